@@ -145,7 +145,7 @@ fn check_links(book: &Path) -> anyhow::Result<usize> {
             if !target.is_file() {
                 broken.push(format!("{name}: there is no {link}"));
             } else if places.get(target.as_path()).is_some_and(|places| !is_place(places)) {
-                broken.push(format!("{name}: {link} is no place on that page"));
+                broken.push(format!("{name}: {link} is not a place on that page"));
             }
         }
     }
@@ -218,8 +218,8 @@ mod tests {
         );
         let said = check_links(&book).unwrap_err().to_string();
         for words in [
-            "index.html: a/b.html#c is no place on that page",
-            "a/b.html: ../index.html#down is no place",
+            "index.html: a/b.html#c is not a place on that page",
+            "a/b.html: ../index.html#down is not a place",
             "a/b.html: https://x.org/p.png is asked of another host",
             "a/b.html: there is no d.html",
         ] {

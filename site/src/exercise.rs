@@ -106,7 +106,7 @@ fn drawn(text: &str, up: &str) -> anyhow::Result<String> {
         let block = rest
             .trim_start()
             .strip_prefix("```text\n")
-            .context("behind a picture's comment comes a text block")?;
+            .context("a text block must follow a picture's comment")?;
         let (_, rest) = block.split_once("\n```").context("a block has no end")?;
         let _ = write!(
             drawn,

@@ -68,7 +68,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("site/ lies in the workspace")?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("site/ is in the workspace")?;
     match &arguments.what {
         What::Book { to } => made(&root.join(to), |to| book::make(root, to)),
         What::Slides { to } => made(&root.join(to), |to| slides::make(root, to)),

@@ -164,7 +164,7 @@ fn printed(root: &Path, entry: &Entry) -> anyhow::Result<String> {
         Some(rest) if rest.starts_with("0") => format!("s{rest}"),
         _ => word.to_owned(),
     });
-    ensure!(words.next().as_deref() == Some("cargo"), "`{}` is no command of cargo", entry.command);
+    ensure!(words.next().as_deref() == Some("cargo"), "`{}` is not a cargo command", entry.command);
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     match words.next().as_deref() {

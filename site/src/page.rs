@@ -109,7 +109,7 @@ impl Pages<'_> {
                 exercise.minutes
             );
         }
-        ensure!(table.len() > head, "no exercise lies in {folder}");
+        ensure!(table.len() > head, "there is no exercise in {folder}");
         Ok(table)
     }
 

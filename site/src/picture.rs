@@ -54,10 +54,10 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
         let kept =
             kept.with_context(|| format!("can't read {KEPT}/{name}.svg; `cargo xtask pictures` draws it"))?;
         if kept != *picture {
-            let _ = writeln!(stale, "{KEPT}/{name}.svg is drawn otherwise now");
+            let _ = writeln!(stale, "{KEPT}/{name}.svg would now be drawn differently");
         }
     }
-    ensure!(stale.is_empty(), "{stale}`cargo xtask pictures` draws them anew");
+    ensure!(stale.is_empty(), "{stale}`cargo xtask pictures` draws them again");
     Ok(format!("{} pictures are what would be drawn now", pictures.len()))
 }
 

@@ -65,7 +65,7 @@ pub(crate) fn resolve(from: &str, path: &str) -> anyhow::Result<String> {
             Component::ParentDir => ensure!(parts.pop(), "{path} leads out of the repository"),
             Component::Normal(name) => parts.push(name),
             Component::CurDir => {}
-            Component::RootDir | Component::Prefix(_) => bail!("{path} is no relative path"),
+            Component::RootDir | Component::Prefix(_) => bail!("{path} is not a relative path"),
         }
     }
     Ok(parts.to_str().context("a path in UTF-8")?.to_owned())

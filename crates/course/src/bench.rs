@@ -29,7 +29,7 @@ pub(crate) fn run(
     if let Some(folder) = csv.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("can't make {}", folder.display()))?;
     }
-    let file = csv.to_str().with_context(|| format!("{}: a name in UTF-8, please", csv.display()))?;
+    let file = csv.to_str().with_context(|| format!("{}: the file name must be UTF-8", csv.display()))?;
     let arguments = [arguments, &["--csv".to_owned(), file.to_owned()]].concat();
     let code = demo::run(root, course, MODULE, &arguments)?;
     if code == ExitCode::SUCCESS
@@ -57,12 +57,12 @@ fn read_rows(file: &Path) -> anyhow::Result<Vec<Row>> {
     let mut reader =
         csv::Reader::from_path(file).with_context(|| format!("can't read {}", file.display()))?;
     let rows = reader.deserialize().collect::<Result<Vec<Row>, _>>();
-    rows.with_context(|| format!("{} is no table of `cargo course bench`", file.display()))
+    rows.with_context(|| format!("{} is not a table of `cargo course bench`", file.display()))
 }
 
 /// Draws the bus bandwidth over the size, with one line per type.
 fn drawn(rows: &[Row]) -> anyhow::Result<String> {
-    let first = rows.first().context("the table has no row")?;
+    let first = rows.first().context("the table has no rows")?;
     let mut of_type: BTreeMap<&str, Vec<Point>> = BTreeMap::new();
     for row in rows {
         of_type.entry(&row.r#type).or_default().push((row.bytes, row.busbw_gbps));
@@ -148,7 +148,7 @@ fn read_table(file: &Path) -> anyhow::Result<Table> {
         let time = cell.parse().ok().filter(|time: &f64| time.is_finite() && *time > 0.0);
         let line = record.position().map_or(0, csv::Position::line);
         let time = time.with_context(|| {
-            format!("{}, line {line}: {value} is `{cell}`, which is no time above 0", file.display())
+            format!("{}, line {line}: {value} is `{cell}`, which is not a time above 0", file.display())
         })?;
         rows.push((cells.join(" "), time));
     }

@@ -65,7 +65,7 @@ pub(crate) fn restore(session: &Session, number: Option<&str>) -> anyhow::Result
             restored.push(exercise.id.as_str());
         }
     }
-    ensure!(!restored.is_empty(), "{} holds no file of an exercise", kept.folder().display());
+    ensure!(!restored.is_empty(), "{} contains no file of an exercise", kept.folder().display());
     print(&format!(
         "{} as in {}; what you had is in {}\n",
         restored.join(", "),

@@ -44,7 +44,8 @@ fn root() -> anyhow::Result<PathBuf> {
     let here = std::env::current_dir().context("there is no current folder")?;
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = here.ancestors().chain(own.ancestors()).find(|folder| folder.join("course.toml").is_file());
-    root.map(Path::to_owned).with_context(|| format!("no course.toml lies in {} or above it", here.display()))
+    root.map(Path::to_owned)
+        .with_context(|| format!("there is no course.toml in {} or above it", here.display()))
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {

@@ -4,7 +4,7 @@
 //! lines describe the mistake, name the check that must fail, and list words that the check's message must contain. A
 //! unified diff follows, so `git apply` accepts the file too:
 //! ```text
-//! mistake: all GPUs are refused, because `<` stands where `<=` should
+//! mistake: all GPUs are refused, because of `<` instead of `<=`
 //! fails: devices::all_gpus_can_be_opened
 //! says: GPUs were asked for
 //! --- a/solutions/01_init/src/devices.rs
@@ -93,25 +93,25 @@ pub fn read(root: &Path) -> anyhow::Result<Vec<Mistake>> {
         let mistake = parse(&path, &text).with_context(|| format!("tests/mistakes/{}", path.display()))?;
         mistakes.push(mistake);
     }
-    ensure!(!mistakes.is_empty(), "{} holds no mistake", folder.display());
+    ensure!(!mistakes.is_empty(), "{} contains no mistake", folder.display());
     Ok(mistakes)
 }
 
 fn parse(path: &Path, text: &str) -> anyhow::Result<Mistake> {
     let parts: Vec<&str> = path.iter().filter_map(|part| part.to_str()).collect();
-    let [module, exercise, file] = parts[..] else { bail!("it must lie in MODULE/EXERCISE/") };
+    let [module, exercise, file] = parts[..] else { bail!("it must be in MODULE/EXERCISE/") };
     let name = file.strip_suffix(".patch").context("it must be a .patch file")?;
     let (mut mistake, mut fails, mut says) = (None, None, Vec::new());
     let mut rest = text;
     while let Some((line, after)) = rest.split_once('\n').filter(|(line, _)| !line.starts_with("--- ")) {
         let (key, value) = line.split_once(':').with_context(|| format!("`{line}` has no `key: value`"))?;
         let value = value.trim().to_owned();
-        ensure!(!value.is_empty(), "`{line}` says nothing");
+        ensure!(!value.is_empty(), "`{line}` has no value");
         match key {
             "mistake" => mistake = Some(value),
             "fails" => fails = Some(value),
             "says" => says.push(value),
-            other => bail!("`{other}` is no key; there are mistake, fails, says"),
+            other => bail!("`{other}` is not a key; the keys are mistake, fails, and says"),
         }
         rest = after;
     }
@@ -120,7 +120,7 @@ fn parse(path: &Path, text: &str) -> anyhow::Result<Mistake> {
     ensure!(!says.is_empty(), "its head has no `says: words of the check's message`");
     let exercise = format!("{module}/{exercise}");
     let made = Mistake { exercise, name: name.to_owned(), what, fails, says, diff: rest.to_owned() };
-    ensure!(!made.patch()?.hunks().is_empty(), "it has no diff behind its head");
+    ensure!(!made.patch()?.hunks().is_empty(), "it has no diff after its head");
     Ok(made)
 }
 
@@ -169,8 +169,8 @@ mod tests {
             ("mistake: it's wrong\n", "", "no `mistake"),
             ("fails: devices::it_works\n", "", "no `fails"),
             ("says: a: b\nsays: c\n", "", "no `says"),
-            ("fails", "fail", "`fail` is no key"),
-            ("says: c", "says:", "says nothing"),
+            ("fails", "fail", "`fail` is not a key"),
+            ("says: c", "says:", "has no value"),
             ("says: c", "says c", "has no `key: value`"),
             (DIFF, "", "no diff"),
             ("@@ -1,3", "@@ -1,9", "can't be read"),

@@ -96,7 +96,7 @@ impl Progress {
                     Err(error) => format!("and can't be moved away: {error}"),
                 };
                 let told = format!(
-                    "{} is damaged ({error}), {moved}; `cargo course verify` finds out again how far you are",
+                    "{} is damaged ({error}), {moved}; `cargo course verify` determines your progress again",
                     file.display()
                 );
                 Ok((knows(file, BTreeMap::new()), Some(told)))

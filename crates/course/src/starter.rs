@@ -136,8 +136,11 @@ impl Region<'_> {
     /// Returns the line that replaces the answer, with the task in the words of the contract.
     fn todo(&self) -> anyhow::Result<String> {
         let name = self.name;
-        ensure!(!name.is_empty() && !name.contains(char::is_whitespace), "`{name}` is no name of a region");
-        ensure!(self.has_answer, "region `{name}` has no answer behind its comment");
+        ensure!(
+            !name.is_empty() && !name.contains(char::is_whitespace),
+            "`{name}` is not a name for a region"
+        );
+        ensure!(self.has_answer, "region `{name}` has no answer after its comment");
         let words: Vec<&str> =
             self.comment.iter().map(|line| line.trim_start().trim_start_matches('/').trim()).collect();
         let contract = words.join(" ");

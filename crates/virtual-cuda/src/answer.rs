@@ -93,7 +93,7 @@ pub(crate) fn cuda(name: &'static str, body: impl FnOnce() -> CudaResult<()>) ->
         false => catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
             Err(Error::new(
                 CudaStatus::Unknown,
-                format!("virtual GPU: {name} has a fault of its own (it panicked)"),
+                format!("virtual GPU: {name} has an internal error (it panicked)"),
             ))
         }),
     };
@@ -121,7 +121,7 @@ pub(crate) fn nccl(name: &'static str, body: impl FnOnce() -> NcclResult<()>) ->
             Err(Error::new(NcclStatus::InvalidUsage, called_by_host_function(name)))
         }
         false => catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-            let message = format!("virtual GPU: {name} has a fault of its own (it panicked)");
+            let message = format!("virtual GPU: {name} has an internal error (it panicked)");
             Err(Error::new(NcclStatus::InternalError, message))
         }),
     };

@@ -52,7 +52,7 @@ pub(crate) fn start() -> CudaResult<()> {
         let config = Config::from_env().map_err(bad)?;
         calls::fail_listed(&config.failing).map_err(bad)?;
         if config.gpus == 0 {
-            let message = "CUDA_VISIBLE_DEVICES leaves no GPU to be seen";
+            let message = "CUDA_VISIBLE_DEVICES hides every GPU";
             return Err(Error::new(CudaStatus::NoDevice, message));
         }
         let addresses = reserve(Engine::address_space(config.gpus)).map_err(bad)?;

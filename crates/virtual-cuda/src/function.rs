@@ -40,7 +40,7 @@ pub(crate) fn global(
     if address.is_null() && bytes.is_null() {
         return Err(invalid("cuModuleGetGlobal: both pointers for results are null"));
     }
-    let name = name.text().ok_or_else(|| invalid("cuModuleGetGlobal: the name is null or no UTF-8"))?;
+    let name = name.text().ok_or_else(|| invalid("cuModuleGetGlobal: the name is null or not UTF-8"))?;
     let (found, size) = engine::get()?.global(ModuleHandle(module as u64), name)?;
     address.give_if_wanted(found);
     bytes.give_if_wanted(size as usize);

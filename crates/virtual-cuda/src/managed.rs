@@ -28,7 +28,9 @@ impl MemoryLocation {
             1 => Ok(Location::Gpu(self.id)),
             // The host, one of its NUMA nodes, or the nearest node.
             2..=4 => Ok(Location::Host),
-            kind => Err(invalid(format!("{kind} is no CUmemLocationType of a place in memory (1 to 4)"))),
+            kind => {
+                Err(invalid(format!("{kind} is not a CUmemLocationType of a location in memory (1 to 4)")))
+            }
         }
     }
 }

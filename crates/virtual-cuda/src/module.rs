@@ -10,7 +10,7 @@ use crate::pointer::{Arguments, Out, Text};
 use crate::types::{Function, Module, Stream, handle, invalid, stream};
 
 pub(crate) fn load_module_file(to: Out<Module>, path: Text) -> CudaResult<()> {
-    let path = path.text().ok_or_else(|| invalid("cuModuleLoad: the path is null or no UTF-8"))?;
+    let path = path.text().ok_or_else(|| invalid("cuModuleLoad: the path is null or not UTF-8"))?;
     let source = std::fs::read(path)
         .map_err(|error| Error::new(CudaStatus::FileNotFound, format!("cuModuleLoad: {path}: {error}")))?;
     let source = ptx_text(&source)?;
@@ -57,7 +57,7 @@ pub(crate) fn unload_module(module: Module) -> CudaResult<()> {
 }
 
 pub(crate) fn function(to: Out<Function>, module: Module, name: Text) -> CudaResult<()> {
-    let name = name.text().ok_or_else(|| invalid("cuModuleGetFunction: the name is null or no UTF-8"))?;
+    let name = name.text().ok_or_else(|| invalid("cuModuleGetFunction: the name is null or not UTF-8"))?;
     to.give(handle(engine::get()?.function(ModuleHandle(module as u64), name)?.0))
 }
 

@@ -147,7 +147,7 @@ pub(crate) fn create_operator(
             value[..bytes.len()].copy_from_slice(bytes);
             Scale::Value(value)
         }
-        _ => return Err(invalid(format!("{function}: {residence} is no residence of a scalar"))),
+        _ => return Err(invalid(format!("{function}: {residence} is not a residence of a scalar"))),
     };
     if to.is_null() {
         return Err(invalid(format!("{function}: the pointer for op is null")));

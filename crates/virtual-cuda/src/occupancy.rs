@@ -49,7 +49,7 @@ fn usage(function: Function) -> CudaResult<Usage> {
 
 fn threads(block_size: c_int) -> CudaResult<u32> {
     let size = u32::try_from(block_size).ok().filter(|&size| size > 0);
-    size.ok_or_else(|| invalid(format!("{block_size} threads in a block: there must be one at least")))
+    size.ok_or_else(|| invalid(format!("{block_size} threads in a block: there must be at least one")))
 }
 
 /// Checks the flags. Both values mean the same here, because global caching uses none of a multiprocessor's resources.
@@ -115,7 +115,7 @@ pub(crate) fn dynamic_shared(
 ) -> CudaResult<()> {
     let threads = threads(block_size)?;
     let wanted = u32::try_from(blocks).ok().filter(|&blocks| blocks > 0);
-    let wanted = wanted.ok_or_else(|| invalid(format!("{blocks} blocks: there must be one at least")))?;
+    let wanted = wanted.ok_or_else(|| invalid(format!("{blocks} blocks: there must be at least one")))?;
     let bytes = usage(of)?.dynamic_shared(wanted, threads).ok_or_else(|| {
         invalid(format!("{blocks} blocks of {threads} threads are never resident on one multiprocessor"))
     })?;

@@ -30,7 +30,7 @@ pub(crate) fn attribute(to: Out<c_int>, attribute: c_uint, from: Device, peer: D
     if !ATTRIBUTES.contains(&attribute) {
         return Err(Error::new(
             CudaStatus::InvalidValue,
-            format!("{attribute} is no attribute of two devices"),
+            format!("{attribute} is not an attribute of two devices"),
         ));
     }
     to.give(0)
@@ -40,7 +40,7 @@ pub(crate) fn attribute(to: Out<c_int>, attribute: c_uint, from: Device, peer: D
 pub(crate) fn enable(peer: Context, flags: c_uint) -> CudaResult<()> {
     check_peer(peer)?;
     if flags != 0 {
-        return Err(Error::new(CudaStatus::InvalidValue, format!("the flags are {flags}, and must be 0")));
+        return Err(Error::new(CudaStatus::InvalidValue, format!("the flags must be 0, not {flags}")));
     }
     let message = "virtual GPU: a kernel can't reach another GPU's memory; ask cuDeviceCanAccessPeer first";
     Err(Error::new(CudaStatus::PeerAccessUnsupported, message))

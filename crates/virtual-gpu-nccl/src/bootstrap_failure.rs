@@ -182,5 +182,5 @@ pub(crate) fn disagreement_about_size(
         let text = format!("rank {rank} of {size}: ncclCommInitRank{}", in_process(side.location));
         report = report.at(text, &side.call_site);
     }
-    report.help("every rank must give the same number of ranks")
+    report.help("every rank must pass the same number of ranks")
 }

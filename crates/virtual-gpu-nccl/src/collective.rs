@@ -91,7 +91,8 @@ impl Call {
         starts
     }
 
-    /// Records that a rank's data is on its way to the other processes. Returns `false` if the rank's part is no longer needed.
+    /// Records that a rank's data is on its way to the other processes. Returns `false` if the rank's part is no longer
+    /// needed.
     pub(crate) fn published(&mut self, rank: Rank) -> bool {
         match &mut self.parts[rank] {
             Some(Part { cancelled: false, location: PartLocation::Here { published, .. }, .. })

@@ -201,8 +201,7 @@ impl Nccl {
                     std::thread::sleep(TRY_AGAIN);
                 }
                 Err(error) => {
-                    let message =
-                        format!("{root} does not listen at {address} any more, or not yet: {error}");
+                    let message = format!("{root} does not listen at {address} anymore, or not yet: {error}");
                     return Err(remote(message));
                 }
             }
@@ -238,7 +237,7 @@ impl Nccl {
         match (answer.code, answer.version) {
             (WELCOME, VERSION) => Ok(()),
             (UNKNOWN_ID, VERSION) => {
-                Err(remote(format!("the process at {address} knows no such id: {root} has ended?")))
+                Err(remote(format!("the process at {address} does not know this id: has {root} ended?")))
             }
             _ => {
                 let message = format!(

@@ -291,5 +291,5 @@ fn dependency_report(sides: &[(&Access, &Checked); 2], calls: &[Checked]) -> Rep
     }
     report
         .fact("the calls of a group are one operation: NCCL may run them together, or in another order")
-        .help("end the group after the first of them, and start another for the second")
+        .help("end the group after the first call, and start another group for the second")
 }

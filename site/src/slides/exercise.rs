@@ -153,8 +153,9 @@ fn predict(
             break;
         }
     }
-    let (mistake, lines) = shown
-        .with_context(|| format!("{from}: none differs from the solution in so few lines that they fit"))?;
+    let (mistake, lines) = shown.with_context(|| {
+        format!("{from}: no mistake differs from the solution in few enough lines to fit")
+    })?;
     let body = format!(
         "<h2>Predict: what does the check say?</h2>\n<p class=\"what\">{}.</p>\n{}<div class=\"fragment answer\"><p><code>{}</code></p><p>{}</p></div>\n",
         markdown_line(&deck::capitalised(&mistake.what)),

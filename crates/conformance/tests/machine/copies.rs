@@ -92,7 +92,7 @@ fn a_copy_races_with_stores_and_other_copies() {
         cp.async.ca.shared.global [%r5], [%d1], 4;
         cp.async.wait_all; mov.u32 %r4, 0;",
     );
-    assert_eq!(done.race.expect("a neighbour has read there").kind(), "write after write");
+    assert_eq!(done.race.expect("a neighbor has read there").kind(), "write after write");
     assert_eq!(got, [0; 32]);
 }
 
@@ -125,5 +125,5 @@ fn copies_without_a_wait_need_bounded_memory() {
         add.u32 %r6, %r6, 1; setp.lt.u32 %p1, %r6, 10000; @%p1 bra LOOP;
         cp.async.wait_all; ld.shared.u32 %r4, [%r2];",
     );
-    assert!(done.race.expect("they overtake one another").under_way);
+    assert!(done.race.expect("the copies are unordered").under_way);
 }

@@ -107,8 +107,8 @@ fn barriers(body: &str) -> String {
     )
 }
 
-/// "As threads exit, barriers waiting on all threads are checked […]. If the exiting threads are holding up the barrier, the
-/// barrier is released" (PTX, `exit`).
+/// "As threads exit, barriers waiting on all threads are checked […]. If the exiting threads are holding up the barrier,
+/// the barrier is released" (PTX, `exit`).
 #[test]
 fn a_thread_that_has_returned_does_not_block_a_barrier() {
     let mut gpu = Gpu::new(LINES);
@@ -133,7 +133,8 @@ fn a_thread_that_has_returned_does_not_block_a_barrier() {
     assert!(matches!(fault.kind, FaultKind::DivergentBarrier { waiting: 32, ended: 32, .. }), "{fault}");
 }
 
-/// "Causes executing thread to wait until all non-exited threads corresponding to membermask have executed" (PTX, `vote.sync`).
+/// "Causes executing thread to wait until all non-exited threads corresponding to membermask have executed" (PTX,
+/// `vote.sync`).
 #[test]
 fn a_lane_that_has_returned_does_not_block_its_warp() {
     for early in ["setp.ge.u32 %p1, %r1, 20; @%p1 ret;", "setp.ge.u32 %p1, %r1, 20; @%p1 bra LATER;"] {

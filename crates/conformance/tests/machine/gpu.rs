@@ -109,7 +109,7 @@ impl Gpu {
         block: [u32; 3],
         arguments: &[Vec<u8>],
     ) -> Result<Execution, Box<Fault>> {
-        let kernel = self.module.kernel(kernel).expect("the kernel is there").clone();
+        let kernel = self.module.kernel(kernel).expect("the kernel exists").clone();
         assert_eq!(arguments.len(), kernel.parameters().len());
         let mut parameters = vec![0; kernel.parameter_bytes()];
         for (parameter, bytes) in kernel.parameters().iter().zip(arguments) {

@@ -93,8 +93,8 @@ fn helper() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// "There is no need to set the CUDA device before every NCCL communication call within a group" (NCCL's User Guide, "Group
-/// Calls"): a default stream is that of the communicator's GPU.
+/// "There is no need to set the CUDA device before every NCCL communication call within a group" (NCCL's User Guide,
+/// "Group Calls"): a default stream is that of the communicator's GPU.
 fn default_streams() -> anyhow::Result<()> {
     let streams: Vec<Arc<CudaStream>> =
         (0..3).map(|gpu| CudaContext::new(gpu).unwrap().default_stream()).collect();

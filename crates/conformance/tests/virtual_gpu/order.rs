@@ -48,8 +48,8 @@ fn behind_a_dropped_stream() -> anyhow::Result<()> {
     Ok(one.synchronize()?)
 }
 
-/// "Any resources associated with the stream are released once the device has completed all work in it", and "cuCtxSynchronize
-/// blocks until the current context has completed all preceding requested tasks".
+/// "Any resources associated with the stream are released once the device has completed all work in it", and
+/// "cuCtxSynchronize blocks until the current context has completed all preceding requested tasks".
 fn behind_dropped_work() -> anyhow::Result<()> {
     let (one, other, mut buffer) = two_streams();
     let context = one.context();

@@ -218,7 +218,7 @@ fn slowdown() -> anyhow::Result<()> {
         rank.comm.stream().synchronize()?;
         let (alone, overlapped, reduced) =
             (alone.milliseconds()?, overlapped.milliseconds()?, reduced.milliseconds()?);
-        assert!(overlapped < reduced, "the kernel lies within the collective: {overlapped} and {reduced} ms");
+        assert!(overlapped < reduced, "the kernel runs within the collective: {overlapped} and {reduced} ms");
         near(overlapped, 1.19 * alone, "overlapping a collective");
         Ok(())
     })

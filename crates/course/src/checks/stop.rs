@@ -66,7 +66,7 @@ impl Stop {
                 break;
             }
         }
-        let said = said.join().map_err(|_| anyhow!("what {name} says can't be read"))??;
+        let said = said.join().map_err(|_| anyhow!("can't read the output of {name}"))??;
         let mut state = self.lock();
         let status = state.child.take().context("a child")?.wait()?;
         ensure!(!state.is_stopped, "stopped");

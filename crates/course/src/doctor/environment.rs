@@ -6,22 +6,22 @@ use super::diagnosis::{Diagnosis, Status};
 
 /// What each variable does. For NCCL, see <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html>.
 const KNOWN: &[(&str, &str)] = &[
-    ("CUDA_VISIBLE_DEVICES", "hides GPUs and gives the others new numbers"),
+    ("CUDA_VISIBLE_DEVICES", "hides GPUs and renumbers the others"),
     ("CUDA_LAUNCH_BLOCKING", "1 makes each launch wait for its kernel: nothing overlaps"),
     ("CUDA_DEVICE_MAX_CONNECTIONS", "how many queues a GPU has: few of them serialize streams"),
     ("LAB_TIER", "the tier on which the checks run"),
     ("LAB_TIMEOUT", "seconds after which a check that hangs is ended"),
-    ("LAB_TIMELINES", "the folder to which checks write when their streams did what"),
+    ("LAB_TIMELINES", "the folder to which checks write the timelines of their streams"),
     ("NCCL_ALGO", "which algorithms NCCL may choose"),
     ("NCCL_BUFFSIZE", "bytes of the buffers between two GPUs"),
-    ("NCCL_COLLNET_ENABLE", "1 lets the network's switches reduce, where NCCL has a plugin for them"),
-    ("NCCL_COMM_ID", "the address at which all ranks meet, in the place of the id's own"),
-    ("NCCL_CONF_FILE", "a file of further variables, in the place of ~/.nccl.conf"),
+    ("NCCL_COLLNET_ENABLE", "1 lets network switches reduce, if NCCL has a plugin for them"),
+    ("NCCL_COMM_ID", "the address at which all ranks meet, instead of the id's own"),
+    ("NCCL_CONF_FILE", "a file with more variables, instead of ~/.nccl.conf"),
     ("NCCL_CROSS_NIC", "whether rings use other network cards on other nodes"),
     ("NCCL_CUMEM_ENABLE", "whether buffers are allocated with CUDA's virtual memory calls"),
-    ("NCCL_DEBUG", "how much NCCL tells of itself"),
-    ("NCCL_DEBUG_FILE", "where NCCL tells it"),
-    ("NCCL_DEBUG_SUBSYS", "of which of its parts NCCL tells"),
+    ("NCCL_DEBUG", "how much NCCL logs"),
+    ("NCCL_DEBUG_FILE", "the file to which NCCL logs"),
+    ("NCCL_DEBUG_SUBSYS", "which of its subsystems NCCL logs"),
     ("NCCL_HOSTID", "what counts as one machine"),
     ("NCCL_IB_DISABLE", "1 keeps NCCL off InfiniBand and RoCE"),
     ("NCCL_IB_GID_INDEX", "which of a card's addresses RoCE uses"),
@@ -44,7 +44,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("NCCL_NVLS_ENABLE", "whether NVLink's switches reduce"),
     ("NCCL_P2P_DISABLE", "1 makes GPUs talk through the host's memory"),
     ("NCCL_P2P_LEVEL", "how near two GPUs must be to talk directly"),
-    ("NCCL_PLUGIN_P2P", "by what NVIDIA's network plugin sends: ib or ucx"),
+    ("NCCL_PLUGIN_P2P", "what NVIDIA's network plugin uses to send: ib or ucx"),
     ("NCCL_PROTO", "which protocols NCCL may choose"),
     ("NCCL_SHM_DISABLE", "1 makes GPUs without direct access talk over the network"),
     ("NCCL_SOCKET_IFNAME", "the network interfaces on which ranks meet"),
@@ -53,13 +53,13 @@ const KNOWN: &[(&str, &str)] = &[
     ("VIRTUAL_GPU_CHECKS", "what a diagnosis of the virtual GPU does: error, warn or off"),
     ("VIRTUAL_GPU_COUNT", "GPUs of the virtual tier"),
     ("VIRTUAL_GPU_TIMEOUT", "seconds before a wait that can't be decided is given up"),
-    ("VIRTUAL_GPU_TOPOLOGY", "whose times the virtual tier models"),
+    ("VIRTUAL_GPU_TOPOLOGY", "the node whose times the virtual tier models"),
     ("VIRTUAL_GPU_TRACE", "where the virtual tier writes its timeline"),
 ];
 
 /// Variables that are often set but have no effect.
 const NOTHING: &[(&str, &str)] =
-    &[("NCCL_TIMEOUT", "NCCL has no such variable: PyTorch has a timeout of its own, NCCL waits for ever")];
+    &[("NCCL_TIMEOUT", "NCCL has no such variable: PyTorch has its own timeout, and NCCL waits forever")];
 
 const PREFIXES: [&str; 3] = ["NCCL_", "LAB_", "VIRTUAL_GPU_"];
 
@@ -76,7 +76,7 @@ pub(super) fn diagnoses(variables: impl IntoIterator<Item = (OsString, OsString)
         } else if let Some(says) = of(KNOWN) {
             diagnoses.push(diagnosis(says));
         } else if PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
-            diagnoses.push(diagnosis("is none of the variables that this course knows; is it spelt right?"));
+            diagnoses.push(diagnosis("is not a variable that this course knows; check the spelling"));
         }
     }
     diagnoses.sort_by(|one, other| one.what.cmp(&other.what));

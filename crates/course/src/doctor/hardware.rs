@@ -78,6 +78,6 @@ pub(super) fn memory() -> Diagnosis {
                 .help("building takes about 2 GiB")
         }
         Some(kib) => Diagnosis::good("host memory", format!("{} GiB free", gib(kib << 10))),
-        None => Diagnosis::new("host memory", Status::Note, "/proc/meminfo does not tell it"),
+        None => Diagnosis::new("host memory", Status::Note, "/proc/meminfo does not contain it"),
     }
 }

@@ -53,7 +53,7 @@ fn smoke() -> anyhow::Result<usize> {
         let wrong = sums.iter().find(|sum| **sum != expected);
         ensure!(
             wrong.is_none(),
-            "rank {rank} has the sum {}, and {expected} is right",
+            "rank {rank} has the sum {}, but {expected} is right",
             wrong.context("one")?
         );
     }

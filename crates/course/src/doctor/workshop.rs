@@ -19,7 +19,7 @@ const DISK_GIB: f64 = 10.0;
 /// Examines the toolchain, the disk, and the ports, and times a build from scratch without a network.
 pub(super) fn diagnoses(root: &Path) -> anyhow::Result<Vec<Diagnosis>> {
     let mut diagnoses = vec![version("rustc"), version("cargo"), disk(root)?, ports()];
-    eprintln!("building the course from nothing, without a network; this takes a few minutes …");
+    eprintln!("building the course from scratch, without a network; this takes a few minutes …");
     diagnoses.push(cold_build(root)?);
     Ok(diagnoses)
 }
@@ -54,7 +54,9 @@ fn ports() -> Diagnosis {
         Ok(address.port())
     };
     match meet() {
-        Ok(port) => Diagnosis::good("ports", format!("processes reach each other, on port {port} for one")),
+        Ok(port) => {
+            Diagnosis::good("ports", format!("processes reach each other, for example on port {port}"))
+        }
         Err(error) => Diagnosis::new("ports", Status::Bad, format!("a process can't reach another: {error}"))
             .help("exercises with several processes need TCP on 127.0.0.1"),
     }

@@ -67,7 +67,7 @@ impl Course {
         let is_earlier = |id: &str| earlier.iter().any(|other| other.id == id);
         let mut problems = Vec::new();
         for need in exercise.needs.iter().filter(|need| !is_earlier(need)) {
-            problems.push(format!("it needs `{need}`, which is no exercise before it"));
+            problems.push(format!("it needs `{need}`, which is not an earlier exercise"));
         }
         let own = exercise.filter();
         let runs_too = |other: &&Exercise| {
@@ -185,7 +185,7 @@ mod tests {
         for (from, to, words) in [
             ("hints = [\"count\", \"open\"]", "hints = [\"count\"]", "has 1 hints"),
             ("minutes = 10", "minutes = 0", "0 minutes"),
-            ("needs = []", "needs = [\"init/later\"]", "no exercise before it"),
+            ("needs = []", "needs = [\"init/later\"]", "not an earlier exercise"),
             ("test = \"01_init", "test = \"02_other", "is not in tests/01_init"),
             ("min_ranks = 1", "min_ranks = 0", "at least 1"),
             ("id = \"init/devices\"", "id = \"devices\"", "an id is"),

@@ -11,7 +11,7 @@ pub(super) struct RawMode;
 
 impl RawMode {
     pub(super) fn new() -> anyhow::Result<Self> {
-        enable_raw_mode().context("this terminal gives no single keys")?;
+        enable_raw_mode().context("this terminal can't report single keys")?;
         Ok(Self)
     }
 }

@@ -17,7 +17,7 @@ pub(super) fn an_address_for_all() -> anyhow::Result<()> {
 pub(super) fn an_interface_by_name() -> anyhow::Result<()> {
     all_right(&Plan { env: &[("NCCL_SOCKET_IFNAME", "=lo")], ..plan("sums", &[1, 1]) })?;
     let mut process = spawn("joins 0 1 1 0", &[("NCCL_SOCKET_IFNAME", "nothing0")])?;
-    ensure!(!process.child.wait()?.success(), "an interface that is not there was taken");
+    ensure!(!process.child.wait()?.success(), "a missing interface was accepted");
     Ok(())
 }
 
@@ -45,7 +45,7 @@ pub(super) fn a_port_in_use() -> anyhow::Result<()> {
     reported("rank 0", process.said()?, &["ncclSystemError", &format!("NCCL_COMM_ID={address}"), "in use"])?;
     for bad in ["nonsense", "127.0.0.1", "127.0.0.1:99999"] {
         let mut process = spawn("joins 0 1 1 0", &[("NCCL_COMM_ID", bad)])?;
-        ensure!(!process.child.wait()?.success(), "NCCL_COMM_ID={bad} was taken");
+        ensure!(!process.child.wait()?.success(), "NCCL_COMM_ID={bad} was accepted");
     }
     Ok(())
 }

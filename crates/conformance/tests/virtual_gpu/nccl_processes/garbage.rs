@@ -39,7 +39,7 @@ pub(super) fn garbage_on_the_port() -> anyhow::Result<()> {
     let mut answer = [0; 16];
     kept[5].set_read_timeout(Some(Duration::from_secs(1)))?;
     kept[5].read_exact(&mut answer)?;
-    ensure!(answer[12] == 1, "a stranger was welcome: {answer:?}");
+    ensure!(answer[12] == 1, "a stranger was accepted: {answer:?}");
     Ok(())
 }
 

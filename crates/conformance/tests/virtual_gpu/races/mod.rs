@@ -106,7 +106,7 @@ fn pair(name: &str, program: Program) -> anyhow::Result<()> {
     let bench = Bench::new()?;
     program(&bench, false).and_then(|()| bench.end())?;
     let Err(error) = program(&bench, true).and_then(|()| bench.end()) else {
-        anyhow::bail!("nothing was said of the wrong one");
+        anyhow::bail!("the wrong program caused no report");
     };
     match error.downcast::<DriverError>() {
         Ok(error) => is_kept(&format!("race_{name}"), &text(error)),
