@@ -68,7 +68,8 @@ pub(crate) fn text_after(
     mistakes: &[Mistake],
 ) -> anyhow::Result<String> {
     let mut text = lesson(pages, &exercise.after(Path::new("")), &path_after(exercise))?;
-    let of_it: Vec<&Mistake> = mistakes.iter().filter(|mistake| mistake.exercise == exercise.id).collect();
+    let of_it: Vec<&Mistake> =
+        mistakes.iter().filter(|mistake| mistake.patch.exercise == exercise.id).collect();
     if !of_it.is_empty() {
         let _ = writeln!(
             text,

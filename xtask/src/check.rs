@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
-use course::mistakes;
 use course::syllabus::Course;
+use course::{alternatives, mistakes};
 
 use crate::{kernels, lessons, starters};
 use problems::Problems;
@@ -28,6 +28,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     // Everything is read first, because an unreadable file is an error, not a problem.
     let course = Course::read(root)?;
     let mistakes = mistakes::read(root)?;
+    let alternatives = alternatives::read(root)?;
     let deletions = deletions::read(root, &course)?;
     let starters = starters::starters(root)?;
     ensure!(!course.exercises.is_empty(), "course.toml lists no exercise");
@@ -42,16 +43,23 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
         Ok(differences.iter().map(|one| format!("{}: run `cargo xtask starters`", one.describe())).collect())
     })?;
     problems.point("solutions: format, clippy, checks", || solutions(root, &course))?;
-    let mut applied = variants::of_mistakes(root, &course, &mistakes)?;
-    problems.point("mistakes apply to their solutions", || Ok(applied.problems))?;
-    applied.variants.extend(variants::of_deletions(&deletions));
+    let wrong = variants::of_answers(root, &course, &mistakes, |mistake| &mistake.patch)?;
+    let right = variants::of_answers(root, &course, &alternatives, |alternative| &alternative.patch)?;
+    problems.point("mistakes and alternatives apply to their solutions", || {
+        Ok([wrong.problems, right.problems].concat())
+    })?;
+    let mut variants = wrong.variants;
+    variants.extend(right.variants);
+    variants.extend(variants::of_deletions(&deletions));
     problems.point("lessons: form, calls, and no answers given away", || lessons::problems(root, &course))?;
-    let scratch = Scratch::write(root, &course, &starters, &applied.variants)?;
+    let scratch = Scratch::write(root, &course, &starters, &variants)?;
     let built = scratch.build()?;
     let title = format!("{} starters fail at their own todo!", course.exercises.len());
     problems.point(&title, || built.check_starters(&course))?;
-    let title = format!("{} mistakes fail with their words", applied.mistakes.len());
-    problems.point(&title, || built.check_mistakes(&course, &applied.mistakes))?;
+    let title = format!("{} mistakes fail with their words", wrong.answers.len());
+    problems.point(&title, || built.check_mistakes(&course, &wrong.answers))?;
+    let title = format!("{} right answers in other forms pass", right.answers.len());
+    problems.point(&title, || built.check_alternatives(&course, &right.answers))?;
     let title = format!("{} deletions of synchronizing calls have the recorded effect", deletions.len());
     problems.point(&title, || built.check_deletions(&course, &deletions))?;
     problems.point("what students see in `cargo course watch`", || sessions::check(root))?;

@@ -1,12 +1,14 @@
 //! `cargo xtask mistake`: saves an edit of a solution as a mistake, and updates saved mistakes after solutions change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
+use course::alternatives;
+use course::answer_patch::AnswerPatch;
 use course::mistakes::{self, Mistake};
 use course::replace::replace;
 use course::syllabus::Course;
@@ -68,15 +70,15 @@ fn add(root: &Path, head: &Add) -> anyhow::Result<()> {
     let solution = git(root, &["show", &format!(":{file}")])?;
     let wrong = fs::read_to_string(root.join(file)).with_context(|| format!("can't read {file}"))?;
     let mistake = new(head, &exercise.id, file, &solution, &wrong)?;
-    let path = root.join(mistake.path());
-    ensure!(!path.exists(), "{} exists: choose another name, or remove it", mistake.path());
+    let path = root.join(mistake.patch.path());
+    ensure!(!path.exists(), "{} exists: choose another name, or remove it", mistake.patch.path());
     replace(&path, mistake.text())?;
     if let Err(error) = replace(&root.join(file), solution) {
         // The solution still contains the edit.
         let _ = fs::remove_file(&path);
         return Err(error);
     }
-    println!("saved {}, and restored {file}", mistake.path());
+    println!("saved {}, and restored {file}", mistake.patch.path());
     Ok(())
 }
 
@@ -95,14 +97,17 @@ fn new(head: &Add, exercise: &str, file: &str, solution: &str, wrong: &str) -> a
         );
     }
     let made = Mistake {
-        exercise: exercise.to_owned(),
-        name: name.clone(),
+        patch: AnswerPatch {
+            folder: mistakes::FOLDER,
+            exercise: exercise.to_owned(),
+            name: name.clone(),
+            diff: diff(file, solution, wrong),
+        },
         what: mistake.trim().to_owned(),
         fails: fails.trim().to_owned(),
         says: says.iter().map(|words| words.trim().to_owned()).collect(),
-        diff: diff(file, solution, wrong),
     };
-    ensure!(made.apply(solution)? == wrong, "the diff of {file} doesn't give the edit");
+    ensure!(made.patch.apply(solution)? == wrong, "the diff of {file} doesn't give the edit");
     Ok(made)
 }
 
@@ -118,31 +123,42 @@ enum Refreshed {
 
 fn refresh(root: &Path) -> anyhow::Result<()> {
     let course = Course::read(root)?;
+    let mut mistakes = mistakes::read(root)?;
+    let mut alternatives = alternatives::read(root)?;
     let mut earlier: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    let (mut moved, mut colliding) = (Vec::new(), Vec::new());
-    let mistakes = mistakes::read(root)?;
-    let count = mistakes.len();
-    for mistake in mistakes {
-        let file = format!("solutions/{}", course.exercise(&mistake.exercise)?.file);
+    let (mut moved, mut colliding) = (BTreeSet::new(), Vec::new());
+    let of_mistakes = mistakes.iter_mut().map(|mistake| &mut mistake.patch);
+    for patch in of_mistakes.chain(alternatives.iter_mut().map(|alternative| &mut alternative.patch)) {
+        let file = format!("solutions/{}", course.exercise(&patch.exercise)?.file);
         let solution = fs::read_to_string(root.join(&file)).with_context(|| format!("can't read {file}"))?;
-        if mistake.apply(&solution).is_err() && !earlier.contains_key(&file) {
+        if patch.apply(&solution).is_err() && !earlier.contains_key(&file) {
             earlier.insert(file.clone(), versions(root, &file)?);
         }
         let versions = earlier.get(&file).map(Vec::as_slice).unwrap_or_default();
-        match refreshed(&mistake, &file, &solution, versions) {
+        match refreshed(patch, &file, &solution, versions) {
             Refreshed::Same => {}
-            Refreshed::Moved(diff) => moved.push(Mistake { diff, ..mistake }),
-            Refreshed::NeedsPerson => colliding.push(format!("\n  {} on {file}", mistake.path())),
+            Refreshed::Moved(diff) => {
+                patch.diff = diff;
+                moved.insert(patch.path());
+            }
+            Refreshed::NeedsPerson => colliding.push(format!("\n  {} on {file}", patch.path())),
         }
     }
-    for mistake in &moved {
-        replace(&root.join(mistake.path()), mistake.text())?;
-        println!("rewrote {}", mistake.path());
+    let texts = mistakes.iter().map(|mistake| (mistake.patch.path(), mistake.text()));
+    let texts = texts.chain(alternatives.iter().map(|it| (it.patch.path(), it.text())));
+    for (path, text) in texts.filter(|(path, _)| moved.contains(path)) {
+        replace(&root.join(&path), text)?;
+        println!("rewrote {path}");
     }
-    println!("{count} mistakes, {} rewritten", moved.len());
+    println!(
+        "{} mistakes and {} alternatives, {} rewritten",
+        mistakes.len(),
+        alternatives.len(),
+        moved.len()
+    );
     ensure!(
         colliding.is_empty(),
-        "{} mistakes no longer apply, and can't be merged:{}\nhelp: edit the solution as the patch says, remove the patch, and run `cargo xtask mistake add`",
+        "{} patches no longer apply, and can't be merged:{}\nhelp: edit the solution as the patch says, and save the patch again",
         colliding.len(),
         colliding.concat()
     );
@@ -151,14 +167,14 @@ fn refresh(root: &Path) -> anyhow::Result<()> {
 
 /// Applies the patch to the solution. If that fails, applies it to the latest earlier version that accepts it, and
 /// merges the changes since then.
-fn refreshed(mistake: &Mistake, file: &str, solution: &str, earlier: &[String]) -> Refreshed {
+fn refreshed(patch: &AnswerPatch, file: &str, solution: &str, earlier: &[String]) -> Refreshed {
     let merged = || {
-        let (base, wrong) = earlier.iter().find_map(|base| Some((base, mistake.apply(base).ok()?)))?;
+        let (base, wrong) = earlier.iter().find_map(|base| Some((base, patch.apply(base).ok()?)))?;
         diffy::merge(base, solution, &wrong).ok()
     };
-    match mistake.apply(solution).ok().or_else(merged) {
+    match patch.apply(solution).ok().or_else(merged) {
         Some(wrong) if wrong != solution => match diff(file, solution, &wrong) {
-            diff if diff == mistake.diff => Refreshed::Same,
+            diff if diff == patch.diff => Refreshed::Same,
             diff => Refreshed::Moved(diff),
         },
         _ => Refreshed::NeedsPerson,
@@ -251,7 +267,7 @@ mod tests {
     fn a_patch_follows_its_solution() {
         let follow = |mistake: &Mistake, solution: &str, earlier: &[&str]| {
             let earlier: Vec<String> = earlier.iter().map(|&text| text.to_owned()).collect();
-            match refreshed(mistake, FILE, solution, &earlier) {
+            match refreshed(&mistake.patch, FILE, solution, &earlier) {
                 Refreshed::Same => "same".to_owned(),
                 Refreshed::Moved(diff) => diff,
                 Refreshed::NeedsPerson => "needs a person".to_owned(),

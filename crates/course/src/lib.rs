@@ -1,5 +1,7 @@
 //! The list of exercises, a student's progress, and the results of checks.
 
+pub mod alternatives;
+pub mod answer_patch;
 pub mod answers;
 pub mod checks;
 pub mod mistakes;

@@ -141,13 +141,13 @@ fn predict(
     let id = format!("{id}-predict");
     let from = format!("slide {id}: the mistakes of {}", exercise.id);
     let plain = answers::solution(root, exercise)?;
-    let of_it = mistakes.iter().filter(|mistake| mistake.exercise == exercise.id);
-    let applied = of_it.map(|mistake| Ok((mistake, mistake.apply(&plain)?)));
+    let of_it = mistakes.iter().filter(|mistake| mistake.patch.exercise == exercise.id);
+    let applied = of_it.map(|mistake| Ok((mistake, mistake.patch.apply(&plain)?)));
     let mut of_it = applied.collect::<anyhow::Result<Vec<_>>>().with_context(|| from.clone())?;
     of_it.sort_by_key(|(_, wrong)| code::changes(solution, wrong));
     let mut shown = None;
     for (mistake, wrong) in of_it {
-        let wrong = code::narrow(&wrong).with_context(|| format!("slide {id}: {}", mistake.path()))?;
+        let wrong = code::narrow(&wrong).with_context(|| format!("slide {id}: {}", mistake.patch.path()))?;
         shown = code::difference(solution, &wrong, DIFFERENCE).map(|lines| (mistake, lines));
         if shown.is_some() {
             break;
@@ -173,8 +173,12 @@ fn predict(
     for says in &mistake.says {
         let _ = writeln!(notes, "- … {} …", code::escaped(says));
     }
-    let _ =
-        writeln!(notes, "\n`{}`. The others: `cargo course teach mistakes {}`.", mistake.path(), exercise.id);
+    let _ = writeln!(
+        notes,
+        "\n`{}`. The others: `cargo course teach mistakes {}`.",
+        mistake.patch.path(),
+        exercise.id
+    );
     Ok(Slide { id, from, body, notes: markdown::inline(&notes), below: false })
 }
 

@@ -7,12 +7,13 @@ use std::sync::Mutex;
 use std::thread;
 
 use anyhow::{Context, bail};
+use course::alternatives::Alternative;
 use course::mistakes::Mistake;
 use course::syllabus::Course;
 
 use super::deletions::Deletion;
 use super::test_output::{self, Outcomes};
-use super::variants::{deletion_package, mistake_package};
+use super::variants::{answer_package, deletion_package};
 use super::verdicts;
 
 /// The minimum number of mistakes for each exercise.
@@ -51,11 +52,11 @@ impl Built {
         mistakes: &[&Mistake],
     ) -> anyhow::Result<Vec<String>> {
         let mut problems = self.in_parallel(mistakes, |mistake| {
-            let Some(program) = self.programs.get(&mistake_package(mistake)) else {
-                let folder = self.folder.join("members").join(mistake_package(mistake));
+            let Some(program) = self.programs.get(&answer_package(&mistake.patch)) else {
+                let folder = self.folder.join("members").join(answer_package(&mistake.patch));
                 return Ok(vec![format!(
                     "{} doesn't compile; fix it, then run `cargo build --tests` in {}. The end of Cargo's output:\n{}",
-                    mistake.path(),
+                    mistake.patch.path(),
                     folder.display(),
                     self.end_of_output()
                 )]);
@@ -64,7 +65,7 @@ impl Built {
             Ok(verdicts::of_mistake(mistake, &outcomes).into_iter().collect())
         })?;
         for exercise in &course.exercises {
-            let count = mistakes.iter().filter(|mistake| mistake.exercise == exercise.id).count();
+            let count = mistakes.iter().filter(|mistake| mistake.patch.exercise == exercise.id).count();
             if count < MISTAKES_EACH {
                 problems.push(format!(
                     "{} has {count} mistakes; write at least {MISTAKES_EACH} in tests/mistakes/{}/",
@@ -73,6 +74,26 @@ impl Built {
             }
         }
         Ok(problems)
+    }
+
+    /// Returns the problems of the alternatives. Each must pass all checks of its exercise.
+    pub(super) fn check_alternatives(
+        &self,
+        course: &Course,
+        alternatives: &[&Alternative],
+    ) -> anyhow::Result<Vec<String>> {
+        self.in_parallel(alternatives, |alternative| {
+            let path = alternative.patch.path();
+            let exercise = course.exercise(&alternative.patch.exercise)?;
+            let Some(program) = self.programs.get(&answer_package(&alternative.patch)) else {
+                return Ok(vec![format!(
+                    "{path} doesn't compile. The end of Cargo's output:\n{}",
+                    self.end_of_output()
+                )]);
+            };
+            let outcomes = run(program, &[&exercise.filter()])?;
+            Ok(verdicts::of_alternative(&path, &outcomes))
+        })
     }
 
     /// Checks that every deletion makes its recorded check fail with the recorded words, or no check if it is harmless.

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
-use course::mistakes::Mistake;
+use course::alternatives;
+use course::answer_patch::AnswerPatch;
 use course::syllabus::Course;
 
 use super::deletions::Deletion;
@@ -19,33 +20,34 @@ pub(super) struct Variant {
     pub(super) source: String,
 }
 
-/// The mistakes that apply to their solutions.
-#[derive(Default)]
-pub(super) struct Applied<'m> {
-    pub(super) mistakes: Vec<&'m Mistake>,
-    /// A variant for each of these mistakes.
+/// The known answers that apply to their solutions.
+pub(super) struct Applied<'a, T> {
+    pub(super) answers: Vec<&'a T>,
+    /// A variant for each of these answers.
     pub(super) variants: Vec<Variant>,
-    /// The problems of the other mistakes.
+    /// The problems of the other answers.
     pub(super) problems: Vec<String>,
 }
 
-/// Applies each mistake to its solution.
-pub(super) fn of_mistakes<'m>(
+/// Applies the patch of each answer to its solution.
+pub(super) fn of_answers<'a, T>(
     root: &Path,
     course: &Course,
-    mistakes: &'m [Mistake],
-) -> anyhow::Result<Applied<'m>> {
-    let mut all = Applied::default();
-    for mistake in mistakes {
-        let exercise = course.exercise(&mistake.exercise).with_context(|| mistake.path())?;
+    answers: &'a [T],
+    patch: impl Fn(&T) -> &AnswerPatch,
+) -> anyhow::Result<Applied<'a, T>> {
+    let mut all = Applied { answers: Vec::new(), variants: Vec::new(), problems: Vec::new() };
+    for answer in answers {
+        let patch = patch(answer);
+        let exercise = course.exercise(&patch.exercise).with_context(|| patch.path())?;
         let file = format!("solutions/{}", exercise.file);
         let solution = fs::read_to_string(root.join(&file)).with_context(|| format!("can't read {file}"))?;
-        let (path, changed) = (mistake.path(), mistake.changed_file()?);
+        let (path, changed) = (patch.path(), patch.changed_file()?);
         if changed != file {
             all.problems.push(format!("{path} changes {changed}; the exercise's solution is {file}"));
-        } else if let Ok(source) = mistake.apply(&solution) {
-            let (exercise, package) = (mistake.exercise.clone(), mistake_package(mistake));
-            all.mistakes.push(mistake);
+        } else if let Ok(source) = patch.apply(&solution) {
+            let (exercise, package) = (patch.exercise.clone(), answer_package(patch));
+            all.answers.push(answer);
             all.variants.push(Variant { exercise, package, source });
         } else {
             all.problems
@@ -68,7 +70,8 @@ pub(super) fn deletion_package(at: usize) -> String {
     format!("d_{at}")
 }
 
-/// Returns a mistake's package in the scratch workspace.
-pub(super) fn mistake_package(mistake: &Mistake) -> String {
-    format!("x_{}_{}", mistake.exercise.replace('/', "_"), mistake.name)
+/// Returns the package of a known answer in the scratch workspace.
+pub(super) fn answer_package(patch: &AnswerPatch) -> String {
+    let kind = if patch.folder == alternatives::FOLDER { "a" } else { "x" };
+    format!("{kind}_{}_{}", patch.exercise.replace('/', "_"), patch.name)
 }

@@ -44,9 +44,20 @@ pub(super) fn of_deletion(deletion: &Deletion, outcomes: &Outcomes) -> Option<St
     Some(format!("{name}: {fails} fails, but doesn't say `{missing}`. It says:\n{message}"))
 }
 
+/// Returns the problems of a right answer. All checks must accept it.
+pub(super) fn of_alternative(path: &str, outcomes: &Outcomes) -> Vec<String> {
+    if outcomes.passed.is_empty() && outcomes.failed.is_empty() {
+        return vec![format!("{path}: no check ran")];
+    }
+    let failed = outcomes.failed.iter();
+    failed
+        .map(|(check, message)| format!("{path} is right, but {check} rejects it. It says:\n{message}"))
+        .collect()
+}
+
 /// Returns the problem of a mistake. It must make its check fail with its words.
 pub(super) fn of_mistake(mistake: &Mistake, outcomes: &Outcomes) -> Option<String> {
-    let (path, fails) = (mistake.path(), &mistake.fails);
+    let (path, fails) = (mistake.patch.path(), &mistake.fails);
     if outcomes.passed.contains(fails) {
         return Some(format!("{path} passes {fails}; make the check catch it"));
     }
@@ -62,11 +73,25 @@ pub(super) fn of_mistake(mistake: &Mistake, outcomes: &Outcomes) -> Option<Strin
 
 #[cfg(test)]
 mod tests {
+    use course::answer_patch::AnswerPatch;
+    use course::mistakes;
+
     use super::*;
+
+    #[test]
+    fn an_alternative_must_pass_every_check() {
+        assert!(!of_alternative("a.patch", &Outcomes::default()).is_empty());
+        assert!(
+            of_alternative("a.patch", &failed("b::it_works", "got 1"))[0].contains("b::it_works rejects it")
+        );
+        let passed = Outcomes { passed: vec!["b::it_works".to_owned()], ..Outcomes::default() };
+        assert!(of_alternative("a.patch", &passed).is_empty());
+    }
 
     fn mistake() -> Mistake {
         let [exercise, name, what, fails] = ["a/b", "c", "it's wrong", "b::it_works"].map(str::to_owned);
-        Mistake { exercise, name, what, fails, says: vec!["got 1".to_owned()], diff: String::new() }
+        let patch = AnswerPatch { folder: mistakes::FOLDER, exercise, name, diff: String::new() };
+        Mistake { patch, what, fails, says: vec!["got 1".to_owned()] }
     }
 
     fn failed(check: &str, message: &str) -> Outcomes {

@@ -10,8 +10,9 @@ use course::checks::cargo;
 use course::syllabus::Course;
 
 /// Paths that give the answers away, or that are useless without the answers.
-const LEFT_OUT: [&str; 6] = [
+const LEFT_OUT: [&str; 7] = [
     "solutions/",
+    "tests/alternatives/",
     "tests/mistakes/",
     "tests/deletions.toml",
     "crates/course/tests/programs.rs",

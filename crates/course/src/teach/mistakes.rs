@@ -15,14 +15,14 @@ use crate::session::{DIM, STRONG};
 pub(super) fn show(root: &Path, course: &Course, id: &str) -> anyhow::Result<String> {
     let exercise = course.exercise(id)?;
     let mut text = String::new();
-    for mistake in mistakes::read(root)?.iter().filter(|mistake| mistake.exercise == exercise.id) {
-        let _ = writeln!(text, "{STRONG}{}{STRONG:#}  {}", mistake.name, mistake.what);
-        text += &colored(&mistake.changes()?);
+    for mistake in mistakes::read(root)?.iter().filter(|mistake| mistake.patch.exercise == exercise.id) {
+        let _ = writeln!(text, "{STRONG}{}{STRONG:#}  {}", mistake.patch.name, mistake.what);
+        text += &colored(&mistake.patch.changes()?);
         let _ = writeln!(text, "  {DIM}{} says:{DIM:#}", mistake.fails);
         for says in &mistake.says {
             let _ = writeln!(text, "    {says}");
         }
-        let _ = writeln!(text, "  {DIM}{}{DIM:#}\n", mistake.path());
+        let _ = writeln!(text, "  {DIM}{}{DIM:#}\n", mistake.patch.path());
     }
     ensure!(!text.is_empty(), "{} has no mistake", exercise.id);
     Ok(text)

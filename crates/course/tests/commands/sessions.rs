@@ -124,8 +124,9 @@ impl Place {
             First::Starter => starter(&solution),
             First::Mistake(name) => {
                 let all = mistakes::read(&self.own)?;
-                let is_it = |one: &&mistakes::Mistake| one.exercise == exercise.id && one.name == name;
-                all.iter().find(is_it).with_context(|| format!("no mistake {name}"))?.apply(&solution)
+                let is_it =
+                    |one: &&mistakes::Mistake| one.patch.exercise == exercise.id && one.patch.name == name;
+                all.iter().find(is_it).with_context(|| format!("no mistake {name}"))?.patch.apply(&solution)
             }
             First::Instead(right, wrong) => {
                 anyhow::ensure!(solution.contains(right), "no `{right}` in {}", exercise.file);

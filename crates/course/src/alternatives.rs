@@ -1,0 +1,77 @@
+//! Right answers that differ from the solution. The checks must accept them.
+//!
+//! `tests/alternatives/collectives/reduce/own_buffer.patch` has a line `alternative: what it does differently`, and then a unified diff
+//! against the solution.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+
+use crate::answer_patch::{AnswerPatch, Head, file_text};
+
+/// Where the alternatives are, from the root of the course.
+pub const FOLDER: &str = "tests/alternatives";
+
+/// One right answer.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Alternative {
+    /// Its diff from the solution.
+    pub patch: AnswerPatch,
+    /// What it does differently.
+    pub what: String,
+}
+
+impl Alternative {
+    /// Returns the text of its file.
+    pub fn text(&self) -> String {
+        file_text(&[("alternative", &self.what)], &self.patch.diff)
+    }
+}
+
+/// Reads all alternatives.
+///
+/// # Errors
+/// If one is malformed; the error names its path.
+pub fn read(root: &Path) -> anyhow::Result<Vec<Alternative>> {
+    let mut alternatives = Vec::new();
+    for (patch, head) in AnswerPatch::read_all(root, FOLDER)? {
+        let path = patch.path();
+        alternatives.push(alternative(patch, head).context(path)?);
+    }
+    Ok(alternatives)
+}
+
+fn alternative(patch: AnswerPatch, head: Head) -> anyhow::Result<Alternative> {
+    let mut what = None;
+    for (key, value) in head {
+        match key.as_str() {
+            "alternative" => what = Some(value),
+            other => bail!("`{other}` is not a key; the key is alternative"),
+        }
+    }
+    let what = what.context("its head has no `alternative: what it does differently`")?;
+    Ok(Alternative { patch, what })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_says_what_differs() {
+        let parse = |text: &str| {
+            let (patch, head) = AnswerPatch::parse(FOLDER, Path::new("a/b/c.patch"), text)?;
+            alternative(patch, head)
+        };
+        let diff = "--- a/solutions/x.rs\n+++ b/solutions/x.rs\n@@ -1 +1 @@\n-one\n+1\n";
+        let text = format!("alternative: a digit\n{diff}");
+        let parsed = parse(&text).unwrap();
+        assert_eq!(
+            (parsed.what.as_str(), parsed.patch.path().as_str()),
+            ("a digit", "tests/alternatives/a/b/c.patch")
+        );
+        assert_eq!(parsed.text(), text);
+        assert!(parse(diff).is_err());
+        assert!(parse(&format!("mistake: a digit\n{diff}")).is_err());
+    }
+}

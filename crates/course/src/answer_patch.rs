@@ -1,0 +1,110 @@
+//! Known answers to exercises, right and wrong, as patches of the solutions.
+//!
+//! `tests/mistakes/init/devices/off_by_one.patch` changes the solution of the exercise `init/devices`. Its first lines describe the
+//! answer as `key: value`. A unified diff follows, so `git apply` accepts the file too.
+
+use std::path::Path;
+
+use anyhow::{Context, bail, ensure};
+use diffy::Patch;
+
+use crate::answers::{Change, changes};
+use crate::starter::read_folder;
+
+/// A known answer: its place, and its diff from the solution.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnswerPatch {
+    /// The folder of all answers like it, from the root of the course.
+    pub folder: &'static str,
+    /// The id of its exercise.
+    pub exercise: String,
+    /// The name of its file, without `.patch`.
+    pub name: String,
+    /// A unified diff against the solution.
+    pub diff: String,
+}
+
+/// The `key: value` lines at the top of a patch, in order.
+pub type Head = Vec<(String, String)>;
+
+impl AnswerPatch {
+    /// Reads all patches below a folder, with their heads. A folder that doesn't exist has none.
+    ///
+    /// # Errors
+    /// If a patch is malformed; the error names its path.
+    pub fn read_all(root: &Path, folder: &'static str) -> anyhow::Result<Vec<(Self, Head)>> {
+        let path = root.join(folder);
+        if !path.is_dir() {
+            return Ok(Vec::new());
+        }
+        let files = read_folder(&path)?;
+        files
+            .iter()
+            .map(|(path, text)| {
+                Self::parse(folder, path, text).with_context(|| format!("{folder}/{}", path.display()))
+            })
+            .collect()
+    }
+
+    /// Parses the file `path`, which is relative to `folder`.
+    pub(crate) fn parse(folder: &'static str, path: &Path, text: &str) -> anyhow::Result<(Self, Head)> {
+        let parts: Vec<&str> = path.iter().filter_map(|part| part.to_str()).collect();
+        let [module, exercise, file] = parts[..] else { bail!("the file must lie in MODULE/EXERCISE/") };
+        let name = file.strip_suffix(".patch").context("the file must be a .patch file")?;
+        let mut head = Vec::new();
+        let mut rest = text;
+        while let Some((line, after)) = rest.split_once('\n').filter(|(line, _)| !line.starts_with("--- ")) {
+            let (key, value) =
+                line.split_once(':').with_context(|| format!("`{line}` has no `key: value`"))?;
+            let value = value.trim().to_owned();
+            ensure!(!value.is_empty(), "`{line}` has no value");
+            head.push((key.to_owned(), value));
+            rest = after;
+        }
+        let exercise = format!("{module}/{exercise}");
+        let made = Self { folder, exercise, name: name.to_owned(), diff: rest.to_owned() };
+        ensure!(!made.patch()?.hunks().is_empty(), "there is no diff after the head");
+        Ok((made, head))
+    }
+
+    /// Returns the path of its file, from the root of the course.
+    pub fn path(&self) -> String {
+        format!("{}/{}/{}.patch", self.folder, self.exercise, self.name)
+    }
+
+    /// Returns the path of the file that its diff changes, from the root of the course.
+    ///
+    /// # Errors
+    /// If the diff can't be read or names no file.
+    pub fn changed_file(&self) -> anyhow::Result<String> {
+        let file = self.patch()?.original().and_then(|name| name.strip_prefix("a/")).map(str::to_owned);
+        file.with_context(|| format!("{} has no line `--- a/FILE`", self.path()))
+    }
+
+    /// Returns the answer: the solution with the diff applied.
+    ///
+    /// # Errors
+    /// If the diff can't be read, or doesn't apply to this solution.
+    pub fn apply(&self, solution: &str) -> anyhow::Result<String> {
+        let applied = diffy::apply(solution, &self.patch()?);
+        applied.with_context(|| format!("{} doesn't apply to {}", self.path(), self.exercise))
+    }
+
+    /// Returns its diff, line by line.
+    ///
+    /// # Errors
+    /// If the diff can't be read.
+    pub fn changes(&self) -> anyhow::Result<Vec<(Change, String)>> {
+        Ok(changes(&self.patch()?))
+    }
+
+    fn patch(&self) -> anyhow::Result<Patch<'_, str>> {
+        Patch::from_str(&self.diff).with_context(|| format!("the diff of {} can't be read", self.path()))
+    }
+}
+
+/// Returns the text of a patch's file.
+pub fn file_text(head: &[(&str, &str)], diff: &str) -> String {
+    let head: String = head.iter().map(|(key, value)| format!("{key}: {value}\n")).collect();
+    head + diff
+}
