@@ -1,4 +1,4 @@
-//! What a function may cost: collectives, copies, kernels, allocations, and waits, counted by the virtual GPU.
+//! Limits what a function may spend: collectives, copies, kernels, allocations, and waits, as the virtual GPU counts them.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use crate::calls::{Call, Threads, VirtualDriver, shown};
 /// Lines that a message lists.
 const LISTED: usize = 4;
 
-/// What a function of an exercise may spend. Every limit is an upper bound, and what has no limit is not counted.
+/// The limits for a function of an exercise. Every limit is an upper bound, and nothing else is counted.
 ///
-/// Only calls from lines of the exercise count, and only those that succeed. A call that NCCL drops because it has no elements counts.
+/// Only successful calls from lines of the exercise count.
 #[derive(Clone)]
 pub struct Budget {
     function: String,
@@ -43,7 +43,7 @@ enum Cost {
 }
 
 impl Budget {
-    /// A budget of the function with this name, without limits yet. Calls of this thread count.
+    /// Returns a budget without limits for the function with this name. Only calls of this thread count.
     pub fn of(function: &str) -> Self {
         Self {
             function: function.to_owned(),
@@ -54,105 +54,105 @@ impl Budget {
         }
     }
 
-    /// Counts the calls of all threads: for a function that starts threads itself.
+    /// Counts the calls of all threads. Use it for a function that starts threads.
     #[must_use]
     pub fn of_all_threads(mut self) -> Self {
         self.threads = Threads::All;
         self
     }
 
-    /// The collectives, in any order: each with its kind, as in `ncclAllReduce`, and the count that NCCL is given, in elements.
+    /// Expects exactly these collectives, in any order. Each is a kind, as in `ncclAllReduce`, and the count in elements that is passed to NCCL.
     #[must_use]
     pub fn collectives(mut self, collectives: &[(&'static str, usize)]) -> Self {
         self.collectives = Some(collectives.to_vec());
         self
     }
 
-    /// Sends and receives.
+    /// Limits the number of sends and receives.
     #[must_use]
     pub fn messages(self, at_most: u64) -> Self {
         self.limit(Cost::Messages, at_most)
     }
 
-    /// Kernels launched.
+    /// Limits the number of kernel launches.
     #[must_use]
     pub fn kernels(self, at_most: u64) -> Self {
         self.limit(Cost::Kernels, at_most)
     }
 
-    /// Bytes copied from the host to a GPU.
+    /// Limits the bytes that are copied from the host to GPUs.
     #[must_use]
     pub fn bytes_to_device(self, at_most: u64) -> Self {
         self.limit(Cost::BytesToDevice, at_most)
     }
 
-    /// Bytes copied from a GPU to the host.
+    /// Limits the bytes that are copied from GPUs to the host.
     #[must_use]
     pub fn bytes_to_host(self, at_most: u64) -> Self {
         self.limit(Cost::BytesToHost, at_most)
     }
 
-    /// Bytes copied within a GPU or between GPUs.
+    /// Limits the bytes that are copied within a GPU or between GPUs.
     #[must_use]
     pub fn bytes_on_device(self, at_most: u64) -> Self {
         self.limit(Cost::BytesOnDevice, at_most)
     }
 
-    /// Copies of any direction, whatever their size.
+    /// Limits the number of copies in any direction.
     #[must_use]
     pub fn copies(self, at_most: u64) -> Self {
         self.limit(Cost::Copies, at_most)
     }
 
-    /// Fills of device memory, such as `memset_zeros`.
+    /// Limits the number of fills of device memory, such as `memset_zeros`.
     #[must_use]
     pub fn fills(self, at_most: u64) -> Self {
         self.limit(Cost::Fills, at_most)
     }
 
-    /// Allocations of device, managed, or pinned memory.
+    /// Limits the number of allocations of device, managed, or pinned memory.
     #[must_use]
     pub fn allocations(self, at_most: u64) -> Self {
         self.limit(Cost::Allocations, at_most)
     }
 
-    /// Streams made.
+    /// Limits the number of new streams.
     #[must_use]
     pub fn new_streams(self, at_most: u64) -> Self {
         self.limit(Cost::Streams, at_most)
     }
 
-    /// Events made. With event tracking on, each buffer that is allocated has two.
+    /// Limits the number of new events. If event tracking is on, every allocated buffer has two.
     #[must_use]
     pub fn events(self, at_most: u64) -> Self {
         self.limit(Cost::Events, at_most)
     }
 
-    /// Waits of the host for a GPU: for a stream, an event, a context, or a copy without a stream.
+    /// Limits how often the host waits for a stream, an event, a context, or a copy without a stream.
     #[must_use]
     pub fn host_waits(self, at_most: u64) -> Self {
         self.limit(Cost::HostWaits, at_most)
     }
 
-    /// Queries of a stream or an event: more than a few are a wait that keeps a core busy.
+    /// Limits the number of queries of a stream or an event. Many queries are a wait that keeps a core busy.
     #[must_use]
     pub fn polls(self, at_most: u64) -> Self {
         self.limit(Cost::Polls, at_most)
     }
 
-    /// Communicators made.
+    /// Limits the number of new communicators.
     #[must_use]
     pub fn communicators(self, at_most: u64) -> Self {
         self.limit(Cost::Communicators, at_most)
     }
 
-    /// Modules loaded.
+    /// Limits the number of modules loaded.
     #[must_use]
     pub fn modules(self, at_most: u64) -> Self {
         self.limit(Cost::Modules, at_most)
     }
 
-    /// The only streams that work may be enqueued on, each with what the contract calls it: `the communicator's stream`.
+    /// Allows work only on these streams. Each has the name that the contract uses, such as `the communicator's stream`.
     #[must_use]
     pub fn streams(mut self, streams: &[(&Arc<CudaStream>, &'static str)]) -> Self {
         let handles = streams.iter().map(|(stream, role)| (stream.cu_stream() as u64, *role));
@@ -160,7 +160,7 @@ impl Budget {
         self
     }
 
-    /// As [`Self::streams`], with the stream of a communicator.
+    /// Allows work only on the stream of a communicator.
     #[must_use]
     pub fn stream_of(self, comm: &Comm) -> Self {
         self.streams(&[(&comm.stream(), "the communicator's stream")])
@@ -171,10 +171,10 @@ impl Budget {
         self
     }
 
-    /// Makes the call, and compares what it spent with this budget. On a real GPU nothing is counted.
+    /// Runs `call`, and compares what it spent with this budget. On a real GPU, nothing is counted.
     ///
     /// # Errors
-    /// The call's own, or what it spent too much of, with the lines that spent it.
+    /// Fails if the call fails, or if it spends too much. The error lists the lines that spent it.
     pub fn spend<T>(&self, call: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
         let Some(driver) = VirtualDriver::find()? else {
             println!(
@@ -251,7 +251,7 @@ impl Budget {
 }
 
 impl Cost {
-    /// How much of it a call spends.
+    /// Returns how much of it a call spends.
     fn of(self, call: &Call) -> u64 {
         let function = call.function.as_str();
         let is = |spends: bool| u64::from(spends);
@@ -292,7 +292,7 @@ impl Cost {
         }
     }
 
-    /// A sentence's verb and object.
+    /// Returns the verb and the object of a sentence.
     fn in_words(self, amount: u64) -> String {
         let (verb, one, more) = match self {
             Self::Messages => ("makes", "send or receive", "sends and receives"),
@@ -314,7 +314,7 @@ impl Cost {
     }
 }
 
-/// What a limit asks for.
+/// Returns the words for a limit.
 fn enough(at_most: u64) -> String {
     match at_most {
         0 => "none is needed".to_owned(),
@@ -323,7 +323,7 @@ fn enough(at_most: u64) -> String {
     }
 }
 
-/// The kind and the count of a collective.
+/// Returns the kind and the count of a collective, if the call is one.
 fn collective(call: &Call) -> Option<(&str, usize)> {
     let kind = call.function.strip_prefix("nccl")?;
     let count = match kind {
@@ -335,12 +335,12 @@ fn collective(call: &Call) -> Option<(&str, usize)> {
     Some((kind, call.arguments[count] as usize))
 }
 
-/// The stream that a call enqueues work on; 0 is the default stream.
+/// Returns the stream that a call enqueues work on. 0 is the default stream.
 fn enqueued_on(call: &Call) -> Option<u64> {
     let function = call.function.as_str();
     let arguments = &call.arguments;
     match function {
-        // Without a stream: they use the default one.
+        // These have no stream argument, and use the default stream.
         "cuMemcpyHtoD" | "cuMemcpyDtoH" | "cuMemcpyDtoD" | "cuMemsetD8" | "cuMemsetD16" | "cuMemsetD32" => {
             Some(0)
         }
@@ -353,7 +353,7 @@ fn enqueued_on(call: &Call) -> Option<u64> {
     }
 }
 
-/// Collectives as a sentence's object: `2 collectives (AllReduce of 4,096 elements, twice)`.
+/// Describes collectives: `2 AllReduce of 4,096 elements each`.
 fn in_words(collectives: &[(&str, usize)]) -> String {
     if collectives.is_empty() {
         return "no collective".to_owned();
@@ -378,7 +378,7 @@ fn in_words(collectives: &[(&str, usize)]) -> String {
     listed.join(", ")
 }
 
-/// A number with commas between thousands.
+/// Formats a number with commas between thousands.
 fn number(value: u64) -> String {
     let digits = value.to_string();
     let mut text = String::new();
@@ -391,7 +391,7 @@ fn number(value: u64) -> String {
     text
 }
 
-/// The lines of calls, each once.
+/// Lists the lines of calls, each once.
 fn listed(calls: &[&Call]) -> String {
     let mut lines: Vec<(String, usize)> = Vec::new();
     for call in calls {

@@ -1,4 +1,4 @@
-//! The calls of CUDA and NCCL that an exercise makes, as the virtual GPU counts them. A real GPU counts nothing.
+//! Access to the virtual driver's record of an exercise's CUDA and NCCL calls. A real driver has no such record.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_ulonglong, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -37,7 +37,7 @@ type VisitObject = unsafe extern "C" fn(*const LiveObject, *mut c_void);
 pub(crate) struct VirtualDriver(Library);
 
 impl VirtualDriver {
-    /// Finds the driver that is loaded; `None` on real GPUs.
+    /// Returns the loaded driver, or `None` on real GPUs.
     ///
     /// # Errors
     /// The virtual driver can't be found.
@@ -102,7 +102,7 @@ impl VirtualDriver {
         Ok((result, calls.pop()))
     }
 
-    /// From now on, remembers what lines of the exercise make.
+    /// Starts to track the objects that lines of the exercise make.
     ///
     /// # Errors
     /// The virtual driver can't track.
@@ -113,7 +113,7 @@ impl VirtualDriver {
         Ok(())
     }
 
-    /// What lines of the exercise have made that exists: the C function that made it, and the line.
+    /// Returns the tracked objects that exist: for each, the C function and the line that made it.
     ///
     /// # Errors
     /// The virtual driver can't track.
@@ -160,7 +160,7 @@ unsafe extern "C" fn add_object(object: *const LiveObject, objects: *mut c_void)
     }
 }
 
-/// A function's name without its version.
+/// Returns the name of a function without its version.
 ///
 /// # Safety
 /// `name` is a C string.
@@ -180,7 +180,7 @@ unsafe fn source_line(place: &Place) -> SourceLine {
     SourceLine { file, line: place.line, column: place.column }
 }
 
-/// A line of the exercise as a report shows it: its place, and its text.
+/// Returns a line of the exercise as reports show it: its location and its text.
 pub(crate) fn shown(line: &SourceLine) -> String {
     let text = std::fs::read_to_string(&line.file).unwrap_or_default();
     let text = text.lines().nth(line.line.saturating_sub(1) as usize).unwrap_or_default().trim();

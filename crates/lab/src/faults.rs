@@ -1,4 +1,4 @@
-//! Failures of CUDA and NCCL calls, one after the other: an exercise has to return each as an error.
+//! Makes the CUDA and NCCL calls of an exercise fail, one after the other. The exercise must return each failure as an error.
 
 use anyhow::{anyhow, bail};
 use cudarc::nccl::result::group_end;
@@ -9,17 +9,17 @@ use crate::explain::{Readable, causes_text};
 use crate::refusal::caught;
 use crate::tier::streams;
 
-/// More calls than an exercise makes in one run. A function that makes more is checked for this many.
+/// The maximum number of runs. No exercise makes as many calls.
 const MOST_CALLS: u64 = 500;
 
 /// Runs a function of the exercise again and again. In run `k`, its `k`-th call of CUDA or NCCL fails, until a run makes fewer calls
 /// than that. Each failure must come back as an error that has the cause.
 ///
-/// `prepare` makes what one run needs, and returns the run. Failures come only while the run lasts, and only in calls of the
-/// exercise's own lines on this thread. On a real GPU, where no call can be made to fail, the function runs once.
+/// `prepare` creates what one run needs, and returns the run. Only calls from the exercise's own lines fail, on this thread, and
+/// during the run. On a real GPU, where no call can be made to fail, the function runs once.
 ///
-/// A communicator is unusable after a call on it has failed, so `prepare` makes a new one, in a world of one rank: other ranks
-/// would wait for the rank whose call failed.
+/// After a failed call, a communicator is unusable, so `prepare` must create a new one. Create it in a world of one rank: other
+/// ranks would wait for the rank whose call failed.
 ///
 /// # Errors
 /// The function panicked, returned `Ok`, left a group open, or returned an error without the cause; or `prepare` failed, or the run without a
@@ -90,7 +90,7 @@ where
     Ok(())
 }
 
-/// What `function` makes of a call that failed.
+/// Judges what `function` returned after a call failed.
 fn judge(function: &str, failed: &Call, returned: Result<anyhow::Result<()>, String>) -> anyhow::Result<()> {
     let call = name(failed);
     match returned {
@@ -114,7 +114,7 @@ fn judge(function: &str, failed: &Call, returned: Result<anyhow::Result<()>, Str
     }
 }
 
-/// Whether an error has what the library answered: its code, or the name of its function.
+/// Returns whether an error contains the code of the failure or the name of the function that failed.
 fn has_cause(error: &anyhow::Error, failed: &Call) -> bool {
     let text = format!("{error:?}");
     let codes = ["CUDA_ERROR_OPERATING_SYSTEM", "ncclSystemError"];

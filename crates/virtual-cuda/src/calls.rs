@@ -1,7 +1,7 @@
-//! The calls that the program makes: recorded for a check that counts them, and failed where a check asks for that.
+//! Records the calls of the program for checks that count them, and makes calls fail for checks that ask for it.
 //!
-//! `VIRTUAL_GPU_FAIL` counts all calls of a function. All else counts the calls of the program's own sources: those whose stack has
-//! a frame there.
+//! `VIRTUAL_GPU_FAIL` counts every call of a function. Everything else counts only calls from the program's own sources, which have a
+//! frame there on their stack.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
@@ -17,8 +17,8 @@ use virtual_gpu_core::status::{CudaStatus, Error, NcclStatus};
 
 use crate::{EXPORTS, answer};
 
-/// Functions that make an object: each with its argument that the handle is written to, and the functions that end the object, whose
-/// first argument is the handle.
+/// The functions that make an object. For each, the index of the argument that receives the handle, and the functions that end the
+/// object, which take the handle as their first argument.
 const MAKERS: [(&str, usize, &[&str]); 19] = [
     ("cuStreamCreate", 0, STREAM_ENDS),
     ("cuStreamCreateWithPriority", 0, STREAM_ENDS),
@@ -49,7 +49,7 @@ const COMM_ENDS: &[&str] = &["ncclCommDestroy", "ncclCommAbort"];
 /// Parts of the names of functions that end something.
 const ENDS: [&str; 7] = ["Destroy", "Free", "Unload", "Abort", "Finalize", "Release", "GroupEnd"];
 
-/// Functions that `virtualGpuFailCall` passes over: cudarc calls them before most others.
+/// Functions that `virtualGpuFailCall` skips. cudarc calls them before most other calls.
 const NEVER_FAIL: [&str; 2] = ["cuCtxGetCurrent", "cuCtxSetCurrent"];
 
 /// A call of the program's own sources.
@@ -61,7 +61,7 @@ struct Call {
     line: SourceLine,
 }
 
-/// The calls of one thread, or of all.
+/// A record of the calls of one thread, or of all threads.
 struct Record {
     thread: Option<ThreadId>,
     calls: Vec<Call>,
@@ -69,7 +69,7 @@ struct Record {
 
 /// A failure that a check asked for.
 struct Failure {
-    /// Calls until it comes, including the call that fails.
+    /// The number of calls until it happens, including the call that fails.
     left: u64,
     /// The thread whose calls count; `None` for all.
     thread: Option<ThreadId>,
@@ -90,31 +90,32 @@ struct Watch {
     records: BTreeMap<u64, Record>,
     last_record: u64,
     failure: Option<Failure>,
-    /// `VIRTUAL_GPU_FAIL`, each with the calls that are left until it fails.
+    /// The list of `VIRTUAL_GPU_FAIL`, with the calls that are left until each failure.
     failing: Vec<FailingCall>,
     tracks_objects: bool,
-    /// What exists, by the first function that could end it, and its handle.
+    /// The objects that exist, by the first function that could end them and by their handle.
     objects: HashMap<(&'static str, u64), Object>,
     last_object: u64,
-    /// Own lines by the stacks that lead to them, since finding one takes long.
+    /// The own lines that stacks lead to. Finding one is slow.
     lines: HashMap<Box<[usize]>, Option<(SourceLine, bool)>>,
 }
 
 static WATCH: Mutex<Option<Watch>> = Mutex::new(None);
 
-/// Whether a call has to look at [`WATCH`] at all.
-static IS_WATCHING: AtomicBool = AtomicBool::new(false);
+/// Whether calls are recorded or made to fail.
+static WATCHES_CALLS: AtomicBool = AtomicBool::new(false);
+
+/// Whether objects are tracked.
+static TRACKS_OBJECTS: AtomicBool = AtomicBool::new(false);
 
 /// Changes what is watched.
 fn change<T>(change: impl FnOnce(&mut Watch) -> T) -> T {
     let mut watch = lock();
     let watch = watch.get_or_insert_default();
     let changed = change(watch);
-    let is_watching = !watch.records.is_empty()
-        || watch.failure.is_some()
-        || !watch.failing.is_empty()
-        || watch.tracks_objects;
-    IS_WATCHING.store(is_watching, Ordering::Release);
+    let watches_calls = !watch.records.is_empty() || watch.failure.is_some() || !watch.failing.is_empty();
+    WATCHES_CALLS.store(watches_calls, Ordering::Release);
+    TRACKS_OBJECTS.store(watch.tracks_objects, Ordering::Release);
     changed
 }
 
@@ -171,7 +172,7 @@ pub(crate) fn fail_listed(failing: &[FailingCall]) -> Result<(), String> {
     Ok(())
 }
 
-/// From now on, remembers what the program's own sources make.
+/// Starts to track the objects that the program's own sources make.
 pub(crate) fn track_objects() {
     change(|watch| watch.tracks_objects = true);
 }
@@ -235,7 +236,7 @@ pub(crate) fn argument<T: Copy>(argument: &T) -> u64 {
 
 /// A library's result codes.
 pub(crate) trait Status: Copy {
-    /// What a call returns that is made to fail: an error that any call may return, and that no program handles.
+    /// The status of a call that is made to fail: any call may return it, and no program handles it.
     const MADE_TO_FAIL: Self;
 
     /// The code in C.
@@ -258,22 +259,24 @@ impl Status for NcclStatus {
     }
 }
 
-/// Runs the body of an exported function, unless it is made to fail, and records the call.
+/// Runs the body of an exported function, unless the call is made to fail, and records the call.
 pub(crate) fn watch<S: Status>(
     function: &'static str,
     arguments: &[u64],
     body: impl FnOnce() -> Result<(), Error<S>>,
 ) -> Result<(), Error<S>> {
-    if !IS_WATCHING.load(Ordering::Acquire) || answer::is_host_function() {
+    let is_watched = WATCHES_CALLS.load(Ordering::Acquire)
+        || TRACKS_OBJECTS.load(Ordering::Acquire) && makes_or_ends_object(function);
+    if !is_watched || answer::is_host_function() {
         return body();
     }
     let own = own_line();
-    // Before it is ended: another thread may get the same handle at once.
+    // Forget the object before the call ends it: another thread may get the same handle immediately.
     change(|watch| watch.forget(function, arguments));
     let answer = match change(|watch| watch.fails(function, arguments, own.as_ref())) {
         false => body(),
         true => {
-            // What ends something does so all the same: no program could end it after the error.
+            // A call that ends something still ends it: after the error, no program could do so.
             if ENDS.iter().any(|words| function.contains(words)) {
                 let _ = body();
             }
@@ -288,8 +291,12 @@ pub(crate) fn watch<S: Status>(
     answer
 }
 
+fn makes_or_ends_object(function: &str) -> bool {
+    MAKERS.iter().any(|(maker, _, ends)| *maker == function || ends.contains(&function))
+}
+
 impl Watch {
-    /// Whether this call is made to fail. `own` is the own line that made it, and whether that can be told of an error.
+    /// Returns whether this call is made to fail. `own` is the own line that made it, and whether the call can return an error to it.
     fn fails(&mut self, function: &'static str, arguments: &[u64], own: Option<&(SourceLine, bool)>) -> bool {
         let mut fails = false;
         for failing in self.failing.iter_mut().filter(|it| it.nth > 0 && is_named(function, &it.function)) {
@@ -353,7 +360,7 @@ impl Watch {
     }
 }
 
-/// The line of the program's own sources that made the current call, and whether it can be told of an error.
+/// Returns the line of the program's own sources that made the current call, and whether the call can return an error to it.
 fn own_line() -> Option<(SourceLine, bool)> {
     let call_site = CallSite::here();
     let known = change(|watch| watch.lines.get(call_site.addresses()).cloned());
