@@ -1,10 +1,14 @@
-//! Runs `cargo course`: builds the course and starts it. Cargo shows its progress only on the first build.
+//! Runs `cargo course`: builds the course and starts it. Cargo shows its progress only on the first build, and
+//! a later build that takes seconds is announced in a line.
 //!
 //! This crate has no dependencies, so Cargo builds it in a second. If `cargo run --quiet` built the whole course
 //! instead, the student would see nothing for minutes.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 fn main() -> ExitCode {
     match start() {
@@ -22,17 +26,34 @@ fn start() -> Result<ExitCode, String> {
     let course = own.with_file_name("course");
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     build.args(["build", "--package", "course"]);
-    if course.is_file() {
+    build.current_dir(env!("CARGO_MANIFEST_DIR"));
+    let built = if course.is_file() {
         build.arg("--quiet");
+        announced(|| build.status())
     } else {
         eprintln!("building the course and its virtual GPU, once: a minute or two");
-    }
-    build.current_dir(env!("CARGO_MANIFEST_DIR"));
-    let status = build.status().map_err(|error| format!("can't run cargo: {error}"))?;
+        build.status()
+    };
+    let status = built.map_err(|error| format!("can't run cargo: {error}"))?;
     if !status.success() {
         return Ok(ExitCode::FAILURE);
     }
     let arguments = std::env::args_os().skip(1);
     let error = Command::new(&course).args(arguments).exec();
     Err(format!("can't start {}: {error}", course.display()))
+}
+
+/// Runs a build. Prints a line if the build takes longer than most.
+fn announced<T>(build: impl FnOnce() -> T) -> T {
+    thread::scope(|scope| {
+        let (done, is_done) = mpsc::channel::<()>();
+        scope.spawn(move || {
+            if is_done.recv_timeout(Duration::from_secs(3)) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("building the course again, because its sources have changed");
+            }
+        });
+        let built = build();
+        drop(done);
+        built
+    })
 }
