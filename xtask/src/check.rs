@@ -5,6 +5,7 @@ mod deletions;
 mod examples;
 mod features;
 mod member;
+pub(crate) mod mutants;
 mod problems;
 mod scratch;
 pub(crate) mod sessions;

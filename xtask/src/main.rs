@@ -37,6 +37,8 @@ enum Task {
     /// Save an edit of a solution as a mistake, or keep the saved ones up to date
     #[command(subcommand)]
     Mistake(mistake::Task),
+    /// Change the answers one detail at a time, and check that the checks detect it; needs cargo-mutants
+    Mutants(check::mutants::Options),
     /// Run the programs whose output the pages show, and keep what they print
     #[command(disable_help_flag = true)]
     Output(Passed),
@@ -78,6 +80,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Task::Kernels(options) => kernels::run(options),
         Task::Lessons => lessons::run(root),
         Task::Mistake(task) => mistake::run(root, task),
+        Task::Mutants(options) => check::mutants::run(root, options),
         Task::Output(passed) => site(root, "output", passed),
         Task::Pictures(passed) => site(root, "pictures", passed),
         Task::Sessions => {

@@ -1,6 +1,7 @@
 //! Runs the checks of the packages in the built scratch workspace.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -129,24 +130,60 @@ impl Built {
         items: &[T],
         look: impl Fn(&T) -> anyhow::Result<Vec<String>> + Sync,
     ) -> anyhow::Result<Vec<String>> {
-        let (queue, done) = (Mutex::new(items.iter().enumerate()), Mutex::new(BTreeMap::new()));
-        let workers = thread::available_parallelism().map_or(1, usize::from);
-        thread::scope(|scope| {
-            for _ in 0..workers {
-                scope.spawn(|| {
-                    loop {
-                        let next = queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).next();
-                        let Some((index, item)) = next else { break };
-                        let found = look(item);
-                        done.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(index, found);
-                    }
-                });
-            }
-        });
-        let done = done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let found: anyhow::Result<Vec<_>> = done.into_values().collect();
-        Ok(found?.into_iter().flatten().collect())
+        Ok(map_in_parallel(items, look)?.into_iter().flatten().collect())
     }
+
+    /// Deletes what Cargo built for the packages, but not what they depend on.
+    pub(super) fn delete(self) -> anyhow::Result<()> {
+        for (package, program) in &self.programs {
+            let folder = program.parent().unwrap_or(Path::new("."));
+            for entry in fs::read_dir(folder).with_context(|| format!("can't read {}", folder.display()))? {
+                let entry = entry?;
+                let name = entry.file_name().to_string_lossy().into_owned();
+                let name = name.strip_prefix("lib").unwrap_or(&name);
+                if name.strip_prefix(package.as_str()).is_some_and(|rest| rest.starts_with('-')) {
+                    fs::remove_file(entry.path())?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs `look` for each item on as many threads as there are cores. The results are in the order of the items.
+pub(super) fn map_in_parallel<T: Sync, R: Send>(
+    items: &[T],
+    look: impl Fn(&T) -> anyhow::Result<R> + Sync,
+) -> anyhow::Result<Vec<R>> {
+    let (queue, done) = (Mutex::new(items.iter().enumerate()), Mutex::new(BTreeMap::new()));
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                loop {
+                    let next = queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).next();
+                    let Some((index, item)) = next else { break };
+                    let found = look(item);
+                    done.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(index, found);
+                }
+            });
+        }
+    });
+    let done = done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    done.into_values().collect()
+}
+
+/// Returns whether all checks pass that match a filter. A mutant may wait for ever, so it gets short time limits.
+pub(super) fn all_pass(program: &Path, filter: &str) -> anyhow::Result<bool> {
+    let status = Command::new(program)
+        .arg(filter)
+        .envs([("LAB_TIMEOUT", "20"), ("VIRTUAL_GPU_TIMEOUT", "3")])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .with_context(|| format!("can't run {}", program.display()))?;
+    Ok(status.success())
 }
 
 fn run(program: &Path, arguments: &[&str]) -> anyhow::Result<Outcomes> {

@@ -21,6 +21,7 @@ const CONFIGURATION: &str = "[build]\nrustflags = [\"-Clink-arg=-Wl,--compress-d
 /// The workspace on disk.
 pub(super) struct Scratch {
     folder: PathBuf,
+    target: PathBuf,
 }
 
 impl Scratch {
@@ -31,13 +32,41 @@ impl Scratch {
         starters: &Starters,
         variants: &[Variant],
     ) -> anyhow::Result<Self> {
-        let folder = target(root).join("xtask-check");
+        let mut own = BTreeMap::new();
+        for (path, text) in starters {
+            let module = member::folder_of(path);
+            let package = format!("m{module}");
+            member::add(&mut own, root, &package, &package, path, text)?;
+        }
+        own.extend(examples::files(root)?);
+        Self::write_with(root, course, "xtask-check", own, variants.iter())
+    }
+
+    /// Writes a workspace that has only these variants, in a folder of its own.
+    pub(super) fn write_variants<'v>(
+        root: &Path,
+        course: &Course,
+        folder: &str,
+        variants: impl Iterator<Item = &'v Variant>,
+    ) -> anyhow::Result<Self> {
+        Self::write_with(root, course, folder, BTreeMap::new(), variants)
+    }
+
+    fn write_with<'v>(
+        root: &Path,
+        course: &Course,
+        folder: &str,
+        mut files: BTreeMap<PathBuf, String>,
+        variants: impl Iterator<Item = &'v Variant>,
+    ) -> anyhow::Result<Self> {
+        // All scratch workspaces build the same crates below their members.
+        let built = target(root).join("xtask-check/target");
+        let folder = target(root).join(folder);
         let read = |path: &str| {
             fs::read_to_string(root.join(path))
                 .with_context(|| format!("can't read {}", root.join(path).display()))
         };
-        let mut files =
-            BTreeMap::from([("Cargo.toml".into(), member::workspace_manifest(root, &read("Cargo.toml")?)?)]);
+        files.insert("Cargo.toml".into(), member::workspace_manifest(root, &read("Cargo.toml")?)?);
         // Cargo rewrites the lock file for the members here. A second copy shows whether the root's has changed since.
         let lock = read("Cargo.lock")?;
         if fs::read_to_string(folder.join("root.lock")).ok().as_ref() != Some(&lock) {
@@ -45,18 +74,12 @@ impl Scratch {
         }
         files.insert("root.lock".into(), lock);
         files.insert(".cargo/config.toml".into(), CONFIGURATION.into());
-        for (path, text) in starters {
-            let module = member::folder_of(path);
-            let package = format!("m{module}");
-            member::add(&mut files, root, &package, &package, path, text)?;
-        }
         let solutions = read_folder(&root.join("solutions"))?;
         for variant in variants {
             add_variant(&mut files, root, course, &solutions, variant)?;
         }
-        files.extend(examples::files(root)?);
         synchronize(&folder, &files)?;
-        Ok(Self { folder })
+        Ok(Self { folder, target: built })
     }
 
     /// Builds every test program. A package that doesn't compile doesn't stop the others.
@@ -65,7 +88,7 @@ impl Scratch {
         let output = cargo(&self.folder)
             .args(["build", "--workspace", "--tests", "--keep-going", "--quiet"])
             .args(["--message-format", "json-render-diagnostics"])
-            .env("CARGO_TARGET_DIR", self.folder.join("target"))
+            .env("CARGO_TARGET_DIR", &self.target)
             // Packages that change are built completely, so the files of incremental builds would only fill the disk.
             .env("CARGO_INCREMENTAL", "0")
             .stdin(Stdio::null())
