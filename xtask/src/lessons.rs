@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
-use course::starter;
+use course::starter::{self, read_folder};
 use course::syllabus::{Course, Exercise};
 
 use page::Page;
@@ -36,7 +36,11 @@ pub(crate) fn problems(root: &Path, course: &Course) -> anyhow::Result<Vec<Strin
     let mut introduced = BTreeSet::new();
     for module in &course.modules {
         let path = format!("modules/{}/README.md", module.folder);
-        problems.extend(prefixed(&path, page::module_problems(&read(root, &path)?)));
+        let text = read(root, &path)?;
+        problems.extend(prefixed(&path, page::module_problems(&text)));
+        let checks = read_folder(&root.join("tests").join(&module.folder))?;
+        let checks: String = checks.into_values().collect();
+        problems.extend(prefixed(&path, test_output_problems(&text, &checks)));
     }
     for exercise in &course.exercises {
         let (lesson, after) = (exercise.lesson(Path::new("")), exercise.after(Path::new("")));
@@ -65,6 +69,24 @@ pub(crate) fn problems(root: &Path, course: &Course) -> anyhow::Result<Vec<Strin
         }
     }
     Ok(problems)
+}
+
+/// Returns the problems of test output that a page shows. It must name checks that exist, and no counts, which change.
+fn test_output_problems(text: &str, checks: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    for line in text.lines() {
+        let name = line.strip_prefix("test ").and_then(|rest| rest.split_whitespace().next());
+        if let Some(name) =
+            name.filter(|name| name.contains("::") && !checks.contains(&format!("\"{name}\"")))
+        {
+            problems.push(format!("there is no check {name}"));
+        }
+        let has_count = line.starts_with("running ") || line.contains(" passed;");
+        if has_count && line.contains(|next: char| next.is_ascii_digit()) {
+            problems.push(format!("`{line}` quotes a number of checks; leave it out, since it changes"));
+        }
+    }
+    problems
 }
 
 fn read(root: &Path, path: &str) -> anyhow::Result<String> {
@@ -135,6 +157,15 @@ fn given_away(path: &str, text: &str, regions: &[(String, String)]) -> Vec<Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shown_test_output_names_checks_and_no_counts() {
+        let checks = "Check::new(\"a::it_works\", it_works)";
+        assert!(test_output_problems("test a::it_works   ... ok\ntest result: ok.\n", checks).is_empty());
+        for line in ["test a::it_worked ... ok", "running 5 tests", "test result: ok. 5 passed; 0 failed"] {
+            assert_eq!(test_output_problems(line, checks).len(), 1, "{line}");
+        }
+    }
 
     #[test]
     fn minutes_grow_with_words_and_lines() {
