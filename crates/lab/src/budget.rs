@@ -7,6 +7,7 @@ use cudarc::driver::CudaStream;
 use cudarc::nccl::Comm;
 
 use crate::calls::{Call, Threads, VirtualDriver, shown};
+use crate::nccl_log::NcclLog;
 
 /// Lines that a message lists.
 const LISTED: usize = 4;
@@ -171,17 +172,14 @@ impl Budget {
         self
     }
 
-    /// Runs `call`, and compares what it spent with this budget. On a real GPU, nothing is counted.
+    /// Runs `call`, and compares what it spent with this budget. On real GPUs, only collectives are counted, by NCCL's
+    /// log.
     ///
     /// # Errors
     /// Fails if the call fails, or if it spends too much. The error lists the lines that spent it.
     pub fn spend<T>(&self, call: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
         let Some(driver) = VirtualDriver::find()? else {
-            println!(
-                "`{}`: calls can't be counted on real GPUs, so its cost is not checked here",
-                self.function
-            );
-            return call();
+            return self.spend_on_real_gpus(call);
         };
         let (returned, calls) = driver.record(self.threads, call)?;
         let returned = returned?;
@@ -194,22 +192,43 @@ impl Budget {
         Ok(returned)
     }
 
+    /// Real GPUs count nothing, but NCCL's log has the collectives.
+    fn spend_on_real_gpus<T>(&self, call: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+        println!("`{}`: on real GPUs, only collectives are counted", self.function);
+        let Some(log) = NcclLog::of_check().filter(|_| self.collectives.is_some()) else { return call() };
+        // SAFETY: `gettid` has no arguments and can't fail.
+        let thread = (self.threads == Threads::This).then(|| unsafe { libc::gettid() });
+        let before = log.collectives(thread)?.len();
+        let returned = call()?;
+        let made = log.collectives(thread)?;
+        let made: Vec<(&str, usize)> =
+            made[before..].iter().map(|(kind, count)| (kind.as_str(), *count)).collect();
+        self.compare_collectives(&made, &[])?;
+        Ok(returned)
+    }
+
     fn check_collectives(&self, calls: &[Call]) -> anyhow::Result<()> {
-        let Some(expected) = &self.collectives else { return Ok(()) };
         let made: Vec<(&Call, (&str, usize))> =
             calls.iter().filter_map(|call| Some((call, collective(call)?))).collect();
-        let mut counted: Vec<(&str, usize)> = made.iter().map(|(_, collective)| *collective).collect();
-        let mut allowed = expected.clone();
-        counted.sort_unstable();
-        allowed.sort_unstable();
-        let lines: Vec<&Call> = made.iter().map(|(call, _)| *call).collect();
+        let (lines, made): (Vec<&Call>, Vec<(&str, usize)>) = made.into_iter().unzip();
+        self.compare_collectives(&made, &lines)
+    }
+
+    fn compare_collectives(&self, made: &[(&str, usize)], calls: &[&Call]) -> anyhow::Result<()> {
+        let Some(expected) = &self.collectives else { return Ok(()) };
+        let sorted = |collectives: &[(&'_ str, usize)]| {
+            let mut sorted: Vec<(String, usize)> =
+                collectives.iter().map(|(kind, count)| ((*kind).to_owned(), *count)).collect();
+            sorted.sort_unstable();
+            sorted
+        };
         ensure!(
-            counted == allowed,
+            sorted(made) == sorted(expected),
             "`{}` makes {}; expected {}{}",
             self.function,
-            in_words(&made.iter().map(|(_, it)| *it).collect::<Vec<_>>()),
+            in_words(made),
             in_words(expected),
-            listed(&lines)
+            listed(calls)
         );
         Ok(())
     }

@@ -2,12 +2,16 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use anyhow::{Context, ensure};
 
 /// NCCL's log of this process, in a temporary file that is deleted with this value.
 #[derive(Debug)]
 pub struct NcclLog(PathBuf);
+
+/// The log of the whole check.
+static OF_CHECK: OnceLock<NcclLog> = OnceLock::new();
 
 impl NcclLog {
     /// Makes NCCL log each communicator and each call, through `NCCL_DEBUG`, `NCCL_DEBUG_SUBSYS`, and
@@ -53,6 +57,41 @@ impl NcclLog {
         Ok(counts(&self.text()?, operation))
     }
 
+    /// Makes NCCL log for the whole check, so that [`Self::of_check`] can read it.
+    ///
+    /// # Safety
+    /// As for [`Self::open`].
+    pub(crate) unsafe fn open_for_check() {
+        // SAFETY: promised by the caller.
+        let log = unsafe { Self::open() };
+        let _ = OF_CHECK.set(log);
+    }
+
+    /// Returns the log of the check, if it was opened. Real GPUs have one.
+    pub(crate) fn of_check() -> Option<&'static Self> {
+        OF_CHECK.get()
+    }
+
+    /// Deletes the log of the check.
+    pub(crate) fn delete_of_check() {
+        if let Some(log) = OF_CHECK.get() {
+            // NCCL writes no file if it is not used.
+            let _ = std::fs::remove_file(&log.0);
+        }
+    }
+
+    /// Returns the collectives so far, of one thread or of all: the kind of each, and its count. There are none before the first
+    /// communicator.
+    ///
+    /// # Errors
+    /// Fails if NCCL could not write the whole log.
+    pub(crate) fn collectives(&self, thread: Option<i32>) -> anyhow::Result<Vec<(String, usize)>> {
+        if !self.0.exists() {
+            return Ok(Vec::new());
+        }
+        Ok(collectives(&self.text()?, thread))
+    }
+
     fn text(&self) -> anyhow::Result<String> {
         let path = self.0.display();
         let text = std::fs::read_to_string(&self.0).with_context(|| format!("NCCL's log {path}"))?;
@@ -74,6 +113,19 @@ fn counts(text: &str, operation: &str) -> Vec<usize> {
         rest.split_whitespace().next()?.parse().ok()
     };
     text.lines().filter_map(count).collect()
+}
+
+/// Returns the collectives in lines such as `host:pid:tid [0] NCCL INFO AllReduce: opCount 0 … count 8 datatype 7 …`.
+fn collectives(text: &str, thread: Option<i32>) -> Vec<(String, usize)> {
+    let collective = |line: &str| {
+        let (prefix, rest) = line.split_once(" NCCL INFO ")?;
+        let own: i32 = prefix.split_whitespace().next()?.rsplit(':').next()?.parse().ok()?;
+        let (kind, rest) = rest.split_once(": opCount ")?;
+        let count = rest.split_once(" count ")?.1.split_whitespace().next()?.parse().ok()?;
+        let counts = thread.is_none_or(|thread| thread == own) && !matches!(kind, "Send" | "Recv");
+        counts.then(|| (kind.to_owned(), count))
+    };
+    text.lines().filter_map(collective).collect()
 }
 
 /// Returns the largest number of communicators that exist at a time. A communicator exists from a line such as
@@ -128,6 +180,18 @@ host:1:3 [1] NCCL INFO ncclCommInitRank comm 0x5 rank 1 nranks 2 - Init COMPLETE
         assert_eq!(most_at_once(&[made, aborted, &another].concat(), 1), 1);
         assert_eq!(most_at_once(&[made, &another, aborted].concat(), 1), 2);
         assert_eq!(most_at_once(made, 0), 0);
+    }
+
+    #[test]
+    fn collectives_are_those_of_a_thread() {
+        let text = "\
+host:1:2 [0] NCCL INFO AllReduce: opCount 0 sendbuff 0x7f recvbuff 0x7f count 8 datatype 7 op 0 root 0 comm 0x5 [nranks=2] stream 0x6
+host:1:3 [1] NCCL INFO Broadcast: opCount 1 sendbuff (nil) recvbuff 0x7f count 31 datatype 7 op 0 root 0 comm 0x5 [nranks=2]
+host:1:3 [1] NCCL INFO Send: opCount 1 sendbuff (nil) recvbuff 0x7f count 4 datatype 7 op 0 root 1 comm 0x5
+host:1:3 [1] NCCL INFO ncclCommInitRank comm 0x5 rank 1 nranks 2 - Init COMPLETE";
+        assert_eq!(collectives(text, Some(2)), [("AllReduce".to_owned(), 8)]);
+        assert_eq!(collectives(text, Some(3)), [("Broadcast".to_owned(), 31)]);
+        assert_eq!(collectives(text, None).len(), 2);
     }
 
     #[test]

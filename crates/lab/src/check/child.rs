@@ -17,7 +17,9 @@ use super::timelines::Timelines;
 use super::verdict::Record;
 use crate::calls::{VirtualDriver, shown};
 use crate::explain::causes_text;
+use crate::nccl_log::NcclLog;
 use crate::panics::panic_text;
+use crate::tier::{Tier, attached};
 
 /// Runs the ordered check and reports its result to the parent through standard input.
 pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
@@ -52,8 +54,13 @@ pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
         // Registered after the driver has started, so that `leaving` runs before the driver's own exit handlers.
         // SAFETY: `leaving` takes no arguments and doesn't unwind.
         unsafe { libc::atexit(leaving) };
+        if attached() != Some(Tier::Virtual) {
+            // SAFETY: the check has not started any threads yet, and those of this harness access no environment variables.
+            unsafe { NcclLog::open_for_check() };
+        }
         left_behind(|| check.run())
     }));
+    NcclLog::delete_of_check();
     let passed = matches!(result, Ok(Ok(())));
     tell(&match result {
         Ok(Ok(())) => Record::Passed,
