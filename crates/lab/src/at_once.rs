@@ -19,21 +19,41 @@ const LONGEST: Duration = Duration::from_secs(1);
 pub fn returns_at_once(
     name: &str,
     stream: &Arc<CudaStream>,
+    call: impl FnMut() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    returns_at_once_on_each(name, std::slice::from_ref(stream), call)
+}
+
+/// As [`returns_at_once`], for a call that uses several streams: makes the call once for each of them, while that stream
+/// alone is blocked. The ranks that take part must list their streams in the same order.
+///
+/// # Errors
+/// As for [`returns_at_once`].
+pub fn returns_at_once_on_each(
+    name: &str,
+    streams: &[Arc<CudaStream>],
     mut call: impl FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    let synchronize = || streams.iter().try_for_each(|stream| stream.synchronize());
     call()?;
-    stream.synchronize()?;
-    let block = Block::enqueue(stream)?;
-    let called = call();
-    let was_blocked = block.release();
-    stream.synchronize()?;
-    called?;
-    ensure!(
-        was_blocked,
-        "`{name}` returned only when its stream was done, which the check had blocked for {} s: something in it makes the host wait \
-         for the GPU, such as a synchronize or a copy to the host\n  it must enqueue its work and return",
-        LONGEST.as_secs()
-    );
+    synchronize()?;
+    for (index, stream) in streams.iter().enumerate() {
+        let block = Block::enqueue(stream)?;
+        let called = call();
+        let was_blocked = block.release();
+        synchronize()?;
+        called?;
+        let its_stream = match streams.len() {
+            1 => "its stream was done, which".to_owned(),
+            count => format!("stream {index} of its {count} was done, which"),
+        };
+        ensure!(
+            was_blocked,
+            "`{name}` returned only when {its_stream} the check had blocked for {} s: something in it makes the host wait \
+             for the GPU, such as a synchronize or a copy to the host\n  it must enqueue its work and return",
+            LONGEST.as_secs()
+        );
+    }
     Ok(())
 }
 

@@ -31,7 +31,7 @@ pub mod stopwatch;
 pub mod tier;
 pub mod timeline;
 
-pub use at_once::returns_at_once;
+pub use at_once::{returns_at_once, returns_at_once_on_each};
 pub use budget::Budget;
 pub use check::{Check, processes};
 pub use compare::Expected;
