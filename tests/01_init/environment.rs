@@ -3,7 +3,7 @@
 use anyhow::{Context, anyhow, bail, ensure};
 use cudarc::driver::CudaContext;
 use cudarc::nccl::{Comm, Id};
-use lab::{Check, Readable, caught, processes};
+use lab::{Budget, Check, Readable, caught, each_call_fails, processes};
 
 use crate::exercise::launch::{
     LAUNCHERS, MPICH, Numbers, OPEN_MPI, SLURM, TORCHRUN, all_variables, check_heard, mpirun, what_it_hears,
@@ -40,6 +40,8 @@ pub(crate) fn checks() -> Vec<Check> {
             .process(join)
             .min_ranks(2)
             .needs_program("mpirun"),
+        Check::new("environment::only_the_own_gpu_is_opened", only_the_own_gpu_is_opened),
+        Check::new("environment::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -408,4 +410,24 @@ fn mpirun_makes_a_group() -> anyhow::Result<()> {
     let mut command = mpirun(world_size);
     command.envs([id()?]);
     check_heard("started by mpirun", world_size, &processes::run_by(command, &all_variables())?)
+}
+
+fn only_the_own_gpu_is_opened() -> anyhow::Result<()> {
+    let gpus = usize::try_from(CudaContext::device_count()?)?;
+    let budget = |opened: u64| {
+        let budget = Budget::of("own_stream").contexts(opened).new_streams(opened);
+        budget.allocations(0).copies(0).modules(0).communicators(0)
+    };
+    for local_rank in 0..gpus {
+        let assignment = Assignment { rank: local_rank, local_rank, world_size: gpus + 1 };
+        budget(1).spend(|| own_stream(&assignment))?;
+    }
+    let missing = Assignment { rank: gpus, local_rank: gpus, world_size: gpus + 1 };
+    budget(0).spend(|| Ok(own_stream(&missing).is_ok()))?;
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    let assignment = Assignment { rank: 3, local_rank: 0, world_size: 4 };
+    each_call_fails("own_stream", || Ok(|| own_stream(&assignment).map(drop)))
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use cudarc::nccl::{Comm, Id};
+use lab::faults::each_call_of_all_threads_fails;
 use lab::{Check, Readable, each_rank, processes, without_panic};
 
 use crate::exercise::launch::{
@@ -41,6 +42,7 @@ pub(crate) fn checks() -> Vec<Check> {
             .process(join)
             .min_ranks(2)
             .needs_program("mpirun"),
+        Check::new("id_exchange::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -423,4 +425,11 @@ fn mpirun_makes_a_group() -> anyhow::Result<()> {
     command.envs(root_variables(free_address()?));
     let without: Vec<&str> = LAUNCHERS.iter().flat_map(|launcher| launcher.variables).collect();
     check_heard("started by mpirun", 2, &processes::run_by(command, &without)?)
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_of_all_threads_fails("exchange", || {
+        let address = free_address()?;
+        Ok(move || exchange(0, 1, address, LONG).map(drop))
+    })
 }

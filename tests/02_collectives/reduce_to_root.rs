@@ -3,9 +3,13 @@
 use anyhow::bail;
 use cudarc::nccl::{Comm, ReduceOp};
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, irregular, returns_at_once, without_panic};
+use lab::{
+    Budget, Check, Expected, Guarded, each_call_fails, irregular, returns_at_once, without_panic,
+    world_of_one,
+};
 
 use crate::collectives::reduce::{range_on_root, reduce};
+use crate::exercise::reference::small_worlds;
 use crate::exercise::refusal::refused;
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -29,6 +33,9 @@ pub(crate) fn checks() -> Vec<Check> {
         )
         .calls(&["range_on_root"]),
         Check::new("reduce_to_root::it_returns_at_once", it_returns_at_once).calls(&["reduce"]).min_ranks(2),
+        Check::new("reduce_to_root::it_is_one_reduce", it_is_one_reduce).min_ranks(2),
+        Check::new("reduce_to_root::a_range_takes_two_reduces", a_range_takes_two_reduces).min_ranks(2),
+        Check::new("reduce_to_root::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -233,4 +240,55 @@ fn it_returns_at_once() -> anyhow::Result<()> {
         })
     })?;
     Ok(())
+}
+
+fn it_is_one_reduce() -> anyhow::Result<()> {
+    const LEN: usize = 37;
+    for world_size in small_worlds() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let (rank, stream, root) = (comm.rank(), comm.stream(), world_size - 1);
+            let send = stream.clone_htod(&irregular::integers(rank, LEN))?;
+            let mut recv = stream.alloc_zeros::<f32>(LEN)?;
+            let mut recv = recv.as_view_mut();
+            let recv = (rank == root).then_some(&mut recv);
+            let budget = Budget::of("reduce").collectives(&[("Reduce", LEN)]).messages(0).kernels(0);
+            // A rank without a receive buffer may allocate one for NCCL.
+            let budget = budget.copies(0).allocations(1).host_waits(0).communicators(0).stream_of(&comm);
+            budget.spend(|| reduce(&comm, &send.as_view(), recv, &ReduceOp::Sum, root))?;
+            Ok(stream.synchronize()?)
+        })?;
+    }
+    Ok(())
+}
+
+fn a_range_takes_two_reduces() -> anyhow::Result<()> {
+    const LEN: usize = 257;
+    for world_size in small_worlds() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let values = comm.stream().clone_htod(&irregular::integers(comm.rank(), LEN))?;
+            // A rank may find the range of its own values on the host before the ranks combine theirs.
+            let budget = Budget::of("range_on_root").any_collectives(2).messages(0).communicators(0);
+            let budget = budget.copies(6).allocations(6).host_waits(6).stream_of(&comm);
+            budget.spend(|| range_on_root(&comm, &values.as_view(), world_size - 1))?;
+            Ok(comm.stream().synchronize()?)
+        })?;
+    }
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_fails("reduce", || {
+        let comm = world_of_one()?;
+        let send = comm.stream().alloc_zeros::<f32>(37)?;
+        let mut recv = comm.stream().alloc_zeros::<f32>(37)?;
+        Ok(move || {
+            reduce(&comm, &send.as_view(), Some(&mut recv.as_view_mut()), &ReduceOp::Sum, 0)?;
+            Ok(comm.stream().synchronize()?)
+        })
+    })?;
+    each_call_fails("range_on_root", || {
+        let comm = world_of_one()?;
+        let values = comm.stream().alloc_zeros::<f32>(37)?;
+        Ok(move || range_on_root(&comm, &values.as_view(), 0).map(drop))
+    })
 }
