@@ -126,8 +126,9 @@ fn check_assignment(
 
 /// Ranks on two machines with two processes each. Some ranks fill one machine after the other, which is the default;
 /// others are dealt out in turn, as with `srun --distribution=cyclic`. The first assignment has three different numbers
-/// and no 0, so each mistake leads to a different assignment.
-const PROCESSES: [Numbers; 6] = [[3, 1, 4], [0, 0, 4], [1, 1, 4], [2, 0, 4], [2, 1, 4], [1, 0, 4]];
+/// and no 0, so each mistake leads to a different assignment. The last two are a process of three, and a process alone.
+const PROCESSES: [Numbers; 8] =
+    [[3, 1, 4], [0, 0, 4], [1, 1, 4], [2, 0, 4], [2, 1, 4], [1, 0, 4], [2, 2, 3], [0, 0, 1]];
 
 fn each_launcher_says_the_assignment() -> anyhow::Result<()> {
     for launcher in LAUNCHERS {
@@ -329,12 +330,19 @@ fn a_bad_number_is_named() -> anyhow::Result<()> {
 }
 
 fn without_a_launcher_there_is_no_assignment() -> anyhow::Result<()> {
-    check_refused(&[Refused {
-        situation: "started by no launcher".to_owned(),
-        variables: Vec::new(),
+    let refused = |situation: &str, variables: &[(&'static str, &str)]| Refused {
+        situation: situation.to_owned(),
+        variables: variables.iter().map(|&(name, value)| (name, value.to_owned())).collect(),
         words: LAUNCHERS.map(|launcher| launcher.variables[1].to_owned()).to_vec(),
         mistakes: Vec::new(),
-    }])
+    };
+    check_refused(&[
+        refused("started by no launcher", &[]),
+        refused(
+            "with `rank`, `local_rank`, and `world_size` in lower case, which no launcher sets",
+            &[("rank", "1"), ("local_rank", "1"), ("world_size", "2")],
+        ),
+    ])
 }
 
 fn the_gpu_is_that_of_the_local_rank() -> anyhow::Result<()> {

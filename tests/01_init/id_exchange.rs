@@ -33,6 +33,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("id_exchange::who_says_nothing_is_no_rank", who_says_nothing_is_no_rank)
             .calls(&["hand_out"]),
         Check::new("id_exchange::a_rank_comes_once", a_rank_comes_once).calls(&["hand_out"]),
+        Check::new("id_exchange::a_rank_of_another_world_is_named", a_rank_of_another_world_is_named)
+            .calls(&["hand_out"]),
         Check::new("id_exchange::processes_become_a_group", processes_become_a_group)
             .calls(&["exchange"])
             .process(join)
@@ -432,4 +434,24 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
         let address = free_address()?;
         Ok(move || exchange(0, 1, address, LONG).map(drop))
     })
+}
+
+fn a_rank_of_another_world_is_named() -> anyhow::Result<()> {
+    for stranger in [3, 0, 70_000] {
+        let (result, _) =
+            without_panic(&format!("`hand_out` for 3 ranks, where rank {stranger} asks"), || {
+                handed_out(3, LONG, move |address| Ok(ask(address, stranger).is_ok()))
+            })??;
+        let Err(error) = result else {
+            bail!(
+                "rank {stranger} asked for the id of a world of 3 ranks, and hand_out returned Ok; expected an error"
+            )
+        };
+        let text = format!("{error:#}");
+        ensure!(
+            text.split(|letter: char| !letter.is_alphanumeric()).any(|word| word == stranger.to_string()),
+            "rank {stranger} asked for the id of a world of 3 ranks: the error of hand_out must name it; it says: {text}"
+        );
+    }
+    Ok(())
 }

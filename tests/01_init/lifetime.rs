@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::Mutex;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use cudarc::driver::CudaViewMut;
 use cudarc::nccl::Id;
 use lab::{
@@ -188,7 +188,9 @@ fn each_tensor_is_summed_once_and_whole() -> anyhow::Result<()> {
         let budget = Budget::of("run").communicators(1).collectives(&sums).host_waits(ITERATIONS as u64 + 1);
         let budget = budget.copies(0).fills(0).kernels(0).allocations(0).new_streams(0);
         let budget = budget.streams(&[(stream, "the stream of `rank`")]);
-        budget.spend(|| run(&unconnected, ITERATIONS, &mut views, |_, _| Ok(())))
+        budget.spend(|| run(&unconnected, ITERATIONS, &mut views, |_, _| Ok(())))?;
+        let none = Budget::of("run").collectives(&[]).communicators(1);
+        none.spend(|| run(&unconnected, 0, &mut views, |_, _| Ok(()))).context("`run` with 0 iterations")
     })?;
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! Checks of `collectives/all_gather`.
 
+use anyhow::Context;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::{
@@ -32,6 +33,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("all_gather::no_call_waits_on_the_host", no_call_waits_on_the_host)
             .calls(&["all_gather", "all_gather_in_place"])
             .min_ranks(2),
+        Check::new("all_gather::no_elements_are_no_error", no_elements_are_no_error).min_ranks(2),
         Check::new("all_gather::each_function_is_one_collective", each_function_is_one_collective)
             .min_ranks(2),
         Check::new("all_gather::a_failed_call_is_an_error", a_failed_call_is_an_error),
@@ -230,4 +232,19 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
             Ok(comm.stream().synchronize()?)
         })
     })
+}
+
+fn no_elements_are_no_error() -> anyhow::Result<()> {
+    for world_size in small_worlds() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let stream = comm.stream();
+            let (shard, mut whole) = (stream.alloc_zeros::<f32>(5)?, stream.alloc_zeros::<f32>(5)?);
+            all_gather(&comm, &shard.slice(2..2), &mut whole.slice_mut(2..2))
+                .context("`all_gather` of no elements")?;
+            all_gather_in_place(&comm, &mut whole.slice_mut(2..2))
+                .context("`all_gather_in_place` of no elements")?;
+            Ok(stream.synchronize()?)
+        })?;
+    }
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! Checks of `collectives/broadcast`.
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::{
@@ -30,6 +30,7 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["broadcast", "replicas_equal"])
             .min_ranks(2),
         Check::new("broadcast::it_returns_at_once", it_returns_at_once).calls(&["broadcast"]).min_ranks(2),
+        Check::new("broadcast::no_elements_are_no_error", no_elements_are_no_error).min_ranks(2),
         Check::new("broadcast::it_is_one_broadcast_in_place", it_is_one_broadcast_in_place).min_ranks(2),
         Check::new(
             "broadcast::comparing_moves_each_buffer_a_few_times",
@@ -276,4 +277,16 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
         let buffer = comm.stream().alloc_zeros::<f32>(37)?;
         Ok(move || replicas_equal(&comm, &buffer.as_view()).map(drop))
     })
+}
+
+fn no_elements_are_no_error() -> anyhow::Result<()> {
+    for world_size in small_worlds() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let stream = comm.stream();
+            let mut buffer = stream.alloc_zeros::<f32>(5)?;
+            broadcast(&comm, &mut buffer.slice_mut(2..2), 1).context("`broadcast` of no elements")?;
+            Ok(stream.synchronize()?)
+        })?;
+    }
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! Checks of `collectives/dtypes`.
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use approx::relative_eq;
 use cudarc::driver::DeviceRepr;
 use cudarc::nccl::{Comm, NcclType, ReduceOp};
@@ -36,6 +36,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("dtypes::averaging_returns_at_once", averaging_returns_at_once)
             .calls(&["average_halves"])
             .min_ranks(2),
+        Check::new("dtypes::no_elements_are_no_error", no_elements_are_no_error).min_ranks(2),
         Check::new("dtypes::an_average_is_one_all_reduce", an_average_is_one_all_reduce).min_ranks(2),
         Check::new("dtypes::all_bytes_are_summed_at_once", all_bytes_are_summed_at_once).min_ranks(2),
         Check::new("dtypes::a_failed_call_is_an_error", a_failed_call_is_an_error),
@@ -320,4 +321,16 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
         let comm = world_of_one()?;
         Ok(move || mean_of_bytes(&comm, &[1, 2, 255]).map(drop))
     })
+}
+
+fn no_elements_are_no_error() -> anyhow::Result<()> {
+    for world_size in small_worlds() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let stream = comm.stream();
+            let mut buffer = stream.clone_htod(&[f16::ONE; 5])?;
+            average_halves(&comm, &mut buffer.slice_mut(2..2)).context("`average_halves` of no elements")?;
+            Ok(stream.synchronize()?)
+        })?;
+    }
+    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::{
@@ -38,6 +38,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("reduce_scatter::no_call_waits_on_the_host", no_call_waits_on_the_host)
             .calls(&["average_part", "average_in_two_steps"])
             .min_ranks(2),
+        Check::new("reduce_scatter::no_elements_are_no_error", no_elements_are_no_error).min_ranks(2),
         Check::new("reduce_scatter::each_step_is_one_collective", each_step_is_one_collective).min_ranks(2),
         Check::new("reduce_scatter::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
@@ -260,4 +261,17 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
             Ok(comm.stream().synchronize()?)
         })
     })
+}
+
+fn no_elements_are_no_error() -> anyhow::Result<()> {
+    for world_size in small_worlds() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let stream = comm.stream();
+            let (send, mut part) = (stream.alloc_zeros::<f32>(5)?, stream.alloc_zeros::<f32>(5)?);
+            average_part(&comm, &send.slice(2..2), &mut part.slice_mut(2..2))
+                .context("`average_part` of no elements")?;
+            Ok(stream.synchronize()?)
+        })?;
+    }
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! Checks of `collectives/reduce`.
 
-use anyhow::bail;
+use anyhow::{Context, bail, ensure};
 use cudarc::nccl::{Comm, ReduceOp};
 use init::rendezvous::rendezvous;
 use lab::{
@@ -20,6 +20,12 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("reduce_to_root::the_others_need_no_buffer", the_others_need_no_buffer)
             .calls(&["reduce"])
             .min_ranks(2),
+        Check::new(
+            "reduce_to_root::a_buffer_elsewhere_may_have_any_length",
+            a_buffer_elsewhere_may_have_any_length,
+        )
+        .calls(&["reduce"])
+        .min_ranks(2),
         Check::new("reduce_to_root::a_root_that_is_no_rank_is_an_error", a_root_that_is_no_rank_is_an_error)
             .calls(&["reduce"]),
         Check::new(
@@ -32,6 +38,9 @@ pub(crate) fn checks() -> Vec<Check> {
             the_range_is_known_to_the_root_alone,
         )
         .calls(&["range_on_root"]),
+        Check::new("reduce_to_root::the_range_of_infinities_is_known", the_range_of_infinities_is_known)
+            .calls(&["range_on_root"])
+            .min_ranks(2),
         Check::new("reduce_to_root::it_returns_at_once", it_returns_at_once).calls(&["reduce"]).min_ranks(2),
         Check::new("reduce_to_root::it_is_one_reduce", it_is_one_reduce).min_ranks(2),
         Check::new("reduce_to_root::a_range_takes_two_reduces", a_range_takes_two_reduces).min_ranks(2),
@@ -291,4 +300,47 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
         let values = comm.stream().alloc_zeros::<f32>(37)?;
         Ok(move || range_on_root(&comm, &values.as_view(), 0).map(drop))
     })
+}
+
+fn a_buffer_elsewhere_may_have_any_length() -> anyhow::Result<()> {
+    const LEN: usize = 37;
+    for world_size in small_worlds() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let (rank, stream, root) = (comm.rank(), comm.stream(), world_size - 1);
+            let inputs = inputs(world_size, LEN);
+            let send = Guarded::new(&stream, &inputs[rank])?;
+            // One element fewer than the root's buffer on rank 0, and two elements on rank 1 of three.
+            let len = if rank == root { LEN } else { LEN - 1 - 34 * rank };
+            let stale = irregular::integers(100 + rank, len);
+            let mut recv = Guarded::new(&stream, &stale)?;
+            let reduced = reduce(&comm, &send.view(), Some(&mut recv.view_mut()), &ReduceOp::Sum, root);
+            reduced.with_context(|| {
+                format!("a reduce of {LEN} elements to rank {root}, with a receive buffer of {len} elements on rank {rank}")
+            })?;
+            let expected = if rank == root { combined(&inputs, |a, b| a + b) } else { stale };
+            let buffer = format!("the receive buffer, of {len} elements,");
+            Expected::new(rank, &buffer, &expected).exactly(&recv.read()?)
+        })?;
+    }
+    Ok(())
+}
+
+fn the_range_of_infinities_is_known() -> anyhow::Result<()> {
+    for all in [f32::INFINITY, f32::NEG_INFINITY] {
+        for world_size in small_worlds() {
+            let ranges = rendezvous(&lab::streams(world_size)?, |comm| {
+                let values = comm.stream().clone_htod(&[all; 5])?;
+                let range = range_on_root(&comm, &values.as_view(), 0)?;
+                comm.stream().synchronize()?;
+                Ok(range)
+            })?;
+            ensure!(
+                ranges[0] == Some((all, all)),
+                "range_on_root, where all values of {world_size} ranks are {all}: expected {:?} on the root, got {:?}",
+                Some((all, all)),
+                ranges[0]
+            );
+        }
+    }
+    Ok(())
 }

@@ -28,7 +28,7 @@ pub fn average_part(comm: &Comm, send: &CudaView<f32>, part: &mut CudaViewMut<f3
 }
 
 /// Replaces every rank's `buffer` with the average over all ranks, by a reduce-scatter and an all-gather. Every rank must call it, with
-/// the same length, which need not be a multiple of the world size.
+/// the same length of at least 1, which need not be a multiple of the world size.
 ///
 /// # Errors
 /// Returns the errors of NCCL and of the driver.
