@@ -1,9 +1,14 @@
 //! Checks of `init/buffers`.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
-use lab::{Check, Expected, Guarded, Kernels, caught, irregular, returns_at_once, without_panic};
+use cudarc::driver::CudaStream;
+use lab::{
+    Budget, Check, Expected, Guarded, Kernels, caught, each_call_fails, irregular, returns_at_once,
+    without_panic,
+};
 
 use crate::init::buffers::{copy, read, spread};
 
@@ -20,6 +25,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("buffers::a_copy_returns_at_once", a_copy_returns_at_once).calls(&["copy"]),
         Check::new("buffers::what_lies_outside_is_an_error", what_lies_outside_is_an_error)
             .calls(&["read", "spread", "copy"]),
+        Check::new("buffers::each_value_is_copied_once", each_value_is_copied_once),
+        Check::new("buffers::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -202,4 +209,54 @@ fn what_lies_outside_is_an_error() -> anyhow::Result<()> {
         Expected::of("`to` after a refused copy(…)", &stale).exactly(&to.read()?)?;
     }
     Ok(())
+}
+
+/// Returns two streams of one GPU.
+fn two_streams() -> anyhow::Result<[Arc<CudaStream>; 2]> {
+    let stream = lab::streams(1)?.remove(0);
+    Ok([stream.context().new_stream()?, stream])
+}
+
+fn each_value_is_copied_once() -> anyhow::Result<()> {
+    const BYTES: u64 = size_of::<f32>() as u64;
+    let [first, second] = two_streams()?;
+    let streams = [first.clone(), second.clone()];
+    let values = irregular::integers(0, LEN);
+    let budget = |function: &str| Budget::of(function).kernels(0).communicators(0);
+
+    // Values may go through a pinned buffer, but not more than once to the GPU.
+    let spreading = budget("spread").copies(2).bytes_to_device(267 * BYTES).bytes_to_host(0).allocations(4);
+    let spreading = spreading.streams(&[(&first, "streams[0]"), (&second, "streams[1]")]);
+    spreading.spend(|| spread(&streams, &values, &[37..301, 5..8]))?;
+
+    let from = first.clone_htod(&values)?;
+    let reading = budget("read").copies(1).bytes_to_host(264 * BYTES).allocations(1);
+    let reading = reading.streams(&[(&first, "the buffer's stream")]);
+    reading.spend(|| read(&from.as_view(), 37..301))?;
+
+    let mut to = second.alloc_zeros::<f32>(LEN)?;
+    let copying = budget("copy").copies(1).bytes_on_device(264 * BYTES).bytes_to_device(0).allocations(0);
+    let copying = copying.streams(&[(&second, "the stream of `to`")]);
+    copying.spend(|| copy(&from.as_view(), 37..301, &mut to.as_view_mut(), 5))?;
+    Ok(second.synchronize()?)
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    let values = irregular::integers(0, 37);
+    each_call_fails("spread", || {
+        let streams = two_streams()?;
+        let values = &values;
+        Ok(move || spread(&streams, values, &[5..12, 0..37]).map(drop))
+    })?;
+    each_call_fails("read", || {
+        let [stream, _] = two_streams()?;
+        let buffer = stream.clone_htod(&values)?;
+        Ok(move || read(&buffer.as_view(), 5..12).map(drop))
+    })?;
+    each_call_fails("copy", || {
+        let [source, target] = two_streams()?;
+        let from = source.clone_htod(&values)?;
+        let mut to = target.alloc_zeros::<f32>(37)?;
+        Ok(move || copy(&from.as_view(), 5..12, &mut to.as_view_mut(), 3))
+    })
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{anyhow, bail, ensure};
 use cudarc::driver::{CudaContext, CudaStream};
 use lab::explain::error_text;
-use lab::{Check, Expected, irregular, without_panic};
+use lab::{Budget, Check, Expected, each_call_fails, irregular, without_panic};
 
 use crate::init::devices::open;
 
@@ -19,6 +19,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("devices::too_many_is_an_error_with_both_numbers", too_many_is_an_error_with_both_numbers)
             .calls(&["open"]),
         Check::new("devices::none_is_an_empty_list", none_is_an_empty_list).calls(&["open"]),
+        Check::new("devices::nothing_else_is_opened", nothing_else_is_opened),
+        Check::new("devices::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -109,4 +111,22 @@ fn none_is_an_empty_list() -> anyhow::Result<()> {
     let streams = open(0)?;
     ensure!(streams.is_empty(), "open(0) returned {} streams, expected none", streams.len());
     Ok(())
+}
+
+fn nothing_else_is_opened() -> anyhow::Result<()> {
+    let available = available()?;
+    let budget = |gpus: usize| {
+        let budget = Budget::of("open").contexts(gpus as u64).new_streams(gpus as u64);
+        budget.allocations(0).copies(0).modules(0).communicators(0)
+    };
+    for count in 0..=available {
+        budget(count).spend(|| open_some(count))?;
+    }
+    budget(0).spend(|| Ok(open(available + 1).is_ok()))?;
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    let count = available()?.min(2);
+    each_call_fails("open", || Ok(move || open(count).map(drop)))
 }

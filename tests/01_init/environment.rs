@@ -3,7 +3,7 @@
 use anyhow::{Context, anyhow, bail, ensure};
 use cudarc::driver::CudaContext;
 use cudarc::nccl::{Comm, Id};
-use lab::{Check, Readable, caught, processes};
+use lab::{Budget, Check, Readable, caught, each_call_fails, processes};
 
 use crate::exercise::launch::{
     LAUNCHERS, MPICH, Numbers, OPEN_MPI, SLURM, TORCHRUN, all_variables, check_heard, mpirun, what_it_hears,
@@ -40,6 +40,8 @@ pub(crate) fn checks() -> Vec<Check> {
             .process(join)
             .min_ranks(2)
             .needs_program("mpirun"),
+        Check::new("environment::only_the_own_gpu_is_opened", only_the_own_gpu_is_opened),
+        Check::new("environment::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -124,8 +126,9 @@ fn check_assignment(
 
 /// Ranks on two machines with two processes each. Some ranks fill one machine after the other, which is the default;
 /// others are dealt out in turn, as with `srun --distribution=cyclic`. The first assignment has three different numbers
-/// and no 0, so each mistake leads to a different assignment.
-const PROCESSES: [Numbers; 6] = [[3, 1, 4], [0, 0, 4], [1, 1, 4], [2, 0, 4], [2, 1, 4], [1, 0, 4]];
+/// and no 0, so each mistake leads to a different assignment. The last two are a process of three, and a process alone.
+const PROCESSES: [Numbers; 8] =
+    [[3, 1, 4], [0, 0, 4], [1, 1, 4], [2, 0, 4], [2, 1, 4], [1, 0, 4], [2, 2, 3], [0, 0, 1]];
 
 fn each_launcher_says_the_assignment() -> anyhow::Result<()> {
     for launcher in LAUNCHERS {
@@ -327,12 +330,19 @@ fn a_bad_number_is_named() -> anyhow::Result<()> {
 }
 
 fn without_a_launcher_there_is_no_assignment() -> anyhow::Result<()> {
-    check_refused(&[Refused {
-        situation: "started by no launcher".to_owned(),
-        variables: Vec::new(),
+    let refused = |situation: &str, variables: &[(&'static str, &str)]| Refused {
+        situation: situation.to_owned(),
+        variables: variables.iter().map(|&(name, value)| (name, value.to_owned())).collect(),
         words: LAUNCHERS.map(|launcher| launcher.variables[1].to_owned()).to_vec(),
         mistakes: Vec::new(),
-    }])
+    };
+    check_refused(&[
+        refused("started by no launcher", &[]),
+        refused(
+            "with `rank`, `local_rank`, and `world_size` in lower case, which no launcher sets",
+            &[("rank", "1"), ("local_rank", "1"), ("world_size", "2")],
+        ),
+    ])
 }
 
 fn the_gpu_is_that_of_the_local_rank() -> anyhow::Result<()> {
@@ -408,4 +418,24 @@ fn mpirun_makes_a_group() -> anyhow::Result<()> {
     let mut command = mpirun(world_size);
     command.envs([id()?]);
     check_heard("started by mpirun", world_size, &processes::run_by(command, &all_variables())?)
+}
+
+fn only_the_own_gpu_is_opened() -> anyhow::Result<()> {
+    let gpus = usize::try_from(CudaContext::device_count()?)?;
+    let budget = |opened: u64| {
+        let budget = Budget::of("own_stream").contexts(opened).new_streams(opened);
+        budget.allocations(0).copies(0).modules(0).communicators(0)
+    };
+    for local_rank in 0..gpus {
+        let assignment = Assignment { rank: local_rank, local_rank, world_size: gpus + 1 };
+        budget(1).spend(|| own_stream(&assignment))?;
+    }
+    let missing = Assignment { rank: gpus, local_rank: gpus, world_size: gpus + 1 };
+    budget(0).spend(|| Ok(own_stream(&missing).is_ok()))?;
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    let assignment = Assignment { rank: 3, local_rank: 0, world_size: 4 };
+    each_call_fails("own_stream", || Ok(|| own_stream(&assignment).map(drop)))
 }

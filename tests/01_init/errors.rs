@@ -6,7 +6,10 @@ use std::sync::Arc;
 use anyhow::{bail, ensure};
 use cudarc::nccl::{Comm, Id, ReduceOp};
 use lab::explain::error_text;
-use lab::{Check, Expected, Guarded, Readable, each_rank, irregular, without_panic};
+use lab::{
+    Budget, Check, Expected, Guarded, Readable, each_call_fails, each_rank, irregular, without_panic,
+    world_of_one,
+};
 
 use crate::init::errors::together;
 
@@ -22,6 +25,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("errors::what_was_prepared_is_released", what_was_prepared_is_released)
             .calls(&["together"]),
         Check::new("errors::the_next_attempt_succeeds", the_next_attempt_succeeds).calls(&["together"]),
+        Check::new("errors::the_ranks_decide_once", the_ranks_decide_once).min_ranks(2),
+        Check::new("errors::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -191,4 +196,33 @@ fn the_next_attempt_succeeds() -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+fn the_ranks_decide_once() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes().into_iter().filter(|size| (2..=3).contains(size)) {
+        for failing in [vec![], vec![world_size - 1]] {
+            on_each_rank(world_size, |comm| {
+                let budget = Budget::of("together").collectives(&[("AllReduce", world_size)]).messages(0);
+                budget.communicators(0).spend(|| {
+                    let prepare = || {
+                        ensure!(!failing.contains(&comm.rank()), "the disk is full");
+                        Ok(())
+                    };
+                    Ok(together(comm, prepare, |()| Ok(())).is_ok())
+                })
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_fails("together", || {
+        let comm = world_of_one()?;
+        let stream = comm.stream();
+        Ok(move || {
+            let prepare = || Ok(stream.alloc_zeros::<f32>(37)?);
+            together(&comm, prepare, |mut buffer| Ok(stream.memset_zeros(&mut buffer)?))
+        })
+    })
 }

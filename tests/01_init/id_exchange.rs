@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use cudarc::nccl::{Comm, Id};
+use lab::faults::each_call_of_all_threads_fails;
 use lab::{Check, Readable, each_rank, processes, without_panic};
 
 use crate::exercise::launch::{
@@ -32,6 +33,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("id_exchange::who_says_nothing_is_no_rank", who_says_nothing_is_no_rank)
             .calls(&["hand_out"]),
         Check::new("id_exchange::a_rank_comes_once", a_rank_comes_once).calls(&["hand_out"]),
+        Check::new("id_exchange::a_rank_of_another_world_is_named", a_rank_of_another_world_is_named)
+            .calls(&["hand_out"]),
         Check::new("id_exchange::processes_become_a_group", processes_become_a_group)
             .calls(&["exchange"])
             .process(join)
@@ -41,6 +44,7 @@ pub(crate) fn checks() -> Vec<Check> {
             .process(join)
             .min_ranks(2)
             .needs_program("mpirun"),
+        Check::new("id_exchange::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -423,4 +427,31 @@ fn mpirun_makes_a_group() -> anyhow::Result<()> {
     command.envs(root_variables(free_address()?));
     let without: Vec<&str> = LAUNCHERS.iter().flat_map(|launcher| launcher.variables).collect();
     check_heard("started by mpirun", 2, &processes::run_by(command, &without)?)
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_of_all_threads_fails("exchange", || {
+        let address = free_address()?;
+        Ok(move || exchange(0, 1, address, LONG).map(drop))
+    })
+}
+
+fn a_rank_of_another_world_is_named() -> anyhow::Result<()> {
+    for stranger in [3, 0, 70_000] {
+        let (result, _) =
+            without_panic(&format!("`hand_out` for 3 ranks, where rank {stranger} asks"), || {
+                handed_out(3, LONG, move |address| Ok(ask(address, stranger).is_ok()))
+            })??;
+        let Err(error) = result else {
+            bail!(
+                "rank {stranger} asked for the id of a world of 3 ranks, and hand_out returned Ok; expected an error"
+            )
+        };
+        let text = format!("{error:#}");
+        ensure!(
+            text.split(|letter: char| !letter.is_alphanumeric()).any(|word| word == stranger.to_string()),
+            "rank {stranger} asked for the id of a world of 3 ranks: the error of hand_out must name it; it says: {text}"
+        );
+    }
+    Ok(())
 }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use cudarc::driver::CudaStream;
 use cudarc::nccl::Comm;
-use lab::Check;
 use lab::roll_call::{Answer, roll_call_on_one_thread};
+use lab::{Budget, Check, each_call_fails, without_panic};
 
 use crate::init::init_all::{Identity, communicators, identity};
 
@@ -25,6 +25,10 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("init_all::every_rank_hears_where_the_others_sit", every_rank_hears_where_the_others_sit)
             .calls(&["communicators"])
             .min_ranks(2),
+        Check::new("init_all::an_error_of_nccl_is_returned", an_error_of_nccl_is_returned)
+            .calls(&["communicators"]),
+        Check::new("init_all::nothing_but_the_group_is_made", nothing_but_the_group_is_made).min_ranks(2),
+        Check::new("init_all::a_failed_call_is_an_error", a_failed_call_is_an_error).min_ranks(2),
     ]
 }
 
@@ -110,5 +114,33 @@ fn every_rank_hears_where_the_others_sit() -> anyhow::Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+fn nothing_but_the_group_is_made() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes().into_iter().filter(|&size| size <= 3) {
+        let streams = streams(world_size)?;
+        let budget = Budget::of("communicators").communicators(world_size as u64).new_streams(0).contexts(0);
+        budget.allocations(0).copies(0).kernels(0).modules(0).spend(|| communicators(&streams))?;
+    }
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_fails("communicators", || {
+        let streams = streams(2)?;
+        Ok(move || communicators(&streams).map(drop))
+    })
+}
+
+fn an_error_of_nccl_is_returned() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    let streams = [stream.context().new_stream()?, stream];
+    let call = "communicators(…) of two streams of one GPU, which NCCL refuses";
+    let Err(error) = without_panic(call, || communicators(&streams))? else {
+        bail!("{call}: expected NCCL's error, got Ok")
+    };
+    let text = format!("{error:#}");
+    ensure!(text.contains("nccl"), "{call}: the error must say which error of NCCL it is; it says: {text}");
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail, ensure};
 use cudarc::driver::{LaunchConfig, PushKernelArg};
-use lab::{Check, Expected, Guarded, irregular, returns_at_once, without_panic};
+use lab::{Budget, Check, Expected, Guarded, each_call_fails, irregular, returns_at_once, without_panic};
 
 use crate::init::kernel::{THREADS, axpy, grid, load};
 
@@ -19,6 +19,8 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["axpy"]),
         Check::new("kernel::it_returns_before_the_kernel_has_run", it_returns_before_the_kernel_has_run)
             .calls(&["axpy"]),
+        Check::new("kernel::one_kernel_is_launched", one_kernel_is_launched),
+        Check::new("kernel::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -157,4 +159,33 @@ fn it_returns_before_the_kernel_has_run() -> anyhow::Result<()> {
     let (mut target, source) = (Guarded::new(&stream, &y)?, Guarded::new(&stream, &x)?);
     returns_at_once("axpy", &stream, || axpy(&stream, &kernel, &mut target.view_mut(), &source.view(), A))?;
     Expected::of("y after two calls of `axpy`", &computed(&computed(&y, &x), &x)).exactly(&target.read()?)
+}
+
+fn one_kernel_is_launched() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    let loading = Budget::of("load").modules(1).kernels(0).copies(0).allocations(0);
+    let kernel = loading.spend(|| load(stream.context()))?;
+    let source = stream.clone_htod(&irregular::integers(1, 1031))?;
+    let mut target = stream.clone_htod(&irregular::integers(0, 1031))?;
+    let budget = Budget::of("axpy").modules(0).copies(0).fills(0).allocations(0).host_waits(0);
+    let budget = budget.streams(&[(&stream, "`stream`")]);
+    let launching = budget.clone().kernels(1);
+    launching.spend(|| axpy(&stream, &kernel, &mut target.as_view_mut(), &source.as_view(), A))?;
+    let (mut no_target, no_source) = (target.slice_mut(5..5), source.slice(5..5));
+    budget.kernels(0).spend(|| axpy(&stream, &kernel, &mut no_target, &no_source, A))?;
+    Ok(stream.synchronize()?)
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_fails("load", || {
+        let stream = lab::streams(1)?.remove(0);
+        Ok(move || load(stream.context()).map(drop))
+    })?;
+    each_call_fails("axpy", || {
+        let stream = lab::streams(1)?.remove(0);
+        let kernel = load(stream.context())?;
+        let source = stream.alloc_zeros::<f32>(37)?;
+        let mut target = stream.alloc_zeros::<f32>(37)?;
+        Ok(move || axpy(&stream, &kernel, &mut target.as_view_mut(), &source.as_view(), A))
+    })
 }

@@ -3,10 +3,12 @@
 use std::cell::Cell;
 use std::sync::Mutex;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use cudarc::driver::CudaViewMut;
 use cudarc::nccl::Id;
-use lab::{Check, Expected, Guarded, Kernels, NcclLog, Readable, each_rank, irregular};
+use lab::{
+    Budget, Check, Expected, Guarded, Kernels, NcclLog, Readable, each_call_fails, each_rank, irregular,
+};
 
 use crate::init::lifetime::{UnconnectedRank, run, run_anew};
 
@@ -17,6 +19,9 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["run"])
             .min_ranks(2),
         Check::new("lifetime::one_communicator_does_for_all", one_communicator_does_for_all).calls(&["run"]),
+        Check::new("lifetime::each_tensor_is_summed_once_and_whole", each_tensor_is_summed_once_and_whole)
+            .min_ranks(2),
+        Check::new("lifetime::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -162,4 +167,43 @@ fn one_communicator_does_for_all() -> anyhow::Result<()> {
         before = after;
     }
     Ok(())
+}
+
+fn each_tensor_is_summed_once_and_whole() -> anyhow::Result<()> {
+    let streams = lab::streams(2)?;
+    let ids = Ids::default();
+    each_rank(2, |rank| {
+        let stream = &streams[rank];
+        stream.context().bind_to_thread()?;
+        let asked = Cell::new(0);
+        let next_id = || ids.number(asked.replace(asked.get() + 1));
+        let unconnected = UnconnectedRank { rank, world_size: 2, stream: stream.clone(), next_id: &next_id };
+        let mut buffers = Vec::new();
+        for len in LENGTHS {
+            buffers.push(stream.alloc_zeros::<f32>(len)?);
+        }
+        let mut views: Vec<_> = buffers.iter_mut().map(|buffer| buffer.as_view_mut()).collect();
+        let sums: Vec<_> = LENGTHS.repeat(ITERATIONS).into_iter().map(|len| ("AllReduce", len)).collect();
+        // One wait is enough. A wait in each iteration costs little, and one for each tensor costs much.
+        let budget = Budget::of("run").communicators(1).collectives(&sums).host_waits(ITERATIONS as u64 + 1);
+        let budget = budget.copies(0).fills(0).kernels(0).allocations(0).new_streams(0);
+        let budget = budget.streams(&[(stream, "the stream of `rank`")]);
+        budget.spend(|| run(&unconnected, ITERATIONS, &mut views, |_, _| Ok(())))?;
+        let none = Budget::of("run").collectives(&[]).communicators(1);
+        none.spend(|| run(&unconnected, 0, &mut views, |_, _| Ok(()))).context("`run` with 0 iterations")
+    })?;
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_fails("run", || {
+        let stream = lab::streams(1)?.remove(0);
+        let mut buffers = [stream.alloc_zeros::<f32>(37)?, stream.alloc_zeros::<f32>(5)?];
+        Ok(move || {
+            let next_id = || Id::new().readable();
+            let rank = UnconnectedRank { rank: 0, world_size: 1, stream: stream.clone(), next_id: &next_id };
+            let mut views: Vec<_> = buffers.iter_mut().map(|buffer| buffer.as_view_mut()).collect();
+            run(&rank, 2, &mut views, |_, tensors| Ok(stream.memset_zeros(&mut tensors[0])?))
+        })
+    })
 }

@@ -6,9 +6,9 @@ use std::thread;
 
 use anyhow::{bail, ensure};
 use cudarc::driver::{CudaStream, result::ctx};
-use lab::Check;
+use lab::faults::each_call_of_all_threads_fails;
 use lab::roll_call::{Answer, roll_call};
-use lab::without_panic;
+use lab::{Budget, Check, without_panic};
 
 use crate::init::rendezvous::rendezvous;
 
@@ -30,6 +30,8 @@ pub(crate) fn checks() -> Vec<Check> {
             .min_ranks(2),
         Check::new("rendezvous::groups_one_after_another_do_not_meet", groups_one_after_another_do_not_meet)
             .calls(&["rendezvous"]),
+        Check::new("rendezvous::each_rank_makes_one_communicator", each_rank_makes_one_communicator),
+        Check::new("rendezvous::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -144,4 +146,21 @@ fn groups_one_after_another_do_not_meet() -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+fn each_rank_makes_one_communicator() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes().into_iter().filter(|&size| size <= 3) {
+        let streams = streams(world_size)?;
+        let budget = Budget::of("rendezvous").of_all_threads().communicators(world_size as u64);
+        let budget = budget.new_streams(0).contexts(0).allocations(0).copies(0).kernels(0).modules(0);
+        budget.spend(|| rendezvous(&streams, |_| Ok(())))?;
+    }
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_of_all_threads_fails("rendezvous", || {
+        let streams = lab::streams(1)?;
+        Ok(move || rendezvous(&streams, |_| Ok(())).map(drop))
+    })
 }

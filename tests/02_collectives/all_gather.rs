@@ -1,11 +1,15 @@
 //! Checks of `collectives/all_gather`.
 
+use anyhow::Context;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, irregular, returns_at_once, without_panic};
+use lab::{
+    Budget, Check, Expected, Guarded, each_call_fails, irregular, returns_at_once, without_panic,
+    world_of_one,
+};
 
 use crate::collectives::all_gather::{all_gather, all_gather_in_place};
-use crate::exercise::reference::place;
+use crate::exercise::reference::{place, small_worlds};
 use crate::exercise::refusal::refused;
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -29,6 +33,10 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("all_gather::no_call_waits_on_the_host", no_call_waits_on_the_host)
             .calls(&["all_gather", "all_gather_in_place"])
             .min_ranks(2),
+        Check::new("all_gather::no_elements_are_no_error", no_elements_are_no_error).min_ranks(2),
+        Check::new("all_gather::each_function_is_one_collective", each_function_is_one_collective)
+            .min_ranks(2),
+        Check::new("all_gather::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -184,5 +192,59 @@ fn no_call_waits_on_the_host() -> anyhow::Result<()> {
         });
         gathered.and(in_place)
     })?;
+    Ok(())
+}
+
+fn each_function_is_one_collective() -> anyhow::Result<()> {
+    const LEN: usize = 37;
+    for world_size in small_worlds() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let stream = comm.stream();
+            let shard = stream.clone_htod(&irregular::integers(comm.rank(), LEN))?;
+            let mut whole = stream.alloc_zeros::<f32>(LEN * world_size)?;
+            let budget = |function: &str| {
+                let budget = Budget::of(function).collectives(&[("AllGather", LEN)]).messages(0).kernels(0);
+                budget.copies(0).fills(0).allocations(0).host_waits(0).communicators(0).stream_of(&comm)
+            };
+            budget("all_gather").spend(|| all_gather(&comm, &shard.as_view(), &mut whole.as_view_mut()))?;
+            budget("all_gather_in_place").spend(|| all_gather_in_place(&comm, &mut whole.as_view_mut()))?;
+            Ok(stream.synchronize()?)
+        })?;
+    }
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_fails("all_gather", || {
+        let comm = world_of_one()?;
+        let shard = comm.stream().alloc_zeros::<f32>(37)?;
+        let mut whole = comm.stream().alloc_zeros::<f32>(37)?;
+        Ok(move || {
+            all_gather(&comm, &shard.as_view(), &mut whole.as_view_mut())?;
+            Ok(comm.stream().synchronize()?)
+        })
+    })?;
+    each_call_fails("all_gather_in_place", || {
+        let comm = world_of_one()?;
+        let mut whole = comm.stream().alloc_zeros::<f32>(37)?;
+        Ok(move || {
+            all_gather_in_place(&comm, &mut whole.as_view_mut())?;
+            Ok(comm.stream().synchronize()?)
+        })
+    })
+}
+
+fn no_elements_are_no_error() -> anyhow::Result<()> {
+    for world_size in small_worlds() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let stream = comm.stream();
+            let (shard, mut whole) = (stream.alloc_zeros::<f32>(5)?, stream.alloc_zeros::<f32>(5)?);
+            all_gather(&comm, &shard.slice(2..2), &mut whole.slice_mut(2..2))
+                .context("`all_gather` of no elements")?;
+            all_gather_in_place(&comm, &mut whole.slice_mut(2..2))
+                .context("`all_gather_in_place` of no elements")?;
+            Ok(stream.synchronize()?)
+        })?;
+    }
     Ok(())
 }

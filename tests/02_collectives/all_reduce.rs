@@ -1,5 +1,6 @@
 //! Checks of `collectives/all_reduce`.
 
+use anyhow::Context;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::{
@@ -8,7 +9,7 @@ use lab::{
 };
 
 use crate::collectives::all_reduce::{average_in_place, sum};
-use crate::exercise::reference::{added, average_bound, divided, inputs};
+use crate::exercise::reference::{added, average_bound, divided, inputs, small_worlds};
 use crate::exercise::refusal::refused;
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -29,6 +30,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("all_reduce::no_call_waits_on_the_host", no_call_waits_on_the_host)
             .calls(&["sum", "average_in_place"])
             .min_ranks(2),
+        Check::new("all_reduce::no_elements_are_no_error", no_elements_are_no_error).min_ranks(2),
         Check::new("all_reduce::each_function_is_one_collective", each_function_is_one_collective)
             .min_ranks(2),
         Check::new("all_reduce::a_failed_call_is_an_error", a_failed_call_is_an_error),
@@ -192,4 +194,18 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
             Ok(comm.stream().synchronize()?)
         })
     })
+}
+
+fn no_elements_are_no_error() -> anyhow::Result<()> {
+    for world_size in small_worlds() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let stream = comm.stream();
+            let (send, mut recv) = (stream.alloc_zeros::<f32>(5)?, stream.alloc_zeros::<f32>(5)?);
+            sum(&comm, &send.slice(2..2), &mut recv.slice_mut(2..2)).context("`sum` of no elements")?;
+            average_in_place(&comm, &mut recv.slice_mut(2..2))
+                .context("`average_in_place` of no elements")?;
+            Ok(stream.synchronize()?)
+        })?;
+    }
+    Ok(())
 }

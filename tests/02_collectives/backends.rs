@@ -6,9 +6,10 @@ use anyhow::{Context, bail, ensure};
 use cudarc::nccl::{Comm, ReduceOp};
 use half::{bf16, f16};
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, HostGroup, Kernels, Readable, irregular};
+use lab::{Budget, Check, Expected, Guarded, HostGroup, Kernels, Readable, each_call_fails, irregular};
 
 use crate::collectives::backends::{staged_sum, times_as_long};
+use crate::exercise::reference::small_worlds;
 use crate::exercise::spinning::spinning;
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -27,6 +28,13 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("backends::two_all_reduces_are_compared", two_all_reduces_are_compared)
             .calls(&["times_as_long"])
             .min_ranks(2),
+        Check::new(
+            "backends::each_value_goes_to_the_host_and_back_once",
+            each_value_goes_to_the_host_and_back_once,
+        )
+        .min_ranks(2),
+        Check::new("backends::measuring_costs_little", measuring_costs_little),
+        Check::new("backends::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -209,5 +217,53 @@ fn two_all_reduces_are_compared() -> anyhow::Result<()> {
             );
         }
         Ok(())
+    })
+}
+
+fn each_value_goes_to_the_host_and_back_once() -> anyhow::Result<()> {
+    const LEN: usize = 1031;
+    for world_size in small_worlds() {
+        on_each_rank(world_size, |comm, group| {
+            let stream = comm.stream();
+            let mut buffer = stream.clone_htod(&irregular::integers(comm.rank(), LEN))?;
+            let bytes = (LEN * size_of::<f32>()) as u64;
+            let budget = Budget::of("staged_sum").collectives(&[]).messages(0).communicators(0).kernels(0);
+            // The host's buffers may be pinned.
+            let budget = budget.bytes_to_host(bytes).bytes_to_device(bytes).copies(2).allocations(2);
+            let budget = budget.host_waits(4).streams(&[(&stream, "`stream`")]);
+            budget.spend(|| staged_sum(group, comm.rank(), &stream, &mut buffer.as_view_mut()))?;
+            Ok(stream.synchronize()?)
+        })?;
+    }
+    Ok(())
+}
+
+fn measuring_costs_little() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    // All rounds are measured together, so neither an event nor a wait is needed for each of them.
+    let budget = Budget::of("times_as_long").events(8).host_waits(16).kernels(0).copies(0).allocations(0);
+    let budget = budget.streams(&[(&stream, "`stream`")]);
+    budget.spend(|| times_as_long(&stream, 20, || Ok(()), || Ok(())))?;
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_fails("staged_sum", || {
+        let stream = lab::streams(1)?.remove(0);
+        let group = HostGroup::new(1);
+        let mut buffer = stream.alloc_zeros::<f32>(37)?;
+        Ok(move || {
+            staged_sum(&group, 0, &stream, &mut buffer.as_view_mut())?;
+            Ok(stream.synchronize()?)
+        })
+    })?;
+    each_call_fails("times_as_long", || {
+        let stream = lab::streams(1)?.remove(0);
+        let mut staged = stream.alloc_zeros::<f32>(37)?;
+        let mut by_nccl = stream.alloc_zeros::<f32>(37)?;
+        Ok(move || {
+            let staged = || Ok(stream.memset_zeros(&mut staged)?);
+            times_as_long(&stream, 2, staged, || Ok(stream.memset_zeros(&mut by_nccl)?)).map(drop)
+        })
     })
 }

@@ -6,7 +6,7 @@ use anyhow::{bail, ensure};
 use approx::{abs_diff_eq, relative_eq};
 use cudarc::nccl::ReduceOp;
 use init::rendezvous::rendezvous;
-use lab::{Check, Readable, irregular, without_panic};
+use lab::{Budget, Check, Readable, each_call_fails, irregular, without_panic};
 
 use crate::collectives::bandwidth::Operation::{
     self, AllGather, AllReduce, Broadcast, Reduce, ReduceScatter,
@@ -32,6 +32,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("bandwidth::each_time_weighs_as_much_as_any_other", each_time_weighs_as_much_as_any_other)
             .calls(&["fit"]),
         Check::new("bandwidth::a_line_needs_two_sizes", a_line_needs_two_sizes).calls(&["fit"]),
+        Check::new("bandwidth::measuring_costs_little", measuring_costs_little),
+        Check::new("bandwidth::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -316,4 +318,21 @@ fn a_line_needs_two_sizes() -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+fn measuring_costs_little() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    // All rounds are measured together, so neither an event nor a wait is needed for each of them.
+    let budget = Budget::of("measure").events(4).host_waits(8).kernels(0).copies(0).allocations(0);
+    let budget = budget.streams(&[(&stream, "`stream`")]);
+    budget.spend(|| measure(&stream, AllReduce, 1, 4096, || Ok(())))?;
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_fails("measure", || {
+        let stream = lab::streams(1)?.remove(0);
+        let mut buffer = stream.alloc_zeros::<f32>(37)?;
+        Ok(move || measure(&stream, AllReduce, 1, 148, || Ok(stream.memset_zeros(&mut buffer)?)).map(drop))
+    })
 }

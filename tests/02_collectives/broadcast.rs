@@ -1,11 +1,15 @@
 //! Checks of `collectives/broadcast`.
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, irregular, returns_at_once, without_panic};
+use lab::{
+    Budget, Check, Expected, Guarded, each_call_fails, irregular, returns_at_once, without_panic,
+    world_of_one,
+};
 
 use crate::collectives::broadcast::{broadcast, replicas_equal};
+use crate::exercise::reference::small_worlds;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
@@ -26,6 +30,14 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["broadcast", "replicas_equal"])
             .min_ranks(2),
         Check::new("broadcast::it_returns_at_once", it_returns_at_once).calls(&["broadcast"]).min_ranks(2),
+        Check::new("broadcast::no_elements_are_no_error", no_elements_are_no_error).min_ranks(2),
+        Check::new("broadcast::it_is_one_broadcast_in_place", it_is_one_broadcast_in_place).min_ranks(2),
+        Check::new(
+            "broadcast::comparing_moves_each_buffer_a_few_times",
+            comparing_moves_each_buffer_a_few_times,
+        )
+        .min_ranks(2),
+        Check::new("broadcast::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -218,5 +230,63 @@ fn it_returns_at_once() -> anyhow::Result<()> {
         let mut buffer = Guarded::new(&stream, &irregular::integers(comm.rank(), 37))?;
         returns_at_once("broadcast", &stream, || broadcast(&comm, &mut buffer.view_mut(), 1))
     })?;
+    Ok(())
+}
+
+fn it_is_one_broadcast_in_place() -> anyhow::Result<()> {
+    for world_size in small_worlds() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let stream = comm.stream();
+            let mut buffer = stream.clone_htod(&values(comm.rank()))?;
+            let budget = Budget::of("broadcast").collectives(&[("Broadcast", LEN)]).messages(0).kernels(0);
+            let budget = budget.copies(0).fills(0).allocations(0).host_waits(0).communicators(0);
+            budget.stream_of(&comm).spend(|| broadcast(&comm, &mut buffer.as_view_mut(), world_size - 1))?;
+            Ok(stream.synchronize()?)
+        })?;
+    }
+    Ok(())
+}
+
+fn comparing_moves_each_buffer_a_few_times() -> anyhow::Result<()> {
+    for world_size in small_worlds() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let stream = comm.stream();
+            let buffer = stream.clone_htod(&values(0))?;
+            // There are many ways to compare: with a broadcast, with two all-reduces, or with an all-gather of everything. None of
+            // them needs a call for each element.
+            let few = 4 + 2 * world_size as u64;
+            let budget = Budget::of("replicas_equal").any_collectives(few).messages(few).communicators(0);
+            let budget = budget.copies(few).fills(few).allocations(few).host_waits(few).stream_of(&comm);
+            budget.spend(|| replicas_equal(&comm, &buffer.as_view()))
+        })?;
+    }
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_fails("broadcast", || {
+        let comm = world_of_one()?;
+        let mut buffer = comm.stream().alloc_zeros::<f32>(37)?;
+        Ok(move || {
+            broadcast(&comm, &mut buffer.as_view_mut(), 0)?;
+            Ok(comm.stream().synchronize()?)
+        })
+    })?;
+    each_call_fails("replicas_equal", || {
+        let comm = world_of_one()?;
+        let buffer = comm.stream().alloc_zeros::<f32>(37)?;
+        Ok(move || replicas_equal(&comm, &buffer.as_view()).map(drop))
+    })
+}
+
+fn no_elements_are_no_error() -> anyhow::Result<()> {
+    for world_size in small_worlds() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let stream = comm.stream();
+            let mut buffer = stream.alloc_zeros::<f32>(5)?;
+            broadcast(&comm, &mut buffer.slice_mut(2..2), 1).context("`broadcast` of no elements")?;
+            Ok(stream.synchronize()?)
+        })?;
+    }
     Ok(())
 }

@@ -1,15 +1,18 @@
 //! Checks of `collectives/dtypes`.
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use approx::relative_eq;
 use cudarc::driver::DeviceRepr;
 use cudarc::nccl::{Comm, NcclType, ReduceOp};
 use half::{bf16, f16};
 use init::rendezvous::rendezvous;
 use lab::compare::Element;
-use lab::{Check, Expected, Guarded, Readable, irregular, returns_at_once};
+use lab::{
+    Budget, Check, Expected, Guarded, Readable, each_call_fails, irregular, returns_at_once, world_of_one,
+};
 
 use crate::collectives::dtypes::{average_halves, may_be_sum, mean_of_bytes, sum_bound};
+use crate::exercise::reference::small_worlds;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
@@ -33,6 +36,10 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("dtypes::averaging_returns_at_once", averaging_returns_at_once)
             .calls(&["average_halves"])
             .min_ranks(2),
+        Check::new("dtypes::no_elements_are_no_error", no_elements_are_no_error).min_ranks(2),
+        Check::new("dtypes::an_average_is_one_all_reduce", an_average_is_one_all_reduce).min_ranks(2),
+        Check::new("dtypes::all_bytes_are_summed_at_once", all_bytes_are_summed_at_once).min_ranks(2),
+        Check::new("dtypes::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -272,5 +279,58 @@ fn averaging_returns_at_once() -> anyhow::Result<()> {
         let mut buffer = Guarded::new(&stream, &[f16::ONE; 37])?;
         returns_at_once("average_halves", &stream, || average_halves(&comm, &mut buffer.view_mut()))
     })?;
+    Ok(())
+}
+
+fn an_average_is_one_all_reduce() -> anyhow::Result<()> {
+    for world_size in small_worlds() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let stream = comm.stream();
+            let mut buffer = stream.clone_htod(&[f16::ONE; 37])?;
+            let budget = Budget::of("average_halves").collectives(&[("AllReduce", 37)]).messages(0);
+            let budget = budget.kernels(0).copies(0).fills(0).allocations(0).host_waits(0).communicators(0);
+            budget.stream_of(&comm).spend(|| average_halves(&comm, &mut buffer.as_view_mut()))?;
+            Ok(stream.synchronize()?)
+        })?;
+    }
+    Ok(())
+}
+
+fn all_bytes_are_summed_at_once() -> anyhow::Result<()> {
+    for world_size in small_worlds() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            // The bytes may be summed as any wider type, or gathered and then summed on the host.
+            let budget = Budget::of("mean_of_bytes").any_collectives(1).messages(0).communicators(0);
+            let budget = budget.copies(4).fills(2).allocations(4).host_waits(4).stream_of(&comm);
+            budget.spend(|| mean_of_bytes(&comm, &[7; LEN]))
+        })?;
+    }
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_fails("average_halves", || {
+        let comm = world_of_one()?;
+        let mut buffer = comm.stream().clone_htod(&[f16::ONE; 37])?;
+        Ok(move || {
+            average_halves(&comm, &mut buffer.as_view_mut())?;
+            Ok(comm.stream().synchronize()?)
+        })
+    })?;
+    each_call_fails("mean_of_bytes", || {
+        let comm = world_of_one()?;
+        Ok(move || mean_of_bytes(&comm, &[1, 2, 255]).map(drop))
+    })
+}
+
+fn no_elements_are_no_error() -> anyhow::Result<()> {
+    for world_size in small_worlds() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let stream = comm.stream();
+            let mut buffer = stream.clone_htod(&[f16::ONE; 5])?;
+            average_halves(&comm, &mut buffer.slice_mut(2..2)).context("`average_halves` of no elements")?;
+            Ok(stream.synchronize()?)
+        })?;
+    }
     Ok(())
 }

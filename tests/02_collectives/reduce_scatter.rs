@@ -2,13 +2,16 @@
 
 use std::ops::Range;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, NcclLog, irregular, returns_at_once, without_panic};
+use lab::{
+    Budget, Check, Expected, Guarded, NcclLog, each_call_fails, irregular, returns_at_once, without_panic,
+    world_of_one,
+};
 
 use crate::collectives::reduce_scatter::{average_in_two_steps, average_part};
-use crate::exercise::reference::{added, average_bound, divided, inputs, place};
+use crate::exercise::reference::{added, average_bound, divided, inputs, place, small_worlds};
 use crate::exercise::refusal::refused;
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -35,6 +38,9 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("reduce_scatter::no_call_waits_on_the_host", no_call_waits_on_the_host)
             .calls(&["average_part", "average_in_two_steps"])
             .min_ranks(2),
+        Check::new("reduce_scatter::no_elements_are_no_error", no_elements_are_no_error).min_ranks(2),
+        Check::new("reduce_scatter::each_step_is_one_collective", each_step_is_one_collective).min_ranks(2),
+        Check::new("reduce_scatter::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -208,5 +214,64 @@ fn no_call_waits_on_the_host() -> anyhow::Result<()> {
         });
         averaged.and(in_two_steps)
     })?;
+    Ok(())
+}
+
+fn each_step_is_one_collective() -> anyhow::Result<()> {
+    const LEN: usize = 37;
+    for world_size in small_worlds() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let (rank, stream) = (comm.rank(), comm.stream());
+            let send = stream.clone_htod(&irregular::integers(rank, LEN * world_size))?;
+            let mut part = stream.alloc_zeros::<f32>(LEN)?;
+            let budget = |function: &str| {
+                let budget = Budget::of(function).messages(0).kernels(0).host_waits(0).bytes_to_host(0);
+                budget.communicators(0).stream_of(&comm)
+            };
+            let one_step = budget("average_part").collectives(&[("ReduceScatter", LEN)]).copies(0);
+            let one_step = one_step.fills(0).allocations(0);
+            one_step.spend(|| average_part(&comm, &send.as_view(), &mut part.as_view_mut()))?;
+            for len in [LEN * world_size, LEN * world_size - 1] {
+                let mut buffer = stream.clone_htod(&irregular::integers(rank, len))?;
+                let two_steps = budget("average_in_two_steps").any_collectives(2);
+                let two_steps = two_steps.copies(5).fills(4).allocations(4);
+                two_steps.spend(|| average_in_two_steps(&comm, &mut buffer.as_view_mut()))?;
+            }
+            Ok(stream.synchronize()?)
+        })?;
+    }
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_fails("average_part", || {
+        let comm = world_of_one()?;
+        let send = comm.stream().alloc_zeros::<f32>(37)?;
+        let mut part = comm.stream().alloc_zeros::<f32>(37)?;
+        Ok(move || {
+            average_part(&comm, &send.as_view(), &mut part.as_view_mut())?;
+            Ok(comm.stream().synchronize()?)
+        })
+    })?;
+    each_call_fails("average_in_two_steps", || {
+        let comm = world_of_one()?;
+        let mut buffer = comm.stream().alloc_zeros::<f32>(37)?;
+        Ok(move || {
+            average_in_two_steps(&comm, &mut buffer.as_view_mut())?;
+            Ok(comm.stream().synchronize()?)
+        })
+    })
+}
+
+fn no_elements_are_no_error() -> anyhow::Result<()> {
+    for world_size in small_worlds() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let stream = comm.stream();
+            let (send, mut part) = (stream.alloc_zeros::<f32>(5)?, stream.alloc_zeros::<f32>(5)?);
+            average_part(&comm, &send.slice(2..2), &mut part.slice_mut(2..2))
+                .context("`average_part` of no elements")?;
+            Ok(stream.synchronize()?)
+        })?;
+    }
     Ok(())
 }

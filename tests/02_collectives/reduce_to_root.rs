@@ -1,11 +1,15 @@
 //! Checks of `collectives/reduce`.
 
-use anyhow::bail;
+use anyhow::{Context, bail, ensure};
 use cudarc::nccl::{Comm, ReduceOp};
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, irregular, returns_at_once, without_panic};
+use lab::{
+    Budget, Check, Expected, Guarded, each_call_fails, irregular, returns_at_once, without_panic,
+    world_of_one,
+};
 
 use crate::collectives::reduce::{range_on_root, reduce};
+use crate::exercise::reference::small_worlds;
 use crate::exercise::refusal::refused;
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -16,6 +20,12 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("reduce_to_root::the_others_need_no_buffer", the_others_need_no_buffer)
             .calls(&["reduce"])
             .min_ranks(2),
+        Check::new(
+            "reduce_to_root::a_buffer_elsewhere_may_have_any_length",
+            a_buffer_elsewhere_may_have_any_length,
+        )
+        .calls(&["reduce"])
+        .min_ranks(2),
         Check::new("reduce_to_root::a_root_that_is_no_rank_is_an_error", a_root_that_is_no_rank_is_an_error)
             .calls(&["reduce"]),
         Check::new(
@@ -28,7 +38,13 @@ pub(crate) fn checks() -> Vec<Check> {
             the_range_is_known_to_the_root_alone,
         )
         .calls(&["range_on_root"]),
+        Check::new("reduce_to_root::the_range_of_infinities_is_known", the_range_of_infinities_is_known)
+            .calls(&["range_on_root"])
+            .min_ranks(2),
         Check::new("reduce_to_root::it_returns_at_once", it_returns_at_once).calls(&["reduce"]).min_ranks(2),
+        Check::new("reduce_to_root::it_is_one_reduce", it_is_one_reduce).min_ranks(2),
+        Check::new("reduce_to_root::a_range_takes_two_reduces", a_range_takes_two_reduces).min_ranks(2),
+        Check::new("reduce_to_root::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -232,5 +248,99 @@ fn it_returns_at_once() -> anyhow::Result<()> {
             reduce(&comm, &send.view(), Some(&mut recv.view_mut()), &ReduceOp::Sum, 1)
         })
     })?;
+    Ok(())
+}
+
+fn it_is_one_reduce() -> anyhow::Result<()> {
+    const LEN: usize = 37;
+    for world_size in small_worlds() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let (rank, stream, root) = (comm.rank(), comm.stream(), world_size - 1);
+            let send = stream.clone_htod(&irregular::integers(rank, LEN))?;
+            let mut recv = stream.alloc_zeros::<f32>(LEN)?;
+            let mut recv = recv.as_view_mut();
+            let recv = (rank == root).then_some(&mut recv);
+            let budget = Budget::of("reduce").collectives(&[("Reduce", LEN)]).messages(0).kernels(0);
+            // A rank without a receive buffer may allocate one for NCCL.
+            let budget = budget.copies(0).allocations(1).host_waits(0).communicators(0).stream_of(&comm);
+            budget.spend(|| reduce(&comm, &send.as_view(), recv, &ReduceOp::Sum, root))?;
+            Ok(stream.synchronize()?)
+        })?;
+    }
+    Ok(())
+}
+
+fn a_range_takes_two_reduces() -> anyhow::Result<()> {
+    const LEN: usize = 257;
+    for world_size in small_worlds() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let values = comm.stream().clone_htod(&irregular::integers(comm.rank(), LEN))?;
+            // A rank may find the range of its own values on the host before the ranks combine theirs.
+            let budget = Budget::of("range_on_root").any_collectives(2).messages(0).communicators(0);
+            let budget = budget.copies(6).allocations(6).host_waits(6).stream_of(&comm);
+            budget.spend(|| range_on_root(&comm, &values.as_view(), world_size - 1))?;
+            Ok(comm.stream().synchronize()?)
+        })?;
+    }
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_fails("reduce", || {
+        let comm = world_of_one()?;
+        let send = comm.stream().alloc_zeros::<f32>(37)?;
+        let mut recv = comm.stream().alloc_zeros::<f32>(37)?;
+        Ok(move || {
+            reduce(&comm, &send.as_view(), Some(&mut recv.as_view_mut()), &ReduceOp::Sum, 0)?;
+            Ok(comm.stream().synchronize()?)
+        })
+    })?;
+    each_call_fails("range_on_root", || {
+        let comm = world_of_one()?;
+        let values = comm.stream().alloc_zeros::<f32>(37)?;
+        Ok(move || range_on_root(&comm, &values.as_view(), 0).map(drop))
+    })
+}
+
+fn a_buffer_elsewhere_may_have_any_length() -> anyhow::Result<()> {
+    const LEN: usize = 37;
+    for world_size in small_worlds() {
+        rendezvous(&lab::streams(world_size)?, |comm| {
+            let (rank, stream, root) = (comm.rank(), comm.stream(), world_size - 1);
+            let inputs = inputs(world_size, LEN);
+            let send = Guarded::new(&stream, &inputs[rank])?;
+            // One element fewer than the root's buffer on rank 0, and two elements on rank 1 of three.
+            let len = if rank == root { LEN } else { LEN - 1 - 34 * rank };
+            let stale = irregular::integers(100 + rank, len);
+            let mut recv = Guarded::new(&stream, &stale)?;
+            let reduced = reduce(&comm, &send.view(), Some(&mut recv.view_mut()), &ReduceOp::Sum, root);
+            reduced.with_context(|| {
+                format!("a reduce of {LEN} elements to rank {root}, with a receive buffer of {len} elements on rank {rank}")
+            })?;
+            let expected = if rank == root { combined(&inputs, |a, b| a + b) } else { stale };
+            let buffer = format!("the receive buffer, of {len} elements,");
+            Expected::new(rank, &buffer, &expected).exactly(&recv.read()?)
+        })?;
+    }
+    Ok(())
+}
+
+fn the_range_of_infinities_is_known() -> anyhow::Result<()> {
+    for all in [f32::INFINITY, f32::NEG_INFINITY] {
+        for world_size in small_worlds() {
+            let ranges = rendezvous(&lab::streams(world_size)?, |comm| {
+                let values = comm.stream().clone_htod(&[all; 5])?;
+                let range = range_on_root(&comm, &values.as_view(), 0)?;
+                comm.stream().synchronize()?;
+                Ok(range)
+            })?;
+            ensure!(
+                ranges[0] == Some((all, all)),
+                "range_on_root, where all values of {world_size} ranks are {all}: expected {:?} on the root, got {:?}",
+                Some((all, all)),
+                ranges[0]
+            );
+        }
+    }
     Ok(())
 }

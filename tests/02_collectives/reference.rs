@@ -29,3 +29,8 @@ pub(super) fn average_bound(world_size: usize) -> f64 {
 pub(super) fn place(rank: usize, len: usize) -> Range<usize> {
     rank * len..(rank + 1) * len
 }
+
+/// Returns the worlds of two and of three ranks: what a call costs does not depend on more.
+pub(super) fn small_worlds() -> Vec<usize> {
+    lab::world_sizes().into_iter().filter(|size| (2..=3).contains(size)).collect()
+}

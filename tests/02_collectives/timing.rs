@@ -1,13 +1,14 @@
 //! Checks of `collectives/timing`.
 
 use std::cell::{Cell, RefCell};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use cudarc::driver::CudaEvent;
+use cudarc::driver::{CudaEvent, CudaStream};
 use cudarc::nccl::ReduceOp;
 use init::rendezvous::rendezvous;
-use lab::{Check, Readable, irregular};
+use lab::{Budget, Check, Readable, each_call_fails, irregular};
 
 use crate::collectives::timing::{finish_line, gpu_milliseconds, host_times};
 use crate::exercise::spinning::spinning;
@@ -25,6 +26,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("timing::a_collective_can_be_timed", a_collective_can_be_timed)
             .calls(&["gpu_milliseconds"])
             .min_ranks(2),
+        Check::new("timing::measuring_costs_little", measuring_costs_little),
+        Check::new("timing::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -199,4 +202,37 @@ fn a_collective_can_be_timed() -> anyhow::Result<()> {
         Ok(())
     })?;
     Ok(())
+}
+
+fn measuring_costs_little() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    let streams = [(&stream, "`stream`")];
+    let budget = |function: &str| Budget::of(function).kernels(0).copies(0).allocations(0).streams(&streams);
+    // All rounds are measured together, so neither an event nor a wait is needed for each of them.
+    let rounds = budget("gpu_milliseconds").events(4).host_waits(8);
+    rounds.spend(|| gpu_milliseconds(&stream, 10, 20, || Ok(())))?;
+    let line = budget("finish_line").events(2).host_waits(0).polls(0);
+    line.spend(|| finish_line(&stream, || Ok(())))?.synchronize()?;
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    // The work fails, too.
+    let fill = |stream: &Arc<CudaStream>| -> anyhow::Result<()> {
+        let mut buffer = stream.alloc_zeros::<f32>(37)?;
+        Ok(stream.memset_zeros(&mut buffer)?)
+    };
+    let stream = || -> anyhow::Result<_> { Ok(lab::streams(1)?.remove(0)) };
+    each_call_fails("gpu_milliseconds", || {
+        let stream = stream()?;
+        Ok(move || gpu_milliseconds(&stream, 1, 2, || fill(&stream)).map(drop))
+    })?;
+    each_call_fails("host_times", || {
+        let (stream, started) = (stream()?, Instant::now());
+        Ok(move || host_times(&stream, || started.elapsed(), || fill(&stream)).map(drop))
+    })?;
+    each_call_fails("finish_line", || {
+        let stream = stream()?;
+        Ok(move || finish_line(&stream, || fill(&stream)).map(drop))
+    })
 }

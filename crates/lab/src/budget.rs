@@ -27,6 +27,7 @@ pub struct Budget {
 /// Something that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cost {
+    Collectives,
     Messages,
     Kernels,
     BytesToDevice,
@@ -35,6 +36,7 @@ enum Cost {
     Copies,
     Fills,
     Allocations,
+    Contexts,
     Streams,
     Events,
     HostWaits,
@@ -67,6 +69,12 @@ impl Budget {
     pub fn collectives(mut self, collectives: &[(&'static str, usize)]) -> Self {
         self.collectives = Some(collectives.to_vec());
         self
+    }
+
+    /// Limits the number of collectives of any kind and length, if right answers differ in which they use.
+    #[must_use]
+    pub fn any_collectives(self, at_most: u64) -> Self {
+        self.limit(Cost::Collectives, at_most)
     }
 
     /// Limits the number of sends and receives.
@@ -115,6 +123,12 @@ impl Budget {
     #[must_use]
     pub fn allocations(self, at_most: u64) -> Self {
         self.limit(Cost::Allocations, at_most)
+    }
+
+    /// Limits how often a context is opened.
+    #[must_use]
+    pub fn contexts(self, at_most: u64) -> Self {
+        self.limit(Cost::Contexts, at_most)
     }
 
     /// Limits the number of new streams.
@@ -279,6 +293,7 @@ impl Cost {
             _ => 0,
         };
         match self {
+            Self::Collectives => is(collective(call).is_some()),
             Self::Messages => is(matches!(function, "ncclSend" | "ncclRecv")),
             Self::Kernels => is(function.starts_with("cuLaunch") && function.contains("Kernel")),
             Self::BytesToDevice => bytes("cuMemcpyHtoD"),
@@ -289,6 +304,9 @@ impl Cost {
             Self::Fills => is(function.starts_with("cuMemset")),
             Self::Allocations => {
                 is(["cuMemAlloc", "cuMemHostAlloc"].iter().any(|it| function.starts_with(it)))
+            }
+            Self::Contexts => {
+                is(function == "cuDevicePrimaryCtxRetain" || function.starts_with("cuCtxCreate"))
             }
             Self::Streams => is(function.starts_with("cuStreamCreate")),
             Self::Events => is(function == "cuEventCreate"),
@@ -314,6 +332,7 @@ impl Cost {
     /// Returns the verb and the object of a sentence.
     fn in_words(self, amount: u64) -> String {
         let (verb, one, more) = match self {
+            Self::Collectives => ("makes", "collective", "collectives"),
             Self::Messages => ("makes", "send or receive", "sends and receives"),
             Self::Kernels => ("launches", "kernel", "kernels"),
             Self::BytesToDevice => ("copies", "byte from the host to a GPU", "bytes from the host to a GPU"),
@@ -322,6 +341,7 @@ impl Cost {
             Self::Copies => ("makes", "copy", "copies"),
             Self::Fills => ("fills", "buffer", "buffers"),
             Self::Allocations => ("allocates", "buffer", "buffers"),
+            Self::Contexts => ("opens", "context", "contexts"),
             Self::Streams => ("makes", "stream", "streams"),
             Self::Events => ("makes", "event", "events"),
             Self::HostWaits => ("makes the host wait", "time", "times"),

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{anyhow, ensure};
-use cudarc::driver::CudaStream;
+use cudarc::driver::{CudaContext, CudaStream};
 use cudarc::nccl::ReduceOp;
 use cudarc::nccl::result::{group_end, group_start};
 use lab::{Budget, Check, Readable, each_call_fails, world_of_one};
@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         Check::new("faults::an_error_without_its_cause_is_named", an_error_without_its_cause_is_named),
         Check::new("faults::an_open_group_is_named", an_open_group_is_named),
         Check::new("faults::a_destructor_need_not_report", a_destructor_need_not_report),
+        Check::new("faults::a_function_without_calls_passes", a_function_without_calls_passes),
     ])
 }
 
@@ -72,7 +73,9 @@ fn each_limit_is_named_with_its_lines() -> anyhow::Result<()> {
     refusal(waited, &["`copy` makes the host wait 1 time; none is needed", "stream.synchronize()"])?;
     refusal(spend(of().copies(1)), &["`copy` makes 2 copies; one is enough"])?;
     let zeros = Budget::of("zeros").fills(0).spend(|| Ok(stream.alloc_zeros::<f32>(3)?));
-    refusal(zeros, &["`zeros` fills 1 buffer; none is needed"])
+    refusal(zeros, &["`zeros` fills 1 buffer; none is needed"])?;
+    let opened = Budget::of("open").contexts(0).spend(|| Ok(CudaContext::new(0)?));
+    refusal(opened, &["`open` opens 1 context; none is needed", "CudaContext::new(0)"])
 }
 
 fn collectives_are_compared() -> anyhow::Result<()> {
@@ -95,6 +98,9 @@ fn collectives_are_compared() -> anyhow::Result<()> {
             "cost.rs:",
         ],
     )?;
+    in_halves(Budget::of("sum").any_collectives(2))?;
+    let refused = in_halves(Budget::of("sum").any_collectives(1));
+    refusal(refused, &["`sum` makes 2 collectives; one is enough", "cost.rs:"])?;
     let none = Budget::of("sum").collectives(&[("AllReduce", 4096)]).spend(|| Ok(()));
     refusal(none, &["`sum` makes no collective; expected one AllReduce of 4,096 elements"])?;
     let made = Budget::of("open").communicators(0).spend(world_of_one);
@@ -201,4 +207,9 @@ fn a_destructor_need_not_report() -> anyhow::Result<()> {
             Ok(())
         })
     })
+}
+
+fn a_function_without_calls_passes() -> anyhow::Result<()> {
+    each_call_fails("nothing", || Ok(|| Ok(())))?;
+    refusal(each_call_fails("nothing", || Ok(|| Err(anyhow!("the disk is full")))), &["the disk is full"])
 }

@@ -17,7 +17,7 @@ pub fn all_gather(comm: &Comm, shard: &CudaView<f32>, whole: &mut CudaViewMut<f3
     // 1. on every rank, the shard of rank `r` starts at element `r * shard.len()`, the rank's own shard included;
     // 2. `shard` stays as it is;
     // 3. if `whole` is not as long as all shards together, the result is an error that has both lengths, and nothing is sent;
-    // 4. the call returns as soon as the work is enqueued.
+    // 4. it is one all-gather, and the call returns as soon as the work is enqueued.
     todo!("Gather the shards of all ranks in `whole`")
     // ANCHOR_END: all_gather
 }
@@ -33,7 +33,7 @@ pub fn all_gather_in_place(comm: &Comm, whole: &mut CudaViewMut<f32>) -> anyhow:
     // 1. on every rank, each shard ends up in its place, as above;
     // 2. there is no second buffer;
     // 3. if the length of `whole` is not a multiple of the world size, the result is an error that has both, and nothing is sent;
-    // 4. the call returns as soon as the work is enqueued.
+    // 4. it is one all-gather, and the call returns as soon as the work is enqueued.
     todo!("Gather the shards of all ranks in the buffer that holds this rank's own one")
     // ANCHOR_END: all_gather_in_place
 }

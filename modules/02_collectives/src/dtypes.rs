@@ -41,7 +41,7 @@ pub fn average_halves(comm: &Comm, buffer: &mut CudaViewMut<f16>) -> anyhow::Res
     // Average halves over all ranks:
     // 1. on every rank, the averages replace the values;
     // 2. they are correct even if the sum is larger than 65504, the largest `f16`;
-    // 3. the call returns as soon as the work is enqueued.
+    // 3. it is one all-reduce, without a second buffer, and the call returns as soon as the work is enqueued.
     todo!("Average halves over all ranks")
     // ANCHOR_END: average_halves
 }
@@ -54,7 +54,8 @@ pub fn mean_of_bytes(comm: &Comm, bytes: &[u8]) -> anyhow::Result<Vec<f64>> {
     // ANCHOR: mean_of_bytes
     // Average bytes over all ranks:
     // 1. every rank returns the mean of each byte, with its fraction;
-    // 2. it is correct for any bytes, even if all of them are 255.
+    // 2. it is correct for any bytes, even if all of them are 255;
+    // 3. one collective sends all bytes.
     todo!("Average bytes over all ranks")
     // ANCHOR_END: mean_of_bytes
 }

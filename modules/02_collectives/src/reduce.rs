@@ -25,7 +25,7 @@ pub fn reduce(
     // 2. every `send` stays as it is, and so does a `recv` on any other rank, if there is one;
     // 3. if `root` is not below the world size, the result is an error that has both numbers;
     // 4. on the root, a missing `recv` is an error, not a panic, and so is one of a different length than `send` (with both lengths);
-    // 5. the call returns as soon as the work is enqueued.
+    // 5. it is one reduce, and the call returns as soon as the work is enqueued.
     todo!("Combine `send` over all ranks into the root's `recv`")
     // ANCHOR_END: reduce
 }
@@ -40,7 +40,8 @@ pub fn range_on_root(comm: &Comm, values: &CudaView<f32>, root: usize) -> anyhow
     // Find the smallest and the largest of all values:
     // 1. the root returns one smallest and one largest value, over all elements of all ranks;
     // 2. the other ranks return `None`;
-    // 3. `values` stays as it is.
+    // 3. `values` stays as it is;
+    // 4. there are at most two collectives.
     todo!("Find the smallest and the largest of all values")
     // ANCHOR_END: range_on_root
 }

@@ -19,13 +19,13 @@ pub fn average_part(comm: &Comm, send: &CudaView<f32>, part: &mut CudaViewMut<f3
     // 2. `send` stays as it is;
     // 3. if `send` is not as long as the parts of all ranks together, the result is an error that has both of these lengths (that of
     //    `send`, and that of all parts together), and nothing is sent;
-    // 4. the call returns as soon as the work is enqueued.
+    // 4. it is one reduce-scatter, and the call returns as soon as the work is enqueued.
     todo!("Average over all ranks, and keep this rank's part")
     // ANCHOR_END: average_part
 }
 
 /// Replaces every rank's `buffer` with the average over all ranks, by a reduce-scatter and an all-gather. Every rank must call it, with
-/// the same length, which need not be a multiple of the world size.
+/// the same length of at least 1, which need not be a multiple of the world size.
 ///
 /// # Errors
 /// Returns the errors of NCCL and of the driver.
@@ -33,7 +33,7 @@ pub fn average_in_two_steps(comm: &Comm, buffer: &mut CudaViewMut<f32>) -> anyho
     // ANCHOR: average_in_two_steps
     // Average `buffer` over all ranks in two steps:
     // 1. on every rank, the averages replace all values, for any length;
-    // 2. each rank averages one part, and the parts are then gathered, without any all-reduce;
+    // 2. each rank averages one part, and the parts are then gathered: one reduce-scatter and one all-gather, without any all-reduce;
     // 3. all ranks end up with the same bits;
     // 4. the call returns as soon as the work is enqueued.
     todo!("Average `buffer` over all ranks in two steps")

@@ -68,7 +68,7 @@ pub fn copy(
     // ANCHOR: copy
     // Copy the part from GPU memory to GPU memory:
     // 1. its first value goes to element `at` of `to`, and no other element of `to` changes;
-    // 2. the copy runs on the stream of `to`;
+    // 2. it is a single copy, on the stream of `to`;
     // 3. the call returns as soon as the copy is enqueued;
     // 4. where the part or its copy is out of range, the result is an error that has both numbers (the end of the range, and the
     //    buffer's length), not a panic, and nothing is copied.

@@ -17,7 +17,7 @@ pub fn open(count: usize) -> anyhow::Result<Vec<Arc<CudaStream>>> {
     // Open GPUs 0 to count − 1:
     // 1. element `i` is a stream of a context on GPU `i`;
     // 2. each stream is a new one, not the default stream;
-    // 3. if there are too few GPUs, the result is an error that has both numbers, not a panic;
+    // 3. if there are too few GPUs, the result is an error that has both numbers, not a panic, and no GPU is opened;
     // 4. for a `count` of 0, the result is an empty list.
     let available = usize::try_from(CudaContext::device_count()?)?;
     ensure!(count <= available, "{count} GPUs were asked for, but there are {available}");

@@ -96,7 +96,8 @@ pub fn own_stream(assignment: &Assignment) -> anyhow::Result<Arc<CudaStream>> {
     // Create a new stream on the GPU of this process:
     // 1. the processes of a machine use its GPUs in order, from GPU 0 on;
     // 2. if there is no GPU for this process, the result is an error that has both numbers: that of the missing GPU, and how many
-    //    GPUs there are.
+    //    GPUs there are;
+    // 3. no other GPU is opened.
     let gpus = usize::try_from(CudaContext::device_count()?)?;
     let gpu = assignment.local_rank;
     ensure!(gpu < gpus, "local rank {gpu} needs GPU {gpu}, and this process sees {gpus} GPUs");

@@ -40,7 +40,7 @@ pub fn together<T, R>(
     // 1. if `prepare` failed on any rank, no rank calls `communicate`, and every rank returns an error;
     // 2. a rank where it failed returns its own error;
     // 3. every other rank returns an error that names all ranks where it failed;
-    // 4. no rank waits for a rank that has left;
+    // 4. each rank calls `failed_ranks` once, and no rank waits for a rank that has left;
     // 5. what a rank has prepared is dropped if it isn't used.
     let prepared = prepare();
     let failed = failed_ranks(comm, prepared.is_err())?;

@@ -17,7 +17,7 @@ pub fn all_gather(comm: &Comm, shard: &CudaView<f32>, whole: &mut CudaViewMut<f3
     // 1. on every rank, the shard of rank `r` starts at element `r * shard.len()`, the rank's own shard included;
     // 2. `shard` stays as it is;
     // 3. if `whole` is not as long as all shards together, the result is an error that has both lengths, and nothing is sent;
-    // 4. the call returns as soon as the work is enqueued.
+    // 4. it is one all-gather, and the call returns as soon as the work is enqueued.
     let needed = shard.len() * comm.world_size();
     ensure!(whole.len() == needed, "all shards have {needed} elements, but the buffer has {}", whole.len());
     comm.all_gather(shard, whole).readable()?;
@@ -36,7 +36,7 @@ pub fn all_gather_in_place(comm: &Comm, whole: &mut CudaViewMut<f32>) -> anyhow:
     // 1. on every rank, each shard ends up in its place, as above;
     // 2. there is no second buffer;
     // 3. if the length of `whole` is not a multiple of the world size, the result is an error that has both, and nothing is sent;
-    // 4. the call returns as soon as the work is enqueued.
+    // 4. it is one all-gather, and the call returns as soon as the work is enqueued.
     let (rank, world_size, len) = (comm.rank(), comm.world_size(), whole.len());
     ensure!(len.is_multiple_of(world_size), "{len} elements can't be cut into {world_size} equal shards");
     let shard_len = len / world_size;

@@ -17,7 +17,7 @@ pub fn sum(comm: &Comm, send: &CudaView<f32>, recv: &mut CudaViewMut<f32>) -> an
     // 1. on every rank, element `i` of `recv` is the sum of all ranks' elements `i`;
     // 2. `send` stays as it is;
     // 3. if the two lengths differ, the result is an error that has both of them, and nothing is sent;
-    // 4. the call returns as soon as the work is enqueued.
+    // 4. it is one all-reduce, and the call returns as soon as the work is enqueued.
     ensure!(
         send.len() == recv.len(),
         "the send buffer has {} elements, but the receive buffer has {}",
@@ -38,7 +38,7 @@ pub fn average_in_place(comm: &Comm, buffer: &mut CudaViewMut<f32>) -> anyhow::R
     // Average `buffer` over all ranks:
     // 1. on every rank, the averages replace the values;
     // 2. there is no second buffer;
-    // 3. the call returns as soon as the work is enqueued.
+    // 3. it is one all-reduce, and the call returns as soon as the work is enqueued.
     comm.all_reduce_in_place(buffer, &ReduceOp::Avg).readable()?;
     Ok(())
     // ANCHOR_END: average_in_place

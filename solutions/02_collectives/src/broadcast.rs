@@ -17,7 +17,7 @@ pub fn broadcast(comm: &Comm, buffer: &mut CudaViewMut<f32>, root: usize) -> any
     // 1. afterwards, all ranks have the root's values, bit for bit;
     // 2. any rank can be the root;
     // 3. if `root` is not below the world size, the result is an error that has both numbers, and nothing is sent;
-    // 4. the call returns as soon as the work is enqueued.
+    // 4. it is one broadcast, without a second buffer, and the call returns as soon as the work is enqueued.
     let world_size = comm.world_size();
     ensure!(root < world_size, "rank {root} can't be the root in a world of {world_size}");
     comm.broadcast_in_place(buffer, i32::try_from(root)?).readable()?;
@@ -34,7 +34,8 @@ pub fn replicas_equal(comm: &Comm, buffer: &CudaView<f32>) -> anyhow::Result<boo
     // Find out whether all replicas are equal:
     // 1. the result is true only if every bit of every rank's buffer is the same;
     // 2. every rank returns the same result;
-    // 3. no buffer changes.
+    // 3. no buffer changes;
+    // 4. the number of calls does not grow with the length of the buffer.
     let stream = comm.stream();
     let mut reference = stream.alloc_zeros::<f32>(buffer.len())?;
     comm.broadcast(Some(buffer), &mut reference, 0).readable()?;

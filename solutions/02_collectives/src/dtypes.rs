@@ -43,7 +43,7 @@ pub fn average_halves(comm: &Comm, buffer: &mut CudaViewMut<f16>) -> anyhow::Res
     // Average halves over all ranks:
     // 1. on every rank, the averages replace the values;
     // 2. they are correct even if the sum is larger than 65504, the largest `f16`;
-    // 3. the call returns as soon as the work is enqueued.
+    // 3. it is one all-reduce, without a second buffer, and the call returns as soon as the work is enqueued.
     comm.all_reduce_in_place(buffer, &ReduceOp::Avg).readable()?;
     Ok(())
     // ANCHOR_END: average_halves
@@ -57,7 +57,8 @@ pub fn mean_of_bytes(comm: &Comm, bytes: &[u8]) -> anyhow::Result<Vec<f64>> {
     // ANCHOR: mean_of_bytes
     // Average bytes over all ranks:
     // 1. every rank returns the mean of each byte, with its fraction;
-    // 2. it is correct for any bytes, even if all of them are 255.
+    // 2. it is correct for any bytes, even if all of them are 255;
+    // 3. one collective sends all bytes.
     let stream = comm.stream();
     let wide: Vec<i32> = bytes.iter().copied().map(i32::from).collect();
     let mut sums = stream.clone_htod(&wide)?;
