@@ -18,7 +18,8 @@ const LISTED: usize = 4;
 pub struct Budget {
     function: String,
     threads: Threads,
-    collectives: Option<Vec<(&'static str, usize)>>,
+    /// Any of these sets is right; with none, collectives are not counted.
+    collectives: Vec<Vec<(&'static str, usize)>>,
     limits: Vec<(Cost, u64)>,
     streams: Option<Vec<(u64, &'static str)>>,
 }
@@ -48,7 +49,7 @@ impl Budget {
         Self {
             function: function.to_owned(),
             threads: Threads::This,
-            collectives: None,
+            collectives: Vec::new(),
             limits: Vec::new(),
             streams: None,
         }
@@ -64,8 +65,14 @@ impl Budget {
     /// The collectives, in any order: each with its kind, as in `ncclAllReduce`, and the count that NCCL is given, in elements.
     #[must_use]
     pub fn collectives(mut self, collectives: &[(&'static str, usize)]) -> Self {
-        self.collectives = Some(collectives.to_vec());
+        self.collectives.push(collectives.to_vec());
         self
+    }
+
+    /// Other collectives that are as good as those of [`Self::collectives`].
+    #[must_use]
+    pub fn or_collectives(self, collectives: &[(&'static str, usize)]) -> Self {
+        self.collectives(collectives)
     }
 
     /// Sends and receives.
@@ -195,20 +202,26 @@ impl Budget {
     }
 
     fn check_collectives(&self, calls: &[Call]) -> anyhow::Result<()> {
-        let Some(expected) = &self.collectives else { return Ok(()) };
+        if self.collectives.is_empty() {
+            return Ok(());
+        }
         let made: Vec<(&Call, (&str, usize))> =
             calls.iter().filter_map(|call| Some((call, collective(call)?))).collect();
         let mut counted: Vec<(&str, usize)> = made.iter().map(|(_, collective)| *collective).collect();
-        let mut allowed = expected.clone();
         counted.sort_unstable();
-        allowed.sort_unstable();
+        let is_right = self.collectives.iter().any(|expected| {
+            let mut allowed = expected.clone();
+            allowed.sort_unstable();
+            counted == allowed
+        });
+        let expected: Vec<String> = self.collectives.iter().map(|expected| in_words(expected)).collect();
         let lines: Vec<&Call> = made.iter().map(|(call, _)| *call).collect();
         ensure!(
-            counted == allowed,
+            is_right,
             "`{}` makes {}; expected {}{}",
             self.function,
             in_words(&made.iter().map(|(_, it)| *it).collect::<Vec<_>>()),
-            in_words(expected),
+            expected.join(", or "),
             listed(&lines)
         );
         Ok(())
