@@ -1,14 +1,17 @@
 //! Checks of `multi_gpu/accumulate`: accumulating a batch in pieces gives the same result, with one collective.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use anyhow::{anyhow, bail, ensure};
 use approx::abs_diff_eq;
 use init::rendezvous::rendezvous;
 use lab::digits::{Digits, Samples};
-use lab::{Budget, Check, Expected, NcclLog, Perceptron, each_call_fails, world_of_one};
+use lab::{Budget, Check, Expected, NcclLog, Perceptron, each_call_fails};
 
-use super::whole_batch::{HIDDEN, LEARNING_RATE, SEED, Step, another_rate, batches, piece, steps, times};
+use super::whole_batch::{
+    HIDDEN, LEARNING_RATE, SEED, Step, alone_on, another_rate, batches, piece, steps, times, to_its_end,
+};
 use crate::multi_gpu::accumulate::Accumulator;
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -314,19 +317,16 @@ fn the_pieces_cost_no_extra_waits() -> anyhow::Result<()> {
 fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     const BATCH: Range<usize> = 3..8;
     let samples = Digits::load()?.train;
-    each_call_fails("Accumulator::new", || {
-        let comm = world_of_one()?;
-        let model = Perceptron::new(&comm.stream(), HIDDEN, 1, SEED)?;
-        Ok(move || Accumulator::new(&model).map(drop))
-    })?;
+    let stream = lab::streams(1)?.remove(0);
+    let on_gpu = samples.to_device(&stream)?;
+    let model = Perceptron::new(&stream, HIDDEN, BATCH.len(), SEED)?;
+    let accumulator = Accumulator::new(&model)?;
+    let run = RefCell::new((accumulator, model));
     each_call_fails("Accumulator::step", || {
-        let comm = world_of_one()?;
-        let on_gpu = samples.to_device(&comm.stream())?;
-        let mut model = Perceptron::new(&comm.stream(), HIDDEN, BATCH.len(), SEED)?;
-        let mut accumulator = Accumulator::new(&model)?;
+        let (comm, run, on_gpu) = (alone_on(&stream)?, &run, &on_gpu);
         Ok(move || {
-            let own = [3..5, 5..8];
-            accumulator.step(&comm, &mut model, &on_gpu, &own, BATCH.len(), LEARNING_RATE).map(drop)
+            let (accumulator, model) = &mut *run.borrow_mut();
+            to_its_end(&comm, || accumulator.step(&comm, model, on_gpu, &[BATCH], BATCH.len(), LEARNING_RATE))
         })
     })
 }

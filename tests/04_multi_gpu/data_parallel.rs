@@ -4,6 +4,7 @@
 mod diagnosis;
 mod training;
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use anyhow::{bail, ensure};
@@ -11,8 +12,9 @@ use approx::{abs_diff_eq, abs_diff_ne};
 use init::rendezvous::rendezvous;
 use lab::digits::Digits;
 use lab::perceptron::Layout;
-use lab::{Budget, Check, Perceptron, each_call_fails, world_of_one};
+use lab::{Budget, Check, Perceptron, each_call_fails};
 
+use super::whole_batch::{alone_on, to_its_end};
 use crate::multi_gpu::data_parallel::{shard, start_equal, step};
 use diagnosis::likely_cause;
 use training::{HIDDEN, LEARNING_RATE, Serial, Training, seed};
@@ -270,15 +272,15 @@ fn a_step_is_one_all_reduce() -> anyhow::Result<()> {
 fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     const BATCH: Range<usize> = 3..8;
     let samples = Digits::load()?.train;
+    let stream = lab::streams(1)?.remove(0);
+    let samples = samples.to_device(&stream)?;
+    let model = RefCell::new(Perceptron::new(&stream, HIDDEN, BATCH.len(), seed(0))?);
     each_call_fails("start_equal", || {
-        let comm = world_of_one()?;
-        let mut model = Perceptron::new(&comm.stream(), HIDDEN, 1, seed(0))?;
-        Ok(move || start_equal(&comm, &mut model))
+        let (comm, model) = (alone_on(&stream)?, &model);
+        Ok(move || to_its_end(&comm, || start_equal(&comm, &mut model.borrow_mut())))
     })?;
     each_call_fails("step", || {
-        let comm = world_of_one()?;
-        let samples = samples.to_device(&comm.stream())?;
-        let mut model = Perceptron::new(&comm.stream(), HIDDEN, BATCH.len(), seed(0))?;
-        Ok(move || step(&comm, &mut model, &samples, BATCH, LEARNING_RATE).map(drop))
+        let (comm, model, samples) = (alone_on(&stream)?, &model, &samples);
+        Ok(move || to_its_end(&comm, || step(&comm, &mut model.borrow_mut(), samples, BATCH, LEARNING_RATE)))
     })
 }

@@ -2,18 +2,19 @@
 
 mod training;
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use anyhow::{bail, ensure};
 use cudarc::driver::CudaStream;
-use cudarc::nccl::{Comm, Id};
+use cudarc::nccl::Comm;
 use lab::digits::{CLASSES, Digits};
 use lab::faults::each_call_of_all_threads_fails;
 use lab::perceptron::Layout;
-use lab::{Budget, Check, Expected, Perceptron, Readable, each_call_fails, world_of_one};
+use lab::{Budget, Check, Expected, Perceptron, Readable, each_call_fails};
 
 use super::tensor::part;
-use super::whole_batch::LEARNING_RATE;
+use super::whole_batch::{LEARNING_RATE, alone_on, to_its_end};
 use crate::multi_gpu::hybrid::{Coordinates, Groups, Mesh, coordinates, on_mesh, start_equal, step};
 use training::{HIDDEN, Serial, Training, seed};
 
@@ -221,25 +222,23 @@ fn a_step_is_two_all_reduces(mesh: Mesh) -> anyhow::Result<()> {
 fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     const SAMPLES: usize = 5;
     let samples = Digits::load()?.train;
-    let alone = || -> anyhow::Result<Groups> {
-        let tensor = world_of_one()?;
-        let data = Comm::from_rank(tensor.stream(), 0, 1, Id::new().readable()?).readable()?;
-        Ok(Groups { tensor, data })
-    };
-    let model = |groups: &Groups| Perceptron::new(&groups.data.stream(), HIDDEN, SAMPLES, seed(0));
+    let stream = lab::streams(1)?.remove(0);
+    let samples = samples.to_device(&stream)?;
+    let model = RefCell::new(Perceptron::new(&stream, HIDDEN, SAMPLES, seed(0))?);
+    let alone = || anyhow::Ok(Groups { tensor: alone_on(&stream)?, data: alone_on(&stream)? });
     each_call_of_all_threads_fails("on_mesh", || {
         let streams = lab::streams(1)?;
         Ok(move || on_mesh(&streams, Mesh { data: 1, tensor: 1 }, |_| Ok(())).map(drop))
     })?;
     each_call_fails("start_equal", || {
-        let groups = alone()?;
-        let mut model = model(&groups)?;
-        Ok(move || start_equal(&groups, &mut model))
+        let (groups, model) = (alone()?, &model);
+        Ok(move || to_its_end(&groups.data, || start_equal(&groups, &mut model.borrow_mut())))
     })?;
     each_call_fails("step", || {
-        let groups = alone()?;
-        let mut model = model(&groups)?;
-        let samples = samples.to_device(&groups.data.stream())?;
-        Ok(move || step(&groups, &mut model, &samples.batch(0..SAMPLES)?, 1.0, LEARNING_RATE).map(drop))
+        let (groups, model, samples) = (alone()?, &model, &samples);
+        Ok(move || {
+            let own = samples.batch(0..SAMPLES)?;
+            to_its_end(&groups.data, || step(&groups, &mut model.borrow_mut(), &own, 1.0, LEARNING_RATE))
+        })
     })
 }

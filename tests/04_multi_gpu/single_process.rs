@@ -287,8 +287,6 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     let batches = batches(&[5]);
     let run = RefCell::new(start(2, &batches)?);
     let on_gpu = Digits::load()?.train.to_device(run.borrow().replicas[0].model.stream())?;
-    each_call_fails("refresh", || Ok(|| run.borrow_mut().refresh()))?;
-    each_call_fails("scatter", || Ok(|| run.borrow_mut().scatter(&on_gpu, &batches[0])))?;
-    each_call_fails("gather", || Ok(|| run.borrow_mut().gather()))?;
+    // A step makes the calls of `refresh`, `scatter`, and `gather` too.
     each_call_fails("step", || Ok(|| run.borrow_mut().step(&on_gpu, &batches[0], LEARNING_RATE).map(drop)))
 }
