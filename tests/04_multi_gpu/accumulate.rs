@@ -1,14 +1,17 @@
 //! Checks of `multi_gpu/accumulate`: accumulating a batch in pieces gives the same result, with one collective.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use anyhow::{anyhow, bail, ensure};
 use approx::abs_diff_eq;
 use init::rendezvous::rendezvous;
 use lab::digits::{Digits, Samples};
-use lab::{Check, Expected, NcclLog, Perceptron};
+use lab::{Budget, Check, Expected, NcclLog, Perceptron, each_call_fails};
 
-use super::whole_batch::{HIDDEN, LEARNING_RATE, SEED, Step, another_rate, batches, piece, steps, times};
+use super::whole_batch::{
+    HIDDEN, LEARNING_RATE, SEED, Step, alone_on, another_rate, batches, piece, steps, times, to_its_end,
+};
 use crate::multi_gpu::accumulate::Accumulator;
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -21,6 +24,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("accumulate::a_step_has_one_all_reduce", a_step_has_one_all_reduce)
             .calls(&["Accumulator::step"])
             .min_ranks(2),
+        Check::new("accumulate::the_pieces_cost_no_extra_waits", the_pieces_cost_no_extra_waits).min_ranks(3),
+        Check::new("accumulate::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -280,4 +285,48 @@ fn a_step_has_one_all_reduce() -> anyhow::Result<()> {
         before = calls.len();
     }
     Ok(())
+}
+
+fn the_pieces_cost_no_extra_waits() -> anyhow::Result<()> {
+    const BATCH: Range<usize> = 3..40;
+    let samples = Digits::load()?.train;
+    rendezvous(&lab::streams(3)?, |comm| {
+        let on_gpu = samples.to_device(&comm.stream())?;
+        let own = evenly(&BATCH, comm.rank(), comm.world_size());
+        let mut model = Perceptron::new(&comm.stream(), HIDDEN, BATCH.len(), SEED)?;
+        let mut accumulator = Accumulator::new(&model)?;
+        let len = model.parameters().len() + 1;
+        // A forward and a backward pass are 15 kernels, and the sum is one more.
+        Budget::of("Accumulator::step")
+            .collectives(&[("AllReduce", len)])
+            .messages(0)
+            .kernels((PIECES * 18 + 4) as u64)
+            .bytes_to_device(0)
+            .bytes_to_host(size_of::<f32>() as u64)
+            .allocations(2)
+            .host_waits(2)
+            .polls(0)
+            .communicators(0)
+            .stream_of(&comm)
+            .spend(|| accumulator.step(&comm, &mut model, &on_gpu, &own, BATCH.len(), LEARNING_RATE))?;
+        Ok(comm.stream().synchronize()?)
+    })?;
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    const BATCH: Range<usize> = 3..8;
+    let samples = Digits::load()?.train;
+    let stream = lab::streams(1)?.remove(0);
+    let on_gpu = samples.to_device(&stream)?;
+    let model = Perceptron::new(&stream, HIDDEN, BATCH.len(), SEED)?;
+    let accumulator = Accumulator::new(&model)?;
+    let run = RefCell::new((accumulator, model));
+    each_call_fails("Accumulator::step", || {
+        let (comm, run, on_gpu) = (alone_on(&stream)?, &run, &on_gpu);
+        Ok(move || {
+            let (accumulator, model) = &mut *run.borrow_mut();
+            to_its_end(&comm, || accumulator.step(&comm, model, on_gpu, &[BATCH], BATCH.len(), LEARNING_RATE))
+        })
+    })
 }

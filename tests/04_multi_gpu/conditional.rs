@@ -5,7 +5,7 @@
 
 use anyhow::{bail, ensure};
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, Kernels, irregular};
+use lab::{Budget, Check, Expected, Guarded, Kernels, each_call_fails, irregular, world_of_one};
 
 use crate::multi_gpu::conditional::{any_rank, step};
 
@@ -19,6 +19,8 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["step"])
             .min_ranks(2),
         Check::new("conditional::one_rank_is_a_world_too", one_rank_is_a_world_too).calls(&["step"]),
+        Check::new("conditional::one_element_decides", one_element_decides).min_ranks(3),
+        Check::new("conditional::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -217,4 +219,60 @@ fn compare(made: &Made<'_>) -> anyhow::Result<()> {
         expected = expected.if_instead(before, "no parameter has changed, and `step` returned true");
     }
     expected.within(bound, got)
+}
+
+fn one_element_decides() -> anyhow::Result<()> {
+    rendezvous(&lab::streams(3)?, |comm| {
+        let (rank, stream) = (comm.rank(), comm.stream());
+        let budget = |function: &str| {
+            Budget::of(function).messages(0).communicators(0).bytes_to_host(64).stream_of(&comm)
+        };
+        budget("any_rank")
+            .collectives(&[("AllReduce", 1)])
+            .or_collectives(&[("AllGather", 1)])
+            .copies(3)
+            .allocations(2)
+            .spend(|| any_rank(&comm, rank == 1))?;
+        let kernels = Kernels::load(stream.context())?;
+        let mut parameters = stream.alloc_zeros::<f32>(LEN)?;
+        for skip in [false, true] {
+            let mut own = gradient(0, rank);
+            if skip && rank == 2 {
+                overflow(&mut own, rank, 0);
+            }
+            let mut own = stream.clone_htod(&own)?;
+            let mut budget = budget("step")
+                .collectives(&[("AllReduce", 1), ("AllReduce", LEN)])
+                .or_collectives(&[("AllGather", 1), ("AllReduce", LEN)])
+                .kernels(4);
+            if skip {
+                // Without a step, no average is needed.
+                budget = budget.or_collectives(&[("AllReduce", 1)]).or_collectives(&[("AllGather", 1)]);
+            }
+            budget.spend(|| {
+                let (mut parameters, mut own) = (parameters.as_view_mut(), own.as_view_mut());
+                step(&comm, &kernels, &mut parameters, &mut own, LEARNING_RATE)
+            })?;
+        }
+        Ok(stream.synchronize()?)
+    })?;
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_fails("any_rank", || {
+        let comm = world_of_one()?;
+        Ok(move || any_rank(&comm, true).map(drop))
+    })?;
+    each_call_fails("step", || {
+        let (comm, len) = (world_of_one()?, 37);
+        let stream = comm.stream();
+        let kernels = Kernels::load(stream.context())?;
+        let (mut parameters, mut own) = (stream.alloc_zeros(len)?, stream.alloc_zeros(len)?);
+        Ok(move || {
+            let (mut parameters, mut own) = (parameters.as_view_mut(), own.as_view_mut());
+            step(&comm, &kernels, &mut parameters, &mut own, LEARNING_RATE)?;
+            Ok(comm.stream().synchronize()?)
+        })
+    })
 }

@@ -4,17 +4,20 @@
 mod diagnosis;
 mod training;
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use anyhow::{bail, ensure};
 use approx::{abs_diff_eq, abs_diff_ne};
 use init::rendezvous::rendezvous;
+use lab::digits::Digits;
 use lab::perceptron::Layout;
-use lab::{Check, Perceptron};
+use lab::{Budget, Check, Perceptron, each_call_fails};
 
-use crate::multi_gpu::data_parallel::{shard, start_equal};
+use super::whole_batch::{alone_on, to_its_end};
+use crate::multi_gpu::data_parallel::{shard, start_equal, step};
 use diagnosis::likely_cause;
-use training::{HIDDEN, Serial, Training, seed};
+use training::{HIDDEN, LEARNING_RATE, Serial, Training, seed};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
@@ -38,6 +41,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("data_parallel::the_loss_is_that_of_the_whole_batch", the_loss_is_that_of_the_whole_batch)
             .calls(&["step"])
             .min_ranks(2),
+        Check::new("data_parallel::a_step_is_one_all_reduce", a_step_is_one_all_reduce).min_ranks(3),
+        Check::new("data_parallel::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -233,4 +238,49 @@ fn the_loss_is_that_of_the_whole_batch() -> anyhow::Result<()> {
 /// Returns the first index at which two buffers of equal length differ in their bits.
 fn first_difference(a: &[f32], b: &[f32]) -> Option<usize> {
     a.iter().zip(b).position(|(a, b)| a.to_bits() != b.to_bits())
+}
+
+fn a_step_is_one_all_reduce() -> anyhow::Result<()> {
+    // Two ranks have five samples, and one has four.
+    const BATCH: Range<usize> = 3..17;
+    let samples = Digits::load()?.train;
+    rendezvous(&lab::streams(3)?, |comm| {
+        let stream = comm.stream();
+        let samples = samples.to_device(&stream)?;
+        let mut model = Perceptron::new(&stream, HIDDEN, BATCH.len(), seed(comm.rank()))?;
+        let len = model.parameters().len();
+        let budget = |function: &str| Budget::of(function).messages(0).communicators(0).bytes_to_device(0);
+        budget("start_equal")
+            .collectives(&[("Broadcast", len)])
+            .kernels(0)
+            .bytes_to_host(0)
+            .host_waits(0)
+            .stream_of(&comm)
+            .spend(|| start_equal(&comm, &mut model))?;
+        // One forward pass, one backward pass, and the step are 16 kernels.
+        budget("step")
+            .collectives(&[("AllReduce", len + 1)])
+            .kernels(20)
+            .bytes_to_host(size_of::<f32>() as u64)
+            .stream_of(&comm)
+            .spend(|| step(&comm, &mut model, &samples, BATCH, LEARNING_RATE))?;
+        Ok(stream.synchronize()?)
+    })?;
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    const BATCH: Range<usize> = 3..8;
+    let samples = Digits::load()?.train;
+    let stream = lab::streams(1)?.remove(0);
+    let samples = samples.to_device(&stream)?;
+    let model = RefCell::new(Perceptron::new(&stream, HIDDEN, BATCH.len(), seed(0))?);
+    each_call_fails("start_equal", || {
+        let (comm, model) = (alone_on(&stream)?, &model);
+        Ok(move || to_its_end(&comm, || start_equal(&comm, &mut model.borrow_mut())))
+    })?;
+    each_call_fails("step", || {
+        let (comm, model, samples) = (alone_on(&stream)?, &model, &samples);
+        Ok(move || to_its_end(&comm, || step(&comm, &mut model.borrow_mut(), samples, BATCH, LEARNING_RATE)))
+    })
 }

@@ -5,7 +5,9 @@ use approx::abs_diff_eq;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::compare::UNIT_ROUNDOFF;
-use lab::{Check, Expected, Guarded, Kernels, irregular, returns_at_once};
+use lab::{
+    Budget, Check, Expected, Guarded, Kernels, each_call_fails, irregular, returns_at_once, world_of_one,
+};
 
 use crate::multi_gpu::global_norm::{average_and_clip, global_norm, softmax};
 
@@ -43,6 +45,9 @@ pub(crate) fn checks() -> Vec<Check> {
         })
         .calls(&["softmax"])
         .min_ranks(2),
+        Check::new("global_norm::single_numbers_are_communicated", single_numbers_are_communicated)
+            .min_ranks(3),
+        Check::new("global_norm::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -311,4 +316,67 @@ fn check_softmax(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
             );
     }
     expected.if_instead(&over(&own, 1.0), "nothing was divided by the sum").within(bound, &got)
+}
+
+fn single_numbers_are_communicated() -> anyhow::Result<()> {
+    rendezvous(&lab::streams(3)?, |comm| {
+        let (rank, stream, kernels) = (comm.rank(), comm.stream(), Kernels::load(comm.context())?);
+        let mut part = stream.clone_htod(&irregular::fractions(rank, len_of(rank)))?;
+        let mut whole = stream.clone_htod(&gradient(rank))?;
+        let numbers = (comm.world_size() * size_of::<f32>()) as u64;
+        let budget = |function: &str| {
+            Budget::of(function).messages(0).communicators(0).bytes_to_host(numbers).stream_of(&comm)
+        };
+        budget("global_norm")
+            .collectives(&[("AllReduce", 1)])
+            .or_collectives(&[("AllGather", 1)])
+            .kernels(3)
+            .allocations(3)
+            .spend(|| global_norm(&comm, &kernels, &part.as_view()))?;
+        budget("average_and_clip")
+            .collectives(&[("AllReduce", LEN)])
+            .kernels(4)
+            .spend(|| average_and_clip(&comm, &kernels, &mut whole.as_view_mut(), 0.5))?;
+        // The largest score and the sum may each come by either way.
+        budget("softmax")
+            .collectives(&[("AllGather", 1), ("AllReduce", 1)])
+            .or_collectives(&[("AllReduce", 1), ("AllReduce", 1)])
+            .or_collectives(&[("AllGather", 1), ("AllGather", 1)])
+            .kernels(8)
+            .allocations(2)
+            .bytes_to_device(0)
+            .bytes_to_host(0)
+            .spend(|| softmax(&comm, &kernels, &mut part.as_view_mut()))?;
+        Ok(stream.synchronize()?)
+    })?;
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    // Only a gradient that is too long is scaled.
+    let values = irregular::fractions(0, 37);
+    each_call_fails("global_norm", || {
+        let comm = world_of_one()?;
+        let kernels = Kernels::load(comm.context())?;
+        let part = comm.stream().clone_htod(&values)?;
+        Ok(move || global_norm(&comm, &kernels, &part.as_view()).map(drop))
+    })?;
+    each_call_fails("average_and_clip", || {
+        let comm = world_of_one()?;
+        let kernels = Kernels::load(comm.context())?;
+        let mut gradient = comm.stream().clone_htod(&values)?;
+        Ok(move || {
+            average_and_clip(&comm, &kernels, &mut gradient.as_view_mut(), 0.01)?;
+            Ok(comm.stream().synchronize()?)
+        })
+    })?;
+    each_call_fails("softmax", || {
+        let comm = world_of_one()?;
+        let kernels = Kernels::load(comm.context())?;
+        let mut part = comm.stream().clone_htod(&values)?;
+        Ok(move || {
+            softmax(&comm, &kernels, &mut part.as_view_mut())?;
+            Ok(comm.stream().synchronize()?)
+        })
+    })
 }

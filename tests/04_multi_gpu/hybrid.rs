@@ -2,16 +2,20 @@
 
 mod training;
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use anyhow::{bail, ensure};
 use cudarc::driver::CudaStream;
 use cudarc::nccl::Comm;
+use lab::digits::{CLASSES, Digits};
+use lab::faults::each_call_of_all_threads_fails;
 use lab::perceptron::Layout;
-use lab::{Check, Expected, Perceptron, Readable};
+use lab::{Budget, Check, Expected, Perceptron, Readable, each_call_fails};
 
 use super::tensor::part;
-use crate::multi_gpu::hybrid::{Coordinates, Groups, Mesh, coordinates, on_mesh, start_equal};
+use super::whole_batch::{LEARNING_RATE, alone_on, to_its_end};
+use crate::multi_gpu::hybrid::{Coordinates, Groups, Mesh, coordinates, on_mesh, start_equal, step};
 use training::{HIDDEN, Serial, Training, seed};
 
 /// The mesh of four ranks.
@@ -40,6 +44,8 @@ pub(crate) fn checks() -> Vec<Check> {
         of_six("all_rows_of_six_start_as_row_0", rows_start_equal, &["start_equal"]),
         of_four("each_step_is_that_of_one_gpu", each_step_is_that_of_one_gpu, &["step"]),
         of_six("each_step_of_six_is_that_of_one_gpu", each_step_is_that_of_one_gpu, &["step"]),
+        of_four("a_step_is_two_all_reduces", a_step_is_two_all_reduces, &[]),
+        Check::new("hybrid::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -178,4 +184,61 @@ fn each_step_is_that_of_one_gpu(mesh: Mesh) -> anyhow::Result<()> {
     let training = Training::run(mesh)?;
     let serial = Serial::of(&training);
     training.compare(&serial)
+}
+
+fn a_step_is_two_all_reduces(mesh: Mesh) -> anyhow::Result<()> {
+    const SAMPLES: usize = 5;
+    let streams = lab::streams(mesh.data * mesh.tensor)?;
+    let samples = Digits::load()?.train;
+    on_mesh(&streams, mesh, |groups| {
+        let Coordinates { data_rank, tensor_rank } = true_coordinates(true_rank(&streams, &groups)?, mesh);
+        let stream = groups.data.stream();
+        let samples = samples.to_device(&stream)?;
+        let units = part(HIDDEN, tensor_rank, mesh.tensor);
+        let mut model = Perceptron::of_units(&stream, HIDDEN, units, SAMPLES, seed(data_rank))?;
+        let len = model.parameters().len();
+        let budget = |function: &str| {
+            let budget = Budget::of(function).messages(0).communicators(0).bytes_to_device(0);
+            budget.streams(&[(&stream, "the stream of both communicators")])
+        };
+        budget("start_equal")
+            .collectives(&[("Broadcast", len)])
+            .kernels(0)
+            .bytes_to_host(0)
+            .host_waits(0)
+            .spend(|| start_equal(&groups, &mut model))?;
+        let own = samples.batch(data_rank * SAMPLES..(data_rank + 1) * SAMPLES)?;
+        // One forward pass, one backward pass, and the step are 16 kernels.
+        budget("step")
+            .collectives(&[("AllReduce", SAMPLES * CLASSES), ("AllReduce", len + 1)])
+            .kernels(20)
+            .bytes_to_host(size_of::<f32>() as u64)
+            .spend(|| step(&groups, &mut model, &own, 1.0, LEARNING_RATE))?;
+        Ok(stream.synchronize()?)
+    })?;
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    const SAMPLES: usize = 5;
+    let samples = Digits::load()?.train;
+    let stream = lab::streams(1)?.remove(0);
+    let samples = samples.to_device(&stream)?;
+    let model = RefCell::new(Perceptron::new(&stream, HIDDEN, SAMPLES, seed(0))?);
+    let alone = || anyhow::Ok(Groups { tensor: alone_on(&stream)?, data: alone_on(&stream)? });
+    each_call_of_all_threads_fails("on_mesh", || {
+        let streams = lab::streams(1)?;
+        Ok(move || on_mesh(&streams, Mesh { data: 1, tensor: 1 }, |_| Ok(())).map(drop))
+    })?;
+    each_call_fails("start_equal", || {
+        let (groups, model) = (alone()?, &model);
+        Ok(move || to_its_end(&groups.data, || start_equal(&groups, &mut model.borrow_mut())))
+    })?;
+    each_call_fails("step", || {
+        let (groups, model, samples) = (alone()?, &model, &samples);
+        Ok(move || {
+            let own = samples.batch(0..SAMPLES)?;
+            to_its_end(&groups.data, || step(&groups, &mut model.borrow_mut(), &own, 1.0, LEARNING_RATE))
+        })
+    })
 }

@@ -12,9 +12,9 @@ use cudarc::driver::sys::CUmemPool_attribute::{
     CU_MEMPOOL_ATTR_USED_MEM_CURRENT as USED, CU_MEMPOOL_ATTR_USED_MEM_HIGH as USED_HIGH,
 };
 use cudarc::driver::{CudaSlice, CudaStream};
-use lab::{Check, Expected, Kernels, MemoryPool, irregular};
+use lab::{Budget, Check, Expected, Kernels, MemoryPool, each_call_fails, irregular};
 
-use crate::multi_gpu::pools::{Distances, PoolReport, report, watch};
+use crate::multi_gpu::pools::{Distances, PoolReport, release as release_buffer, report, watch};
 use release::{Spins, released};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -36,6 +36,8 @@ pub(crate) fn checks() -> Vec<Check> {
             released(Spins { own: SPIN, other: 0 })
         })
         .calls(&["release"]),
+        Check::new("pools::a_distance_stays_on_the_gpu", a_distance_stays_on_the_gpu),
+        Check::new("pools::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -281,4 +283,40 @@ fn measuring_allocates_nothing() -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+fn a_distance_stays_on_the_gpu() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    let only = [(&stream, "the stream that `new` is given")];
+    let budget = |function: &str| Budget::of(function).bytes_to_device(0).streams(&only);
+    let mut distances = budget("Distances::new").allocations(2).spend(|| Distances::new(&stream, LONGEST))?;
+    for [a, b] in pairs(&stream)? {
+        budget("Distances::squared")
+            .allocations(0)
+            .kernels(4)
+            .bytes_to_host(size_of::<f32>() as u64)
+            .spend(|| distances.squared(&a.as_view(), &b.as_view()))?;
+    }
+    const TIMES: usize = 3;
+    // The contract asks for one wait after each call of the work.
+    let watching = Budget::of("watch").allocations(0).kernels(0).polls(0).host_waits(2 * TIMES as u64);
+    watching.spend(|| watch(&stream, TIMES, |_| Ok(())))?;
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    each_call_fails("report", || Ok(|| report(&stream).map(drop)))?;
+    each_call_fails("watch", || Ok(|| watch(&stream, 2, |_| Ok(())).map(drop)))?;
+    each_call_fails("Distances::new", || Ok(|| Distances::new(&stream, 37).map(drop)))?;
+    each_call_fails("Distances::squared", || {
+        let mut distances = Distances::new(&stream, 37)?;
+        let (a, b) = (stream.alloc_zeros::<f32>(37)?, stream.alloc_zeros::<f32>(37)?);
+        Ok(move || distances.squared(&a.as_view(), &b.as_view()).map(drop))
+    })?;
+    let other = stream.context().new_stream()?;
+    each_call_fails("release", || {
+        let buffer = stream.alloc_zeros::<f32>(37)?;
+        Ok(|| release_buffer(buffer, &other))
+    })
 }

@@ -6,7 +6,7 @@
 use anyhow::ensure;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, irregular, returns_at_once};
+use lab::{Budget, Check, Expected, Guarded, each_call_fails, irregular, returns_at_once, world_of_one};
 
 use crate::multi_gpu::sharded_optimizer::{ShardedOptimizer, padded_len};
 
@@ -28,6 +28,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("sharded_optimizer::a_step_returns_at_once", a_step_returns_at_once)
             .calls(&["ShardedOptimizer::step"])
             .min_ranks(2),
+        Check::new("sharded_optimizer::a_step_is_two_collectives", a_step_is_two_collectives).min_ranks(3),
+        Check::new("sharded_optimizer::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -273,4 +275,49 @@ fn a_step_returns_at_once() -> anyhow::Result<()> {
         })
     })?;
     Ok(())
+}
+
+fn a_step_is_two_collectives() -> anyhow::Result<()> {
+    const PART: usize = 37;
+    rendezvous(&lab::streams(3)?, |comm| {
+        let (rank, stream, len) = (comm.rank(), comm.stream(), PART * comm.world_size());
+        let mut parameters = stream.clone_htod(&irregular::integers(0, len))?;
+        let gradient = stream.clone_htod(&irregular::integers(seed(0, rank), len))?;
+        let budget = |function: &str| {
+            let budget = Budget::of(function).messages(0).communicators(0).bytes_to_host(0);
+            budget.host_waits(0).stream_of(&comm)
+        };
+        let mut optimizer = budget("ShardedOptimizer::new")
+            .collectives(&[])
+            .allocations(2)
+            .spend(|| ShardedOptimizer::new(&comm, len))?;
+        budget("ShardedOptimizer::step")
+            .collectives(&[("ReduceScatter", PART), ("AllGather", PART)])
+            .kernels(3)
+            .bytes_to_device(0)
+            .spend(|| {
+                let (mut parameters, gradient) = (parameters.as_view_mut(), gradient.as_view());
+                optimizer.step(&comm, &mut parameters, &gradient, LEARNING_RATE)
+            })?;
+        Ok(stream.synchronize()?)
+    })?;
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    const LEN: usize = 37;
+    each_call_fails("ShardedOptimizer::new", || {
+        let comm = world_of_one()?;
+        Ok(move || ShardedOptimizer::new(&comm, LEN).map(drop))
+    })?;
+    each_call_fails("ShardedOptimizer::step", || {
+        let comm = world_of_one()?;
+        let mut optimizer = ShardedOptimizer::new(&comm, LEN)?;
+        let mut parameters = comm.stream().alloc_zeros::<f32>(LEN)?;
+        let gradient = comm.stream().alloc_zeros::<f32>(LEN)?;
+        Ok(move || {
+            optimizer.step(&comm, &mut parameters.as_view_mut(), &gradient.as_view(), LEARNING_RATE)?;
+            Ok(comm.stream().synchronize()?)
+        })
+    })
 }

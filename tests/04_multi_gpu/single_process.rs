@@ -1,12 +1,13 @@
 //! Checks of `multi_gpu/single_process`: one thread that scatters and gathers trains like one GPU.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use anyhow::{Context, anyhow, ensure};
 use approx::abs_diff_eq;
 use lab::digits::{Digits, PIXELS, Samples};
 use lab::perceptron::HostPerceptron;
-use lab::{Check, Expected, Kernels, returns_at_once};
+use lab::{Budget, Check, Expected, Kernels, each_call_fails, returns_at_once};
 
 use super::whole_batch::{HIDDEN, LEARNING_RATE, SEED, Step, another_rate, batches, piece, steps, times};
 use crate::multi_gpu::single_process::SingleProcess;
@@ -31,6 +32,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("single_process::no_part_of_a_step_waits_on_the_host", no_part_waits_on_the_host)
             .calls(&["refresh", "scatter", "gather"])
             .min_ranks(2),
+        Check::new("single_process::nothing_is_sent_twice", nothing_is_sent_twice).min_ranks(3),
+        Check::new("single_process::a_failed_call_is_an_error", a_failed_call_is_an_error).min_ranks(2),
     ]
 }
 
@@ -249,4 +252,41 @@ fn no_part_waits_on_the_host() -> anyhow::Result<()> {
     returns_at_once("refresh", &stream, || run.refresh())?;
     returns_at_once("scatter", &stream, || run.scatter(&on_gpu, &batches[0]))?;
     returns_at_once("gather", &stream, || run.gather())
+}
+
+/// Counts what passes between GPUs even if it is not sent with `send`.
+fn nothing_is_sent_twice() -> anyhow::Result<()> {
+    const GPUS: usize = 3;
+    // The last part is the longest, so equal parts do not do.
+    let batches = batches(&[23]);
+    let mut run = start(GPUS, &batches)?;
+    let on_gpu = Digits::load()?.train.to_device(run.replicas[0].model.stream())?;
+    let parameters = run.replicas[0].model.parameters().len();
+    let others = GPUS - 1;
+    let sent: usize = (1..GPUS).map(|index| piece(&batches[0], index, GPUS).len()).sum();
+    let bytes = |elements: usize| (size_of::<f32>() * elements) as u64;
+    let [refreshed, scattered, gathered] =
+        [others * parameters, sent * (PIXELS + 1), others * (parameters + 1)].map(bytes);
+    let budget = |function: &str, on_device: u64| {
+        let budget = Budget::of(function).collectives(&[]).messages(0).bytes_to_device(0);
+        budget.bytes_on_device(on_device).new_streams(0)
+    };
+    budget("refresh", refreshed).bytes_to_host(0).allocations(0).kernels(0).spend(|| run.refresh())?;
+    // A forward and a backward pass are 15 kernels.
+    let passes = 18 * GPUS as u64;
+    let scatter = budget("scatter", scattered).bytes_to_host(0).allocations(0).kernels(passes);
+    scatter.spend(|| run.scatter(&on_gpu, &batches[0]))?;
+    let gather = budget("gather", gathered).bytes_to_host(0).allocations(0).kernels(2 * GPUS as u64);
+    gather.spend(|| run.gather())?;
+    let step = budget("step", refreshed + scattered + gathered).bytes_to_host(bytes(1));
+    step.spend(|| run.step(&on_gpu, &batches[0], LEARNING_RATE))?;
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    let batches = batches(&[5]);
+    let run = RefCell::new(start(2, &batches)?);
+    let on_gpu = Digits::load()?.train.to_device(run.borrow().replicas[0].model.stream())?;
+    // A step makes the calls of `refresh`, `scatter`, and `gather` too.
+    each_call_fails("step", || Ok(|| run.borrow_mut().step(&on_gpu, &batches[0], LEARNING_RATE).map(drop)))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use cudarc::driver::sys::{self, CU_MEMHOSTALLOC_WRITECOMBINED};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
-use lab::{Check, Expected, Guarded, Kernels, irregular};
+use lab::{Budget, Check, Expected, Guarded, Kernels, each_call_fails, irregular};
 
 use crate::multi_gpu::staging::{Feed, Results, scaled_sum};
 
@@ -26,6 +26,8 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["Results::new"]),
         Check::new("staging::host_and_gpu_share_the_memory", host_and_gpu_share_the_memory)
             .calls(&["scaled_sum"]),
+        Check::new("staging::each_batch_is_one_copy", each_batch_is_one_copy),
+        Check::new("staging::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -234,4 +236,67 @@ fn host_and_gpu_share_the_memory() -> anyhow::Result<()> {
             .exactly(shared.as_slice()?)?;
     }
     Ok(())
+}
+
+fn each_batch_is_one_copy() -> anyhow::Result<()> {
+    let Bench { copies, compute, kernels } = &Bench::new()?;
+    let bytes = (LEN * size_of::<f32>()) as u64;
+    let mut feed = Budget::of("Feed::new").allocations(4).spend(|| Feed::new(copies, LEN))?;
+    for index in 0..3 {
+        let own = batch(index);
+        Budget::of("Feed::next")
+            .copies(1)
+            .bytes_to_device(bytes)
+            .allocations(0)
+            .kernels(0)
+            .polls(0)
+            .streams(&[(copies, "the stream `copies`")])
+            .spend(|| feed.next(|staged| staged.copy_from_slice(&own)).map(drop))?;
+    }
+    let mut results = Budget::of("Results::new").allocations(1).spend(|| Results::new(compute, LEN))?;
+    let values = compute.clone_htod(&batch(0))?;
+    Budget::of("Results::fetch")
+        .copies(1)
+        .bytes_to_host(bytes)
+        .allocations(0)
+        .host_waits(0)
+        .streams(&[(compute, "the stream that `fetch` is given")])
+        .spend(|| results.fetch(compute, &values.as_view()))?;
+    results.values()?;
+    // SAFETY: all of it is written before it is read, and any bits are a valid number.
+    let mut shared = unsafe { compute.context().alloc_unified::<f32>(LEN, true) }?;
+    Budget::of("scaled_sum")
+        .copies(0)
+        .allocations(0)
+        .kernels(1)
+        .streams(&[(compute, "the stream that `scaled_sum` is given")])
+        .spend(|| scaled_sum(compute, kernels, &mut shared, &batch(0), 2.0))?;
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    const LEN: usize = 37;
+    let Bench { copies, compute, kernels } = &Bench::new()?;
+    each_call_fails("Feed::new", || Ok(|| Feed::new(copies, LEN).map(drop)))?;
+    each_call_fails("Feed::next", || {
+        let mut feed = Feed::new(copies, LEN)?;
+        Ok(move || {
+            // The third batch has to wait until the first is copied.
+            for value in [1.0, 2.0, 3.0] {
+                feed.next(|staged| staged.fill(value))?;
+            }
+            Ok(())
+        })
+    })?;
+    each_call_fails("Results::new", || Ok(|| Results::new(compute, LEN).map(drop)))?;
+    each_call_fails("Results::fetch", || {
+        let mut results = Results::new(compute, LEN)?;
+        let values = compute.alloc_zeros::<f32>(LEN)?;
+        Ok(move || results.fetch(compute, &values.as_view()))
+    })?;
+    each_call_fails("scaled_sum", || {
+        // SAFETY: all of it is written before it is read, and any bits are a valid number.
+        let mut shared = unsafe { compute.context().alloc_unified::<f32>(LEN, true) }?;
+        Ok(move || scaled_sum(compute, kernels, &mut shared, &[1.0; LEN], 2.0).map(drop))
+    })
 }

@@ -7,7 +7,10 @@ use std::ops::Range;
 use anyhow::Context;
 use cudarc::driver::CudaView;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, Linear, Mlp, Weights, irregular, returns_at_once};
+use lab::{
+    Budget, Check, Expected, Guarded, Linear, Mlp, Weights, each_call_fails, irregular, returns_at_once,
+    world_of_one,
+};
 
 use super::tensor::{
     Case, ODD, SAMPLES, Sizes, added, bias_gradient, columns_of, input_gradient, layer, linear, on_all_ranks,
@@ -38,6 +41,12 @@ pub(crate) fn checks() -> Vec<Check> {
         })
         .calls(&["column_backward", "row_backward", "mlp_backward"])
         .min_ranks(2),
+        Check::new("tensor_backward::each_pass_is_one_all_reduce", || {
+            rendezvous(&lab::streams(3)?, |comm| check_cost(&Case { comm: &comm, sizes: ODD }))?;
+            Ok(())
+        })
+        .min_ranks(3),
+        Check::new("tensor_backward::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -272,4 +281,61 @@ fn each_step_is_that_of_one_gpu() -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+fn check_cost(case: &Case<'_>) -> anyhow::Result<()> {
+    let (comm, stream) = (case.comm, case.comm.stream());
+    let Sizes { inputs, hidden, outputs } = case.sizes;
+    let units = case.part(hidden);
+    let first = with_columns(&layer(1, inputs, hidden), units.clone());
+    let second = with_rows(&layer(2, hidden, outputs), units.clone());
+    let mut mlp = Mlp::new(&stream, &first, &second, SAMPLES)?;
+    let zeros = |columns: usize| stream.alloc_zeros::<f32>(SAMPLES * columns);
+    let (input, own_hidden, slopes) = (zeros(inputs)?, zeros(units.len())?, zeros(outputs)?);
+    let (mut back, mut hidden_back) = (zeros(inputs)?, zeros(units.len())?);
+    let budget = |function: &str, kernels: u64| {
+        let budget = Budget::of(function).messages(0).kernels(kernels).bytes_to_device(0).bytes_to_host(0);
+        budget.host_waits(0).communicators(0).stream_of(comm)
+    };
+    let one = [("AllReduce", SAMPLES * inputs)];
+    budget("column_backward", 4).collectives(&one).spend(|| {
+        let mut back = back.as_view_mut();
+        column_backward(comm, &mut mlp.first, &input.as_view(), &own_hidden.as_view(), &mut back)
+    })?;
+    budget("row_backward", 4).collectives(&[]).spend(|| {
+        let mut back = hidden_back.as_view_mut();
+        row_backward(&mut mlp.second, &own_hidden.as_view(), &slopes.as_view(), &mut back)
+    })?;
+    budget("mlp_backward", 9).collectives(&one).spend(|| {
+        mlp_backward(comm, &mut mlp, &input.as_view(), &slopes.as_view(), &mut back.as_view_mut())
+    })?;
+    Ok(stream.synchronize()?)
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    let Sizes { inputs, hidden, outputs } = ODD;
+    each_call_fails("mlp_backward", || {
+        let comm = world_of_one()?;
+        let stream = comm.stream();
+        let mut mlp = Mlp::new(&stream, &layer(1, inputs, hidden), &layer(2, hidden, outputs), SAMPLES)?;
+        let zeros = |columns: usize| stream.alloc_zeros::<f32>(SAMPLES * columns);
+        let (input, slopes, mut back) = (zeros(inputs)?, zeros(outputs)?, zeros(inputs)?);
+        Ok(move || {
+            mlp_backward(&comm, &mut mlp, &input.as_view(), &slopes.as_view(), &mut back.as_view_mut())?;
+            Ok(comm.stream().synchronize()?)
+        })
+    })?;
+    each_call_fails("column_backward", || {
+        let comm = world_of_one()?;
+        let stream = comm.stream();
+        let mut shard = Linear::new(&stream, &layer(0, inputs, outputs))?;
+        let zeros = |columns: usize| stream.alloc_zeros::<f32>(SAMPLES * columns);
+        let (input, slopes, mut back) = (zeros(inputs)?, zeros(outputs)?, zeros(inputs)?);
+        Ok(move || {
+            let (input, slopes, mut back) = (input.as_view(), slopes.as_view(), back.as_view_mut());
+            column_backward(&comm, &mut shard, &input, &slopes, &mut back)?;
+            row_backward(&mut shard, &input, &slopes, &mut back)?;
+            Ok(comm.stream().synchronize()?)
+        })
+    })
 }

@@ -2,7 +2,10 @@
 
 use anyhow::ensure;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, Linear, Mlp, Weights, irregular, returns_at_once};
+use lab::{
+    Budget, Check, Expected, Guarded, Linear, Mlp, Weights, each_call_fails, irregular, returns_at_once,
+    world_of_one,
+};
 
 use super::tensor::{
     Case, ODD, SAMPLES, Sizes, biased, columns_of, layer, linear, on_all_ranks, product, relu, with_columns,
@@ -32,6 +35,12 @@ pub(crate) fn checks() -> Vec<Check> {
         })
         .calls(&["column_parallel", "row_parallel", "mlp"])
         .min_ranks(2),
+        Check::new("tensor_forward::each_pass_is_one_all_reduce", || {
+            rendezvous(&lab::streams(3)?, |comm| check_cost(&Case { comm: &comm, sizes: ODD }))?;
+            Ok(())
+        })
+        .min_ranks(3),
+        Check::new("tensor_forward::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -243,4 +252,58 @@ fn check_at_once(case: &Case<'_>) -> anyhow::Result<()> {
     let both =
         returns_at_once("mlp", &stream, || mlp(comm, &mut layers, &input.view(), &mut output.view_mut()));
     columns.and(rows).and(both)
+}
+
+fn check_cost(case: &Case<'_>) -> anyhow::Result<()> {
+    let (comm, stream) = (case.comm, case.comm.stream());
+    let Sizes { inputs, hidden, outputs } = case.sizes;
+    let units = case.part(hidden);
+    let first = with_columns(&layer(1, inputs, hidden), units.clone());
+    let second = with_rows(&layer(2, hidden, outputs), units);
+    let mut layers = Mlp::new(&stream, &first, &second, SAMPLES)?;
+    let input = stream.clone_htod(&irregular::small_integers(0, SAMPLES * inputs))?;
+    let mut output = stream.alloc_zeros::<f32>(SAMPLES * outputs)?;
+    let budget = |function: &str, kernels: u64| {
+        let budget = Budget::of(function).messages(0).kernels(kernels).bytes_to_device(0).bytes_to_host(0);
+        budget.host_waits(0).communicators(0).stream_of(comm)
+    };
+    let one = [("AllReduce", SAMPLES * outputs)];
+    budget("column_parallel", 3)
+        .collectives(&[])
+        .spend(|| column_parallel(&layers.first, &input.as_view(), &mut layers.hidden.as_view_mut()))?;
+    budget("row_parallel", 3)
+        .collectives(&one)
+        .spend(|| row_parallel(comm, &layers.second, &layers.hidden.as_view(), &mut output.as_view_mut()))?;
+    budget("mlp", 7)
+        .collectives(&one)
+        .spend(|| mlp(comm, &mut layers, &input.as_view(), &mut output.as_view_mut()))?;
+    Ok(stream.synchronize()?)
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    let Sizes { inputs, hidden, outputs } = ODD;
+    // Back through `mlp`, every call of the three functions fails once.
+    each_call_fails("mlp", || {
+        let comm = world_of_one()?;
+        let stream = comm.stream();
+        let mut layers = Mlp::new(&stream, &layer(1, inputs, hidden), &layer(2, hidden, outputs), SAMPLES)?;
+        let input = stream.alloc_zeros::<f32>(SAMPLES * inputs)?;
+        let mut output = stream.alloc_zeros::<f32>(SAMPLES * outputs)?;
+        Ok(move || {
+            mlp(&comm, &mut layers, &input.as_view(), &mut output.as_view_mut())?;
+            Ok(comm.stream().synchronize()?)
+        })
+    })?;
+    each_call_fails("row_parallel", || {
+        let comm = world_of_one()?;
+        let stream = comm.stream();
+        let shard = Linear::new(&stream, &layer(0, inputs, outputs))?;
+        let input = stream.alloc_zeros::<f32>(SAMPLES * inputs)?;
+        let mut output = stream.alloc_zeros::<f32>(SAMPLES * outputs)?;
+        Ok(move || {
+            column_parallel(&shard, &input.as_view(), &mut output.as_view_mut())?;
+            row_parallel(&comm, &shard, &input.as_view(), &mut output.as_view_mut())?;
+            Ok(comm.stream().synchronize()?)
+        })
+    })
 }

@@ -1,7 +1,11 @@
 //! The run of one GPU over whole batches, computed on the host as the reference for runs that cut the batches up.
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use cudarc::driver::CudaStream;
+use cudarc::nccl::{Comm, Id};
+use lab::Readable;
 use lab::compare::UNIT_ROUNDOFF;
 use lab::digits::{CLASSES, PIXELS, Samples};
 use lab::perceptron::HostPerceptron;
@@ -10,6 +14,20 @@ pub(super) const HIDDEN: usize = 12;
 pub(super) const LEARNING_RATE: f32 = 0.07;
 /// The seed of the initial parameters.
 pub(super) const SEED: u64 = 500;
+
+/// Returns a new communicator of one rank on this stream, so that the model on the stream is made once, and not for each
+/// call that fails.
+pub(super) fn alone_on(stream: &Arc<CudaStream>) -> anyhow::Result<Comm> {
+    stream.context().bind_to_thread()?;
+    Comm::from_rank(stream.clone(), 0, 1, Id::new().readable()?).readable()
+}
+
+/// Runs `call`, and waits for its collectives even if it fails, so that dropping the communicator aborts none.
+pub(super) fn to_its_end<T>(comm: &Comm, call: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<()> {
+    let called = call();
+    comm.stream().synchronize()?;
+    called.map(drop)
+}
 
 /// A correct step.
 pub(super) struct Step {

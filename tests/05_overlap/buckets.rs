@@ -7,7 +7,7 @@ use anyhow::ensure;
 use collectives::all_reduce::average_in_place;
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 use cudarc::nccl::Comm;
-use lab::{Check, NcclLog, Trainable};
+use lab::{Budget, Check, NcclLog, Trainable, each_call_fails, world_of_one};
 
 use super::training::{self, Known, LENGTHS, layout, plain};
 use super::two_streams::{Mark, Rank, check_formula, mean, on_two_ranks};
@@ -52,6 +52,9 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("buckets::a_sweep_takes_what_was_predicted", a_sweep_takes_what_was_predicted)
             .calls(&["step"])
             .min_ranks(2),
+        Check::new("buckets::the_buckets_are_averaged_in_place", the_buckets_are_averaged_in_place)
+            .min_ranks(2),
+        Check::new("buckets::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -187,5 +190,83 @@ fn a_sweep_takes_what_was_predicted() -> anyhow::Result<()> {
             check_formula(rank, &format!("a backward pass with {buckets} buckets"), total, formula)?;
         }
         Ok(())
+    })
+}
+
+/// A model whose backward pass writes nothing, so that it costs nothing.
+struct Idle {
+    compute: Arc<CudaStream>,
+    layout: Vec<Range<usize>>,
+    gradients: CudaSlice<f32>,
+}
+
+impl Idle {
+    fn new(compute: &Arc<CudaStream>) -> anyhow::Result<Self> {
+        let gradients = compute.alloc_zeros(LENGTHS.iter().sum())?;
+        Ok(Self { compute: compute.clone(), layout: layout(&LENGTHS), gradients })
+    }
+}
+
+impl Trainable for Idle {
+    fn stream(&self) -> &Arc<CudaStream> {
+        &self.compute
+    }
+
+    fn layout(&self) -> &[Range<usize>] {
+        &self.layout
+    }
+
+    fn gradients_mut(&mut self) -> CudaViewMut<'_, f32> {
+        self.gradients.as_view_mut()
+    }
+
+    fn backward(
+        &mut self,
+        mut ready: impl FnMut(usize, &mut CudaViewMut<f32>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        // Nothing is ready for the first parameter, which these samples do not use.
+        (1..self.layout.len()).rev().try_for_each(|at| ready(at, &mut self.gradients.as_view_mut()))
+    }
+
+    fn descend(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
+}
+
+fn the_buckets_are_averaged_in_place() -> anyhow::Result<()> {
+    on_two_ranks(|rank| {
+        let (compute, communication) = (&rank.compute, rank.comm.stream());
+        let mut model = Idle::new(compute)?;
+        rank.synchronize()?;
+        let sizes = BUCKETS.map(|bucket| ("AllReduce", LENGTHS[bucket].iter().sum()));
+        let streams = [(compute, "the compute stream"), (&communication, "the communicator's stream")];
+        Budget::of("step")
+            .collectives(&sizes)
+            .messages(0)
+            .kernels(BUCKETS.len() as u64)
+            .copies(0)
+            .allocations(0)
+            .new_streams(0)
+            .host_waits(0)
+            .polls(0)
+            .streams(&streams)
+            .spend(|| step(&rank.comm, &mut model, &BUCKETS))
+    })
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    // SAFETY: the events of `step` order all work on the two streams.
+    unsafe { stream.context().disable_event_tracking() };
+    each_call_fails("step", || {
+        let comm = world_of_one()?;
+        let mut model = Idle::new(&stream)?;
+        stream.synchronize()?;
+        Ok(move || {
+            let stepped = step(&comm, &mut model, &BUCKETS);
+            // A communicator that is dropped would abort the averages that are in flight.
+            comm.context().synchronize()?;
+            stepped
+        })
     })
 }

@@ -6,9 +6,9 @@ use anyhow::ensure;
 use cudarc::driver::{CudaContext, CudaViewMut, PinnedHostSlice};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::timeline::{Kind, Timeline};
-use lab::{Check, Expected, Guarded, Kernels, Readable, irregular};
+use lab::{Budget, Check, Expected, Guarded, Kernels, Readable, each_call_fails, irregular};
 
-use crate::exercise::bench::{MILLISECOND, ensure_beside, on_each_rank, on_two_ranks, span};
+use crate::exercise::bench::{MILLISECOND, ensure_beside, on_each_rank, on_ranks, on_two_ranks, span};
 use crate::overlap::copies::{Streams, Work, stream_through};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -34,6 +34,9 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("copies::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)
             .calls(&["stream_through"])
             .min_ranks(2),
+        Check::new("copies::each_batch_is_copied_once_each_way", each_batch_is_copied_once_each_way)
+            .min_ranks(3),
+        Check::new("copies::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -260,5 +263,65 @@ fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
             comm.rank()
         );
         bench.compare()
+    })
+}
+
+fn each_batch_is_copied_once_each_way() -> anyhow::Result<()> {
+    const BATCHES: u64 = 5;
+    on_ranks(3, |comm| {
+        let mut bench = Bench::new(comm, BATCHES as usize, Delays::default())?;
+        let bytes = BATCHES * (LEN * size_of::<f32>()) as u64;
+        let Streams { compute, comm: sums, copy } = &bench.streams;
+        Budget::of("stream_through")
+            .collectives(&[("AllReduce", LEN); BATCHES as usize])
+            .copies(2 * BATCHES)
+            .bytes_to_device(bytes)
+            .bytes_to_host(bytes)
+            .allocations(0)
+            .new_streams(0)
+            .host_waits(0)
+            .polls(0)
+            .streams(&[(compute, "the compute stream"), (sums, "the comm stream"), (copy, "the copy stream")])
+            .spend(|| bench.run())?;
+        bench.compare()
+    })
+}
+
+/// Work that fills the buffer, on the stream of each call.
+struct Idle<'a>(&'a Streams);
+
+impl Work for Idle<'_> {
+    fn compute(&mut self, _batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        Ok(self.0.compute.memset_zeros(buffer)?)
+    }
+
+    fn all_reduce(&mut self, _batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        Ok(self.0.comm.memset_zeros(buffer)?)
+    }
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    const BATCHES: usize = 3;
+    let compute = lab::streams(1)?.remove(0);
+    let context = compute.context();
+    // SAFETY: the exercise's events order all work on the three streams.
+    unsafe { context.disable_event_tracking() };
+    let streams =
+        &Streams { comm: context.new_stream()?, copy: context.new_stream()?, compute: compute.clone() };
+    let inputs: Vec<_> =
+        (0..BATCHES).map(|at| pinned(context, &input(0, at))).collect::<anyhow::Result<_>>()?;
+    each_call_fails("stream_through", || {
+        let outputs = (0..BATCHES).map(|at| pinned(context, &stale(at)));
+        let mut outputs = outputs.collect::<anyhow::Result<Vec<_>>>()?;
+        let mut buffers = [streams.copy.alloc_zeros::<f32>(LEN)?, streams.copy.alloc_zeros::<f32>(LEN)?];
+        streams.copy.synchronize()?;
+        let inputs = &inputs;
+        Ok(move || {
+            let [first, second] = &mut buffers;
+            let mut buffers = [first.as_view_mut(), second.as_view_mut()];
+            let ran = stream_through(streams, &mut Idle(streams), &mut buffers, inputs, &mut outputs);
+            context.synchronize()?;
+            ran
+        })
     })
 }

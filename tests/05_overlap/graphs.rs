@@ -9,9 +9,9 @@ use cudarc::driver::sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 use cudarc::driver::sys::CUstreamCaptureStatus;
 use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, CudaViewMut};
 use cudarc::nccl::{Comm, ReduceOp};
-use lab::{Check, Expected, Guarded, Kernels, Readable, irregular, without_panic};
+use lab::{Budget, Check, Expected, Guarded, Kernels, Readable, each_call_fails, irregular, without_panic};
 
-use crate::exercise::bench::{MILLISECOND, on_each_rank, on_two_ranks};
+use crate::exercise::bench::{MILLISECOND, on_each_rank, on_ranks, on_two_ranks};
 use crate::overlap::graphs::{capture, replay};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -29,6 +29,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("graphs::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)
             .calls(&["replay"])
             .min_ranks(2),
+        Check::new("graphs::each_round_is_two_copies", each_round_is_two_copies).min_ranks(3),
+        Check::new("graphs::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -250,5 +252,49 @@ fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
             comm.rank()
         );
         bench.compare(&replayed)
+    })
+}
+
+fn each_round_is_two_copies() -> anyhow::Result<()> {
+    const ROUNDS: u64 = 4;
+    on_ranks(3, |comm| {
+        let bench = Bench::new(comm)?;
+        let (inputs, mut outputs) = (bench.inputs(ROUNDS as usize)?, bench.outputs(ROUNDS as usize)?);
+        let mut buffer = Guarded::new(&bench.compute, &input(comm.rank(), AT_FIRST))?;
+        bench.compute.synchronize()?;
+        // The pipeline is captured once, so its two kernels and its collective are counted once.
+        let budget = Budget::of("replay").collectives(&[("AllReduce", LEN)]).kernels(2).copies(2 * ROUNDS);
+        let budget = budget.bytes_to_host(0).allocations(0).new_streams(0).host_waits(0).polls(0);
+        let graph = budget.spend(|| {
+            let mut buffer = buffer.view_mut();
+            replay(&bench.compute, &mut buffer, &inputs, &mut outputs, |buffer| bench.enqueue(buffer))
+        })?;
+        bench.compare(&Replayed { _graph: graph, buffer, outputs })
+    })
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    let memory = &lab::streams(1)?.remove(0);
+    let context = memory.context();
+    // SAFETY: buffers are ready before another stream uses them, and dropped after it.
+    unsafe { context.disable_event_tracking() };
+    // If the end of a capture fails, nothing else can use its stream, not even to free a buffer.
+    each_call_fails("capture", || {
+        let (stream, mut buffer) = (context.new_stream()?, memory.alloc_zeros::<f32>(LEN)?);
+        memory.synchronize()?;
+        Ok(move || capture(&stream, || Ok(stream.memset_zeros(&mut buffer)?)).map(drop))
+    })?;
+    each_call_fails("replay", || {
+        let (stream, mut buffer) = (context.new_stream()?, memory.alloc_zeros::<f32>(LEN)?);
+        let inputs = [memory.alloc_zeros(LEN)?, memory.alloc_zeros(LEN)?];
+        let mut outputs = [memory.alloc_zeros(LEN)?, memory.alloc_zeros(LEN)?];
+        memory.synchronize()?;
+        Ok(move || {
+            let iteration = |buffer: &mut CudaViewMut<f32>| Ok(stream.memset_zeros(buffer)?);
+            let replayed = replay(&stream, &mut buffer.as_view_mut(), &inputs, &mut outputs, iteration);
+            // It fails if the capture could not be ended. Then nothing has run.
+            let _ = stream.synchronize();
+            replayed.map(drop)
+        })
     })
 }

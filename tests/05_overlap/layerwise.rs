@@ -7,7 +7,7 @@ use cudarc::driver::{CudaSlice, CudaStream};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::kernels::Product;
 use lab::timeline::{Kind, Timeline};
-use lab::{Check, Expected, Guarded, Kernels, Readable, irregular};
+use lab::{Budget, Check, Expected, Guarded, Kernels, Readable, each_call_fails, irregular};
 
 use crate::exercise::bench::{
     MILLISECOND, ensure_beside, ensure_takes, mean, on_each_rank, on_two_ranks, span,
@@ -34,6 +34,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("layerwise::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)
             .calls(&["forward", "finish"])
             .min_ranks(2),
+        Check::new("layerwise::the_order_takes_only_events", the_order_takes_only_events),
+        Check::new("layerwise::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -343,5 +345,64 @@ fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
             comm.rank()
         );
         model.compare()
+    })
+}
+
+/// A layer that fills a buffer in each call, on the stream of that call.
+struct Idle {
+    compute: Arc<CudaStream>,
+    comm: Arc<CudaStream>,
+    halves: [CudaSlice<f32>; 2],
+}
+
+impl Idle {
+    fn new() -> anyhow::Result<Self> {
+        let compute = lab::streams(1)?.remove(0);
+        // SAFETY: the exercise's events order all work on the two streams.
+        unsafe { compute.context().disable_event_tracking() };
+        let comm = compute.context().new_stream()?;
+        let halves = [compute.alloc_zeros(LEN)?, compute.alloc_zeros(LEN)?];
+        compute.synchronize()?;
+        Ok(Self { compute, comm, halves })
+    }
+
+    /// Runs two layers.
+    fn run(&mut self) -> anyhow::Result<()> {
+        let (compute, comm) = (self.compute.clone(), self.comm.clone());
+        let pending = forward(&compute, &comm, self, [None, None])?;
+        let pending = forward(&compute, &comm, self, pending)?;
+        finish(&compute, self, pending)
+    }
+}
+
+impl Layer for Idle {
+    fn product(&mut self, _part: Part, half: usize) -> anyhow::Result<()> {
+        Ok(self.compute.memset_zeros(&mut self.halves[half])?)
+    }
+
+    fn all_reduce(&mut self, half: usize) -> anyhow::Result<()> {
+        Ok(self.comm.memset_zeros(&mut self.halves[half])?)
+    }
+
+    fn residual_and_norm(&mut self, half: usize) -> anyhow::Result<()> {
+        Ok(self.compute.memset_zeros(&mut self.halves[half])?)
+    }
+}
+
+fn the_order_takes_only_events() -> anyhow::Result<()> {
+    let mut layer = Idle::new()?;
+    let budget = Budget::of("forward").collectives(&[]).kernels(0).copies(0).allocations(0).new_streams(0);
+    budget.host_waits(0).polls(0).spend(|| layer.run())?;
+    Ok(layer.compute.context().synchronize()?)
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_fails("forward", || {
+        let mut layer = Idle::new()?;
+        Ok(move || {
+            let ran = layer.run();
+            layer.compute.context().synchronize()?;
+            ran
+        })
     })
 }

@@ -9,7 +9,7 @@ use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, DevicePtr};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::timeline::{Kind, Span, Timeline};
-use lab::{Check, Expected, Guarded, Kernels, Readable, irregular};
+use lab::{Budget, Check, Expected, Guarded, Kernels, Readable, each_call_fails, irregular};
 
 use crate::exercise::bench::{
     MILLISECOND, ensure_beside, ensure_takes, mean, on_each_rank, on_ranks, on_two_ranks,
@@ -38,6 +38,8 @@ pub(crate) fn checks() -> Vec<Check> {
             .min_ranks(2),
         Check::new("pipeline_parallel::the_bubble_is_what_is_idle", the_bubble_is_what_is_idle)
             .calls(&["bubble"]),
+        Check::new("pipeline_parallel::the_order_takes_only_events", the_order_takes_only_events),
+        Check::new("pipeline_parallel::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -314,4 +316,70 @@ fn the_bubble_is_what_is_idle() -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// A stage that fills the buffer in each call, on the stream of that call.
+struct Idle {
+    compute: Arc<CudaStream>,
+    comm: Arc<CudaStream>,
+}
+
+impl Idle {
+    fn new() -> anyhow::Result<Self> {
+        let compute = lab::streams(1)?.remove(0);
+        // SAFETY: the exercise's events order all work on the two streams.
+        unsafe { compute.context().disable_event_tracking() };
+        let comm = compute.context().new_stream()?;
+        Ok(Self { compute, comm })
+    }
+
+    fn run(&mut self, buffers: &mut [CudaSlice<f32>; 2], micro_batches: usize) -> anyhow::Result<()> {
+        let (compute, comm) = (self.compute.clone(), self.comm.clone());
+        let [first, second] = buffers;
+        let mut buffers = [first.as_view_mut(), second.as_view_mut()];
+        run_stage(&compute, &comm, self, &mut buffers, micro_batches)
+    }
+
+    fn buffers(&self) -> anyhow::Result<[CudaSlice<f32>; 2]> {
+        let buffers = [self.comm.alloc_zeros(LEN)?, self.comm.alloc_zeros(LEN)?];
+        self.comm.synchronize()?;
+        Ok(buffers)
+    }
+}
+
+impl Stage for Idle {
+    fn receive(&mut self, _micro_batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        Ok(self.comm.memset_zeros(buffer)?)
+    }
+
+    fn compute(&mut self, _micro_batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        Ok(self.compute.memset_zeros(buffer)?)
+    }
+
+    fn send(&mut self, _micro_batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        Ok(self.comm.memset_zeros(buffer)?)
+    }
+}
+
+fn the_order_takes_only_events() -> anyhow::Result<()> {
+    let mut stage = Idle::new()?;
+    let mut buffers = stage.buffers()?;
+    for micro_batches in [1, 2, 3, 7] {
+        let budget = Budget::of("run_stage").collectives(&[]).messages(0).kernels(0).copies(0);
+        let budget = budget.fills(3 * micro_batches as u64).allocations(0).new_streams(0).host_waits(0);
+        budget.polls(0).spend(|| stage.run(&mut buffers, micro_batches))?;
+    }
+    Ok(stage.compute.context().synchronize()?)
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_fails("run_stage", || {
+        let mut stage = Idle::new()?;
+        let mut buffers = stage.buffers()?;
+        Ok(move || {
+            let ran = stage.run(&mut buffers, 3);
+            stage.compute.context().synchronize()?;
+            ran
+        })
+    })
 }

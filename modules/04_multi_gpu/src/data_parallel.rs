@@ -51,7 +51,8 @@ pub fn step(
     // 1. this rank computes with its own shard alone;
     // 2. every sample of the batch has the same influence, also where the shards differ in length;
     // 3. one collective averages the gradient and the loss;
-    // 4. every replica steps with the same gradient, and returns the same loss.
+    // 4. every replica steps with the same gradient, and returns the same loss;
+    // 5. only the loss is copied to the host.
     todo!("Make the step of one GPU with the whole batch")
     // ANCHOR_END: step
 }

@@ -20,7 +20,7 @@ pub fn global_norm(comm: &Comm, kernels: &Kernels, part: &CudaView<f32>) -> anyh
     // Compute the norm of all parts together:
     // 1. every element of every part is in it once;
     // 2. every rank gets the same bits;
-    // 3. one element from each rank is enough communication.
+    // 3. the squares are summed on the GPU, and one element from each rank is enough communication.
     todo!("Compute the norm of all parts together")
     // ANCHOR_END: global_norm
 }
@@ -42,7 +42,8 @@ pub fn average_and_clip(
     // Average the gradient, and shorten it if it is too long:
     // 1. the norm is that of the average over the ranks;
     // 2. a longer average is scaled to `max_norm`, and a shorter one stays as it is;
-    // 3. the returned norm is the one before scaling.
+    // 3. the returned norm is the one before scaling;
+    // 4. one collective is enough, and the gradient stays on the GPU.
     todo!("Average the gradient, and shorten it if it is too long")
     // ANCHOR_END: average_and_clip
 }

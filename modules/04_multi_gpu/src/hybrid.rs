@@ -85,7 +85,8 @@ pub fn start_equal(groups: &Groups, model: &mut Perceptron) -> anyhow::Result<()
     // ANCHOR: start_equal
     // Copy row 0's parts of the model to all rows:
     // 1. each rank gets the part with its own hidden units;
-    // 2. it is correct for meshes that are not square.
+    // 2. it is correct for meshes that are not square;
+    // 3. one collective is enough.
     todo!("Copy row 0's parts of the model to all rows")
     // ANCHOR_END: start_equal
 }
@@ -106,7 +107,8 @@ pub fn step(
     // Make the step of one GPU with the whole batch:
     // 1. forward: the scores of a row are those of the whole model, and contain the classes' biases once;
     // 2. backward as in `data_parallel`, for this rank's part of the model;
-    // 3. the ranks that average are those with the same part of the model.
+    // 3. the ranks that average are those with the same part of the model;
+    // 4. two collectives: one for the scores, and one for the gradient and the loss.
     todo!("Make the step of one GPU with the whole batch")
     // ANCHOR_END: step
 }

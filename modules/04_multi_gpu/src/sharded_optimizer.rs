@@ -66,7 +66,8 @@ impl ShardedOptimizer {
         // 1. this rank steps its own part, with the average over all ranks of that part's gradient;
         // 2. afterwards, all ranks have all new parameters;
         // 3. what the optimizer remembers stays from step to step;
-        // 4. the host does not wait for the GPU.
+        // 4. two collectives: each rank gets its part of the average, and then all parts of the parameters;
+        // 5. the host does not wait for the GPU.
         todo!("Make the step of one optimizer, in parts")
         // ANCHOR_END: step
     }

@@ -68,7 +68,8 @@ impl Feed {
         // 1. the slots take turns;
         // 2. `fill` overwrites no batch that is still to be copied, and the copy overwrites none that the GPU still works on;
         // 3. the copy starts after `fill` is done;
-        // 4. the host does not wait for the copy that it has just enqueued, or for the one before.
+        // 4. the host does not wait for the copy that it has just enqueued, or for the one before;
+        // 5. a batch is one copy, and nothing is allocated.
         todo!("Bring the next batch to the GPU")
         // ANCHOR_END: next
     }
@@ -101,7 +102,7 @@ impl Results {
         // ANCHOR: fetch
         // Start the copy to `landing`:
         // 1. it comes after all work that is in the stream;
-        // 2. the host does not wait for it.
+        // 2. it is one copy, and the host does not wait for it.
         todo!("Start the copy to `landing`")
         // ANCHOR_END: fetch
     }

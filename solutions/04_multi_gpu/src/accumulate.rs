@@ -48,7 +48,7 @@ impl Accumulator {
         // Make one step of many micro-batches:
         // 1. it is the step of one GPU with the whole batch: every sample has the same influence, whatever piece it is in;
         // 2. nothing of an earlier step is in the sum;
-        // 3. one all-reduce in a step, however many micro-batches there are;
+        // 3. one all-reduce in a step, however many micro-batches there are, and the host waits for none of them;
         // 4. `self.descend` makes the step, and returns the loss.
         stream.memset_zeros(&mut self.total)?;
         for micro_batch in micro_batches {

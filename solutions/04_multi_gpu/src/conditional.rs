@@ -48,7 +48,8 @@ pub fn step(
     // Step with the averaged gradient, unless any rank's gradient overflowed:
     // 1. `overflowed` says what this rank has seen in its own gradient;
     // 2. all ranks step, or none does, and all of them make the same collectives;
-    // 3. a skipped step changes no parameter.
+    // 3. a skipped step changes no parameter;
+    // 4. a step averages the gradient once, and copies none of it to the host.
     if any_rank(comm, overflowed)? {
         return Ok(false);
     }

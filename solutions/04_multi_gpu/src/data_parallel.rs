@@ -52,7 +52,8 @@ pub fn step(
     // 1. this rank computes with its own shard alone;
     // 2. every sample of the batch has the same influence, also where the shards differ in length;
     // 3. one collective averages the gradient and the loss;
-    // 4. every replica steps with the same gradient, and returns the same loss.
+    // 4. every replica steps with the same gradient, and returns the same loss;
+    // 5. only the loss is copied to the host.
     let own = shard(batch.clone(), comm.rank(), comm.world_size());
     let weight = (own.len() * comm.world_size()) as f32 / batch.len() as f32;
     let own = samples.batch(own)?;

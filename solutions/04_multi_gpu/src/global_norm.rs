@@ -20,7 +20,7 @@ pub fn global_norm(comm: &Comm, kernels: &Kernels, part: &CudaView<f32>) -> anyh
     // Compute the norm of all parts together:
     // 1. every element of every part is in it once;
     // 2. every rank gets the same bits;
-    // 3. one element from each rank is enough communication.
+    // 3. the squares are summed on the GPU, and one element from each rank is enough communication.
     kernels.sum_of_squares(&stream, &mut number, part)?;
     comm.all_reduce_in_place(&mut number, &ReduceOp::Sum).readable()?;
     Ok(stream.clone_dtoh(&number)?[0].sqrt())
@@ -44,7 +44,8 @@ pub fn average_and_clip(
     // Average the gradient, and shorten it if it is too long:
     // 1. the norm is that of the average over the ranks;
     // 2. a longer average is scaled to `max_norm`, and a shorter one stays as it is;
-    // 3. the returned norm is the one before scaling.
+    // 3. the returned norm is the one before scaling;
+    // 4. one collective is enough, and the gradient stays on the GPU.
     average_in_place(comm, gradient)?;
     kernels.sum_of_squares(&stream, &mut number, gradient)?;
     let norm = stream.clone_dtoh(&number)?[0].sqrt();

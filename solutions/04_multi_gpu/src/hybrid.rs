@@ -92,7 +92,8 @@ pub fn start_equal(groups: &Groups, model: &mut Perceptron) -> anyhow::Result<()
     // ANCHOR: start_equal
     // Copy row 0's parts of the model to all rows:
     // 1. each rank gets the part with its own hidden units;
-    // 2. it is correct for meshes that are not square.
+    // 2. it is correct for meshes that are not square;
+    // 3. one collective is enough.
     broadcast(&groups.data, &mut model.parameters_mut(), 0)
     // ANCHOR_END: start_equal
 }
@@ -113,7 +114,8 @@ pub fn step(
     // Make the step of one GPU with the whole batch:
     // 1. forward: the scores of a row are those of the whole model, and contain the classes' biases once;
     // 2. backward as in `data_parallel`, for this rank's part of the model;
-    // 3. the ranks that average are those with the same part of the model.
+    // 3. the ranks that average are those with the same part of the model;
+    // 4. two collectives: one for the scores, and one for the gradient and the loss.
     model.forward_units(own)?;
     groups.tensor.all_reduce_in_place(&mut model.scores_mut(), &ReduceOp::Sum).readable()?;
     model.finish_scores()?;

@@ -130,7 +130,8 @@ impl Distances {
         // Compute the squared distance:
         // 1. nothing is allocated: the buffers are there already;
         // 2. a buffer may be longer than these vectors, and may hold values of earlier ones;
-        // 3. `a` and `b` are only read.
+        // 3. `a` and `b` are only read;
+        // 4. the GPU computes the sum, and only the sum is copied to the host.
         let Self { stream, kernels, difference, sum } = self;
         let mut difference = difference.slice_mut(..len);
         stream.memcpy_dtod(a, &mut difference)?;

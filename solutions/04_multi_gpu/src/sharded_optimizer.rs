@@ -71,7 +71,8 @@ impl ShardedOptimizer {
         // 1. this rank steps its own part, with the average over all ranks of that part's gradient;
         // 2. afterwards, all ranks have all new parameters;
         // 3. what the optimizer remembers stays from step to step;
-        // 4. the host does not wait for the GPU.
+        // 4. two collectives: each rank gets its part of the average, and then all parts of the parameters;
+        // 5. the host does not wait for the GPU.
         average_part(comm, gradient, &mut self.gradient.as_view_mut())?;
         let mut own = parameters.slice_mut(self.own.clone());
         self.momentum.step(&mut own, &self.gradient.as_view(), learning_rate)?;

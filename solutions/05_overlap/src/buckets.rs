@@ -21,7 +21,8 @@ pub fn step(comm: &Comm, model: &mut impl Trainable, buckets: &[Range<usize>]) -
     // 1. an all-reduce starts when all gradients of its bucket are ready, and is free to run in parallel with the backward pass;
     // 2. all ranks make the same all-reduces in the order of `buckets`;
     // 3. a parameter that a rank's samples do not use counts with a gradient of 0 there;
-    // 4. the optimizer steps after all averages, and the host waits for nothing.
+    // 4. a bucket is averaged where it is: nothing is allocated or copied;
+    // 5. the optimizer steps after all averages, and the host waits for nothing.
     let (compute, communication) = (model.stream().clone(), comm.stream());
     let layout = model.layout().to_vec();
     compute.memset_zeros(&mut model.gradients_mut())?;

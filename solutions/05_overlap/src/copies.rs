@@ -50,7 +50,7 @@ pub fn stream_through(
     // ANCHOR: stream_through
     // Enqueue the path of every batch through the three streams:
     // 1. each batch is copied in, computed, summed over all ranks, and copied out, in this order;
-    // 2. copies are on the copy stream, and from or to pinned memory;
+    // 2. copies are on the copy stream, and from or to pinned memory: one brings a batch in, and one takes its result out;
     // 3. the next batch is free to come in and to be computed while one is summed;
     // 4. a batch comes into a buffer only after the result before it there has been copied out;
     // 5. the host waits for nothing.

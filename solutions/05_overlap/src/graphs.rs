@@ -51,7 +51,7 @@ pub fn replay(
     // ANCHOR: replay
     // Replay one captured iteration for each input:
     // 1. `iteration` is called once, even if there is no input;
-    // 2. each input passes through the graph, and each result arrives in its own output;
+    // 2. each input passes through the graph, and each result arrives in its own output, with one copy each;
     // 3. the host waits for nothing.
     let graph = capture(stream, || iteration(buffer))?;
     for (input, output) in inputs.iter().zip(outputs) {

@@ -56,7 +56,8 @@ pub fn forward(
     // 2. a half's product comes after its residual and norm, which need its sums from the part or the layer before;
     // 3. where a half is not pending, its states are normed already;
     // 4. the all-reduce of one half is free to run in parallel with the product of the other half;
-    // 5. the last all-reduce of each half stays pending, and the host waits for nothing.
+    // 5. the last all-reduce of each half stays pending, and the host waits for nothing;
+    // 6. the two streams and events are enough: no other stream is made.
     for part in [Part::Attention, Part::Mlp] {
         for half in [0, 1] {
             if let Some(summed) = pending[half].take() {

@@ -49,7 +49,8 @@ pub fn run_stage(
     // 1. each micro-batch is received, computed, and sent, in this order;
     // 2. the next micro-batch is free to come in while one is computed;
     // 3. a micro-batch is received into a buffer only after the one before it there has been sent;
-    // 4. nothing is received beyond the last micro-batch, and the host waits for nothing.
+    // 4. nothing is received beyond the last micro-batch, and the host waits for nothing;
+    // 5. the two streams and events are enough: no other stream is made.
     let mut received = None;
     for next in 0..=micro_batches {
         let arrived = received.take();
