@@ -26,6 +26,7 @@ pub struct Budget {
 /// Something that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cost {
+    Collectives,
     Messages,
     Kernels,
     BytesToDevice,
@@ -66,6 +67,12 @@ impl Budget {
     pub fn collectives(mut self, collectives: &[(&'static str, usize)]) -> Self {
         self.collectives = Some(collectives.to_vec());
         self
+    }
+
+    /// Collectives of any kind and length, where right answers may differ in both.
+    #[must_use]
+    pub fn collectives_of_any_kind(self, at_most: u64) -> Self {
+        self.limit(Cost::Collectives, at_most)
     }
 
     /// Sends and receives.
@@ -236,7 +243,9 @@ impl Budget {
         let elsewhere: Vec<(&Call, u64)> =
             elsewhere.filter(|(_, stream)| streams.iter().all(|(allowed, _)| allowed != stream)).collect();
         let Some((_, stream)) = elsewhere.first() else { return Ok(()) };
-        let roles: Vec<&str> = streams.iter().map(|(_, role)| *role).collect();
+        let mut roles: Vec<&str> = streams.iter().map(|(_, role)| *role).collect();
+        // The streams of several communicators have one role.
+        roles.dedup();
         let calls: Vec<&Call> = elsewhere.iter().map(|(call, _)| *call).collect();
         ensure!(
             calls.is_empty(),
@@ -260,6 +269,7 @@ impl Cost {
             _ => 0,
         };
         match self {
+            Self::Collectives => is(collective(call).is_some()),
             Self::Messages => is(matches!(function, "ncclSend" | "ncclRecv")),
             Self::Kernels => is(function.starts_with("cuLaunch") && function.contains("Kernel")),
             Self::BytesToDevice => bytes("cuMemcpyHtoD"),
@@ -295,6 +305,7 @@ impl Cost {
     /// A sentence's verb and object.
     fn in_words(self, amount: u64) -> String {
         let (verb, one, more) = match self {
+            Self::Collectives => ("makes", "collective", "collectives"),
             Self::Messages => ("makes", "send or receive", "sends and receives"),
             Self::Kernels => ("launches", "kernel", "kernels"),
             Self::BytesToDevice => ("copies", "byte from the host to a GPU", "bytes from the host to a GPU"),
