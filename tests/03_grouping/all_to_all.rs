@@ -6,7 +6,10 @@ use anyhow::{Context, ensure};
 use cudarc::driver::CudaStream;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, irregular, returns_at_once, without_panic};
+use lab::{
+    Budget, Check, Expected, Guarded, each_call_fails, irregular, returns_at_once, without_panic,
+    world_of_one,
+};
 
 use crate::exercise::foreign::beside_another_gpu;
 use crate::exercise::open_group;
@@ -37,6 +40,14 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("all_to_all::no_call_waits_on_the_host", no_call_waits_on_the_host)
             .calls(&["scatter", "gather", "all_to_all"])
             .min_ranks(2),
+        Check::new("all_to_all::each_part_is_one_message", each_part_is_one_message)
+            .calls(&["scatter", "gather", "all_to_all"])
+            .min_ranks(3),
+        Check::new("all_to_all::a_failed_call_is_an_error", a_failed_call_is_an_error).calls(&[
+            "scatter",
+            "gather",
+            "all_to_all",
+        ]),
     ]
 }
 
@@ -262,5 +273,49 @@ fn no_call_waits_on_the_host() -> anyhow::Result<()> {
         });
         scattered.and(gathered).and(exchanged)
     })?;
+    Ok(())
+}
+
+fn each_part_is_one_message() -> anyhow::Result<()> {
+    const LEN: usize = 37;
+    const ROOT: usize = 1;
+    rendezvous(&lab::streams(3)?, |comm| {
+        let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
+        let outgoing = stream.clone_htod(&whole(rank, world_size, LEN))?;
+        let mut incoming = stream.alloc_zeros::<f32>(world_size * LEN)?;
+        let mut part = stream.alloc_zeros::<f32>(LEN)?;
+        // A rank may copy its own part instead of sending it to itself.
+        let budget = |function: &str, messages: usize| {
+            let budget = Budget::of(function).messages(messages as u64).collectives(&[]).kernels(0).copies(1);
+            budget.fills(0).allocations(0).host_waits(0).polls(0).communicators(0).stream_of(&comm)
+        };
+        let of_root = if rank == ROOT { world_size + 1 } else { 1 };
+        let to_all = outgoing.as_view();
+        budget("scatter", of_root).spend(|| scatter(&comm, Some(&to_all), &mut part.as_view_mut(), ROOT))?;
+        let mut from_all = incoming.as_view_mut();
+        budget("gather", of_root).spend(|| gather(&comm, &part.as_view(), Some(&mut from_all), ROOT))?;
+        budget("all_to_all", 2 * world_size).spend(|| all_to_all(&comm, &to_all, &mut from_all))?;
+        Ok(stream.synchronize()?)
+    })?;
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    for function in ["scatter", "gather", "all_to_all"] {
+        each_call_fails(function, || {
+            let comm = world_of_one()?;
+            let send = comm.stream().alloc_zeros::<f32>(37)?;
+            let mut recv = comm.stream().alloc_zeros::<f32>(37)?;
+            Ok(move || {
+                let (send, mut recv) = (send.as_view(), recv.as_view_mut());
+                match function {
+                    "scatter" => scatter(&comm, Some(&send), &mut recv, 0)?,
+                    "gather" => gather(&comm, &send, Some(&mut recv), 0)?,
+                    _ => all_to_all(&comm, &send, &mut recv)?,
+                }
+                Ok(comm.stream().synchronize()?)
+            })
+        })?;
+    }
     Ok(())
 }

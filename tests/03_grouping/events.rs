@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
-use cudarc::driver::{CudaSlice, CudaStream};
-use lab::{Check, Expected, Guarded, Kernels, irregular};
+use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
+use lab::{Budget, Check, Expected, Guarded, Kernels, each_call_fails, irregular};
 
 use crate::grouping::events::{hand_over, relay};
 
@@ -15,6 +15,9 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("events::every_round_arrives", every_round_arrives).calls(&["relay"]),
         Check::new("events::a_late_consumer_is_waited_for", a_late_consumer_is_waited_for).calls(&["relay"]),
         Check::new("events::no_host_waits", no_host_waits).calls(&["hand_over", "relay"]),
+        Check::new("events::only_events_are_used", only_events_are_used).calls(&["hand_over", "relay"]),
+        Check::new("events::a_failed_call_is_an_error", a_failed_call_is_an_error)
+            .calls(&["hand_over", "relay"]),
     ]
 }
 
@@ -92,6 +95,12 @@ impl Bench {
         )
     }
 
+    /// Waits for both streams, since nothing else orders the release of the buffers.
+    fn synchronize(&self) -> anyhow::Result<()> {
+        self.producer.synchronize()?;
+        Ok(self.consumer.synchronize()?)
+    }
+
     fn compare(&self) -> anyhow::Result<()> {
         // An error of the streams comes before the comparison, because it is more informative.
         let failed =
@@ -151,4 +160,55 @@ fn no_host_waits() -> anyhow::Result<()> {
         bench.compare()?;
     }
     Ok(())
+}
+
+/// The closures count their calls and make no calls of CUDA, so that those of the exercise are counted alone.
+fn only_events_are_used() -> anyhow::Result<()> {
+    const ROUNDS: usize = 5;
+    let Bench { producer, consumer, mut buffer, .. } = Bench::new(0)?;
+    // Both streams may get an event in each round, and each wait may have one of its own.
+    let budget = |function: &str, rounds: usize| {
+        let budget = Budget::of(function).events(4 * rounds as u64 + 2).copies(0).fills(0).kernels(0);
+        budget.allocations(0).new_streams(0).host_waits(0).polls(0)
+    };
+    budget("hand_over", 1)
+        .spend(|| hand_over(&producer, &consumer, &mut buffer.view_mut(), |_| Ok(()), |_| Ok(())))?;
+    let (mut produced, mut consumed) = (Vec::new(), Vec::new());
+    budget("relay", ROUNDS).spend(|| {
+        let produce = |round, _: &mut CudaViewMut<f32>| {
+            produced.push(round);
+            Ok(())
+        };
+        let consume = |round, _: &CudaViewMut<f32>| {
+            consumed.push(round);
+            Ok(())
+        };
+        relay(&producer, &consumer, ROUNDS, &mut buffer.view_mut(), produce, consume)
+    })?;
+    let expected: Vec<usize> = (0..ROUNDS).collect();
+    ensure!(
+        produced == expected && consumed == expected,
+        "`relay` of {ROUNDS} rounds called `produce` for rounds {produced:?}, and `consume` for rounds {consumed:?}; expected each \
+         for {expected:?}"
+    );
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_fails("hand_over", || {
+        let mut bench = Bench::new(1)?;
+        Ok(move || {
+            let result = bench.hand_over(0);
+            bench.synchronize()?;
+            result
+        })
+    })?;
+    each_call_fails("relay", || {
+        let mut bench = Bench::new(3)?;
+        Ok(move || {
+            let result = bench.relay(0, 0);
+            bench.synchronize()?;
+            result
+        })
+    })
 }

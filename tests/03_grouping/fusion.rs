@@ -7,7 +7,10 @@ use anyhow::{Context, ensure};
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, NcclLog, irregular, returns_at_once, without_panic};
+use lab::{
+    Budget, Check, Expected, Guarded, NcclLog, each_call_fails, irregular, returns_at_once, without_panic,
+    world_of_one,
+};
 
 use crate::exercise::foreign::beside_another_gpu;
 use crate::exercise::open_group;
@@ -41,6 +44,12 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("fusion::no_way_waits_on_the_host", no_way_waits_on_the_host)
             .calls(&["average_grouped", "average_fused"])
             .min_ranks(2),
+        Check::new("fusion::names_may_differ_by_case_alone", names_may_differ_by_case_alone)
+            .calls(&["in_order"]),
+        Check::new("fusion::packing_takes_one_buffer", packing_takes_one_buffer)
+            .calls(&["average_grouped", "average_fused"]),
+        Check::new("fusion::a_failed_call_is_an_error", a_failed_call_is_an_error)
+            .calls(&["average_grouped", "average_fused"]),
     ]
 }
 
@@ -286,5 +295,67 @@ fn no_way_waits_on_the_host() -> anyhow::Result<()> {
         let grouped = at_once("average_grouped", average_grouped);
         grouped.and(at_once("average_fused", average_fused))
     })?;
+    Ok(())
+}
+
+/// Every map has an order of its own, as the maps of two ranks have.
+fn names_may_differ_by_case_alone() -> anyhow::Result<()> {
+    const NAMES: [&str; 8] = ["w", "W", "wA", "Wa", "wa", "WA", "b", "B"];
+    let stream = lab::streams(1)?.remove(0);
+    let mut expected = NAMES;
+    expected.sort_unstable();
+    for _ in 0..4 {
+        // The tensor at place i of `NAMES` has i + 1 elements.
+        let tensors = NAMES.iter().enumerate();
+        let tensors = tensors.map(|(index, name)| Ok(((*name).to_owned(), stream.alloc_zeros(index + 1)?)));
+        let mut tensors = tensors.collect::<anyhow::Result<HashMap<String, CudaSlice<f32>>>>()?;
+        let found: Vec<&str> = in_order(&mut tensors).iter().map(|view| NAMES[view.len() - 1]).collect();
+        ensure!(
+            found == expected,
+            "in_order returned tensors whose names differ by case in the order {found:?}, expected {expected:?}: compare the \
+             names as they are. If two names compare as equal, their order is that of the map, which differs from rank to rank"
+        );
+    }
+    Ok(())
+}
+
+fn packing_takes_one_buffer() -> anyhow::Result<()> {
+    let elements: usize = LENGTHS.iter().sum();
+    let tensors = LENGTHS.len() as u64;
+    rendezvous(&lab::streams(1)?, |comm| {
+        let stream = comm.stream();
+        let slices = LENGTHS.iter().map(|&len| Ok(stream.alloc_zeros::<f32>(len)?));
+        let mut slices = slices.collect::<anyhow::Result<Vec<_>>>()?;
+        let mut views: Vec<_> = slices.iter_mut().map(CudaSlice::as_view_mut).collect();
+        let budget = |function: &str| {
+            let budget = Budget::of(function).messages(0).kernels(0).new_streams(0).host_waits(0).polls(0);
+            budget.communicators(0).stream_of(&comm)
+        };
+        let each: Vec<_> = LENGTHS.iter().map(|&len| ("AllReduce", len)).collect();
+        let grouped = budget("average_grouped").collectives(&each).copies(0).fills(0).allocations(0);
+        grouped.spend(|| average_grouped(&comm, &mut views))?;
+        // A second flat buffer may take the averages.
+        let fused = budget("average_fused").collectives(&[("AllReduce", elements)]).copies(2 * tensors + 1);
+        let fused = fused.fills(2).allocations(2).bytes_to_host(0);
+        fused.spend(|| average_fused(&comm, &mut views))?;
+        Ok(stream.synchronize()?)
+    })?;
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    for (function, average) in
+        [("average_grouped", average_grouped as Average), ("average_fused", average_fused)]
+    {
+        each_call_fails(function, || {
+            let comm = world_of_one()?;
+            let stream = comm.stream();
+            let (mut one, mut other) = (stream.alloc_zeros::<f32>(37)?, stream.alloc_zeros::<f32>(5)?);
+            Ok(move || {
+                average(&comm, &mut [one.as_view_mut(), other.as_view_mut()])?;
+                Ok(comm.stream().synchronize()?)
+            })
+        })?;
+    }
     Ok(())
 }

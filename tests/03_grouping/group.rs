@@ -3,7 +3,9 @@
 use anyhow::{Context, bail, ensure};
 use cudarc::nccl::Comm;
 use init::init_all::communicators;
-use lab::{Check, Expected, Guarded, NcclLog, irregular, returns_at_once, without_panic};
+use lab::{
+    Budget, Check, Expected, Guarded, NcclLog, each_call_fails, irregular, returns_at_once, without_panic,
+};
 
 use crate::exercise::open_group;
 use crate::grouping::group::{average_all, in_group};
@@ -33,6 +35,10 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("group::lengths_that_differ_are_an_error", lengths_that_differ_are_an_error)
             .calls(&["average_all"])
             .min_ranks(2),
+        Check::new("group::an_average_is_one_all_reduce", an_average_is_one_all_reduce)
+            .calls(&["average_all"])
+            .min_ranks(3),
+        Check::new("group::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -233,4 +239,38 @@ fn refused(
         Expected::new(rank, "the buffer of a refused average", &values).exactly(&buffer.read()?)?;
     }
     Ok(())
+}
+
+fn an_average_is_one_all_reduce() -> anyhow::Result<()> {
+    const LEN: usize = 37;
+    for world_size in [1, 3] {
+        let comms = comms(world_size)?;
+        let mut buffers = buffers(&comms, LEN)?;
+        let streams: Vec<_> = comms.iter().map(Comm::stream).collect();
+        let streams: Vec<_> = streams.iter().map(|stream| (stream, "the communicators' streams")).collect();
+        let budget = Budget::of("average_all").collectives(&vec![("AllReduce", LEN); world_size]);
+        let budget = budget.messages(0).kernels(0).copies(0).fills(0).allocations(0).new_streams(0);
+        let budget = budget.host_waits(0).polls(0).communicators(0).streams(&streams);
+        budget.spend(|| average(&comms, &mut buffers))?;
+        compare("the buffer", &buffers)?;
+    }
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    let prepare = || {
+        let comms = comms(1)?;
+        let buffers = buffers(&comms, 37)?;
+        anyhow::Ok((comms, buffers))
+    };
+    each_call_fails("in_group", || {
+        let (comms, mut buffers) = prepare()?;
+        Ok(move || {
+            in_group(|| collectives::all_reduce::average_in_place(&comms[0], &mut buffers[0].view_mut()))
+        })
+    })?;
+    each_call_fails("average_all", || {
+        let (comms, mut buffers) = prepare()?;
+        Ok(move || average(&comms, &mut buffers))
+    })
 }

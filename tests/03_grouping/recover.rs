@@ -9,7 +9,10 @@ use cudarc::driver::CudaEvent;
 use cudarc::nccl::{Comm, Id};
 use init::rendezvous::rendezvous;
 use lab::roll_call::roll_call;
-use lab::{Check, Expected, Guarded, NcclLog, Readable, irregular, without_panic};
+use lab::{
+    Budget, Check, Expected, Guarded, NcclLog, Readable, each_call_fails, irregular, without_panic,
+    world_of_one,
+};
 
 use crate::grouping::recover::{Muster, rejoin, sum_of_survivors};
 
@@ -33,6 +36,9 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["sum_of_survivors"]),
         Check::new("recover::a_rank_that_is_given_up_can_t_rejoin", a_rank_that_is_given_up_can_t_rejoin)
             .calls(&["rejoin"]),
+        Check::new("recover::each_attempt_is_one_all_reduce", each_attempt_is_one_all_reduce)
+            .calls(&["rejoin", "sum_of_survivors"]),
+        Check::new("recover::a_failed_call_is_an_error", a_failed_call_is_an_error).calls(&["rejoin"]),
     ]
 }
 
@@ -361,4 +367,47 @@ fn a_rank_that_is_given_up_can_t_rejoin() -> anyhow::Result<()> {
         Ok(())
     })?;
     Ok(())
+}
+
+/// A rank alone musters itself again and again.
+fn alone(_rank: usize) -> anyhow::Result<Muster> {
+    Ok(Muster { survivors: vec![0], id: Id::new().readable()? })
+}
+
+fn each_attempt_is_one_all_reduce() -> anyhow::Result<()> {
+    const REFUSED: usize = 2;
+    let comm = world_of_one()?;
+    let stream = comm.stream();
+    let budget = |function: &str, new: usize| {
+        let budget = Budget::of(function).communicators(new as u64).messages(0).kernels(0).new_streams(0);
+        budget.polls(0).streams(&[(&stream, "the communicator's stream")])
+    };
+    let comm = budget("rejoin", 1)
+        .collectives(&[])
+        .host_waits(0)
+        .copies(0)
+        .allocations(0)
+        .spend(|| rejoin(comm, alone))?;
+    let values = stream.clone_htod(&irregular::integers(0, LEN))?;
+    let mut total = stream.alloc_zeros::<f32>(LEN)?;
+    let sums = Cell::new(0);
+    let arrives = |event: &CudaEvent| {
+        event.synchronize()?;
+        sums.set(sums.get() + 1);
+        Ok(sums.get() > REFUSED)
+    };
+    // Each attempt may copy the values, and then sum in place. The only waits are those of `arrives`.
+    let budget = budget("sum_of_survivors", REFUSED).collectives(&[("AllReduce", LEN); REFUSED + 1]);
+    let budget =
+        budget.host_waits(REFUSED as u64 + 1).copies(REFUSED as u64 + 1).bytes_to_host(0).allocations(1);
+    budget.spend(|| sum_of_survivors(comm, &values.as_view(), &mut total.as_view_mut(), arrives, alone))?;
+    Ok(stream.synchronize()?)
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_fails("rejoin", || {
+        let comm = world_of_one()?;
+        let id = Id::new().readable()?;
+        Ok(move || rejoin(comm, |_| Ok(Muster { survivors: vec![0], id })).map(drop))
+    })
 }

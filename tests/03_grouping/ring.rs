@@ -6,7 +6,10 @@ use anyhow::{Context, ensure};
 use cudarc::driver::CudaStream;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Check, Expected, Guarded, Kernels, irregular, returns_at_once, without_panic};
+use lab::{
+    Budget, Check, Expected, Guarded, Kernels, each_call_fails, irregular, returns_at_once, without_panic,
+    world_of_one,
+};
 
 use crate::exercise::foreign::beside_another_gpu;
 use crate::exercise::open_group;
@@ -33,6 +36,14 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("ring::the_sum_returns_at_once", the_sum_returns_at_once)
             .calls(&["sum_around"])
             .min_ranks(2),
+        Check::new("ring::a_shift_is_one_message_each_way", a_shift_is_one_message_each_way)
+            .calls(&["shift"])
+            .min_ranks(3),
+        Check::new("ring::the_sum_reuses_its_buffers", the_sum_reuses_its_buffers)
+            .calls(&["sum_around"])
+            .min_ranks(3),
+        Check::new("ring::a_failed_call_is_an_error", a_failed_call_is_an_error)
+            .calls(&["shift", "sum_around"]),
     ]
 }
 
@@ -218,4 +229,60 @@ fn check_sum(comm: &Comm, kernels: &Kernels, len: usize) -> anyhow::Result<()> {
         .if_instead(&inputs[rank], "these are the rank's own values: nothing was added")
         .exactly(&got)?;
     Expected::new(rank, "the rank's own values", &inputs[rank]).exactly(&own.read()?)
+}
+
+fn a_shift_is_one_message_each_way() -> anyhow::Result<()> {
+    rendezvous(&lab::streams(3)?, |comm| {
+        let (rank, stream) = (comm.rank(), comm.stream());
+        let outgoing = stream.clone_htod(&irregular::integers(rank, 37))?;
+        let mut incoming = stream.alloc_zeros::<f32>(37)?;
+        let budget = Budget::of("shift").messages(2).collectives(&[]).kernels(0).copies(0).fills(0);
+        let budget = budget.allocations(0).host_waits(0).polls(0).communicators(0).stream_of(&comm);
+        budget.spend(|| shift(&comm, &outgoing.as_view(), &mut incoming.as_view_mut()))?;
+        Ok(stream.synchronize()?)
+    })?;
+    Ok(())
+}
+
+fn the_sum_reuses_its_buffers() -> anyhow::Result<()> {
+    // The largest world, where a buffer for each round shows most.
+    let world_size = lab::world_sizes().into_iter().max().unwrap_or(3);
+    let ranks = world_size as u64;
+    rendezvous(&lab::streams(world_size)?, |comm| {
+        let (rank, stream) = (comm.rank(), comm.stream());
+        let kernels = Kernels::load(comm.context())?;
+        let own = stream.clone_htod(&irregular::integers(rank, 37))?;
+        let mut total = stream.alloc_zeros::<f32>(37)?;
+        // Two copies at the beginning, and one in each round, for those who don't swap. The rank's own values may be added like the
+        // others.
+        let budget = Budget::of("sum_around").messages(2 * (ranks - 1)).collectives(&[]).kernels(ranks);
+        let budget = budget.copies(2 + ranks).bytes_to_host(0).allocations(3).host_waits(0).polls(0);
+        let budget = budget.new_streams(0).communicators(0).modules(0).stream_of(&comm);
+        budget.spend(|| sum_around(&comm, &kernels, &own.as_view(), &mut total.as_view_mut()))?;
+        Ok(stream.synchronize()?)
+    })?;
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_fails("shift", || {
+        let comm = world_of_one()?;
+        let outgoing = comm.stream().alloc_zeros::<f32>(37)?;
+        let mut incoming = comm.stream().alloc_zeros::<f32>(37)?;
+        Ok(move || {
+            shift(&comm, &outgoing.as_view(), &mut incoming.as_view_mut())?;
+            Ok(comm.stream().synchronize()?)
+        })
+    })?;
+    // A ring of one rank makes no shift, so this covers what comes before the first.
+    each_call_fails("sum_around", || {
+        let comm = world_of_one()?;
+        let kernels = Kernels::load(comm.context())?;
+        let own = comm.stream().alloc_zeros::<f32>(37)?;
+        let mut total = comm.stream().alloc_zeros::<f32>(37)?;
+        Ok(move || {
+            sum_around(&comm, &kernels, &own.as_view(), &mut total.as_view_mut())?;
+            Ok(comm.stream().synchronize()?)
+        })
+    })
 }

@@ -12,7 +12,7 @@ use cudarc::nccl::Comm;
 use cudarc::nvrtc::Ptx;
 use init::rendezvous::rendezvous;
 use lab::kernels::TRAP;
-use lab::{Check, Expected, Kernels, without_panic};
+use lab::{Budget, Check, Expected, Kernels, each_call_fails, without_panic, world_of_one};
 
 use crate::grouping::straggler::{Register, barrier, complete_by, lateness};
 
@@ -36,6 +36,13 @@ pub(crate) fn checks() -> Vec<Check> {
         )
         .calls(&["barrier"])
         .min_ranks(2),
+        Check::new("straggler::lateness_takes_one_collective", lateness_takes_one_collective)
+            .calls(&["lateness", "barrier"]),
+        Check::new("straggler::a_failed_call_is_an_error", a_failed_call_is_an_error).calls(&[
+            "complete_by",
+            "lateness",
+            "barrier",
+        ]),
     ]
 }
 
@@ -256,4 +263,46 @@ fn a_late_gpu_is_told_by_how_much() -> anyhow::Result<()> {
         })?;
     }
     Ok(())
+}
+
+fn lateness_takes_one_collective() -> anyhow::Result<()> {
+    let largest = lab::world_sizes().into_iter().max().unwrap_or(1);
+    let register = Register::new(largest);
+    rendezvous(&lab::streams(largest)?, |comm| {
+        let bytes = (largest * size_of::<f32>()) as u64;
+        let budget = |function: &str, collectives: u64| {
+            let budget = Budget::of(function).any_collectives(collectives).messages(0);
+            let budget = budget.bytes_to_device(bytes).bytes_to_host(bytes).copies(3).allocations(3);
+            budget.host_waits(3).new_streams(0).communicators(0)
+        };
+        budget("lateness", 1).spend(|| lateness(&comm, 1.0))?;
+        let mut token = comm.stream().alloc_zeros::<f32>(1)?;
+        let start = Instant::now();
+        // The sum of the token, and what `lateness` takes. The events of its buffers count too.
+        let budget = budget("barrier", 2).events(12);
+        budget.spend(|| barrier(&comm, &mut token, &register, || start.elapsed(), 100 * DEADLINE))?;
+        Ok(comm.stream().synchronize()?)
+    })?;
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_fails("complete_by", || {
+        let stream = lab::streams(1)?.remove(0);
+        let event = stream.record_event(None)?;
+        Ok(move || complete_by(&event, ticking(), DEADLINE).map(drop))
+    })?;
+    each_call_fails("lateness", || {
+        let comm = world_of_one()?;
+        Ok(move || lateness(&comm, 1.0).map(drop))
+    })?;
+    each_call_fails("barrier", || {
+        let comm = world_of_one()?;
+        let mut token = comm.stream().alloc_zeros::<f32>(1)?;
+        Ok(move || {
+            let start = Instant::now();
+            let clock = || start.elapsed();
+            barrier(&comm, &mut token, &Register::new(1), clock, 100 * DEADLINE).map(drop)
+        })
+    })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, CudaViewMut};
 use lab::timeline::timed;
-use lab::{Check, Expected, Kernels, irregular};
+use lab::{Budget, Check, Expected, Kernels, each_call_fails, irregular};
 
 use crate::grouping::tracking::{in_one_slice, in_two_slices, write_after_reads};
 
@@ -25,6 +25,15 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("tracking::readers_read_at_once", readers_read_at_once).calls(&["write_after_reads"]),
         Check::new("tracking::writing_after_reading_returns_at_once", writing_after_reading_returns_at_once)
             .calls(&["write_after_reads"]),
+        Check::new("tracking::each_value_is_copied_once_each_way", each_value_is_copied_once_each_way)
+            .calls(&["in_two_slices", "in_one_slice"]),
+        Check::new("tracking::readers_and_writer_share_the_slice", readers_and_writer_share_the_slice)
+            .calls(&["write_after_reads"]),
+        Check::new("tracking::a_failed_call_is_an_error", a_failed_call_is_an_error).calls(&[
+            "in_two_slices",
+            "in_one_slice",
+            "write_after_reads",
+        ]),
     ]
 }
 
@@ -265,4 +274,73 @@ fn writing_after_reading_returns_at_once() -> anyhow::Result<()> {
         "the readers were busy for 10 ms, and write_after_reads returned only after that: the host must not wait for them"
     );
     compare(&bench, &read)
+}
+
+/// `work` makes no calls of CUDA, so that those of the exercise are counted alone.
+fn each_value_is_copied_once_each_way() -> anyhow::Result<()> {
+    let values = irregular::integers(0, LEN);
+    let bytes = size_of_val(&values[..]) as u64;
+    for (function, way, slices) in [("in_two_slices", TWO_SLICES, 2), ("in_one_slice", ONE_SLICE, 1)] {
+        let bench = Bench::new(2)?;
+        let (first, second) = (&bench.streams[0], &bench.streams[1]);
+        let budget = Budget::of(function).bytes_to_device(bytes).bytes_to_host(bytes).bytes_on_device(0);
+        let budget = budget.allocations(slices).copies(4).kernels(0).new_streams(0).host_waits(4);
+        let budget = budget.streams(&[(first, "the first stream"), (second, "the second stream")]);
+        budget.spend(|| way(first, second, &values, &mut |_, _| Ok(())))?;
+    }
+    Ok(())
+}
+
+/// `read` and `write` make no calls of CUDA, so that those of the exercise are counted alone.
+fn readers_and_writer_share_the_slice() -> anyhow::Result<()> {
+    let bench = Bench::new(4)?;
+    let (writer, readers) = (&bench.streams[3], &bench.streams[..3]);
+    let mut slice = writer.clone_htod(&irregular::integers(0, LEN))?;
+    let mut read = Vec::new();
+    let budget = Budget::of("write_after_reads").copies(0).fills(0).kernels(0).allocations(0).new_streams(0);
+    budget.events(8).host_waits(0).polls(0).spend(|| {
+        let note = |index, _: &_| {
+            read.push(index);
+            Ok(())
+        };
+        write_after_reads(&mut slice, readers, writer, note, |_| Ok(()))
+    })?;
+    read.sort_unstable();
+    ensure!(
+        read == [0, 1, 2],
+        "`write_after_reads` called `read` for the readers {read:?}; expected once for each of 3"
+    );
+    Ok(())
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    let values = irregular::integers(0, LEN);
+    for (function, way) in [("in_two_slices", TWO_SLICES), ("in_one_slice", ONE_SLICE)] {
+        // `work` makes no calls of CUDA: what it has enqueued on the second stream would race with the release of a slice whose
+        // owner fails before the last join.
+        each_call_fails(function, || {
+            let bench = Bench::new(2)?;
+            let values = &values;
+            Ok(move || way(&bench.streams[0], &bench.streams[1], values, &mut |_, _| Ok(())).map(drop))
+        })?;
+        for failing in 0..2 {
+            let bench = Bench::new(2)?;
+            let mut calls = 0;
+            let result = way(&bench.streams[0], &bench.streams[1], &values, &mut |_, _| {
+                calls += 1;
+                ensure!(calls != failing + 1, "half {failing} has no kernel");
+                Ok(())
+            });
+            let text = result.map_or_else(|error| format!("{error:?}"), |_| "Ok".to_owned());
+            ensure!(
+                text.contains("has no kernel"),
+                "`work` of half {failing} failed with \"half {failing} has no kernel\", and `{function}` returned this: {text}; \
+                 expected the error of `work`"
+            );
+        }
+    }
+    each_call_fails("write_after_reads", || {
+        let bench = Bench::new(4)?;
+        Ok(move || written_after_reads(&bench, [0; 3]).map(drop))
+    })
 }

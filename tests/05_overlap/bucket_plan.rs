@@ -72,12 +72,21 @@ fn the_plan_goes_backwards() -> anyhow::Result<()> {
     check_plan(&[10, 10, 10, 10, 10], 80, &[3..5, 1..3, 0..1])?;
     check_plan(&[10, 10, 10, 10, 10], 79, &[4..5, 3..4, 2..3, 1..2, 0..1])?;
     check_plan(&[5, 30, 1, 9, 20, 3], 1_000_000, &[0..6])?;
+    // As a cap, the largest number means that there is none.
+    check_plan(&[5, 30, 1, 9, 20, 3], usize::MAX, &[0..6])?;
+    // Equal lengths first and last, and one byte more than fits.
+    check_plan(&[7, 30, 7], 148, &[1..3, 0..1])?;
+    check_plan(&[7, 30, 7], 147, &[2..3, 1..2, 0..1])?;
+    check_plan(&[7, 30, 7], 151, &[1..3, 0..1])?;
     check_plan(&[5, 30, 1, 9, 20, 3], 120, &[4..6, 2..4, 1..2, 0..1])
 }
 
 fn a_large_parameter_has_a_bucket_of_its_own() -> anyhow::Result<()> {
     check_plan(&[3, 1000, 4, 5], 100, &[2..4, 1..2, 0..1])?;
     check_plan(&[1000, 2000], 100, &[1..2, 0..1])?;
+    // No parameter fits, not even the smallest.
+    check_plan(&[3, 1, 4], 3, &[2..3, 1..2, 0..1])?;
+    check_plan(&[3, 1, 4], 0, &[2..3, 1..2, 0..1])?;
     check_plan(&LENGTHS, 1500, &[3..6, 2..3, 0..2])
 }
 

@@ -6,10 +6,11 @@ use cudarc::driver::result::device::get_default_mem_pool;
 use cudarc::driver::sys::{CUmemPool_attribute, cuMemPoolGetAttribute, cuMemPoolSetAttribute};
 use cudarc::driver::{CudaContext, CudaSlice, CudaViewMut};
 use cudarc::nccl::ReduceOp;
-use lab::{Check, Expected, Readable, irregular};
+use lab::{Budget, Check, Expected, Readable, each_call_fails, irregular};
 
+use super::quiet::QuietStages;
 use super::two_streams::{
-    Interval, MILLISECOND, Mark, Rank, check_formula, mean, on_each_rank, on_two_ranks,
+    Interval, MILLISECOND, Mark, Rank, check_formula, mean, on_each_rank, on_two_ranks, one_rank,
 };
 use crate::overlap::depth::run;
 use crate::overlap::interleave::Stages;
@@ -31,6 +32,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("depth::memory_is_that_of_the_buffers", memory_is_that_of_the_buffers).calls(&["run"]),
         Check::new("depth::an_iteration_takes_the_longer_stream", an_iteration_takes_the_longer_stream)
             .calls(&["run"]),
+        Check::new("depth::only_events_are_used", only_events_are_used).calls(&["run"]),
+        Check::new("depth::a_failed_call_is_an_error", a_failed_call_is_an_error).calls(&["run"]),
     ]
 }
 
@@ -320,5 +323,35 @@ fn an_iteration_takes_the_longer_stream() -> anyhow::Result<()> {
             }
         }
         Ok(())
+    })
+}
+
+/// The stages make no calls of CUDA, so that those of the exercise are counted alone.
+fn only_events_are_used() -> anyhow::Result<()> {
+    const ITERATIONS: usize = 11;
+    on_two_ranks(|rank| {
+        for depth in [1, 2, 3] {
+            let mut stages = QuietStages::new(rank);
+            // The lines before the region allocate the buffers. Each of the three stages may have two
+            // events.
+            let budget = Budget::of("run").allocations(depth as u64).fills(depth as u64).copies(0);
+            let budget = budget.events(6 * ITERATIONS as u64 + 4 + 2 * depth as u64).collectives(&[]);
+            let budget = budget.messages(0).kernels(0).new_streams(0).host_waits(0).polls(0);
+            budget.spend(|| run(&rank.compute, &rank.comm.stream(), &mut stages, ITERATIONS, LEN, depth))?;
+            stages.compare("run", ITERATIONS)?;
+        }
+        Ok(())
+    })
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_fails("run", || {
+        let rank = one_rank()?;
+        Ok(move || {
+            let mut stages = QuietStages::at_work(&rank);
+            let result = run(&rank.compute, &rank.comm.stream(), &mut stages, 3, LEN, 2);
+            rank.synchronize()?;
+            result
+        })
     })
 }

@@ -2,10 +2,11 @@
 
 use anyhow::ensure;
 use cudarc::nccl::Comm;
-use lab::{Check, NcclLog};
+use lab::{Budget, Check, NcclLog, each_call_fails};
 
+use super::quiet::QuietModel;
 use super::training::{self, Known, LENGTHS, plain};
-use super::two_streams::on_two_ranks;
+use super::two_streams::{on_each_rank, on_two_ranks, one_rank};
 use crate::overlap::hooks::step;
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -41,6 +42,9 @@ pub(crate) fn checks() -> Vec<Check> {
         .calls(&["step"]),
         Check::new("hooks::each_gradient_has_an_all_reduce", each_gradient_has_an_all_reduce)
             .calls(&["step"]),
+        Check::new("hooks::gradients_are_averaged_in_place", gradients_are_averaged_in_place)
+            .calls(&["step"]),
+        Check::new("hooks::a_failed_call_is_an_error", a_failed_call_is_an_error).calls(&["step"]),
     ]
 }
 
@@ -63,4 +67,36 @@ fn each_gradient_has_an_all_reduce() -> anyhow::Result<()> {
         LENGTHS.len()
     );
     Ok(())
+}
+
+/// The model makes no calls of CUDA, so that those of the exercise are counted alone. It has no gradient for half of the parameters.
+fn gradients_are_averaged_in_place() -> anyhow::Result<()> {
+    let parameters = LENGTHS.len() as u64;
+    on_each_rank(1, |rank| {
+        let mut model = QuietModel::new(rank)?;
+        let each: Vec<_> = LENGTHS.iter().map(|&length| ("AllReduce", length)).collect();
+        let budget = Budget::of("step").collectives(&each).messages(0).kernels(0).copies(0).allocations(0);
+        // Each gradient may be cleared alone, and have two events on each stream.
+        let budget =
+            budget.fills(parameters).events(4 * parameters + 4).new_streams(0).host_waits(0).polls(0);
+        let streams =
+            [(&rank.compute, "the compute stream"), (&rank.comm.stream(), "the communicator's stream")];
+        budget.communicators(0).streams(&streams).spend(|| step(&rank.comm, &mut model))?;
+        let steps = model.steps;
+        ensure!(steps == 1, "rank {}: `step` called `descend` {steps} times, expected once", rank.number());
+        rank.synchronize()
+    })
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_fails("step", || {
+        let rank = one_rank()?;
+        Ok(move || {
+            let mut model = QuietModel::at_work(&rank)?;
+            let result = step(&rank.comm, &mut model);
+            // Nothing else orders the release of the gradients.
+            rank.synchronize()?;
+            result
+        })
+    })
 }

@@ -3,10 +3,14 @@
 mod pipeline;
 
 use anyhow::{Context, ensure};
+use cudarc::driver::{CudaSlice, CudaViewMut};
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::Check;
+use lab::{Budget, Check, each_call_fails};
 
+use super::quiet::QuietStages;
+use super::two_streams::{on_two_ranks, one_rank};
+use crate::overlap::interleave::interleave;
 use pipeline::{Delays, Interval, Pipeline};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -32,6 +36,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("interleave::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)
             .calls(&["interleave"])
             .min_ranks(2),
+        Check::new("interleave::only_events_are_used", only_events_are_used).calls(&["interleave"]),
+        Check::new("interleave::a_failed_call_is_an_error", a_failed_call_is_an_error).calls(&["interleave"]),
     ]
 }
 
@@ -161,5 +167,41 @@ fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
             delays.preprocess / MILLISECOND
         );
         pipeline.compare(&buffers)
+    })
+}
+
+/// The stages make no calls of CUDA, so that those of the exercise are counted alone.
+fn only_events_are_used() -> anyhow::Result<()> {
+    // More iterations than a pipeline has in flight.
+    const ITERATIONS: usize = 7;
+    on_two_ranks(|rank| {
+        let (compute, comm) = (&rank.compute, rank.comm.stream());
+        let mut buffers: Vec<CudaSlice<f32>> =
+            (0..ITERATIONS).map(|_| compute.alloc_zeros(LEN)).collect::<Result<_, _>>()?;
+        let mut views: Vec<CudaViewMut<f32>> = buffers.iter_mut().map(CudaSlice::as_view_mut).collect();
+        let mut stages = QuietStages::new(rank);
+        // Two events for each of the three stages, and some around all of them.
+        let budget = Budget::of("interleave").events(6 * ITERATIONS as u64 + 4).collectives(&[]).messages(0);
+        let budget =
+            budget.copies(0).fills(0).kernels(0).allocations(0).new_streams(0).host_waits(0).polls(0);
+        budget.spend(|| interleave(compute, &comm, &mut stages, &mut views))?;
+        stages.compare("interleave", ITERATIONS)
+    })
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    each_call_fails("interleave", || {
+        let rank = one_rank()?;
+        let mut buffers: Vec<CudaSlice<f32>> =
+            (0..3).map(|_| rank.compute.alloc_zeros(LEN)).collect::<Result<_, _>>()?;
+        rank.synchronize()?;
+        Ok(move || {
+            let mut views: Vec<CudaViewMut<f32>> = buffers.iter_mut().map(CudaSlice::as_view_mut).collect();
+            let mut stages = QuietStages::at_work(&rank);
+            let result = interleave(&rank.compute, &rank.comm.stream(), &mut stages, &mut views);
+            // Nothing else orders the release of the buffers.
+            rank.synchronize()?;
+            result
+        })
     })
 }

@@ -12,6 +12,7 @@ mod interleave;
 mod layerwise;
 mod pipeline_parallel;
 mod programs;
+mod quiet;
 mod training;
 mod two_streams;
 mod waiting;

@@ -8,7 +8,7 @@ use cudarc::driver::{CudaEvent, CudaStream};
 use cudarc::nccl::{Comm, ReduceOp};
 use init::rendezvous::rendezvous;
 use lab::timeline::timed;
-use lab::{Kernels, Readable};
+use lab::{Kernels, Readable, world_of_one};
 
 pub(super) const MILLISECOND: u64 = 1_000_000;
 
@@ -139,6 +139,11 @@ pub(super) fn on_two_ranks(check: impl Fn(&Rank) -> anyhow::Result<()> + Sync) -
 pub(super) fn alone(check: impl Fn(Rank) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     rendezvous(&lab::streams(1)?, |comm| check(Rank::new(comm)?))?;
     Ok(())
+}
+
+/// Creates the only rank of a world on this thread: for calls that are made to fail.
+pub(super) fn one_rank() -> anyhow::Result<Rank> {
+    Rank::new(world_of_one()?)
 }
 
 fn worlds(least: usize) -> Vec<usize> {

@@ -1,16 +1,18 @@
 //! Checks of `overlap/waiting`.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use cudarc::driver::{CudaSlice, CudaViewMut, LaunchConfig};
+use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, LaunchConfig};
+use cudarc::nccl::Comm;
 use cudarc::nvrtc::Ptx;
 use lab::compare::UNIT_ROUNDOFF;
 use lab::kernels::TRAP;
-use lab::{Check, Expected, Guarded, irregular, without_panic};
+use lab::{Budget, Check, Expected, Guarded, each_call_fails, irregular, without_panic};
 
-use super::two_streams::{MILLISECOND, Rank, alone, on_each_rank, on_two_ranks};
+use super::two_streams::{MILLISECOND, Rank, alone, on_each_rank, on_two_ranks, one_rank};
 use crate::overlap::waiting::{Pending, all_at_the_end, at_once, before_use, polling};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -41,6 +43,21 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("waiting::polling_works_until_it_is_complete", polling_works_until_it_is_complete)
             .calls(&["polling"]),
         Check::new("waiting::polling_ends_with_an_error", polling_ends_with_an_error).calls(&["polling"]),
+        Check::new("waiting::an_average_is_one_all_reduce", an_average_is_one_all_reduce).calls(&[
+            "Pending::average",
+            "Pending::wait",
+            "Pending::is_complete",
+        ]),
+        Check::new("waiting::each_way_averages_each_buffer_once", each_way_averages_each_buffer_once)
+            .calls(&["before_use", "all_at_the_end", "polling"]),
+        Check::new("waiting::a_failed_call_is_an_error", a_failed_call_is_an_error).calls(&[
+            "Pending::average",
+            "Pending::wait",
+            "Pending::is_complete",
+            "before_use",
+            "all_at_the_end",
+            "polling",
+        ]),
     ]
 }
 
@@ -342,5 +359,119 @@ fn polling_ends_with_an_error() -> anyhow::Result<()> {
              returns"
         );
         Ok(())
+    })
+}
+
+/// A budget that allows events and nothing else, with the collectives of these lengths.
+fn all_reduces(function: &str, lengths: &[usize], comm: &Comm) -> Budget {
+    let collectives: Vec<_> = lengths.iter().map(|&len| ("AllReduce", len)).collect();
+    let budget = Budget::of(function).collectives(&collectives).messages(0).kernels(0).copies(0).fills(0);
+    budget.allocations(0).new_streams(0).host_waits(0).communicators(0).stream_of(comm)
+}
+
+fn an_average_is_one_all_reduce() -> anyhow::Result<()> {
+    on_two_ranks(|rank| {
+        let (comm, compute) = (&rank.comm, &rank.compute);
+        let mut buffer = compute.alloc_zeros::<f32>(LEN)?;
+        rank.synchronize()?;
+        // Two events before the average, and two behind it.
+        let budget = all_reduces("Pending::average", &[LEN], comm).events(4).polls(0);
+        let pending = budget.spend(|| Pending::average(comm, compute, buffer.as_view_mut()))?;
+        all_reduces("Pending::is_complete", &[], comm).events(0).polls(2).spend(|| pending.is_complete())?;
+        let budget = all_reduces("Pending::wait", &[], comm).events(2).polls(0);
+        budget.spend(|| pending.wait(compute).map(drop))?;
+        rank.synchronize()
+    })
+}
+
+/// `independent` and `dependent` make no calls of CUDA, so that those of the exercise are counted alone.
+fn each_way_averages_each_buffer_once() -> anyhow::Result<()> {
+    /// Equal lengths first and last, and a single element.
+    const LENGTHS: [usize; 4] = [37, 1, 1031, 37];
+    on_each_rank(1, |rank| {
+        let (comm, compute) = (&rank.comm, &rank.compute);
+        let mut buffers: Vec<CudaSlice<f32>> =
+            LENGTHS.iter().map(|&len| compute.alloc_zeros(len)).collect::<Result<_, _>>()?;
+        rank.synchronize()?;
+        for (way, function) in [(Way::BeforeUse, BEFORE_USE), (Way::Polling, POLLING)] {
+            let budget = all_reduces(&way.to_string(), &LENGTHS[..1], comm).events(5);
+            budget.spend(|| {
+                function(comm, compute, buffers[0].as_view_mut(), &mut || Ok(()), &mut |_| Ok(()))
+            })?;
+            rank.synchronize()?;
+        }
+        let mut used = Vec::new();
+        let budget = all_reduces("all_at_the_end", &LENGTHS, comm).events(5 * LENGTHS.len() as u64).polls(0);
+        budget.spend(|| {
+            let views = buffers.iter_mut().map(CudaSlice::as_view_mut).collect();
+            all_at_the_end(
+                comm,
+                compute,
+                views,
+                || Ok(()),
+                |index, average| {
+                    used.push((index, average.len()));
+                    Ok(())
+                },
+            )
+        })?;
+        rank.synchronize()?;
+        let expected: Vec<_> = LENGTHS.iter().copied().enumerate().collect();
+        ensure!(
+            used == expected,
+            "rank {}: `all_at_the_end` called `dependent` with these buffers and lengths: {used:?}; expected {expected:?}",
+            rank.number()
+        );
+        Ok(())
+    })
+}
+
+/// The ways with a single buffer.
+type Single = fn(
+    &Comm,
+    &Arc<CudaStream>,
+    CudaViewMut<f32>,
+    &mut dyn FnMut() -> anyhow::Result<()>,
+    &mut dyn FnMut(&CudaViewMut<f32>) -> anyhow::Result<()>,
+) -> anyhow::Result<()>;
+
+const BEFORE_USE: Single =
+    |comm, compute, buffer, independent, dependent| before_use(comm, compute, buffer, independent, dependent);
+const POLLING: Single =
+    |comm, compute, buffer, independent, dependent| polling(comm, compute, buffer, independent, dependent);
+
+/// Runs a function of the exercise with failing calls, on a rank and a new buffer.
+fn fails(function: &str, run: impl Fn(&Rank, CudaViewMut<f32>) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    each_call_fails(function, || {
+        let rank = one_rank()?;
+        let mut buffer = rank.compute.alloc_zeros::<f32>(LEN)?;
+        rank.synchronize()?;
+        let run = &run;
+        Ok(move || {
+            let result = run(&rank, buffer.as_view_mut());
+            // Nothing else orders the release of the buffer.
+            rank.synchronize()?;
+            result
+        })
+    })
+}
+
+fn a_failed_call_is_an_error() -> anyhow::Result<()> {
+    let work = |rank: &Rank| rank.kernels.spin(&rank.compute, 0);
+    fails("Pending::average", |rank, buffer| Pending::average(&rank.comm, &rank.compute, buffer).map(drop))?;
+    fails("Pending::wait", |rank, buffer| {
+        Pending::average(&rank.comm, &rank.compute, buffer)?.wait(&rank.compute).map(drop)
+    })?;
+    fails("Pending::is_complete", |rank, buffer| {
+        Pending::average(&rank.comm, &rank.compute, buffer)?.is_complete().map(drop)
+    })?;
+    for (function, way) in [("before_use", BEFORE_USE), ("polling", POLLING)] {
+        fails(function, |rank, buffer| {
+            way(&rank.comm, &rank.compute, buffer, &mut || work(rank), &mut |_| work(rank))
+        })?;
+    }
+    fails("all_at_the_end", |rank, mut buffer| {
+        let (one, other) = buffer.split_at_mut(LEN / 2);
+        all_at_the_end(&rank.comm, &rank.compute, vec![one, other], || work(rank), |_, _| work(rank))
     })
 }

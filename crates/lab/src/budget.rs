@@ -277,7 +277,9 @@ impl Budget {
         let elsewhere: Vec<(&Call, u64)> =
             elsewhere.filter(|(_, stream)| streams.iter().all(|(allowed, _)| allowed != stream)).collect();
         let Some((_, stream)) = elsewhere.first() else { return Ok(()) };
-        let roles: Vec<&str> = streams.iter().map(|(_, role)| *role).collect();
+        let mut roles: Vec<&str> = streams.iter().map(|(_, role)| *role).collect();
+        // The streams of several communicators have one role.
+        roles.dedup();
         let calls: Vec<&Call> = elsewhere.iter().map(|(call, _)| *call).collect();
         ensure!(
             calls.is_empty(),

@@ -52,8 +52,9 @@ pub fn scatter(
     // Send every rank its part of the root's buffer:
     // 1. each rank's `part` holds that rank's part of the root's `whole`, on the root too;
     // 2. `whole` is `Some` on the root and `None` on all other ranks: the lines above see to that;
-    // 3. no group is left open, even if one of the calls fails;
-    // 4. the host does not wait for the GPU.
+    // 3. each part is one message from the root to its rank; the root may copy its own part instead;
+    // 4. no group is left open, even if one of the calls fails;
+    // 5. the host does not wait for the GPU.
     todo!("Send every rank its part of the root's buffer")
     // ANCHOR_END: scatter
 }
@@ -75,7 +76,8 @@ pub fn gather(
     // Collect the parts of all ranks on the root:
     // 1. the root's `whole` holds the parts of all ranks in rank order, its own part too;
     // 2. as in `scatter`, `whole` is `Some` on the root alone;
-    // 3. no group is left open, and the host does not wait for the GPU.
+    // 3. each part is one message from its rank to the root; the root may copy its own part instead;
+    // 4. no group is left open, and the host does not wait for the GPU.
     todo!("Collect the parts of all ranks on the root")
     // ANCHOR_END: gather
 }
@@ -98,8 +100,9 @@ pub fn all_to_all(
     // Exchange a part with every rank:
     // 1. part `r` of `incoming` is what rank `r` has for this rank, for every `r`, this rank too;
     // 2. `outgoing` stays as it is;
-    // 3. no group is left open, even if one of the calls fails;
-    // 4. the host does not wait for the GPU.
+    // 3. each part is one message; a rank may copy its own part instead;
+    // 4. no group is left open, even if one of the calls fails;
+    // 5. the host does not wait for the GPU.
     todo!("Exchange a part with every rank")
     // ANCHOR_END: all_to_all
 }

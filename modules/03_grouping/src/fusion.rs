@@ -13,7 +13,7 @@ use lab::Readable;
 pub fn in_order(tensors: &mut HashMap<String, CudaSlice<f32>>) -> Vec<CudaViewMut<'_, f32>> {
     // ANCHOR: in_order
     // Put the tensors into an order that all ranks share:
-    // 1. the views come in the order of the tensors' names;
+    // 1. the views come in the order of the tensors' names, compared as strings: `W` comes before `b`;
     // 2. there is one view for each tensor, and `tensors` may be empty.
     todo!("Put the tensors into an order that all ranks share")
     // ANCHOR_END: in_order
@@ -51,7 +51,8 @@ pub fn average_fused(comm: &Comm, tensors: &mut [CudaViewMut<f32>]) -> anyhow::R
     // Average all tensors with one call:
     // 1. NCCL gets one all-reduce of as many elements as all tensors have together;
     // 2. each tensor ends up with its own average;
-    // 3. the host does not wait for the GPU.
+    // 3. the tensors share one flat buffer, or two: the all-reduce may read one and write the other;
+    // 4. the host does not wait for the GPU.
     todo!("Average all tensors with one call")
     // ANCHOR_END: average_fused
 }

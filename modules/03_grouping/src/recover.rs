@@ -52,7 +52,7 @@ pub fn sum_of_survivors(
     // ANCHOR: sum_of_survivors
     // Sum until a sum arrives:
     // 1. `total` is the sum over the ranks of the communicator that is returned;
-    // 2. a sum that does not arrive counts for nothing: the survivors rejoin and sum again;
+    // 2. a sum that does not arrive counts for nothing: the survivors rejoin and sum again, with one all-reduce per attempt;
     // 3. that may happen any number of times;
     // 4. if no rank is lost, the old communicator is returned, and `muster` is not called.
     todo!("Sum until a sum arrives")

@@ -56,7 +56,7 @@ pub fn complete_by(event: &CudaEvent, clock: impl Fn() -> Duration, until: Durat
 pub fn lateness(comm: &Comm, waited: f32) -> anyhow::Result<Vec<f32>> {
     // ANCHOR: lateness
     // Compute how late each rank was:
-    // 1. every rank gets the same list, with one number for each rank;
+    // 1. every rank gets the same list, with one number for each rank, from a single collective;
     // 2. the rank that came first has 0, and a rank that came x ms later has x;
     // 3. no clock of one GPU or host is compared with another's.
     todo!("Compute how late each rank was")

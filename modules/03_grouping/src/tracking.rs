@@ -23,7 +23,8 @@ pub fn in_two_slices(
     // 1. `first` works on the first half, and `second` on the second half, each once;
     // 2. neither half waits for the other, neither on the GPU nor on the host;
     // 3. tracking stays on;
-    // 4. the result has all values in their old order, with all work done.
+    // 4. every value is copied to the GPU once and back once;
+    // 5. the result has all values in their old order, with all work done.
     todo!("Work on both halves at the same time")
     // ANCHOR_END: in_two_slices
 }
@@ -43,7 +44,8 @@ pub fn in_one_slice(
     // 1. all values lie in one slice, and `work` gets a view of each half;
     // 2. tracking is off, so that neither half waits for the other;
     // 3. `second` starts only when the values are on the GPU;
-    // 4. the result is read only when both halves are done.
+    // 4. the result is read only when both halves are done;
+    // 5. every value is copied to the GPU once and back once.
     todo!("Work on two views of one slice at the same time")
     // ANCHOR_END: in_one_slice
 }
@@ -64,7 +66,8 @@ pub fn write_after_reads(
     // Let the writer wait for all readers:
     // 1. on the GPU, the write starts only when every read is done;
     // 2. no reader waits for another reader;
-    // 3. the host waits for no stream, and tracking stays on.
+    // 3. the readers and the writer get `slice` itself, not a copy;
+    // 4. the host waits for no stream, and tracking stays on.
     todo!("Let the writer wait for all readers")
     // ANCHOR_END: write_after_reads
 }

@@ -29,7 +29,7 @@ impl<'a> Pending<'a> {
         // ANCHOR: average
         // Start the average, and keep what a later wait needs:
         // 1. the average starts after all work that is in `compute` now;
-        // 2. it runs on the communicator's own stream;
+        // 2. it is one all-reduce of the whole buffer, on the communicator's own stream;
         // 3. `done` is complete when the average is done;
         // 4. neither the host nor `compute` waits.
         todo!("Start the average, and keep what a later wait needs")

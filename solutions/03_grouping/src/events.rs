@@ -21,7 +21,8 @@ pub fn hand_over(
     // ANCHOR: hand_over
     // Let the consumer wait for the producer:
     // 1. on the GPU, the work of `consume` starts only when the work of `produce` is done;
-    // 2. the host waits for neither stream.
+    // 2. both closures get `buffer` itself, not a copy;
+    // 3. the host waits for neither stream.
     produce(buffer)?;
     consumer.wait(&producer.record_event(None)?)?;
     consume(buffer)
@@ -44,7 +45,8 @@ pub fn relay(
     // Hand the buffer over in every round:
     // 1. `consume` of a round reads only what `produce` of the same round wrote;
     // 2. `produce` of a round overwrites nothing that is still being read;
-    // 3. the host waits for neither stream.
+    // 3. both closures get `buffer` itself, not a copy;
+    // 4. the host waits for neither stream.
     for round in 0..rounds {
         hand_over(
             producer,

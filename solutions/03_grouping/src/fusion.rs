@@ -13,7 +13,7 @@ use lab::Readable;
 pub fn in_order(tensors: &mut HashMap<String, CudaSlice<f32>>) -> Vec<CudaViewMut<'_, f32>> {
     // ANCHOR: in_order
     // Put the tensors into an order that all ranks share:
-    // 1. the views come in the order of the tensors' names;
+    // 1. the views come in the order of the tensors' names, compared as strings: `W` comes before `b`;
     // 2. there is one view for each tensor, and `tensors` may be empty.
     let mut named: Vec<_> = tensors.iter_mut().collect();
     named.sort_by_key(|(name, _)| *name);
@@ -56,7 +56,8 @@ pub fn average_fused(comm: &Comm, tensors: &mut [CudaViewMut<f32>]) -> anyhow::R
     // Average all tensors with one call:
     // 1. NCCL gets one all-reduce of as many elements as all tensors have together;
     // 2. each tensor ends up with its own average;
-    // 3. the host does not wait for the GPU.
+    // 3. the tensors share one flat buffer, or two: the all-reduce may read one and write the other;
+    // 4. the host does not wait for the GPU.
     let stream = comm.stream();
     let total = tensors.iter().map(|tensor| tensor.len()).sum();
     let mut flat = stream.alloc_zeros::<f32>(total)?;

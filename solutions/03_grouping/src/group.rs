@@ -45,7 +45,7 @@ pub fn average_all(comms: &[Comm], buffers: &mut [CudaViewMut<f32>]) -> anyhow::
     // 1. there are as many buffers as communicators, or the error has both numbers;
     // 2. all buffers have the same length, or the error has two lengths that differ;
     // 3. if the arguments are wrong, NCCL was not called at all;
-    // 4. every communicator averages its own buffer in place;
+    // 4. every communicator averages its own buffer in place, with a single all-reduce;
     // 5. the host does not wait for the GPUs.
     ensure!(
         comms.len() == buffers.len(),

@@ -17,7 +17,7 @@ use collectives::all_reduce::average_in_place;
 pub fn step(comm: &Comm, model: &mut impl Trainable) -> anyhow::Result<()> {
     // ANCHOR: step
     // Run the backward pass, average every gradient, and step:
-    // 1. each parameter's gradient has its own all-reduce on the communicator's stream;
+    // 1. each parameter's gradient has its own all-reduce on the communicator's stream, in place;
     // 2. an all-reduce starts when its gradient is ready, and is free to run in parallel with the rest of the backward pass;
     // 3. all ranks make the same all-reduces in the same order, from the last parameter to the first;
     // 4. a parameter that a rank's samples do not use counts with a gradient of 0 there;
