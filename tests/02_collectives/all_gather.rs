@@ -33,9 +33,9 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("all_gather::no_call_waits_on_the_host", no_call_waits_on_the_host)
             .calls(&["all_gather", "all_gather_in_place"])
             .min_ranks(2),
-        Check::new("all_gather::no_elements_are_no_error", no_elements_are_no_error).min_ranks(2),
         Check::new("all_gather::each_function_is_one_collective", each_function_is_one_collective)
             .min_ranks(2),
+        Check::new("all_gather::no_elements_are_no_error", no_elements_are_no_error).min_ranks(2),
         Check::new("all_gather::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }

@@ -30,9 +30,9 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("all_reduce::no_call_waits_on_the_host", no_call_waits_on_the_host)
             .calls(&["sum", "average_in_place"])
             .min_ranks(2),
-        Check::new("all_reduce::no_elements_are_no_error", no_elements_are_no_error).min_ranks(2),
         Check::new("all_reduce::each_function_is_one_collective", each_function_is_one_collective)
             .min_ranks(2),
+        Check::new("all_reduce::no_elements_are_no_error", no_elements_are_no_error).min_ranks(2),
         Check::new("all_reduce::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }

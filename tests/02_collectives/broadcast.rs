@@ -30,13 +30,13 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["broadcast", "replicas_equal"])
             .min_ranks(2),
         Check::new("broadcast::it_returns_at_once", it_returns_at_once).calls(&["broadcast"]).min_ranks(2),
-        Check::new("broadcast::no_elements_are_no_error", no_elements_are_no_error).min_ranks(2),
         Check::new("broadcast::it_is_one_broadcast_in_place", it_is_one_broadcast_in_place).min_ranks(2),
         Check::new(
             "broadcast::comparing_moves_each_buffer_a_few_times",
             comparing_moves_each_buffer_a_few_times,
         )
         .min_ranks(2),
+        Check::new("broadcast::no_elements_are_no_error", no_elements_are_no_error).min_ranks(2),
         Check::new("broadcast::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }

@@ -36,9 +36,9 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("dtypes::averaging_returns_at_once", averaging_returns_at_once)
             .calls(&["average_halves"])
             .min_ranks(2),
-        Check::new("dtypes::no_elements_are_no_error", no_elements_are_no_error).min_ranks(2),
         Check::new("dtypes::an_average_is_one_all_reduce", an_average_is_one_all_reduce).min_ranks(2),
         Check::new("dtypes::all_bytes_are_summed_at_once", all_bytes_are_summed_at_once).min_ranks(2),
+        Check::new("dtypes::no_elements_are_no_error", no_elements_are_no_error).min_ranks(2),
         Check::new("dtypes::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }

@@ -38,8 +38,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("reduce_scatter::no_call_waits_on_the_host", no_call_waits_on_the_host)
             .calls(&["average_part", "average_in_two_steps"])
             .min_ranks(2),
-        Check::new("reduce_scatter::no_elements_are_no_error", no_elements_are_no_error).min_ranks(2),
         Check::new("reduce_scatter::each_step_is_one_collective", each_step_is_one_collective).min_ranks(2),
+        Check::new("reduce_scatter::no_elements_are_no_error", no_elements_are_no_error).min_ranks(2),
         Check::new("reduce_scatter::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
