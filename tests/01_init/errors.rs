@@ -220,9 +220,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     each_call_fails("together", || {
         let comm = world_of_one()?;
         let stream = comm.stream();
-        Ok(move || {
-            let prepare = || Ok(stream.alloc_zeros::<f32>(37)?);
-            together(&comm, prepare, |mut buffer| Ok(stream.memset_zeros(&mut buffer)?))
-        })
+        let mut buffer = stream.alloc_zeros::<f32>(37)?;
+        Ok(move || together(&comm, || Ok(()), |()| Ok(stream.memset_zeros(&mut buffer)?)))
     })
 }

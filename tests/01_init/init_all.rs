@@ -120,7 +120,7 @@ fn every_rank_hears_where_the_others_sit() -> anyhow::Result<()> {
 fn nothing_but_the_group_is_made() -> anyhow::Result<()> {
     for world_size in lab::world_sizes().into_iter().filter(|&size| size <= 3) {
         let streams = streams(world_size)?;
-        let budget = Budget::of("communicators").communicators(world_size as u64).new_streams(0).contexts(0);
+        let budget = Budget::of("communicators").communicators(world_size as u64).new_streams(0);
         budget.allocations(0).copies(0).kernels(0).modules(0).spend(|| communicators(&streams))?;
     }
     Ok(())

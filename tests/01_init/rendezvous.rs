@@ -152,7 +152,7 @@ fn each_rank_makes_one_communicator() -> anyhow::Result<()> {
     for world_size in lab::world_sizes().into_iter().filter(|&size| size <= 3) {
         let streams = streams(world_size)?;
         let budget = Budget::of("rendezvous").of_all_threads().communicators(world_size as u64);
-        let budget = budget.new_streams(0).contexts(0).allocations(0).copies(0).kernels(0).modules(0);
+        let budget = budget.new_streams(0).allocations(0).copies(0).kernels(0).modules(0);
         budget.spend(|| rendezvous(&streams, |_| Ok(())))?;
     }
     Ok(())

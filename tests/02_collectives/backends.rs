@@ -230,7 +230,7 @@ fn each_value_goes_to_the_host_and_back_once() -> anyhow::Result<()> {
             let budget = Budget::of("staged_sum").collectives(&[]).messages(0).communicators(0).kernels(0);
             // The host's buffers may be pinned.
             let budget = budget.bytes_to_host(bytes).bytes_to_device(bytes).copies(2).allocations(2);
-            let budget = budget.host_waits(4).streams(&[(&stream, "`stream`")]);
+            let budget = budget.host_waits(8).streams(&[(&stream, "`stream`")]);
             budget.spend(|| staged_sum(group, comm.rank(), &stream, &mut buffer.as_view_mut()))?;
             Ok(stream.synchronize()?)
         })?;

@@ -252,8 +252,7 @@ fn comparing_moves_each_buffer_a_few_times() -> anyhow::Result<()> {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let stream = comm.stream();
             let buffer = stream.clone_htod(&values(0))?;
-            // There are many ways to compare: with a broadcast, with two all-reduces, or with an all-gather of everything. None of
-            // them needs a call for each element.
+            // A broadcast, two all-reduces, or an all-gather can compare, and none needs a call for each element.
             let few = 4 + 2 * world_size as u64;
             let budget = Budget::of("replicas_equal").any_collectives(few).messages(few).communicators(0);
             let budget = budget.copies(few).fills(few).allocations(few).host_waits(few).stream_of(&comm);

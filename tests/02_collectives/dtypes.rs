@@ -301,7 +301,7 @@ fn all_bytes_are_summed_at_once() -> anyhow::Result<()> {
         rendezvous(&lab::streams(world_size)?, |comm| {
             // The bytes may be summed as any wider type, or gathered and then summed on the host.
             let budget = Budget::of("mean_of_bytes").any_collectives(1).messages(0).communicators(0);
-            let budget = budget.copies(4).fills(2).allocations(4).host_waits(4).stream_of(&comm);
+            let budget = budget.copies(4).fills(2).allocations(4).host_waits(8).stream_of(&comm);
             budget.spend(|| mean_of_bytes(&comm, &[7; LEN]))
         })?;
     }

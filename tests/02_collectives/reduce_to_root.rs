@@ -277,7 +277,7 @@ fn a_range_takes_two_reduces() -> anyhow::Result<()> {
             let values = comm.stream().clone_htod(&irregular::integers(comm.rank(), LEN))?;
             // A rank may find the range of its own values on the host before the ranks combine theirs.
             let budget = Budget::of("range_on_root").any_collectives(2).messages(0).communicators(0);
-            let budget = budget.copies(6).allocations(6).host_waits(6).stream_of(&comm);
+            let budget = budget.copies(6).allocations(6).host_waits(8).stream_of(&comm);
             budget.spend(|| range_on_root(&comm, &values.as_view(), world_size - 1))?;
             Ok(comm.stream().synchronize()?)
         })?;

@@ -210,7 +210,7 @@ fn measuring_costs_little() -> anyhow::Result<()> {
     let budget = |function: &str| Budget::of(function).kernels(0).copies(0).allocations(0).streams(&streams);
     // All rounds are measured together, so neither an event nor a wait is needed for each of them.
     let rounds = budget("gpu_milliseconds").events(4).host_waits(8);
-    rounds.spend(|| gpu_milliseconds(&stream, 10, 20, || Ok(())))?;
+    rounds.spend(|| gpu_milliseconds(&stream, 2, 20, || Ok(())))?;
     let line = budget("finish_line").events(2).host_waits(0).polls(0);
     line.spend(|| finish_line(&stream, || Ok(())))?.synchronize()?;
     Ok(())
