@@ -7,7 +7,7 @@ use anyhow::{Context, anyhow, ensure};
 use approx::abs_diff_eq;
 use lab::digits::{Digits, PIXELS, Samples};
 use lab::perceptron::HostPerceptron;
-use lab::{Budget, Check, Expected, Kernels, each_call_fails, returns_at_once};
+use lab::{Budget, Check, Expected, Kernels, each_call_fails, returns_at_once_on_each};
 
 use super::whole_batch::{HIDDEN, LEARNING_RATE, SEED, Step, another_rate, batches, piece, steps, times};
 use crate::multi_gpu::single_process::SingleProcess;
@@ -247,11 +247,11 @@ fn bytes_through_gpu_0() -> anyhow::Result<()> {
 fn no_part_waits_on_the_host() -> anyhow::Result<()> {
     let batches = batches(&[23]);
     let mut run = start(2, &batches)?;
-    let stream = run.replicas[0].model.stream().clone();
-    let on_gpu = Digits::load()?.train.to_device(&stream)?;
-    returns_at_once("refresh", &stream, || run.refresh())?;
-    returns_at_once("scatter", &stream, || run.scatter(&on_gpu, &batches[0]))?;
-    returns_at_once("gather", &stream, || run.gather())
+    let streams: Vec<_> = run.replicas.iter().map(|replica| replica.model.stream().clone()).collect();
+    let on_gpu = Digits::load()?.train.to_device(&streams[0])?;
+    returns_at_once_on_each("refresh", &streams, || run.refresh())?;
+    returns_at_once_on_each("scatter", &streams, || run.scatter(&on_gpu, &batches[0]))?;
+    returns_at_once_on_each("gather", &streams, || run.gather())
 }
 
 /// Counts what passes between GPUs even if it is not sent with `send`.
