@@ -177,7 +177,10 @@ fn an_error_without_its_cause_is_named() -> anyhow::Result<()> {
         let stream = stream()?;
         Ok(move || stream.synchronize().map_err(|_| anyhow!("it went wrong")))
     });
-    refusal(refused, &["`wait` returns an error without the cause", "it went wrong", "stream.synchronize()"])?;
+    refusal(
+        refused,
+        &["`wait` returns an error without the cause", "it went wrong", "stream.synchronize()"],
+    )?;
     // The error of the end names the start too, with a code of its own.
     let refused = each_call_fails("group", || {
         world_of_one()?;
