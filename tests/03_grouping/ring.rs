@@ -253,8 +253,8 @@ fn the_sum_reuses_its_buffers() -> anyhow::Result<()> {
         let kernels = Kernels::load(comm.context())?;
         let own = stream.clone_htod(&irregular::integers(rank, 37))?;
         let mut total = stream.alloc_zeros::<f32>(37)?;
-        // Two copies at the beginning, and one in each round, for those who don't swap. The rank's own values may be added like the
-        // others.
+        // Two copies at the beginning, and one in each round if the buffers are not swapped. A kernel may add the rank's own values
+        // too.
         let budget = Budget::of("sum_around").messages(2 * (ranks - 1)).collectives(&[]).kernels(ranks);
         let budget = budget.copies(2 + ranks).bytes_to_host(0).allocations(3).host_waits(0).polls(0);
         let budget = budget.new_streams(0).communicators(0).modules(0).stream_of(&comm);

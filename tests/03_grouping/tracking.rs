@@ -316,8 +316,8 @@ fn readers_and_writer_share_the_slice() -> anyhow::Result<()> {
 fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     let values = irregular::integers(0, LEN);
     for (function, way) in [("in_two_slices", TWO_SLICES), ("in_one_slice", ONE_SLICE)] {
-        // `work` makes no calls of CUDA: what it has enqueued on the second stream would race with the release of a slice whose
-        // owner fails before the last join.
+        // `work` makes no calls of CUDA. If the function fails before its last join, work on the second stream would race with the
+        // release of the slice.
         each_call_fails(function, || {
             let bench = Bench::new(2)?;
             let values = &values;

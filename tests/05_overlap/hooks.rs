@@ -69,7 +69,7 @@ fn each_gradient_has_an_all_reduce() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The model makes no calls of CUDA, so that those of the exercise are counted alone. It has no gradient for half of the parameters.
+/// The model makes no calls of CUDA, so that those of the exercise are counted alone. Half of its parameters are unused.
 fn gradients_are_averaged_in_place() -> anyhow::Result<()> {
     let parameters = LENGTHS.len() as u64;
     on_each_rank(1, |rank| {

@@ -115,11 +115,15 @@ fn judge(function: &str, failed: &Call, returned: Result<anyhow::Result<()>, Str
     }
 }
 
-/// Returns whether an error contains the code of the failure or the name of the function that failed.
+/// Returns whether an error contains the code of the failure or the name of the function that failed. Next to another
+/// code, the name proves nothing: after a send has failed, the end of the group reports that a receive has no `ncclSend`.
 fn has_cause(error: &anyhow::Error, failed: &Call) -> bool {
     let text = format!("{error:?}");
     let codes = ["CUDA_ERROR_OPERATING_SYSTEM", "ncclSystemError"];
-    codes.iter().any(|code| text.contains(code)) || text.contains(&failed.function)
+    let others =
+        ["CUDA_ERROR_", "ncclInvalid", "ncclInternalError", "ncclUnhandledCudaError", "ncclRemoteError"];
+    let has_other_code = others.iter().any(|code| text.contains(code));
+    codes.iter().any(|code| text.contains(code)) || (text.contains(&failed.function) && !has_other_code)
 }
 
 /// A call in words.

@@ -50,7 +50,7 @@ pub fn sum_around(
     // Sum over all ranks with `shift`:
     // 1. `total` is the sum of every rank's `own`, each counted once, whatever `total` held before;
     // 2. `own` stays as it is;
-    // 3. all values travel from neighbor to neighbor, by `shift` alone, which is called once less than there are ranks;
+    // 3. all values travel from neighbor to neighbor, by `shift` alone, with `world_size - 1` calls on each rank;
     // 4. no round of the loop allocates memory;
     // 5. the host does not wait for the GPU.
     todo!("Sum over all ranks with `shift`")
