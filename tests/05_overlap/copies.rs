@@ -183,6 +183,7 @@ impl Work for Batches<'_> {
 }
 
 fn every_batch_arrives() -> anyhow::Result<()> {
+    on_ranks(1, |comm| passes(comm, 3, Delays::default()))?;
     on_each_rank(|comm| {
         [0, 1, 2, 5].into_iter().try_for_each(|batches| passes(comm, batches, Delays::default()))
     })
@@ -320,7 +321,8 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
             let [first, second] = &mut buffers;
             let mut buffers = [first.as_view_mut(), second.as_view_mut()];
             let ran = stream_through(streams, &mut Idle(streams), &mut buffers, inputs, &mut outputs);
-            context.synchronize()?;
+            // Other checks look at what the streams answer.
+            let _ = context.synchronize();
             ran
         })
     })

@@ -10,7 +10,7 @@ use lab::timeline::{Kind, Timeline};
 use lab::{Budget, Check, Expected, Guarded, Kernels, Readable, each_call_fails, irregular};
 
 use crate::exercise::bench::{
-    MILLISECOND, ensure_beside, ensure_takes, mean, on_each_rank, on_two_ranks, span,
+    MILLISECOND, ensure_beside, ensure_takes, mean, on_each_rank, on_ranks, on_two_ranks, span,
 };
 use crate::overlap::layerwise::{Layer, Part, Pending, finish, forward};
 
@@ -261,6 +261,7 @@ fn passes(comm: &Comm, delays: Delays) -> anyhow::Result<()> {
 }
 
 fn the_states_are_those_of_one_gpu() -> anyhow::Result<()> {
+    on_ranks(1, |comm| passes(comm, Delays::default()))?;
     on_each_rank(|comm| passes(comm, Delays::default()))
 }
 
@@ -401,7 +402,8 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
         let mut layer = Idle::new()?;
         Ok(move || {
             let ran = layer.run();
-            layer.compute.context().synchronize()?;
+            // Other checks look at what the streams answer.
+            let _ = layer.compute.context().synchronize();
             ran
         })
     })

@@ -247,6 +247,8 @@ fn passes(comm: &Comm, micro_batches: usize, delays: Delays) -> anyhow::Result<(
 }
 
 fn every_micro_batch_goes_through() -> anyhow::Result<()> {
+    // The only stage is the first and the last.
+    on_ranks(1, |comm| passes(comm, 3, Delays::default()))?;
     // Only the last stage sees the results, so no stage continues with other micro-batches before all are done.
     [1, 2, 5, 0]
         .into_iter()
@@ -378,7 +380,8 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
         let mut buffers = stage.buffers()?;
         Ok(move || {
             let ran = stage.run(&mut buffers, 3);
-            stage.compute.context().synchronize()?;
+            // Other checks look at what the streams answer.
+            let _ = stage.compute.context().synchronize();
             ran
         })
     })

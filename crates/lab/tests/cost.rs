@@ -102,6 +102,10 @@ fn collectives_are_compared() -> anyhow::Result<()> {
     in_halves(Budget::of("sum").any_collectives(2))?;
     let refused = in_halves(Budget::of("sum").any_collectives(1));
     refusal(refused, &["`sum` makes 2 collectives; one is enough", "cost.rs:"])?;
+    let whole = Budget::of("sum").collectives(&[("AllReduce", 4096)]);
+    in_halves(whole.clone().or_collectives(&[("AllReduce", 2048), ("AllReduce", 2048)]))?;
+    let refused = in_halves(whole.or_collectives(&[("AllGather", 1)]));
+    refusal(refused, &["expected one AllReduce of 4,096 elements, or one AllGather of 1 element"])?;
     let none = Budget::of("sum").collectives(&[("AllReduce", 4096)]).spend(|| Ok(()));
     refusal(none, &["`sum` makes no collective; expected one AllReduce of 4,096 elements"])?;
     let made = Budget::of("open").communicators(0).spend(world_of_one);
