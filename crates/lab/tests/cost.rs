@@ -14,7 +14,6 @@ fn main() -> ExitCode {
         Check::new("budget::what_is_within_passes", what_is_within_passes),
         Check::new("budget::each_limit_is_named_with_its_lines", each_limit_is_named_with_its_lines),
         Check::new("budget::collectives_are_compared_by_kind_and_length", collectives_are_compared),
-        Check::new("budget::collectives_of_any_kind_are_counted", collectives_of_any_kind_are_counted),
         Check::new("budget::other_streams_are_named", other_streams_are_named),
         Check::new("budget::threads_are_counted_apart", threads_are_counted_apart),
         Check::new("faults::an_error_that_is_returned_passes", an_error_that_is_returned_passes),
@@ -200,23 +199,6 @@ fn an_error_without_its_cause_is_named() -> anyhow::Result<()> {
         })
     });
     refusal(refused, &["`group` returns an error without the cause if ncclGroupStart"])
-}
-
-fn collectives_of_any_kind_are_counted() -> anyhow::Result<()> {
-    let comm = world_of_one()?;
-    let mut buffer = comm.stream().alloc_zeros::<f32>(8)?;
-    let mut twice = |budget: Budget| {
-        budget.spend(|| {
-            comm.all_reduce_in_place(&mut buffer, &ReduceOp::Sum).readable()?;
-            comm.broadcast_in_place(&mut buffer.slice_mut(..4), 0).readable()?;
-            Ok(())
-        })
-    };
-    twice(Budget::of("sum").collectives_of_any_kind(2))?;
-    refusal(
-        twice(Budget::of("sum").collectives_of_any_kind(1)),
-        &["`sum` makes 2 collectives; one is enough"],
-    )
 }
 
 fn an_open_group_is_named() -> anyhow::Result<()> {
