@@ -20,6 +20,9 @@ use super::verdicts;
 /// The minimum number of mistakes for each exercise.
 const MISTAKES_EACH: usize = 3;
 
+/// The minimum number of alternatives for each exercise.
+const ALTERNATIVES_EACH: usize = 3;
+
 /// How many of Cargo's lines are shown where a program is missing.
 const LAST_LINES: usize = 12;
 
@@ -77,13 +80,13 @@ impl Built {
         Ok(problems)
     }
 
-    /// Returns the problems of the alternatives. Each must pass all checks of its exercise.
+    /// Returns the problems of the alternatives. Each must pass all checks of its exercise, and every exercise needs enough of them.
     pub(super) fn check_alternatives(
         &self,
         course: &Course,
         alternatives: &[&Alternative],
     ) -> anyhow::Result<Vec<String>> {
-        self.in_parallel(alternatives, |alternative| {
+        let mut problems = self.in_parallel(alternatives, |alternative| {
             let path = alternative.patch.path();
             let exercise = course.exercise(&alternative.patch.exercise)?;
             let Some(program) = self.programs.get(&answer_package(&alternative.patch)) else {
@@ -94,7 +97,17 @@ impl Built {
             };
             let outcomes = run(program, &[&exercise.filter()])?;
             Ok(verdicts::of_alternative(&path, &outcomes))
-        })
+        })?;
+        for exercise in &course.exercises {
+            let count = alternatives.iter().filter(|it| it.patch.exercise == exercise.id).count();
+            if count < ALTERNATIVES_EACH {
+                problems.push(format!(
+                    "{} has {count} alternatives; write at least {ALTERNATIVES_EACH} in tests/alternatives/{}/",
+                    exercise.id, exercise.id
+                ));
+            }
+        }
+        Ok(problems)
     }
 
     /// Checks that every deletion makes its recorded check fail with the recorded words, or no check if it is harmless.
