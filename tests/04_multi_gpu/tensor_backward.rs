@@ -325,6 +325,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
             Ok(comm.stream().synchronize()?)
         })
     })?;
+    // `mlp_backward` need not call the other two functions.
     each_call_fails("column_backward", || {
         let comm = world_of_one()?;
         let stream = comm.stream();
