@@ -326,7 +326,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
         })
     })?;
     // `mlp_backward` need not call the other two functions.
-    each_call_fails("column_backward", || {
+    each_call_fails("column_backward` or `row_backward", || {
         let comm = world_of_one()?;
         let stream = comm.stream();
         let mut shard = Linear::new(&stream, &layer(0, inputs, outputs))?;

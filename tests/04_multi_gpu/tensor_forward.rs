@@ -294,7 +294,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
         })
     })?;
     // `mlp` need not call the other two functions.
-    each_call_fails("row_parallel", || {
+    each_call_fails("column_parallel` or `row_parallel", || {
         let comm = world_of_one()?;
         let stream = comm.stream();
         let shard = Linear::new(&stream, &layer(0, inputs, outputs))?;
