@@ -109,7 +109,7 @@ fn judge(rank: usize, world_size: usize, failing: &[usize], outcome: &Outcome) -
         ),
         (Err(text), _) if failing.is_empty() => {
             bail!(
-                "rank {rank} of {world_size}: preparing failed on no rank, and `together` returned an error: {text}"
+                "rank {rank} of {world_size}: preparation succeeded on every rank, but `together` returned an error: {text}"
             )
         }
         (Err(text), _) if outcome.communicated => bail!(

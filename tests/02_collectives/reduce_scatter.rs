@@ -52,7 +52,7 @@ const WHOLES: [usize; 5] = [37, 60, 1031, 3, 1];
 fn each_rank_gets_its_part() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| {
-            // A rank that finds a mistake continues to the end, because the others would wait for it.
+            // A rank that finds a mistake continues to the end. Otherwise, the other ranks would wait for it.
             let mut verdict = Ok(());
             for len in PARTS {
                 verdict = verdict.and(check_part(&comm, len));

@@ -207,8 +207,8 @@ fn lengths_that_differ_are_an_error() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that no data is sent, and that the error has both numbers. The log contains only the calls of rejected
-/// averages.
+/// Checks that no data is sent, and that the error has both numbers. The log contains only calls from averages that
+/// were rejected.
 fn refused(
     log: &NcclLog,
     comms: &[Comm],

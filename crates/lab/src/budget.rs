@@ -278,7 +278,7 @@ impl Budget {
             elsewhere.filter(|(_, stream)| streams.iter().all(|(allowed, _)| allowed != stream)).collect();
         let Some((_, stream)) = elsewhere.first() else { return Ok(()) };
         let mut roles: Vec<&str> = streams.iter().map(|(_, role)| *role).collect();
-        // The streams of several communicators have one role.
+        // The streams of several communicators share one role.
         roles.dedup();
         let calls: Vec<&Call> = elsewhere.iter().map(|(call, _)| *call).collect();
         ensure!(

@@ -98,7 +98,7 @@ pub(crate) fn elements(count: usize) -> String {
     format!("{count} element{}", if count == 1 { "" } else { "s" })
 }
 
-/// Returns the label in front of a cause. All values match the mistake, so what they are is a fact, but why they are
+/// Returns the label that precedes a cause. All values match the mistake, so what they are is a fact, but why they are
 /// there is only likely.
 fn label(cause: &str) -> &'static str {
     const FACTS: [&str; 6] = ["these are ", "this is ", "it is ", "it holds ", "it comes ", "they are "];

@@ -56,7 +56,7 @@ pub fn cause_text(cause: &(dyn std::error::Error + 'static)) -> String {
     }
 }
 
-/// The start of each report of the virtual GPU.
+/// The prefix of every report of the virtual GPU.
 pub(crate) const REPORT: &str = "virtual GPU: ";
 /// Follows the headline of a report and its error code.
 const FROM: &str = " from the virtual GPU)";

@@ -68,7 +68,7 @@ impl NetworkShape {
     }
 }
 
-/// A network of equal layers, `x → relu(x · w + b)`, the last one without ReLU. It learns given targets by mean squared
+/// A network of identical layers, `x → relu(x · w + b)`. The last layer has no ReLU. It learns given targets by mean squared
 /// error.
 #[derive(Debug)]
 pub struct Network {

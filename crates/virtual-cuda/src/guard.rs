@@ -122,7 +122,7 @@ fn watch() {
 /// Enough space for a handler that looks up source lines, which doesn't fit on Rust's own signal stacks.
 const STACK: usize = 1 << 20;
 
-/// Gives this thread's handlers a stack that is large enough. It is never freed, because nothing reports when the
+/// Gives this thread's handlers a stack that is large enough. It is never freed, because nothing signals that the
 /// thread ends.
 fn use_large_stack() {
     thread_local! {

@@ -106,7 +106,7 @@ pub(crate) fn launch_cooperative(
     engine::get()?.launch_cooperative(function, shape, stream(of), packed)
 }
 
-/// Packs a launch's parameters one after the other, according to the kernel's own list.
+/// Packs a launch's parameters one after another, in the order of the kernel's parameter list.
 fn pack(function: FunctionHandle, arguments: Arguments) -> CudaResult<Vec<u8>> {
     let kernel = engine::get()?.kernel(function)?;
     let mut packed = vec![0; kernel.parameter_bytes()];

@@ -1,4 +1,4 @@
-//! Result codes of the driver and of NCCL, and errors that carry a sentence with the code.
+//! Result codes of the driver and of NCCL, and errors that pair a code with an explanation.
 
 use std::sync::Arc;
 

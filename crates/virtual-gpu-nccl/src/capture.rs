@@ -12,7 +12,7 @@ use virtual_gpu::engine::{Awaited, CapturedCalls, State as EngineState};
 use virtual_gpu_core::handle::{CommId, Rank, StreamHandle};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, NcclResult, NcclStatus};
 
-/// Captured calls that a graph's node makes at each launch: either one collective, or the sends and receives of a
+/// The captured calls that a graph node makes at each launch: either one collective, or the sends and receives of a
 /// group.
 #[derive(Clone)]
 struct Captured {

@@ -278,7 +278,7 @@ impl Nccl {
             }
             let len = u64::from_le_bytes(len);
             let mut message = Vec::new();
-            // Memory grows as the bytes arrive, so a wrong length can't allocate too much.
+            // The buffer grows as bytes arrive, so a wrong length can't cause a large allocation.
             let read = (&mut stream).take(len.min(LONGEST)).read_to_end(&mut message);
             if read.is_err()
                 || message.len() as u64 != len

@@ -79,7 +79,7 @@ impl Variable {
 /// A kernel's parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// The offset of its first byte among the parameters.
+    /// The offset of its first byte within the parameters.
     pub offset: u32,
     /// Its size in bytes.
     pub size: u32,

@@ -14,7 +14,7 @@ use cudarc::driver::{CudaContext, CudaStream};
 pub struct Assignment {
     /// The number among all processes, from 0.
     pub rank: usize,
-    /// The number among the processes of the same machine, from 0.
+    /// The index among the processes on the same machine, from 0.
     pub local_rank: usize,
     /// The number of processes on all machines.
     pub world_size: usize,

@@ -24,7 +24,7 @@ pub enum Operation {
     ReduceScatter,
 }
 
-/// The number of rounds to warm up, as with nccl-tests' `-w 5`.
+/// The number of warm-up rounds, as with nccl-tests' `-w 5`.
 pub const WARM_UPS: usize = 5;
 /// The number of rounds that are measured, as with nccl-tests' `-n 20`.
 pub const ROUNDS: usize = 20;

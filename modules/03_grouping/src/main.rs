@@ -30,7 +30,7 @@ struct Arguments {
     /// Rounds that are timed, after two that aren't
     #[arg(long, default_value_t = 10, value_parser = at_least_one)]
     rounds: usize,
-    /// Print the calls and the elements of each way, and nothing else
+    /// Print only the number of calls and of elements for each approach
     #[arg(long, hide = true)]
     count: bool,
 }

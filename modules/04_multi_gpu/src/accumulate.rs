@@ -54,7 +54,7 @@ impl Accumulator {
         // ANCHOR_END: step
     }
 
-    /// Steps with the gradient in `total`, and copies the loss at its end to the host.
+    /// Takes a step with the gradient in `total`, and copies the loss, the last element of `total`, to the host.
     fn descend(&self, model: &mut Perceptron, learning_rate: f32) -> anyhow::Result<f32> {
         let (stream, parameters) = (model.stream().clone(), model.parameters().len());
         let gradient = self.total.slice(..parameters);

@@ -1,7 +1,7 @@
 //! Stops all ranks when one rank fails.
 //!
-//! A rank that returns early doesn't stop the others: they come to the next collective, and wait there. So all ranks have to
-//! decide together whether they go on.
+//! A rank that returns early doesn't stop the others: they come to the next collective, and wait there. So all ranks
+//! have to decide together whether to continue.
 
 use anyhow::ensure;
 use cudarc::nccl::{Comm, ReduceOp};

@@ -1,7 +1,7 @@
 //! Overlap inside a model: one half of the batch is summed while the other half is computed.
 //!
-//! In a tensor-parallel layer, the ranks sum their partial results twice: after the attention and after the MLP. The
-//! residual, the norm, and the next product of a half need its sum. The other half does not.
+//! In a tensor-parallel layer, the ranks sum their partial results twice: after the attention and after the MLP. For
+//! each half, the residual, the norm, and the next product need the sum of that half. The other half does not.
 
 use std::sync::Arc;
 

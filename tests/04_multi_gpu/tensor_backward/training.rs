@@ -1,5 +1,5 @@
-//! A few steps of gradient descent on several GPUs, the same steps on the host, and bounds on their difference through
-//! rounding.
+//! A few steps of gradient descent on several GPUs, the same steps on the host, and bounds on how far rounding can
+//! make the two differ.
 //!
 //! The loss is half the mean over the samples of the squared distance from a target, so its gradient is
 //! (output − target) / samples.

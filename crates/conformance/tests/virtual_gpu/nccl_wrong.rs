@@ -358,7 +358,7 @@ programs! {
     use_after_an_abort(2, ["rank 0 waits in ncclAllReduce", "rank 1 never called it, and has aborted its communicator"]) |me| {
         let buffer = me.buffer(4);
         if me.is_wrong(1) {
-            // SAFETY: the communicator is alive. It is destroyed again later, which is refused.
+            // SAFETY: the communicator is alive. It is destroyed a second time later, and that call is rejected.
             unsafe { sys::ncclCommAbort(me.own.comm) };
             return me.all_reduce(&buffer);
         }
@@ -372,7 +372,7 @@ programs! {
         if !me.wrong {
             me.wait()?;
         }
-        // SAFETY: the communicator is alive. It is destroyed again later, which is refused.
+        // SAFETY: the communicator is alive. It is destroyed a second time later, and that call is rejected.
         unsafe { sys::ncclCommAbort(me.own.comm) };
         me.wait()
     }

@@ -96,7 +96,7 @@ fn any_body(conversion: Conversion, files: &mut Files, mask: &[u16], d: Value, a
     }
 }
 
-/// Converts one value, in the low bits.
+/// Converts a single value, which is in the low bits.
 #[inline(always)]
 pub(crate) fn scalar(conversion: Conversion, value: u64) -> u64 {
     match conversion {

@@ -119,7 +119,7 @@ fn store_body(
     }
 }
 
-/// Returns the register of an access to a single 32-bit value.
+/// Returns the register that an access to a single 32-bit value uses.
 #[inline(always)]
 fn single_word(files: &Files, access: &Access) -> Option<Span> {
     let is_single_word = access.bytes == 4 && access.values.len() == 1;

@@ -26,7 +26,7 @@ pub type CommunicationJob = Box<dyn for<'a> FnOnce(&'a Engine) -> MutexGuard<'a,
 pub enum Missing {
     /// It has left the communicator, or its call has failed.
     Gone,
-    /// It has called, but its stream has not reached the call.
+    /// It has made the call, but its stream has not reached the call yet.
     InStream(OpRef),
     /// It has called, in another process, but its stream has not reached the call.
     Elsewhere,
@@ -36,7 +36,7 @@ pub enum Missing {
     Handed {
         /// The thread.
         thread: ThreadKey,
-        /// Whether the thread has called for the rank before.
+        /// Whether the thread has already made a call for the rank.
         has_used: bool,
     },
 }

@@ -22,7 +22,7 @@ pub struct ContextHandle(pub u64);
 pub(super) struct Device {
     primary: Option<ContextHandle>,
     retained: u32,
-    /// Number of streams made on it, for their names.
+    /// The number of streams created on it so far. It gives them their names.
     streams: u32,
 }
 

@@ -154,7 +154,7 @@ pub struct State {
     has_host_thread: bool,
     /// Host threads that are blocked in the engine.
     blocked: BTreeSet<ThreadKey>,
-    /// Number of threads that wait for the times of operations that are done.
+    /// The number of threads that are waiting for the times of completed operations.
     waiting_for_times: usize,
     /// The value of the configuration.
     pub timeout: Timeout,

@@ -35,7 +35,7 @@ pub(crate) struct Accessor {
     pub(crate) call_site: CallSite,
 }
 
-/// Bytes of an allocation that an operation touched in one way.
+/// The bytes of an allocation that an operation accessed in the same way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Touch {
     /// Offsets, from low to high.

@@ -31,7 +31,7 @@ pub struct Preset {
     pub gpus_per_node: usize,
     /// Streaming multiprocessors.
     pub multiprocessors: f64,
-    /// Instructions of single threads, for all multiprocessors together.
+    /// The number of per-thread instructions, summed over all multiprocessors.
     pub instructions: f64,
     /// Bytes between the multiprocessors and memory.
     pub memory_bytes: f64,

@@ -143,7 +143,7 @@ fn copies(
             copies.push(Span { kind: Kind::Copy, name: named(name, batch), start, end });
         }
     }
-    // They are in one stream, which does one after the other.
+    // They are on one stream, which runs them one after the other.
     copies.sort_by(|one, other| one.end.total_cmp(&other.end));
     let mut before = 0.0;
     for copy in &mut copies {
