@@ -54,7 +54,7 @@ fn peers() -> anyhow::Result<()> {
         fails(same, CUresult::CUDA_ERROR_INVALID_DEVICE, &["both devices are 1"]);
         let enable = |peer: &CudaContext, flags| sys::cuCtxEnablePeerAccess(peer.cu_ctx(), flags).result();
         fails(enable(&other, 0), CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, &["another GPU's memory"]);
-        fails(enable(&other, 1), CUresult::CUDA_ERROR_INVALID_VALUE, &["flags are 1"]);
+        fails(enable(&other, 1), CUresult::CUDA_ERROR_INVALID_VALUE, &["flags must be 0, not 1"]);
         fails(enable(&one, 0), CUresult::CUDA_ERROR_INVALID_CONTEXT, &["current context itself"]);
         let disable = sys::cuCtxDisablePeerAccess(other.cu_ctx()).result();
         fails(disable, CUresult::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, &["not enabled"]);

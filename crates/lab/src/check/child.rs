@@ -19,7 +19,7 @@ use crate::calls::{VirtualDriver, shown};
 use crate::explain::causes_text;
 use crate::nccl_log::NcclLog;
 use crate::panics::panic_text;
-use crate::tier::{Tier, attached};
+use crate::tier::{Tier, attached, own_sources};
 
 /// Runs the ordered check and reports its result to the parent through standard input.
 pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
@@ -76,7 +76,7 @@ pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
 
 /// Runs a check, after which nothing may exist that the exercise has made.
 fn left_behind(check: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
-    let Some(driver) = VirtualDriver::find()? else { return check() };
+    let Some(driver) = VirtualDriver::find()?.filter(|_| own_sources().is_some()) else { return check() };
     driver.track_objects()?;
     check()?;
     let objects = driver.live_objects()?;
