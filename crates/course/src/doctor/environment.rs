@@ -91,7 +91,7 @@ mod tests {
         let diagnoses = super::diagnoses(set.map(|(name, value)| (name.into(), value.into())));
         let told: Vec<_> = diagnoses.iter().map(|diagnosis| diagnosis.what.as_str()).collect();
         assert_eq!(told, ["NCCL_ALGO=Ring", "NCCL_ALGOS=Ring", "NCCL_TIMEOUT=3"]);
-        assert!(diagnoses[1].says.contains("spelt right"));
+        assert!(diagnoses[1].says.contains("check the spelling"));
         assert_eq!(diagnoses[2].help.as_deref(), Some("unset NCCL_TIMEOUT"));
     }
 }
