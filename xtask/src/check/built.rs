@@ -44,7 +44,7 @@ impl Built {
                     self.diagnostics
                 )]);
             };
-            let outcomes = run(program, &[&exercise.filter()])?;
+            let outcomes = self.run(program, &[&exercise.filter()])?;
             Ok(verdicts::of_starter(exercise, &outcomes))
         })
     }
@@ -65,7 +65,7 @@ impl Built {
                     self.end_of_output()
                 )]);
             };
-            let outcomes = run(program, &["--exact", &mistake.fails])?;
+            let outcomes = self.run(program, &["--exact", &mistake.fails])?;
             Ok(verdicts::of_mistake(mistake, &outcomes).into_iter().collect())
         })?;
         for exercise in &course.exercises {
@@ -95,7 +95,7 @@ impl Built {
                     self.end_of_output()
                 )]);
             };
-            let outcomes = run(program, &[&exercise.filter()])?;
+            let outcomes = self.run(program, &[&exercise.filter()])?;
             Ok(verdicts::of_alternative(&path, &outcomes))
         })?;
         for exercise in &course.exercises {
@@ -126,9 +126,53 @@ impl Built {
                     self.end_of_output()
                 )]);
             };
-            let outcomes = run(program, &[&exercise.filter()])?;
+            let outcomes = self.run(program, &[&exercise.filter()])?;
             Ok(verdicts::of_deletion(deletion, &outcomes).into_iter().collect())
         })
+    }
+
+    /// Runs checks of a package, as Cargo does: in the folder of the package, which holds the exercise's own lines.
+    fn run(&self, program: &Path, arguments: &[&str]) -> anyhow::Result<Outcomes> {
+        let output = Command::new(program)
+            .args(arguments)
+            .args(["--color", "never", "--format", "pretty"])
+            .current_dir(self.folder_of(program)?)
+            .env_remove("RUST_BACKTRACE")
+            .stdin(Stdio::null())
+            .output()
+            .with_context(|| format!("can't run {}", program.display()))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let outcomes = test_output::parse(&text);
+        if output.status.code() != Some(0) && outcomes.failed.is_empty() {
+            bail!(
+                "{} {arguments:?} ended with {}:\n{text}{}",
+                program.display(),
+                output.status,
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        Ok(outcomes)
+    }
+
+    /// Returns whether all checks pass that match a filter. A mutant may wait for ever, so it gets short time limits.
+    pub(super) fn all_pass(&self, program: &Path, filter: &str) -> anyhow::Result<bool> {
+        let status = Command::new(program)
+            .arg(filter)
+            .current_dir(self.folder_of(program)?)
+            .envs([("LAB_TIMEOUT", "20"), ("VIRTUAL_GPU_TIMEOUT", "3")])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .with_context(|| format!("can't run {}", program.display()))?;
+        Ok(status.success())
+    }
+
+    /// Returns the folder of the package that a program tests.
+    fn folder_of(&self, program: &Path) -> anyhow::Result<PathBuf> {
+        let package = self.programs.iter().find(|(_, known)| known.as_path() == program);
+        let (package, _) = package.with_context(|| format!("{} has no package", program.display()))?;
+        Ok(self.folder.join("members").join(package))
     }
 
     /// Returns the end of what Cargo printed. It also shows whether the disk is full.
@@ -184,38 +228,4 @@ pub(super) fn map_in_parallel<T: Sync, R: Send>(
     });
     let done = done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     done.into_values().collect()
-}
-
-/// Returns whether all checks pass that match a filter. A mutant may wait for ever, so it gets short time limits.
-pub(super) fn all_pass(program: &Path, filter: &str) -> anyhow::Result<bool> {
-    let status = Command::new(program)
-        .arg(filter)
-        .envs([("LAB_TIMEOUT", "20"), ("VIRTUAL_GPU_TIMEOUT", "3")])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .with_context(|| format!("can't run {}", program.display()))?;
-    Ok(status.success())
-}
-
-fn run(program: &Path, arguments: &[&str]) -> anyhow::Result<Outcomes> {
-    let output = Command::new(program)
-        .args(arguments)
-        .args(["--color", "never", "--format", "pretty"])
-        .env_remove("RUST_BACKTRACE")
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("can't run {}", program.display()))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let outcomes = test_output::parse(&text);
-    if output.status.code() != Some(0) && outcomes.failed.is_empty() {
-        bail!(
-            "{} {arguments:?} ended with {}:\n{text}{}",
-            program.display(),
-            output.status,
-            String::from_utf8_lossy(&output.stderr)
-        );
-    }
-    Ok(outcomes)
 }

@@ -10,7 +10,7 @@ use clap::Args;
 use course::syllabus::{Course, Exercise};
 use serde::Deserialize;
 
-use super::built::{Built, all_pass, map_in_parallel};
+use super::built::{Built, map_in_parallel};
 use super::scratch::Scratch;
 use super::variants::Variant;
 
@@ -145,7 +145,7 @@ fn outcomes(course: &Course, built: &Built, mutants: &[Mutant]) -> anyhow::Resul
     map_in_parallel(mutants, |mutant| {
         let exercise = course.exercise(&mutant.exercise)?;
         let Some(program) = built.programs.get(&mutant.variant.package) else { return Ok(Outcome::Unviable) };
-        Ok(if all_pass(program, &exercise.filter())? { Outcome::Survived } else { Outcome::Killed })
+        Ok(if built.all_pass(program, &exercise.filter())? { Outcome::Survived } else { Outcome::Killed })
     })
 }
 
