@@ -77,12 +77,13 @@ struct Failure {
     failed: Option<Call>,
 }
 
-/// An object of the program's own sources.
+/// An object that a call made.
 struct Object {
     /// In the order in which they are made.
     number: u64,
     function: &'static str,
-    line: SourceLine,
+    /// Where it was made. Its line is looked up only if the object is never released, because most are.
+    call_site: CallSite,
 }
 
 #[derive(Default)]
@@ -181,10 +182,11 @@ pub(crate) fn track_objects() {
 pub(crate) fn live_objects(mut visit: impl FnMut(*const LiveObject)) {
     let mut live: Vec<_> = change(|watch| {
         let objects = watch.objects.values();
-        objects.map(|object| (object.number, object.function, object.line.clone())).collect()
+        objects.map(|object| (object.number, object.function, object.call_site.clone())).collect()
     });
     live.sort_by_key(|(number, ..)| *number);
-    for (_, function, line) in live {
+    for (_, function, call_site) in live {
+        let Some((line, _)) = own_line(&call_site) else { continue };
         let file = c_path(&line);
         visit(&LiveObject { function: answer::keep(function).as_ptr(), place: place(&line, &file) });
     }
@@ -270,7 +272,8 @@ pub(crate) fn watch<S: Status>(
     if !is_watched || answer::is_host_function() {
         return body();
     }
-    let own = own_line();
+    let call_site = CallSite::here();
+    let own = if WATCHES_CALLS.load(Ordering::Acquire) { own_line(&call_site) } else { None };
     // Forget the object before the call ends it: another thread may get the same handle immediately.
     change(|watch| watch.forget(function, arguments));
     let answer = match change(|watch| watch.fails(function, arguments, own.as_ref())) {
@@ -284,9 +287,12 @@ pub(crate) fn watch<S: Status>(
             Err(Error::new(S::MADE_TO_FAIL, message))
         }
     };
+    let code = answer.as_ref().err().map_or(0, |error| error.status.code());
+    if code == 0 {
+        change(|watch| watch.track(function, arguments, &call_site));
+    }
     if let Some((line, _)) = own {
-        let code = answer.as_ref().err().map_or(0, |error| error.status.code());
-        change(|watch| watch.note(Call { function, arguments: arguments.to_vec(), code, line }));
+        change(|watch| watch.note(&Call { function, arguments: arguments.to_vec(), code, line }));
     }
     answer
 }
@@ -316,23 +322,25 @@ impl Watch {
         fails
     }
 
-    /// Adds a call to the records that count it, and what it made to the objects.
-    fn note(&mut self, call: Call) {
-        // If a call fails, cudarc itself may lose what its earlier calls made.
-        if self.tracks_objects && call.code == 0 && self.failure.is_none() {
-            self.track(&call);
-        }
+    /// Adds a call to the records that count it.
+    fn note(&mut self, call: &Call) {
         let thread = thread::current().id();
         for record in self.records.values_mut().filter(|it| it.thread.is_none_or(|own| own == thread)) {
             record.calls.push(call.clone());
         }
     }
 
-    fn track(&mut self, call: &Call) {
-        let maker = MAKERS.iter().find(|(function, ..)| *function == call.function);
-        let Some(&(function, argument, ends)) = maker else { return };
-        let count = if function == "ncclCommInitAll" { call.arguments[1] as usize } else { 1 };
-        let address = call.arguments[argument] as *const u64;
+    /// Adds what a call has made to the objects.
+    fn track(&mut self, function: &str, arguments: &[u64], call_site: &CallSite) {
+        let maker = MAKERS.iter().find(|(maker, ..)| *maker == function);
+        // If a call fails, cudarc itself may lose what its earlier calls made.
+        let Some(&(function, argument, ends)) =
+            maker.filter(|_| self.tracks_objects && self.failure.is_none())
+        else {
+            return;
+        };
+        let count = if function == "ncclCommInitAll" { arguments[1] as usize } else { 1 };
+        let address = arguments[argument] as *const u64;
         if address.is_null() {
             return;
         }
@@ -342,7 +350,7 @@ impl Watch {
             // A rank that does not take part in a split gets no communicator.
             if handle != 0 {
                 self.last_object += 1;
-                let object = Object { number: self.last_object, function, line: call.line.clone() };
+                let object = Object { number: self.last_object, function, call_site: call_site.clone() };
                 self.objects.insert((ends[0], handle), object);
             }
         }
@@ -360,9 +368,8 @@ impl Watch {
     }
 }
 
-/// Returns the line of the program's own sources that made the current call, and whether the call can return an error to it.
-fn own_line() -> Option<(SourceLine, bool)> {
-    let call_site = CallSite::here();
+/// Returns the line of the program's own sources that made a call, and whether the call can return an error to it.
+fn own_line(call_site: &CallSite) -> Option<(SourceLine, bool)> {
     let known = change(|watch| watch.lines.get(call_site.addresses()).cloned());
     known.unwrap_or_else(|| {
         let line = call_site.own_call();

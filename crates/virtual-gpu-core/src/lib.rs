@@ -2,6 +2,7 @@
 //! device memory.
 
 pub mod handle;
+mod loaded_file;
 pub mod map;
 pub mod memory;
 pub mod recorded;

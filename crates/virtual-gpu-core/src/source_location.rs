@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use crate::stack;
+use crate::{loaded_file, stack};
 
 /// Source paths that belong to a library, set by [`hide_library`].
 static LIBRARIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
@@ -88,7 +88,7 @@ impl CallSite {
     pub fn own_call(&self) -> Option<(SourceLine, bool)> {
         let line = self.own_line()?;
         let mut reports_errors = true;
-        for at in self.0.as_deref()?.iter().filter_map(|address| address.checked_sub(1)) {
+        for at in self.calls() {
             let mut is_own = false;
             backtrace::resolve(at as *mut _, |symbol| {
                 is_own |= symbol.filename() == Some(&line.file) && symbol.lineno() == Some(line.line);
@@ -108,12 +108,19 @@ impl CallSite {
         self.0.as_deref().unwrap_or_default()
     }
 
+    /// Returns an address in each call of the stack, innermost first, apart from calls in files without a line of the user's. Resolving
+    /// those would read the debug information of the C library, where it is installed.
+    fn calls(&self) -> impl Iterator<Item = usize> {
+        // A return address points after its call. The outermost frame may have none.
+        let calls = self.addresses().iter().filter_map(|address| address.checked_sub(1));
+        calls.filter(|&call| !loaded_file::is_of_system(call))
+    }
+
     /// Returns the innermost line that `is_it` accepts, apart from those of Rust and registry crates.
     fn find(&self, mut is_it: impl FnMut(&SourceLine) -> bool) -> Option<SourceLine> {
-        // The outermost frame may have no address.
-        for at in self.0.as_deref()?.iter().filter_map(|address| address.checked_sub(1)) {
+        for at in self.calls() {
             let mut found = None;
-            // A return address points after its call. Functions that were inlined there come first.
+            // Functions that were inlined there come first.
             backtrace::resolve(at as *mut _, |symbol| {
                 let (Some(file), Some(line)) = (symbol.filename(), symbol.lineno()) else { return };
                 if found.is_none() && !is_foreign(file) {
@@ -163,6 +170,11 @@ impl CallSite {
 struct Executable {
     code: Range<usize>,
     key: u64,
+}
+
+/// Returns whether an address lies in the running executable.
+pub(crate) fn is_in_executable(address: usize) -> bool {
+    executable().is_some_and(|own| own.code.contains(&address))
 }
 
 fn executable() -> Option<&'static Executable> {
