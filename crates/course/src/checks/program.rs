@@ -54,6 +54,9 @@ struct Event {
     stdout: Option<String>,
 }
 
+/// libtest's variable for the number of checks that run at a time.
+const TEST_THREADS: &str = "RUST_TEST_THREADS";
+
 /// Returns the Cargo that started this program, or else the one in the `PATH`.
 pub fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
@@ -138,6 +141,11 @@ impl Tests {
         let mut command = self.command(&["--format", "json", filter]);
         if is_interactive {
             TimeLimits::set_interactive(&mut command);
+        }
+        if std::env::var_os(TEST_THREADS).is_none() {
+            // Many checks only wait for a moment, so even two cores can run four of them.
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            command.env(TEST_THREADS, cores.max(4).to_string());
         }
         if let Some(columns) = columns {
             // Shells also have a variable of this name, but they seldom export it.
