@@ -7,6 +7,7 @@ mod features;
 mod member;
 pub(crate) mod mutants;
 mod problems;
+mod program;
 mod scratch;
 pub(crate) mod sessions;
 mod test_output;

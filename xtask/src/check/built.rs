@@ -1,8 +1,7 @@
-//! Runs the checks of the packages in the built scratch workspace.
+//! Runs the checks of the starters and variants in the built scratch workspace.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
@@ -14,7 +13,7 @@ use course::syllabus::Course;
 
 use super::deletions::Deletion;
 use super::test_output::{self, Outcomes};
-use super::variants::{answer_package, deletion_package};
+use super::variants::{answer_name, deletion_name};
 use super::verdicts;
 
 /// The minimum number of mistakes for each exercise.
@@ -26,11 +25,22 @@ const ALTERNATIVES_EACH: usize = 3;
 /// How many of Cargo's lines are shown where a program is missing.
 const LAST_LINES: usize = 12;
 
-/// The test programs of the packages that compile.
+/// What compiles of the scratch workspace.
 pub(super) struct Built {
     pub(super) folder: PathBuf,
-    pub(super) programs: BTreeMap<String, PathBuf>,
+    /// The tests of packages and variants, by their names.
+    pub(super) tests: BTreeMap<String, Test>,
+    /// The errors of the variants that don't compile.
+    pub(super) broken: BTreeMap<String, String>,
+    /// Everything else that the compiler and Cargo said.
     pub(super) diagnostics: String,
+}
+
+/// The checks of a starter or a variant.
+pub(super) struct Test {
+    pub(super) program: PathBuf,
+    /// The folder in which the program runs; its `src` has the exercise's own lines.
+    pub(super) folder: PathBuf,
 }
 
 impl Built {
@@ -38,13 +48,13 @@ impl Built {
     pub(super) fn check_starters(&self, course: &Course) -> anyhow::Result<Vec<String>> {
         self.in_parallel(&course.exercises, |exercise| {
             let package = format!("m{}", exercise.folder());
-            let Some(program) = self.programs.get(&package) else {
+            let Some(test) = self.tests.get(&package) else {
                 return Ok(vec![format!(
                     "{package} has warnings or errors; fix its solution:\n{}",
                     self.diagnostics
                 )]);
             };
-            let outcomes = self.run(program, &[&exercise.filter()])?;
+            let outcomes = test.run(&[&exercise.filter()])?;
             Ok(verdicts::of_starter(exercise, &outcomes))
         })
     }
@@ -56,16 +66,12 @@ impl Built {
         mistakes: &[&Mistake],
     ) -> anyhow::Result<Vec<String>> {
         let mut problems = self.in_parallel(mistakes, |mistake| {
-            let Some(program) = self.programs.get(&answer_package(&mistake.patch)) else {
-                let folder = self.folder.join("members").join(answer_package(&mistake.patch));
-                return Ok(vec![format!(
-                    "{} doesn't compile; fix it, then run `cargo build --tests` in {}. The end of Cargo's output:\n{}",
-                    mistake.patch.path(),
-                    folder.display(),
-                    self.end_of_output()
-                )]);
+            let name = answer_name(&mistake.patch);
+            let Some(test) = self.tests.get(&name) else {
+                let path = mistake.patch.path();
+                return Ok(vec![format!("{path} doesn't compile:\n{}", self.errors_of(&name))]);
             };
-            let outcomes = self.run(program, &["--exact", &mistake.fails])?;
+            let outcomes = test.run(&["--exact", &mistake.fails])?;
             Ok(verdicts::of_mistake(mistake, &outcomes).into_iter().collect())
         })?;
         for exercise in &course.exercises {
@@ -89,13 +95,11 @@ impl Built {
         let mut problems = self.in_parallel(alternatives, |alternative| {
             let path = alternative.patch.path();
             let exercise = course.exercise(&alternative.patch.exercise)?;
-            let Some(program) = self.programs.get(&answer_package(&alternative.patch)) else {
-                return Ok(vec![format!(
-                    "{path} doesn't compile. The end of Cargo's output:\n{}",
-                    self.end_of_output()
-                )]);
+            let name = answer_name(&alternative.patch);
+            let Some(test) = self.tests.get(&name) else {
+                return Ok(vec![format!("{path} doesn't compile:\n{}", self.errors_of(&name))]);
             };
-            let outcomes = self.run(program, &[&exercise.filter()])?;
+            let outcomes = test.run(&[&exercise.filter()])?;
             Ok(verdicts::of_alternative(&path, &outcomes))
         })?;
         for exercise in &course.exercises {
@@ -119,63 +123,25 @@ impl Built {
         let all: Vec<(usize, &Deletion)> = deletions.iter().enumerate().collect();
         self.in_parallel(&all, |&(at, deletion)| {
             let exercise = course.exercise(&deletion.exercise)?;
-            let Some(program) = self.programs.get(&deletion_package(at)) else {
+            let name = deletion_name(at);
+            let Some(test) = self.tests.get(&name) else {
                 return Ok(vec![format!(
-                    "{} doesn't compile; set `instead` to a replacement. The end of Cargo's output:\n{}",
+                    "{} doesn't compile; set `instead` to a replacement:\n{}",
                     deletion.name(),
-                    self.end_of_output()
+                    self.errors_of(&name)
                 )]);
             };
-            let outcomes = self.run(program, &[&exercise.filter()])?;
+            let outcomes = test.run(&[&exercise.filter()])?;
             Ok(verdicts::of_deletion(deletion, &outcomes).into_iter().collect())
         })
     }
 
-    /// Runs checks of a package, as Cargo does: in the folder of the package, which holds the exercise's own lines.
-    fn run(&self, program: &Path, arguments: &[&str]) -> anyhow::Result<Outcomes> {
-        let output = Command::new(program)
-            .args(arguments)
-            .args(["--color", "never", "--format", "pretty"])
-            .current_dir(self.folder_of(program)?)
-            .env_remove("RUST_BACKTRACE")
-            .stdin(Stdio::null())
-            .output()
-            .with_context(|| format!("can't run {}", program.display()))?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let outcomes = test_output::parse(&text);
-        if output.status.code() != Some(0) && outcomes.failed.is_empty() {
-            bail!(
-                "{} {arguments:?} ended with {}:\n{text}{}",
-                program.display(),
-                output.status,
-                String::from_utf8_lossy(&output.stderr)
-            );
-        }
-        Ok(outcomes)
+    /// Returns why a variant is not built.
+    fn errors_of(&self, name: &str) -> String {
+        self.broken.get(name).cloned().unwrap_or_else(|| self.end_of_output())
     }
 
-    /// Returns whether all checks pass that match a filter. A mutant may wait for ever, so it gets short time limits.
-    pub(super) fn all_pass(&self, program: &Path, filter: &str) -> anyhow::Result<bool> {
-        let status = Command::new(program)
-            .arg(filter)
-            .current_dir(self.folder_of(program)?)
-            .envs([("LAB_TIMEOUT", "20"), ("VIRTUAL_GPU_TIMEOUT", "3")])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()
-            .with_context(|| format!("can't run {}", program.display()))?;
-        Ok(status.success())
-    }
-
-    /// Returns the folder of the package that a program tests.
-    fn folder_of(&self, program: &Path) -> anyhow::Result<PathBuf> {
-        let package = self.programs.iter().find(|(_, known)| known.as_path() == program);
-        let (package, _) = package.with_context(|| format!("{} has no package", program.display()))?;
-        Ok(self.folder.join("members").join(package))
-    }
-
-    /// Returns the end of what Cargo printed. It also shows whether the disk is full.
+    /// Returns the end of everything that was printed. It also shows whether the disk is full.
     fn end_of_output(&self) -> String {
         let lines: Vec<&str> = self.diagnostics.lines().collect();
         lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
@@ -189,21 +155,45 @@ impl Built {
     ) -> anyhow::Result<Vec<String>> {
         Ok(map_in_parallel(items, look)?.into_iter().flatten().collect())
     }
+}
 
-    /// Deletes what Cargo built for the packages, but not what they depend on.
-    pub(super) fn delete(self) -> anyhow::Result<()> {
-        for (package, program) in &self.programs {
-            let folder = program.parent().unwrap_or(Path::new("."));
-            for entry in fs::read_dir(folder).with_context(|| format!("can't read {}", folder.display()))? {
-                let entry = entry?;
-                let name = entry.file_name().to_string_lossy().into_owned();
-                let name = name.strip_prefix("lib").unwrap_or(&name);
-                if name.strip_prefix(package.as_str()).is_some_and(|rest| rest.starts_with('-')) {
-                    fs::remove_file(entry.path())?;
-                }
-            }
+impl Test {
+    /// Runs checks as Cargo does.
+    fn run(&self, arguments: &[&str]) -> anyhow::Result<Outcomes> {
+        let output = Command::new(&self.program)
+            .args(arguments)
+            .args(["--color", "never", "--format", "pretty"])
+            .current_dir(&self.folder)
+            .env_remove("RUST_BACKTRACE")
+            .stdin(Stdio::null())
+            .output()
+            .with_context(|| format!("can't run {}", self.program.display()))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let outcomes = test_output::parse(&text);
+        if output.status.code() != Some(0) && outcomes.failed.is_empty() {
+            bail!(
+                "{} {arguments:?} in {} ended with {}:\n{text}{}",
+                self.program.display(),
+                self.folder.display(),
+                output.status,
+                String::from_utf8_lossy(&output.stderr)
+            );
         }
-        Ok(())
+        Ok(outcomes)
+    }
+
+    /// Returns whether all checks pass that match a filter. A mutant may wait for ever, so it gets short time limits.
+    pub(super) fn all_pass(&self, filter: &str) -> anyhow::Result<bool> {
+        let status = Command::new(&self.program)
+            .arg(filter)
+            .current_dir(&self.folder)
+            .envs([("LAB_TIMEOUT", "20"), ("VIRTUAL_GPU_TIMEOUT", "3")])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .with_context(|| format!("can't run {}", self.program.display()))?;
+        Ok(status.success())
     }
 }
 

@@ -37,7 +37,6 @@ pub(super) fn add(
     files: &mut BTreeMap<PathBuf, String>,
     root: &Path,
     package: &str,
-    old_package: &str,
     path: &Path,
     text: &str,
 ) -> anyhow::Result<()> {
@@ -45,9 +44,10 @@ pub(super) fn add(
     if inner.starts_with("programs") {
         return Ok(());
     }
-    let mut text = text.replace(old_package, package);
+    let mut text = text.to_owned();
     if inner == Path::new("Cargo.toml") {
-        text = member_manifest(&text, &folder_of(path), package)?;
+        let module = folder_of(path);
+        text = manifest(&text, &module, package, &module)?;
     }
     let tests = "#[path = \"../../../tests/";
     text = text.replace(tests, &format!("#[path = \"{}/tests/", root.display()));
@@ -80,13 +80,13 @@ pub(super) fn own_checks(
     Ok(files)
 }
 
-/// Returns the manifest of a member: without binaries, with the test program under the package's name, and with
+/// Returns the manifest of a member: without binaries, with the test program `tests/MAIN.rs` under the package's name, and with
 /// warnings as errors for a starter.
-fn member_manifest(manifest: &str, module: &str, package: &str) -> anyhow::Result<String> {
+pub(super) fn manifest(manifest: &str, module: &str, package: &str, main: &str) -> anyhow::Result<String> {
     let test = format!("[[test]]\nname = \"{module}\"\n");
     ensure!(manifest.contains(&test), "the manifest of {module} has no\n{test}");
     let manifest =
-        manifest.replace(&test, &format!("[[test]]\nname = \"{package}\"\npath = \"tests/{module}.rs\"\n"));
+        manifest.replace(&test, &format!("[[test]]\nname = \"{package}\"\npath = \"tests/{main}.rs\"\n"));
     let manifest =
         manifest.replace("[lints]\nworkspace = true\n", "[lints.rust]\nwarnings = \"allow\"\n").replace(
             "[lints.rust]\ndead_code = \"allow\"\n",
@@ -123,13 +123,13 @@ mod tests {
     #[test]
     fn a_member_has_no_binary_and_its_own_test_name() {
         let manifest = "[package]\nname = \"x\"\ndefault-run = \"x\"\n\n[lints.rust]\ndead_code = \"allow\"\n\n[[bin]]\nname = \"x\"\n\n[[test]]\nname = \"01_init\"\nharness = false\n";
-        let made = member_manifest(manifest, "01_init", "x").unwrap();
+        let made = super::manifest(manifest, "01_init", "x", "01_init").unwrap();
         assert!(!made.contains("[[bin]]") && !made.contains("default-run"), "{made}");
         assert!(
             made.contains("[[test]]\nname = \"x\"\npath = \"tests/01_init.rs\"\nharness = false"),
             "{made}"
         );
         assert!(made.contains("warnings = \"deny\""), "{made}");
-        assert!(member_manifest("[package]\n", "01_init", "x").is_err());
+        assert!(super::manifest("[package]\n", "01_init", "x", "01_init").is_err());
     }
 }

@@ -17,9 +17,6 @@ use super::variants::Variant;
 /// The mutants that no check can detect, each with a reason.
 const EQUIVALENT: &str = "tests/equivalent_mutants.toml";
 
-/// How many packages are built at a time. It limits the space that they need.
-const BATCH: usize = 120;
-
 /// Options of `cargo xtask mutants`.
 #[derive(Args)]
 pub(crate) struct Options {
@@ -104,18 +101,15 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     };
     let (equivalent, mutants): (Vec<_>, Vec<_>) = mutants.into_iter().partition(is_equivalent);
     ensure!(!mutants.is_empty(), "there is nothing to change");
+    let variants = mutants.iter().map(|mutant| &mutant.variant);
+    let built = Scratch::write_variants(root, &course, "xtask-mutants", variants)?.build()?;
     let (mut killed, mut unviable, mut survivors) = (0, 0, Vec::new());
-    for batch in mutants.chunks(BATCH) {
-        let variants = batch.iter().map(|mutant| &mutant.variant);
-        let built = Scratch::write_variants(root, &course, "xtask-mutants", variants)?.build()?;
-        for (mutant, outcome) in batch.iter().zip(outcomes(&course, &built, batch)?) {
-            match outcome {
-                Outcome::Killed => killed += 1,
-                Outcome::Unviable => unviable += 1,
-                Outcome::Survived => survivors.push(mutant),
-            }
+    for (mutant, outcome) in mutants.iter().zip(outcomes(&course, &built, &mutants)?) {
+        match outcome {
+            Outcome::Killed => killed += 1,
+            Outcome::Unviable => unviable += 1,
+            Outcome::Survived => survivors.push(mutant),
         }
-        built.delete()?;
     }
     let viable = killed + survivors.len();
     for Mutant { exercise, change, line: (number, line), .. } in &survivors {
@@ -144,8 +138,8 @@ enum Outcome {
 fn outcomes(course: &Course, built: &Built, mutants: &[Mutant]) -> anyhow::Result<Vec<Outcome>> {
     map_in_parallel(mutants, |mutant| {
         let exercise = course.exercise(&mutant.exercise)?;
-        let Some(program) = built.programs.get(&mutant.variant.package) else { return Ok(Outcome::Unviable) };
-        Ok(if built.all_pass(program, &exercise.filter())? { Outcome::Survived } else { Outcome::Killed })
+        let Some(test) = built.tests.get(&mutant.variant.name) else { return Ok(Outcome::Unviable) };
+        Ok(if test.all_pass(&exercise.filter())? { Outcome::Survived } else { Outcome::Killed })
     })
 }
 
@@ -167,7 +161,7 @@ fn of_exercise(root: &Path, exercise: &Exercise, since: Option<&str>) -> anyhow:
             continue;
         }
         let patch = diffy::Patch::from_str(&diff).with_context(|| format!("the diff of {name}"))?;
-        let package = format!("m_{}_{}", exercise.id.replace('/', "_"), mutants.len());
+        let variant = format!("m_{}_{}", exercise.id.replace('/', "_"), mutants.len());
         let line = source.lines().nth(span.start.line - 1).unwrap_or_default().trim().to_owned();
         // The name starts with `FILE:LINE:COLUMN: `.
         let change = name.splitn(4, ':').last().unwrap_or_default().trim().to_owned();
@@ -177,7 +171,7 @@ fn of_exercise(root: &Path, exercise: &Exercise, since: Option<&str>) -> anyhow:
             line: (span.start.line, line),
             variant: Variant {
                 exercise: exercise.id.clone(),
-                package,
+                name: variant,
                 source: diffy::apply(&source, &patch).with_context(|| format!("the diff of {name}"))?,
             },
         });

@@ -1,4 +1,4 @@
-//! A workspace below the target folder for all starters and mistakes, so that they share what they build.
+//! A workspace below the target folder for all starters and changed solutions, so that they share what they build.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,20 +8,54 @@ use std::process::Stdio;
 use anyhow::{Context, ensure};
 use course::starter::read_folder;
 use course::syllabus::Course;
+use serde::Deserialize;
 
-use super::built::Built;
+use super::built::{Built, Test};
+use super::program::{self, Program, folder_of_variant, variant_of};
 use super::variants::Variant;
 use super::{cargo, examples, member, target};
 use crate::starters::Starters;
-
-/// The configuration of the scratch workspace and of the copy of the course below it. Hundreds of programs are kept there: compressed
-/// line tables make each a third smaller, and linking takes as long.
-const CONFIGURATION: &str = "[build]\nrustflags = [\"-Clink-arg=-Wl,--compress-debug-sections=zlib\"]\n";
 
 /// The workspace on disk.
 pub(super) struct Scratch {
     folder: PathBuf,
     target: PathBuf,
+    programs: Vec<Program>,
+}
+
+/// What Cargo has built.
+struct Output {
+    /// The test programs, by their packages.
+    executables: BTreeMap<String, PathBuf>,
+    errors: Vec<Diagnostic>,
+    /// What Cargo said to people.
+    said: String,
+}
+
+/// A line of Cargo's JSON output.
+#[derive(Deserialize)]
+#[serde(tag = "reason", rename_all = "kebab-case")]
+enum Line {
+    CompilerArtifact {
+        executable: Option<PathBuf>,
+    },
+    CompilerMessage {
+        message: Diagnostic,
+    },
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+struct Diagnostic {
+    level: String,
+    rendered: String,
+    spans: Vec<Span>,
+}
+
+#[derive(Deserialize)]
+struct Span {
+    file_name: PathBuf,
 }
 
 impl Scratch {
@@ -34,9 +68,8 @@ impl Scratch {
     ) -> anyhow::Result<Self> {
         let mut own = BTreeMap::new();
         for (path, text) in starters {
-            let module = member::folder_of(path);
-            let package = format!("m{module}");
-            member::add(&mut own, root, &package, &package, path, text)?;
+            let package = format!("m{}", member::folder_of(path));
+            member::add(&mut own, root, &package, path, text)?;
         }
         own.extend(examples::files(root)?);
         Self::write_with(root, course, "xtask-check", own, variants.iter())
@@ -47,7 +80,7 @@ impl Scratch {
         root: &Path,
         course: &Course,
         folder: &str,
-        variants: impl Iterator<Item = &'v Variant>,
+        variants: impl Iterator<Item = &'v Variant> + Clone,
     ) -> anyhow::Result<Self> {
         Self::write_with(root, course, folder, BTreeMap::new(), variants)
     }
@@ -57,7 +90,7 @@ impl Scratch {
         course: &Course,
         folder: &str,
         mut files: BTreeMap<PathBuf, String>,
-        variants: impl Iterator<Item = &'v Variant>,
+        variants: impl Iterator<Item = &'v Variant> + Clone,
     ) -> anyhow::Result<Self> {
         // All scratch workspaces build the same crates below their members.
         let built = target(root).join("xtask-check/target");
@@ -73,90 +106,130 @@ impl Scratch {
             files.insert("Cargo.lock".into(), lock.clone());
         }
         files.insert("root.lock".into(), lock);
-        files.insert(".cargo/config.toml".into(), CONFIGURATION.into());
         let solutions = read_folder(&root.join("solutions"))?;
+        let programs = Program::all(course, &solutions, variants.clone())?;
         for variant in variants {
-            add_variant(&mut files, root, course, &solutions, variant)?;
+            files.extend(program::sources(root, course, &solutions, variant)?);
         }
+        files.extend(programs.iter().flat_map(|program| program.files(&folder, |_| true)));
         synchronize(&folder, &files)?;
-        Ok(Self { folder, target: built })
+        Ok(Self { folder, target: built, programs })
     }
 
-    /// Builds every test program. A package that doesn't compile doesn't stop the others.
+    /// Builds every test program. A package that doesn't compile doesn't stop the others, and variants that don't compile are left out
+    /// of their programs.
     pub(super) fn build(self) -> anyhow::Result<Built> {
-        println!("building {} …", self.folder.display());
+        let mut broken: BTreeMap<String, String> = BTreeMap::new();
+        loop {
+            println!("building {} …", self.folder.display());
+            let Output { executables, errors, said } = self.compile()?;
+            let known = broken.len();
+            // The compiler reports some errors only where there are no others, so more variants may turn out not to compile.
+            for Diagnostic { rendered, spans, .. } in &errors {
+                if let Some(variant) = spans.iter().find_map(|span| variant_of(&span.file_name)) {
+                    broken.entry(variant.to_owned()).or_default().push_str(rendered);
+                }
+            }
+            if broken.len() == known {
+                let rendered = errors.iter().map(|error| error.rendered.as_str());
+                let diagnostics: String = rendered.chain([said.as_str()]).collect();
+                ensure!(
+                    !executables.is_empty(),
+                    "nothing of {} compiles:\n{diagnostics}",
+                    self.folder.display()
+                );
+                let tests = self.tests(&executables, &broken);
+                return Ok(Built { folder: self.folder, tests, broken, diagnostics });
+            }
+            for program in &self.programs {
+                for (path, text) in program.files(&self.folder, |name| !broken.contains_key(name)) {
+                    write_if_changed(&self.folder.join(path), &text)?;
+                }
+            }
+        }
+    }
+
+    /// Builds what compiles.
+    fn compile(&self) -> anyhow::Result<Output> {
         let output = cargo(&self.folder)
-            .args(["build", "--workspace", "--tests", "--keep-going", "--quiet"])
-            .args(["--message-format", "json-render-diagnostics"])
+            .args(["build", "--workspace", "--tests", "--keep-going", "--quiet", "--message-format", "json"])
             .env("CARGO_TARGET_DIR", &self.target)
             // Packages that change are built completely, so the files of incremental builds would only fill the disk.
             .env("CARGO_INCREMENTAL", "0")
             .stdin(Stdio::null())
             .output()
             .context("can't run cargo")?;
-        let mut programs = BTreeMap::new();
+        let (mut executables, mut errors) = (BTreeMap::new(), Vec::new());
         for line in String::from_utf8_lossy(&output.stdout).lines() {
-            let Some((_, rest)) = line.split_once("\"executable\":\"") else { continue };
-            let program = PathBuf::from(rest.split('"').next().unwrap_or_default());
-            let name = program.file_name().unwrap_or_default().to_string_lossy();
-            // Cargo adds a hash: `m01_init-0123456789abcdef`.
-            if let Some((package, _)) = name.rsplit_once('-') {
-                programs.insert(package.to_owned(), program.clone());
+            match serde_json::from_str(line) {
+                Ok(Line::CompilerArtifact { executable: Some(executable) }) => {
+                    let name = executable.file_name().unwrap_or_default().to_string_lossy();
+                    // Cargo adds a hash: `m01_init-0123456789abcdef`.
+                    if let Some((package, _)) = name.rsplit_once('-') {
+                        executables.insert(package.to_owned(), executable.clone());
+                    }
+                }
+                Ok(Line::CompilerMessage { message }) if message.level == "error" => errors.push(message),
+                _ => {}
             }
         }
-        let diagnostics = String::from_utf8_lossy(&output.stderr).into_owned();
-        ensure!(!programs.is_empty(), "nothing of {} compiles:\n{diagnostics}", self.folder.display());
-        Ok(Built { folder: self.folder, programs, diagnostics })
+        Ok(Output { executables, errors, said: String::from_utf8_lossy(&output.stderr).into_owned() })
     }
-}
 
-/// Adds the package of a variant, with the checks of its exercise.
-fn add_variant(
-    files: &mut BTreeMap<PathBuf, String>,
-    root: &Path,
-    course: &Course,
-    solutions: &BTreeMap<PathBuf, String>,
-    Variant { exercise, package, source }: &Variant,
-) -> anyhow::Result<()> {
-    let exercise = course.exercise(exercise).with_context(|| format!("the exercise of {package}"))?;
-    let module = exercise.folder();
-    for (path, text) in solutions.iter().filter(|(path, _)| member::folder_of(path) == module) {
-        let text = if Path::new(&exercise.file) == path { source } else { text };
-        member::add(files, root, package, &format!("s{module}"), path, text)?;
+    /// Returns the tests of the packages and of the variants, by their names.
+    fn tests(
+        &self,
+        executables: &BTreeMap<String, PathBuf>,
+        broken: &BTreeMap<String, String>,
+    ) -> BTreeMap<String, Test> {
+        let mut tests = BTreeMap::new();
+        for (package, executable) in executables {
+            let program = executable.clone();
+            let Some(of_variants) = self.programs.iter().find(|program| program.package == *package) else {
+                let folder = self.folder.join("members").join(package);
+                tests.insert(package.clone(), Test { program, folder });
+                continue;
+            };
+            for name in of_variants.variants.iter().filter(|name| !broken.contains_key(*name)) {
+                let folder = self.folder.join(folder_of_variant(name));
+                tests.insert(name.clone(), Test { program: program.clone(), folder });
+            }
+        }
+        tests
     }
-    let folder = Path::new("members").join(package);
-    for (path, text) in member::own_checks(root, course, exercise)? {
-        files.insert(folder.join("tests/exercise").join(path), text);
-    }
-    let program = files.get_mut(&folder.join(format!("tests/{module}.rs")));
-    let program = program.with_context(|| format!("{module} has no tests/{module}.rs"))?;
-    *program = program.replace(&format!("{}/tests/{module}/mod.rs", root.display()), "exercise/mod.rs");
-    Ok(())
 }
 
 /// Makes the folder contain exactly these files. Unchanged files are left alone, so that Cargo rebuilds only what
 /// changed.
 fn synchronize(folder: &Path, files: &BTreeMap<PathBuf, String>) -> anyhow::Result<()> {
-    let members = folder.join("members");
-    if members.is_dir() {
-        for path in read_folder(&members)?.into_keys() {
-            if !files.contains_key(&Path::new("members").join(&path)) {
-                let path = members.join(path);
-                fs::remove_file(&path).with_context(|| format!("can't remove {}", path.display()))?;
-            }
-        }
-        remove_empty_packages(&members)?;
-    }
-    for (path, text) in files {
-        let path = folder.join(path);
-        if fs::read_to_string(&path).is_ok_and(|there| there == *text) {
+    let (members, variants) = (Path::new("members"), folder_of_variant(""));
+    for kept in [members, &variants] {
+        let there = folder.join(kept);
+        if !there.is_dir() {
             continue;
         }
-        let parent = path.parent().unwrap_or(folder);
-        fs::create_dir_all(parent).with_context(|| format!("can't make {}", parent.display()))?;
-        fs::write(&path, text).with_context(|| format!("can't write {}", path.display()))?;
+        for path in read_folder(&there)?.into_keys().filter(|path| !files.contains_key(&kept.join(path))) {
+            let path = there.join(path);
+            fs::remove_file(&path).with_context(|| format!("can't remove {}", path.display()))?;
+        }
+    }
+    if folder.join(members).is_dir() {
+        remove_empty_packages(&folder.join(members))?;
+    }
+    for (path, text) in files {
+        write_if_changed(&folder.join(path), text)?;
     }
     Ok(())
+}
+
+fn write_if_changed(path: &Path, text: &str) -> anyhow::Result<()> {
+    if fs::read_to_string(path).is_ok_and(|there| there == text) {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).with_context(|| format!("can't make {}", parent.display()))?;
+    }
+    fs::write(path, text).with_context(|| format!("can't write {}", path.display()))
 }
 
 /// Removes folders without a manifest, because Cargo takes every folder of `members/` for a package.

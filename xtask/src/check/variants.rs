@@ -1,4 +1,4 @@
-//! Changed solutions, each as a package of its own in the scratch workspace, so that its checks can be run.
+//! Changed solutions: mistakes, alternatives, deletions, and mutants.
 
 use std::fs;
 use std::path::Path;
@@ -14,8 +14,8 @@ use super::deletions::Deletion;
 pub(super) struct Variant {
     /// The id of the exercise.
     pub(super) exercise: String,
-    /// Its package in the scratch workspace.
-    pub(super) package: String,
+    /// Its name in the scratch workspace, where it is a Rust module.
+    pub(super) name: String,
     /// The content of the exercise's file.
     pub(super) source: String,
 }
@@ -46,9 +46,9 @@ pub(super) fn of_answers<'a, T>(
         if changed != file {
             all.problems.push(format!("{path} changes {changed}; the exercise's solution is {file}"));
         } else if let Ok(source) = patch.apply(&solution) {
-            let (exercise, package) = (patch.exercise.clone(), answer_package(patch));
+            let (exercise, name) = (patch.exercise.clone(), answer_name(patch));
             all.answers.push(answer);
-            all.variants.push(Variant { exercise, package, source });
+            all.variants.push(Variant { exercise, name, source });
         } else {
             all.problems
                 .push(format!("{path} no longer applies to {file}; run `cargo xtask mistake refresh`"));
@@ -61,17 +61,17 @@ pub(super) fn of_answers<'a, T>(
 pub(super) fn of_deletions(deletions: &[Deletion]) -> impl Iterator<Item = Variant> {
     deletions.iter().enumerate().map(|(at, Deletion { exercise, source, .. })| {
         let (exercise, source) = (exercise.clone(), source.clone());
-        Variant { exercise, package: deletion_package(at), source }
+        Variant { exercise, name: deletion_name(at), source }
     })
 }
 
-/// Returns a deletion's package in the scratch workspace.
-pub(super) fn deletion_package(at: usize) -> String {
+/// Returns a deletion's name in the scratch workspace.
+pub(super) fn deletion_name(at: usize) -> String {
     format!("d_{at}")
 }
 
-/// Returns the package of a known answer in the scratch workspace.
-pub(super) fn answer_package(patch: &AnswerPatch) -> String {
+/// Returns the name of a known answer in the scratch workspace.
+pub(super) fn answer_name(patch: &AnswerPatch) -> String {
     let kind = if patch.folder == alternatives::FOLDER { "a" } else { "x" };
     format!("{kind}_{}_{}", patch.exercise.replace('/', "_"), patch.name)
 }

@@ -79,8 +79,8 @@ fn load_virtual() -> anyhow::Result<()> {
 /// module's checks in the module's folder.
 pub(crate) fn own_sources() -> Option<PathBuf> {
     let package = std::env::current_dir().ok()?;
-    // The author's checks put each mistake into a workspace member of its own.
-    let is_module = ["modules", "solutions", "members"]
+    // The author's checks put starters into `members`, and each changed solution into a folder of `variants`.
+    let is_module = ["modules", "solutions", "members", "variants"]
         .iter()
         .any(|name| package.parent().is_some_and(|all| all.ends_with(name)));
     Some(package.join("src")).filter(|sources| is_module && sources.is_dir())

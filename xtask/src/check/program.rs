@@ -1,0 +1,172 @@
+//! Test programs with many variants of an exercise. A program for each of hundreds of variants would take three times as long to build:
+//! the compiler would read the same crates, and the linker would write the same code, for each of them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use course::syllabus::Course;
+
+use super::member;
+use super::variants::Variant;
+
+/// The maximum number of variants in a program. Programs are built in parallel, so there should be several of them.
+const VARIANTS_EACH: usize = 16;
+
+/// The folder of the variants' sources. The checks of a variant run in its folder there, as Cargo runs those of a package.
+const VARIANTS: &str = "variants";
+
+/// A test program, as a package of the scratch workspace.
+pub(super) struct Program {
+    pub(super) package: String,
+    /// The names of its variants.
+    pub(super) variants: Vec<String>,
+    manifest: String,
+    /// What the checks call the library of the exercise: `multi_gpu`.
+    library: String,
+}
+
+impl Program {
+    /// Distributes variants among programs. A program has variants of one exercise only.
+    pub(super) fn all<'v>(
+        course: &Course,
+        solutions: &BTreeMap<PathBuf, String>,
+        variants: impl Iterator<Item = &'v Variant>,
+    ) -> anyhow::Result<Vec<Self>> {
+        let mut by_exercise: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for Variant { exercise, name, .. } in variants {
+            by_exercise.entry(exercise).or_default().push(name.clone());
+        }
+        let mut programs = Vec::new();
+        for (id, names) in by_exercise {
+            let module = course.exercise(id)?.folder();
+            let library = crate_name(solutions, module)?;
+            let manifest = Path::new(&module).join("Cargo.toml");
+            let manifest = solutions
+                .get(&manifest)
+                .with_context(|| format!("solutions/ has no {}", manifest.display()))?;
+            for (at, variants) in names.chunks(VARIANTS_EACH).enumerate() {
+                let package = format!("v_{}_{at}", id.replace('/', "_"));
+                let manifest = manifest.replace(&format!("s{module}"), &package);
+                let manifest = member::manifest(&manifest, module, &package, "main")?;
+                programs.push(Self {
+                    manifest: without_library(&manifest)?,
+                    variants: variants.to_vec(),
+                    library: library.clone(),
+                    package,
+                });
+            }
+        }
+        Ok(programs)
+    }
+
+    /// Returns the files of the package in the workspace `folder`, with the variants that `has` selects.
+    pub(super) fn files(&self, folder: &Path, has: impl Fn(&str) -> bool) -> [(PathBuf, String); 2] {
+        let Self { package, library, .. } = self;
+        let (mut modules, mut arms) = (String::new(), String::new());
+        for name in self.variants.iter().filter(|name| has(name)) {
+            let sources = folder.join(VARIANTS).join(name);
+            let sources = sources.display();
+            let _ = write!(
+                modules,
+                "mod {name} {{\n    #[path = \"{sources}/src/lib.rs\"]\n    pub mod {library};\n    \
+                 #[path = \"{sources}/tests/exercise/mod.rs\"]\n    pub mod exercise;\n}}\n\n"
+            );
+            let _ = writeln!(arms, "        Some(\"{name}\") => {name}::exercise::checks(),");
+        }
+        let main = format!(
+            "{modules}fn main() -> std::process::ExitCode {{\n    \
+             let folder = std::env::current_dir().expect(\"a current folder\");\n    \
+             let checks = match folder.file_name().and_then(|name| name.to_str()) {{\n{arms}        \
+             _ => panic!(\"run it in the folder of a variant\"),\n    }};\n    lab::check::run(checks)\n}}\n"
+        );
+        let package = Path::new("members").join(package);
+        [(package.join("Cargo.toml"), self.manifest.clone()), (package.join("tests/main.rs"), main)]
+    }
+}
+
+/// Returns the folder of a variant in the workspace.
+pub(super) fn folder_of_variant(name: &str) -> PathBuf {
+    Path::new(VARIANTS).join(name)
+}
+
+/// Returns the variant that a source file belongs to.
+pub(super) fn variant_of(file: &Path) -> Option<&str> {
+    let mut parts = file.iter().skip_while(|part| *part != VARIANTS);
+    parts.nth(1)?.to_str()
+}
+
+/// Returns the sources of a variant with the checks of its exercise, as modules of a program.
+pub(super) fn sources(
+    root: &Path,
+    course: &Course,
+    solutions: &BTreeMap<PathBuf, String>,
+    Variant { exercise, name, source }: &Variant,
+) -> anyhow::Result<BTreeMap<PathBuf, String>> {
+    let exercise = course.exercise(exercise).with_context(|| format!("the exercise of {name}"))?;
+    let module = exercise.folder();
+    let library = crate_name(solutions, module)?;
+    let folder = folder_of_variant(name);
+    let mut files = BTreeMap::new();
+    for (path, text) in solutions.iter().filter(|(path, _)| member::folder_of(path) == module) {
+        let inner: PathBuf = path.iter().skip(1).collect();
+        if inner.starts_with("src") {
+            let text = if Path::new(&exercise.file) == path { source } else { text };
+            let text = text.replace("crate::", &format!("crate::{name}::{library}::"));
+            files.insert(folder.join(inner), text);
+        }
+    }
+    for (path, text) in member::own_checks(root, course, exercise)? {
+        let text = text.replace("crate::", &format!("crate::{name}::"));
+        files.insert(folder.join("tests/exercise").join(path), text);
+    }
+    Ok(files)
+}
+
+/// Returns what the checks call the library of a module: its test program says `use s04_multi_gpu as multi_gpu;`.
+fn crate_name(solutions: &BTreeMap<PathBuf, String>, module: &str) -> anyhow::Result<String> {
+    let path = format!("{module}/tests/{module}.rs");
+    let text = solutions.get(Path::new(&path)).with_context(|| format!("solutions/ has no {path}"))?;
+    let start = format!("use s{module} as ");
+    let name = text.lines().find_map(|line| line.strip_prefix(&start)?.strip_suffix(';'));
+    Ok(name.with_context(|| format!("solutions/{path} has no line `{start}…;`"))?.to_owned())
+}
+
+/// Returns a manifest without its library, whose sources are part of the program.
+fn without_library(manifest: &str) -> anyhow::Result<String> {
+    let (before, after) = manifest.split_once("[lib]\n").context("the manifest has no [lib]")?;
+    let after = after.split_once("\n[").map_or("", |(_, after)| after);
+    Ok(format!("{before}[{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_file_belongs_to_its_variant() {
+        assert_eq!(variant_of(Path::new("/target/check/variants/x_a/src/a.rs")), Some("x_a"));
+        assert_eq!(variant_of(Path::new("members/m01/src/a.rs")), None);
+    }
+
+    #[test]
+    fn a_program_has_no_library() {
+        let manifest = "[package]\n\n[lib]\ntest = false\n\n[[test]]\n";
+        assert_eq!(without_library(manifest).unwrap(), "[package]\n\n[[test]]\n");
+    }
+
+    #[test]
+    fn only_selected_variants_are_modules() {
+        let program = Program {
+            package: "v_a_0".to_owned(),
+            variants: ["x_b", "x_c"].map(str::to_owned).to_vec(),
+            manifest: String::new(),
+            library: "init".to_owned(),
+        };
+        let [_, (path, main)] = program.files(Path::new("/check"), |name| name == "x_c");
+        assert_eq!(path, Path::new("members/v_a_0/tests/main.rs"));
+        assert!(main.contains("mod x_c {") && !main.contains("x_b"), "{main}");
+        assert!(main.contains("#[path = \"/check/variants/x_c/src/lib.rs\"]\n    pub mod init;"), "{main}");
+    }
+}
