@@ -17,6 +17,9 @@ use super::variants::Variant;
 /// The mutants that no check can detect, each with a reason.
 const EQUIVALENT: &str = "tests/equivalent_mutants.toml";
 
+/// What cargo-mutants writes into a changed line.
+const MARK: &str = " /* ~ changed by cargo-mutants ~ */";
+
 /// Options of `cargo xtask mutants`.
 #[derive(Args)]
 pub(crate) struct Options {
@@ -56,10 +59,10 @@ struct Position {
 /// A changed answer.
 struct Mutant {
     exercise: String,
-    /// The change in words: `replace < with <= in reduce`.
-    change: String,
-    /// The line of the solution where the change begins, and its number.
-    line: (usize, String),
+    /// The number of the solution's line where the change begins, and the line before and after it, without the surrounding spaces.
+    number: usize,
+    line: String,
+    becomes: String,
     variant: Variant,
 }
 
@@ -74,8 +77,8 @@ struct Equivalents {
 #[serde(deny_unknown_fields)]
 struct Equivalent {
     exercise: String,
-    change: String,
     line: String,
+    becomes: String,
     #[expect(dead_code, reason = "it is for readers of the list")]
     reason: String,
 }
@@ -95,12 +98,15 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     }
     let is_equivalent = |mutant: &Mutant| {
         let is_it = |it: &&Equivalent| {
-            it.exercise == mutant.exercise && it.change == mutant.change && it.line == mutant.line.1
+            it.exercise == mutant.exercise && it.line == mutant.line && it.becomes == mutant.becomes
         };
         equivalents.iter().any(|it| is_it(&it))
     };
     let (equivalent, mutants): (Vec<_>, Vec<_>) = mutants.into_iter().partition(is_equivalent);
-    ensure!(!mutants.is_empty(), "there is nothing to change");
+    if mutants.is_empty() {
+        println!("no answer to change");
+        return Ok(());
+    }
     let variants = mutants.iter().map(|mutant| &mutant.variant);
     let built = Scratch::write_variants(root, &course, "xtask-mutants", variants)?.build()?;
     let (mut killed, mut unviable, mut survivors) = (0, 0, Vec::new());
@@ -112,8 +118,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
         }
     }
     let viable = killed + survivors.len();
-    for Mutant { exercise, change, line: (number, line), .. } in &survivors {
-        println!("survived: {exercise}, line {number}: {change}\n    {line}");
+    for Mutant { exercise, number, line, becomes, .. } in &survivors {
+        println!("survived: {exercise}, line {number}\n    line = '{line}'\n    becomes = '{becomes}'");
     }
     println!(
         "{killed} of {viable} mutants killed ({:.1} %); {} equivalent, {unviable} that don't compile",
@@ -162,18 +168,16 @@ fn of_exercise(root: &Path, exercise: &Exercise, since: Option<&str>) -> anyhow:
         }
         let patch = diffy::Patch::from_str(&diff).with_context(|| format!("the diff of {name}"))?;
         let variant = format!("m_{}_{}", exercise.id.replace('/', "_"), mutants.len());
-        let line = source.lines().nth(span.start.line - 1).unwrap_or_default().trim().to_owned();
-        // The name starts with `FILE:LINE:COLUMN: `.
-        let change = name.splitn(4, ':').last().unwrap_or_default().trim().to_owned();
+        let changed = diffy::apply(&source, &patch).with_context(|| format!("the diff of {name}"))?;
+        let line_of = |text: &str| {
+            text.lines().nth(span.start.line - 1).unwrap_or_default().replace(MARK, "").trim().to_owned()
+        };
         mutants.push(Mutant {
             exercise: exercise.id.clone(),
-            change,
-            line: (span.start.line, line),
-            variant: Variant {
-                exercise: exercise.id.clone(),
-                name: variant,
-                source: diffy::apply(&source, &patch).with_context(|| format!("the diff of {name}"))?,
-            },
+            number: span.start.line,
+            line: line_of(&source),
+            becomes: line_of(&changed),
+            variant: Variant { exercise: exercise.id.clone(), name: variant, source: changed },
         });
     }
     Ok(mutants)
