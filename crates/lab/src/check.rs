@@ -12,6 +12,7 @@ mod limits;
 mod order;
 mod process;
 pub mod processes;
+mod threads;
 mod tiers;
 mod timelines;
 mod variables;

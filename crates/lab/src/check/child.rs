@@ -13,6 +13,7 @@ use virtual_gpu_core::source_location::SourceLine;
 
 use super::definition::Check;
 use super::order::{ORDER, Order};
+use super::threads::Threads;
 use super::timelines::Timelines;
 use super::verdict::Record;
 use crate::calls::{VirtualDriver, shown};
@@ -78,7 +79,16 @@ pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
 fn left_behind(check: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
     let Some(driver) = VirtualDriver::find()?.filter(|_| own_sources().is_some()) else { return check() };
     driver.track_objects()?;
+    let threads = Threads::now();
     check()?;
+    let what = match threads.never_ended() {
+        0 => None,
+        1 => Some("a thread that the exercise started never ends".to_owned()),
+        count => Some(format!("{count} threads that the exercise started never end")),
+    };
+    if let Some(what) = what {
+        bail!("{what}: join what thread::spawn returns, and let each thread finish");
+    }
     let objects = driver.live_objects()?;
     // A buffer that is kept keeps its stream and its events too.
     let is_kept =

@@ -1,0 +1,61 @@
+//! The threads of this process, to find those that an exercise leaves behind.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a thread may take to end after the check has returned. What it waits for is over by then.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The start of the names of the virtual GPU's own threads.
+const OF_VIRTUAL_GPU: &str = "virtual GPU";
+
+/// The threads that exist at a moment.
+pub(super) struct Threads(BTreeSet<String>);
+
+impl Threads {
+    pub(super) fn now() -> Self {
+        Self(others())
+    }
+
+    /// Waits until no thread is left that began since then, apart from those of the virtual GPU. Returns how many don't end.
+    pub(super) fn never_ended(&self) -> usize {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = others().difference(&self.0).count();
+            if left == 0 || Instant::now() >= deadline {
+                return left;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Returns the kernel's numbers of the threads that are not the virtual GPU's.
+fn others() -> BTreeSet<String> {
+    let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let is_other = |thread: &fs::DirEntry| {
+        // A thread that has ended in the meantime has no name.
+        let name = fs::read_to_string(thread.path().join("comm"));
+        name.is_ok_and(|name| !name.starts_with(OF_VIRTUAL_GPU))
+    };
+    threads.filter(is_other).map(|thread| thread.file_name().to_string_lossy().into_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_does_not_end_is_counted() {
+        let before = Threads::now();
+        let (sender, receiver) = channel::<()>();
+        let waiting = thread::spawn(move || receiver.recv());
+        assert!(before.never_ended() >= 1);
+        drop(sender);
+        let _ = waiting.join();
+    }
+}
