@@ -7,6 +7,9 @@ use std::time::Duration;
 use anyhow::ensure;
 use cudarc::driver::{CudaStream, sys};
 
+use crate::budget;
+use crate::calls::{Call, Threads, VirtualDriver, shown};
+
 /// The time for which a stream is blocked, far longer than a host takes to enqueue something.
 const LONGEST: Duration = Duration::from_secs(1);
 
@@ -35,11 +38,15 @@ pub fn returns_at_once_on_each(
     mut call: impl FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let synchronize = || streams.iter().try_for_each(|stream| stream.synchronize());
+    let driver = VirtualDriver::find()?;
     call()?;
     synchronize()?;
     for (index, stream) in streams.iter().enumerate() {
         let block = Block::enqueue(stream)?;
-        let called = call();
+        let (called, calls) = match &driver {
+            Some(driver) => driver.record(Threads::This, &mut call)?,
+            None => (call(), Vec::new()),
+        };
         let was_blocked = block.release();
         synchronize()?;
         called?;
@@ -49,12 +56,28 @@ pub fn returns_at_once_on_each(
         };
         ensure!(
             was_blocked,
-            "`{name}` returned only when {its_stream} the check had blocked for {} s: something in it makes the host wait \
-             for the GPU, such as a synchronize or a copy to the host\n  it must enqueue its work and return",
-            LONGEST.as_secs()
+            "`{name}` returned only when {its_stream} the check had blocked for {} s: {}\n  it must enqueue its work and return",
+            LONGEST.as_secs(),
+            how_it_waits(&calls)
         );
     }
     Ok(())
+}
+
+/// Returns how a function waits for the GPU, if its calls show it.
+fn how_it_waits(calls: &[Call]) -> String {
+    let with_line = |words: String, call: &Call| format!("{words}\n{}", shown(&call.line));
+    let polls: Vec<&Call> = calls.iter().filter(|call| budget::polls(call)).collect();
+    if let Some(call) = calls.iter().find(|call| budget::waits(call)) {
+        with_line(format!("{} makes the host wait for the GPU", call.function), call)
+    } else if let [first, _, ..] = polls[..] {
+        with_line(format!("it makes the host wait for the GPU by polling, {} times", polls.len()), first)
+    } else if let Some(call) = calls.iter().find(|call| call.function == "cuMemcpyDtoHAsync") {
+        with_line("a copy to memory that is not pinned makes the host wait for the GPU".to_owned(), call)
+    } else {
+        "something in it makes the host wait for the GPU, such as a synchronize or a copy to the host"
+            .to_owned()
+    }
 }
 
 /// A host function that blocks a stream until it is released.

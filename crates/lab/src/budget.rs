@@ -293,6 +293,16 @@ impl Budget {
     }
 }
 
+/// Returns whether a call makes the host wait for the GPU.
+pub(crate) fn waits(call: &Call) -> bool {
+    Cost::HostWaits.of(call) > 0
+}
+
+/// Returns whether a call asks whether work is done.
+pub(crate) fn polls(call: &Call) -> bool {
+    Cost::Polls.of(call) > 0
+}
+
 impl Cost {
     /// Returns how much of it a call spends.
     fn of(self, call: &Call) -> u64 {
