@@ -19,7 +19,7 @@ pub struct Freed {
 /// Why a range of addresses can't be accessed.
 #[derive(Clone, Debug)]
 pub enum BadAddress {
-    /// The range starts inside or near an allocation and leaves it.
+    /// The range starts inside or near an allocation and extends beyond it.
     OutOfBounds {
         /// The nearest allocation.
         allocation: AllocationId,
