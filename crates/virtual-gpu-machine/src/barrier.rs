@@ -81,7 +81,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Notes that the threads of `to` have waited for those of `from`.
+    /// Records that the threads of `to` have waited for those of `from`.
     fn note_barrier(&mut self, from: &Mask, to: &Mask) {
         if !self.block.shadow.is_on {
             return;

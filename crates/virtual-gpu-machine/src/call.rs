@@ -1,4 +1,4 @@
-//! Calls of functions that may call themselves.
+//! Calls to functions that may call themselves.
 
 use crate::block::Block;
 use crate::call_stack::{Activation, words_of};
@@ -9,7 +9,7 @@ use crate::mask::Mask;
 use virtual_gpu_core::memory::POISON;
 use virtual_gpu_ptx::instruction::{Call, Operation};
 
-/// The most 32-bit values that the threads of a block may save: 1 GiB.
+/// The maximum number of 32-bit values that the threads of a block may save: 1 GiB.
 const MOST_SAVED: usize = 1 << 28;
 
 impl Machine<'_> {

@@ -13,7 +13,7 @@ pub(crate) struct CallStack {
     saved: Vec<u32>,
 }
 
-/// A call under way.
+/// An active call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Activation {
     /// Index of the function's frame in the kernel.

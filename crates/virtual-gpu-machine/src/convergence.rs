@@ -13,9 +13,9 @@ pub(crate) struct ConvergenceGroup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readiness {
     Ready,
-    /// Has used up its turn; runs again when the other groups have had theirs.
+    /// The group has used up its turn, and runs again when the other groups have had theirs.
     Yielded,
-    /// Waits for other lanes of its warp.
+    /// The group waits for other lanes of its warp.
     Waiting,
 }
 
@@ -36,7 +36,7 @@ pub(crate) enum Next {
 }
 
 impl Next {
-    /// Returns what follows a branch to `target` that the threads of `taken` take.
+    /// Returns what follows a branch to `target` taken by the threads of `taken`.
     pub(crate) fn branch(target: usize, group: &ConvergenceGroup, taken: &Mask) -> Self {
         if *taken == group.mask {
             Self::Jump(target)
@@ -60,6 +60,6 @@ pub(crate) struct PendingBarrier {
     pub(crate) yes: u32,
     /// All threads that have arrived.
     pub(crate) from: Mask,
-    /// Each instruction of the barrier, and the threads that wait there.
+    /// Each instruction at which threads wait for the barrier, and those threads.
     pub(crate) waiting: Vec<(usize, Mask)>,
 }

@@ -1,4 +1,4 @@
-//! What a kernel is launched with, and what it did.
+//! The arguments of a kernel launch, and what the kernel did.
 
 use crate::fault::ThreadReport;
 use crate::memory::touched::Touched;
@@ -16,11 +16,11 @@ pub struct Launch<'a> {
     pub dynamic_shared: u32,
     /// The parameters' bytes, laid out as in [`virtual_gpu_ptx::Kernel::parameters`].
     pub parameters: &'a [u8],
-    /// The device address of each of [`virtual_gpu_ptx::Module::variables`], in their order.
+    /// The device address of each of [`virtual_gpu_ptx::Module::variables`], in the same order.
     pub globals: &'a [u64],
     /// `%globaltimer` when the kernel starts; it then advances by 1 for each instruction of the thread that reads it.
     pub start_ns: u64,
-    /// Blocks that the GPU holds at a time, at least 1. They may wait for each other.
+    /// The number of blocks resident on the GPU at the same time, at least 1. They may wait for each other.
     pub resident: u64,
     /// `%envreg1` and `%envreg2`: the address of a cooperative launch's barrier; 0 for any other launch.
     pub workspace: u64,
@@ -30,7 +30,7 @@ pub struct Launch<'a> {
     pub print_buffer: u64,
     /// Whether races in shared memory are detected.
     pub watch_shared: bool,
-    /// Instructions of all threads together after which the kernel counts as endless.
+    /// The total number of instructions of all threads after which the kernel counts as endless.
     pub instruction_limit: u64,
     /// Instructions of one thread, plus nanoseconds of its sleep, after which the kernel counts as endless: a thread
     /// that runs alone takes as long for each instruction as a whole block.
@@ -71,8 +71,8 @@ pub struct Execution {
     pub longest_thread: u64,
     /// The bytes of device memory that were accessed, by allocation.
     pub touched: Vec<Touched>,
-    /// The first read of bytes that nothing had written. It saw [`POISON`](virtual_gpu_core::memory::POISON), and the
-    /// kernel continued.
+    /// The first read of bytes that had never been written. It saw [`POISON`](virtual_gpu_core::memory::POISON), and
+    /// the kernel continued.
     pub unwritten: Option<ThreadReport>,
     /// The first race in shared memory. The kernel continued.
     pub race: Option<Box<Race>>,

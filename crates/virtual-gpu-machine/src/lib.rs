@@ -56,7 +56,7 @@ pub fn run(kernel: &Kernel, launch: &Launch<'_>, memory: &mut DeviceMemory) -> R
     outcome
 }
 
-/// Returns whether kernels run on loops that are compiled for AVX2 and FMA, because this processor has both.
+/// Returns whether kernels run in loops compiled for AVX2 and FMA, because this processor has both.
 pub fn uses_avx2() -> bool {
     #[cfg(target_arch = "x86_64")]
     return features::has_avx2();

@@ -14,7 +14,7 @@ const ROWS: usize = 16;
 /// Columns of `b`, and of the result.
 const COLUMNS: usize = 8;
 
-/// The most columns of `a` and rows of `b`.
+/// The maximum number of columns of `a` and rows of `b`.
 const MOST_INNER: usize = 16;
 
 impl Machine<'_> {
@@ -96,7 +96,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Refuses a matrix instruction of only some lanes of a warp, because it is undefined.
+    /// Rejects a matrix instruction executed by only some lanes of a warp, because its behavior is undefined.
     fn need_whole_warp(&self, warp: usize, present: u32) -> Result<(), Stop> {
         let thread = warp * 32 + present.trailing_zeros() as usize;
         match present {

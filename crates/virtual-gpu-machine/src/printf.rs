@@ -119,7 +119,7 @@ impl Conversion {
         }
     }
 
-    /// Returns the most bytes of a string that are read.
+    /// Returns the maximum number of bytes that are read from a string.
     pub(crate) fn longest(&self) -> Option<usize> {
         self.precision
     }
@@ -266,7 +266,7 @@ impl Conversion {
         format!("{lead}{point}{digits}p{exponent:+}")
     }
 
-    /// Pads up to the width. With `0`, zeros go between sign and digits, if `zeros` allows it.
+    /// Pads to the width. With `0`, zeros go between the sign and the digits, if `zeros` allows it.
     fn pad(&self, prefix: &[u8], text: &[u8], zeros: bool, out: &mut Vec<u8>) {
         let missing = self.width.saturating_sub(prefix.len() + text.len());
         let fill = |out: &mut Vec<u8>, byte| out.extend(std::iter::repeat_n(byte, missing));

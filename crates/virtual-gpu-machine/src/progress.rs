@@ -1,7 +1,7 @@
 //! Whether a block makes progress.
 //!
-//! Whether a block waits is decided, not guessed. If all its threads reach the same instructions again with the same
-//! values in their registers, and nothing was written in between, they repeat this forever, until another block writes.
+//! Whether a block waits is determined exactly, not guessed. If all its threads reach the same instructions again with
+//! the same values in their registers, and nothing was written in between, they repeat this until another block writes.
 
 use crate::block::Snapshot;
 use crate::fault::{FaultKind, Stop};
@@ -14,7 +14,7 @@ const SLICE: u64 = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pause {
     Ended,
-    /// Other blocks should have their turn.
+    /// It is time to let other blocks run.
     Suspended,
 }
 

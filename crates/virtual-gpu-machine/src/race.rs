@@ -23,11 +23,10 @@ impl fmt::Display for SharedLocation {
     }
 }
 
-/// Accesses of two threads of a block to the same bytes of shared memory that nothing orders. At least one of them
-/// writes.
+/// Unordered accesses of two threads of a block to the same bytes of shared memory. At least one of them writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Race {
-    /// The access that was executed first here.
+    /// The access that was executed first in this run.
     pub earlier: ThreadReport,
     /// The later access, at which the race was detected.
     pub later: ThreadReport,

@@ -22,7 +22,7 @@ impl<T: Copy + Default> Chunk<T> {
         Self([T::default(); WIDTH])
     }
 
-    /// Takes the values of the threads of `mask` from `from`.
+    /// Copies the values of the threads of `mask` from `from`.
     #[inline(always)]
     pub(crate) fn take(&mut self, from: Self, mask: u16) {
         if mask == FULL {
@@ -36,7 +36,7 @@ impl<T: Copy + Default> Chunk<T> {
     }
 }
 
-/// Where a register's chunks are: one after another, or, if the register is uniform, all in one.
+/// Where a register's chunks are: one after another, or, if the register is uniform, all in the same place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     base: usize,
@@ -62,7 +62,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Makes room for a kernel's registers, all zero, so that values of an earlier kernel never show in a result.
+    /// Makes room for a kernel's registers, all zero, so that values from an earlier kernel never affect a result.
     pub(crate) fn resize(&mut self, registers: &virtual_gpu_ptx::Registers, threads: usize) {
         // Whole warps, so that a warp's two chunks always exist.
         self.chunks = threads.next_multiple_of(32) / WIDTH;

@@ -1,5 +1,5 @@
 //! Chooses which block runs next. A block runs to its end unless its threads wait for something. Then it is suspended,
-//! and others run; as many are resident together as the GPU would hold.
+//! and others run; as many are resident at the same time as a real GPU would hold.
 
 use std::collections::VecDeque;
 
@@ -37,7 +37,7 @@ impl Machine<'_> {
         let room = usize::try_from(self.launch.resident.max(1)).unwrap_or(usize::MAX);
         let mut started = 0;
         let mut suspended: VecDeque<Block> = VecDeque::new();
-        // Blocks that have ended, prepared for the next ones to start.
+        // Blocks that have ended, to be reused for the next ones.
         let mut vacant: Vec<Block> = Vec::new();
         self.prepare();
         loop {

@@ -7,7 +7,7 @@ use crate::machine::Machine;
 use crate::mask::Mask;
 
 impl Machine<'_> {
-    /// Lets threads continue that wait only for threads that have ended. If all wait for other threads, that is a
+    /// Lets threads that wait only for ended threads continue. If all threads wait for other threads, that is a
     /// fault.
     pub(crate) fn go_on_without_ended(&mut self) -> Result<(), Stop> {
         for at in 0..self.block.groups.len() {

@@ -49,7 +49,7 @@ impl Machine<'_> {
         Ok(Next::Leave(waits))
     }
 
-    /// Notes that lanes of a warp that name the same members have waited for each other.
+    /// Records that lanes of a warp that name the same members have waited for each other.
     fn note_warp_barrier(&mut self, members: Slot, mut threads: Mask) {
         let all = Mask::first_threads(self.threads);
         while !threads.is_empty() {

@@ -29,7 +29,7 @@ pub(crate) fn ex2(x: f32) -> f32 {
 pub(crate) fn lg2(x: f32) -> f32 {
     let wide = f64::from(x);
     let bits = wide.to_bits();
-    // The mantissa is in sqrt(1/2)..sqrt(2): one subtraction moves the exponent's step there.
+    // The mantissa is in sqrt(1/2)..sqrt(2): subtracting this moves the boundary between exponents to sqrt(1/2).
     const HALF_ROOT: u64 = 0x3fe6_a09e_667f_3bcd;
     let offset = bits.wrapping_sub(HALF_ROOT);
     let exponent = offset as i64 >> 52;

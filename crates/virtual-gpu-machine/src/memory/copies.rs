@@ -1,10 +1,10 @@
-//! Asynchronous copies to shared memory that are under way in a block.
+//! A block's pending asynchronous copies to shared memory.
 
-/// A copy under way. Its source was read when the copy began.
+/// A pending copy. Its source was read when the copy began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy {
     pub(crate) thread: usize,
-    /// The program counter of its instruction.
+    /// The program counter of the instruction that began it.
     pub(crate) pc: usize,
     /// The number of its group among the thread's groups.
     pub(crate) group: u64,

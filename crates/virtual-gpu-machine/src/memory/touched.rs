@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::fault::Access;
 use virtual_gpu_core::memory::AllocationId;
 
-/// Bytes of an allocation that a launch accessed in one way.
+/// The bytes of an allocation that a launch accessed in a particular way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Touched {
     /// The allocation.
@@ -50,7 +50,7 @@ impl Bits {
             && last < self.used.end
             && let Some([one, two]) = self.words.get_disjoint_mut([first, first + 1]).ok()
         {
-            // The common case: some 64 bytes, among others of the same launch.
+            // The common case: about 64 bytes, inside the range of words that may hold bits.
             *one |= head & if first == last { tail } else { u64::MAX };
             *two |= if first == last { 0 } else { tail };
             return;
@@ -126,7 +126,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Notes that `len` bytes from `start` of the allocation in `slot` were accessed.
+    /// Records an access to `len` bytes from `start` of the allocation in `slot`.
     pub(crate) fn mark(&mut self, slot: usize, start: u64, len: u64, access: Access) {
         self.bits(slot, access).mark(start, len);
     }
@@ -145,7 +145,7 @@ impl Record {
         &mut self.slots[slot][access as usize]
     }
 
-    /// Returns what was noted, by slot and address, and forgets it.
+    /// Returns what was recorded, ordered by slot and address, and clears the record.
     pub(crate) fn drain(&mut self, mut identity: impl FnMut(usize) -> Option<AllocationId>) -> Vec<Touched> {
         let mut all = Vec::new();
         self.used.sort_unstable();

@@ -3,8 +3,8 @@
 use super::stamp::Stamp;
 use crate::mask::Mask;
 
-/// The most synchronizations of part of a block that are kept. An access that is older than all of them counts as
-/// ordered.
+/// The maximum number of partial synchronizations of a block that are kept. An access older than all of them
+/// counts as ordered.
 const KEPT: usize = 1024;
 
 /// An event that makes threads of part of a block wait for others.
