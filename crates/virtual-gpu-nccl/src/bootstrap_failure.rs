@@ -71,7 +71,7 @@ impl State {
         }
     }
 
-    /// Ends a bootstrap that a thread has given up; the ranks that have joined get the same error.
+    /// Ends a bootstrap that a thread has given up on; the ranks that have joined get the same error.
     pub(crate) fn leave_bootstrap(&mut self, id: UniqueId, error: &Error<NcclStatus>) {
         let Some(bootstrap) = self.bootstraps.get_mut(&id).filter(|bootstrap| bootstrap.failed.is_none())
         else {
@@ -96,7 +96,7 @@ impl Locked<'_> {
             return;
         };
         let absent = Rank::all(bootstrap.world_size).filter(|rank| !bootstrap.members.contains_key(rank));
-        // The program can pass any world size, so this list needs a bound.
+        // The program can pass any world size, so the length of this list has to be limited.
         let mut missing: Vec<Rank> = absent.take(MOST_NAMED + 1).collect();
         let more = if missing.len() > MOST_NAMED { " and more" } else { "" };
         missing.truncate(MOST_NAMED);
@@ -137,7 +137,7 @@ impl Locked<'_> {
     }
 }
 
-/// Returns a report if two ranks are on one GPU and may not be.
+/// Returns a report if two ranks share a GPU and may not.
 pub(crate) fn shared_gpu(bootstrap: &Bootstrap) -> Option<Report> {
     if ranks_share_gpus() {
         return None;

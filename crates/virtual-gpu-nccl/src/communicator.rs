@@ -23,7 +23,7 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 use virtual_gpu_core::thread::ThreadKey;
 
-/// All ranks of one communicator, and the work between them.
+/// All ranks of a communicator, and the work between them.
 pub(crate) struct Communicator {
     pub(crate) id: CommId,
     pub(crate) ranks: Ranks<RankState>,
@@ -80,7 +80,7 @@ pub(crate) struct RankState {
     /// split or finalize.
     pub(crate) polls: u32,
     pub(crate) awaits: Option<SequenceNumber>,
-    /// The rank's last collective of zero elements, with the number of the next collective that counts.
+    /// The rank's last collective of zero elements, with the number of the next collective that moves data.
     pub(crate) dropped: Option<(SequenceNumber, Operation, CallSite)>,
     /// How the rank's GPU failed, once a thread has received that error.
     pub(crate) gpu_failure: Option<String>,
@@ -93,7 +93,7 @@ pub(crate) struct LastCall {
     pub(crate) request: Request,
     pub(crate) op: OpRef,
     pub(crate) call_site: CallSite,
-    /// Whether a query has already reported to the thread that the call isn't done, which makes an abort now
+    /// Whether a query has already reported to the thread that the call isn't done, so that aborting now is
     /// deliberate.
     pub(crate) was_polled: bool,
 }

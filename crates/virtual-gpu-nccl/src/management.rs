@@ -23,7 +23,7 @@ use virtual_gpu_core::thread::ThreadKey;
 /// The color of a rank that gets no communicator from a split (`NCCL_SPLIT_NOCOLOR`).
 pub const NO_COLOR: i32 = -1;
 
-/// Writes a new communicator to where the caller wants it, once the communicator can be used.
+/// Stores a new communicator for the caller, once the communicator can be used.
 pub type Deliver = Box<dyn FnOnce(CommHandle) + Send>;
 
 /// A split or finalize that not all ranks have reached.
@@ -38,7 +38,7 @@ struct Participant {
     call_site: CallSite,
 }
 
-/// The call that a rank makes.
+/// A rank's call.
 enum Purpose {
     /// In a split, a rank that has a color but no child is in another process.
     Split {
@@ -50,7 +50,7 @@ enum Purpose {
     Finalize,
 }
 
-/// The call that a rank of another process makes.
+/// The call of a rank in another process.
 pub(crate) struct Joins {
     /// Whether the call is a split rather than a finalize.
     splits: bool,

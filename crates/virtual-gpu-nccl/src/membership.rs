@@ -78,11 +78,11 @@ impl Nccl {
         Ok((ranks.len(), rank, ranks[rank].device))
     }
 
-    /// Implements `ncclCommGetAsyncError`: returns `None` if all is well, `InProgress` while a nonblocking communicator
-    /// can't be used, or the asynchronous error.
+    /// Implements `ncclCommGetAsyncError`: returns `None` if there is no error, `InProgress` while a nonblocking
+    /// communicator can't be used, or the asynchronous error.
     ///
-    /// A call on a nonblocking communicator stays in progress until this function has reported so once. A program that
-    /// does not query in a loop therefore fails on every run.
+    /// A call on a nonblocking communicator stays in progress until this function has reported that once. A program
+    /// that does not query in a loop therefore fails on every run.
     pub fn async_error(&self, handle: CommHandle) -> NcclResult<Option<Error<NcclStatus>>> {
         let in_progress = Ok(Some(NcclStatus::InProgress.into()));
         let mut guard = self.run_ready(self.lock());

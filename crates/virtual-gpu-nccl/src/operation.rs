@@ -72,7 +72,7 @@ pub struct Buffers {
     pub send: u64,
     /// The buffer for the rank's result.
     pub receive: u64,
-    /// The scalar of an operator that the program created.
+    /// The scalar of an operator created by the program.
     pub scale: Option<Scale>,
 }
 

@@ -73,7 +73,7 @@ pub(crate) struct Link {
     pub(crate) others: Vec<ProcessNumber>,
 }
 
-/// The messages between the root and another process that concern processes, or the communicator that is being made.
+/// The messages between the root and another process about processes, or about the communicator that is being made.
 pub(crate) enum Control {
     /// A rank of a process other than the root joins.
     Join(JoinRequest),

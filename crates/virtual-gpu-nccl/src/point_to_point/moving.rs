@@ -152,7 +152,7 @@ impl Locked<'_> {
     /// calls for which this was the last message.
     ///
     /// # Errors
-    /// `InternalError` if a call of the message is gone.
+    /// `InternalError` if the call at one of the message's ends is gone.
     pub(crate) fn message_moved(
         &mut self,
         moved: Moving,
