@@ -15,7 +15,7 @@ pub struct Module {
 }
 
 impl Module {
-    /// Returns the architecture that it was compiled for: 70 for `sm_70`, 0 if the text has none.
+    /// Returns the architecture that the text was compiled for: 70 for `sm_70`, 0 if the text has none.
     pub fn target(&self) -> u32 {
         self.target
     }
@@ -30,7 +30,7 @@ impl Module {
         self.kernels.keys().map(String::as_str)
     }
 
-    /// Returns the `.global` and `.const` variables, in the order that a launch uses.
+    /// Returns the `.global` and `.const` variables, in the order in which a launch expects them.
     pub fn variables(&self) -> &[Variable] {
         &self.variables
     }
@@ -45,15 +45,15 @@ pub struct Variable {
     pub size: u64,
     /// Required alignment of its address, in bytes.
     pub align: u64,
-    /// Its first bytes, without the addresses of variables.
+    /// The bytes of its initial value, without the addresses of variables.
     pub initial: Vec<u8>,
-    /// The addresses of variables among its first bytes.
+    /// The addresses of variables within its initial value.
     pub addresses: Vec<AddressOf>,
     /// Whether it is `.const`.
     pub is_const: bool,
 }
 
-/// The address of a variable, stored among the first bytes of another variable.
+/// The address of a variable, stored in the initial value of another variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressOf {
     /// The offset of the first of its eight bytes.
@@ -65,7 +65,8 @@ pub struct AddressOf {
 }
 
 impl Variable {
-    /// Returns its bytes at load, if the module's variables are at `globals`; the bytes after them are zero.
+    /// Returns the variable's initial bytes, if the module's variables are at `globals`; any bytes after these are
+    /// zero.
     pub fn image(&self, globals: &[u64]) -> Vec<u8> {
         let mut image = self.initial.clone();
         for &AddressOf { at, variable, offset } in &self.addresses {
@@ -90,7 +91,7 @@ pub struct Parameter {
 /// A line of the CUDA source that a PTX instruction came from (`.loc`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaLine {
-    /// The file, by the name that NVRTC was given.
+    /// The file, under the name that was passed to NVRTC.
     pub file: Arc<str>,
     /// The line, from 1.
     pub line: u32,
@@ -134,14 +135,14 @@ pub enum Uniform {
         /// Bytes added to it.
         offset: i64,
     },
-    /// The start of dynamic shared memory, plus an offset. It exists only while a kernel is being made.
+    /// The start of dynamic shared memory, plus an offset. It exists only while a kernel is being lowered.
     DynamicStart {
         /// Bytes added to it.
         offset: i64,
     },
 }
 
-/// A value of a register that stays the same from a block's start to its end.
+/// A register value that stays the same from a block's start to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "named as in PTX")]
 pub enum ThreadConstant {
@@ -193,7 +194,7 @@ pub struct Frame {
     pub base: Slot,
     /// Its size in bytes.
     pub bytes: u32,
-    /// The offset in the frame and the bytes of each parameter.
+    /// The offset in the frame and the size in bytes of each parameter.
     pub parameters: Vec<(u32, u32)>,
     /// The same for each result.
     pub results: Vec<(u32, u32)>,
@@ -217,7 +218,7 @@ pub struct Registers {
 }
 
 impl Kernel {
-    /// Returns its name, as the module spells it.
+    /// Returns the kernel's name, as spelled in the module.
     #[inline]
     pub fn name(&self) -> &str {
         &self.name
@@ -244,7 +245,7 @@ impl Kernel {
         self.dynamic_shared_offset
     }
 
-    /// Returns the bytes of its smallest access to shared memory.
+    /// Returns the size in bytes of its smallest access to shared memory.
     #[inline]
     pub fn shared_unit(&self) -> u8 {
         self.shared_unit
@@ -256,8 +257,8 @@ impl Kernel {
         self.has_partial_barriers
     }
 
-    /// Returns the static shared variable at an offset, by its name in the program, and the offset in it. Returns
-    /// `None` for dynamic shared memory, with the offset in that.
+    /// Returns the name, in the program, of the static shared variable at an offset, and the offset in it. For
+    /// dynamic shared memory, returns `None` and the offset in that memory.
     pub fn shared_location(&self, offset: u64) -> (Option<String>, u64) {
         let found = self.shared_variables.iter().find(|(_, start, size)| {
             offset.checked_sub(u64::from(*start)).is_some_and(|distance| distance < *size)
@@ -274,7 +275,7 @@ impl Kernel {
         self.local_bytes
     }
 
-    /// `.maxntid`: returns the largest block, if it is bounded.
+    /// `.maxntid`: returns the maximum block size, if there is one.
     pub fn max_threads(&self) -> Option<[u32; 3]> {
         self.max_threads
     }
@@ -333,7 +334,7 @@ impl Kernel {
 }
 
 /// Returns `tile` for `_ZZ6matmulE4tile`: the last name in C++'s name for a function's static variable. Other names
-/// stay.
+/// are unchanged.
 fn unmangled(name: &str) -> &str {
     let Some(local) = name.strip_prefix("_ZZ") else { return name };
     local

@@ -27,13 +27,13 @@ pub use kernel::{
 
 use lexer::{Lexeme, Token};
 
-/// The longest text that is read. Its tokens take up to sixteen times as much.
+/// The maximum length of a text, in bytes. Its tokens take up to sixteen times as much memory.
 const MAX_BYTES: usize = 32 << 20;
 
 /// Reads a PTX text of at most 32 MiB.
 ///
 /// # Errors
-/// Returns everything in it that is not supported, with its lines.
+/// Returns everything in the text that is not supported, with line numbers.
 pub fn load(source: &str) -> Result<Module, LoadError> {
     let refuse = |diagnostic| LoadError::new(vec![diagnostic]);
     if source.len() > MAX_BYTES {

@@ -34,7 +34,7 @@ pub enum ReductionTarget {
     Predicate(Predicate),
 }
 
-/// A call of a function that calls itself, directly or through others.
+/// A call to a function that calls itself, directly or through others.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
     /// The function's index in [`Kernel`](crate::Kernel)'s list of frames.
@@ -47,7 +47,8 @@ pub struct Call {
     pub results: Box<[Address]>,
 }
 
-/// A call of a function that the driver provides. Each address is where an argument, or the result, is in local memory.
+/// A call to a function that the driver provides. Each address is the location of an argument, or of the result, in
+/// local memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SystemCall {
     /// `vprintf`

@@ -194,7 +194,7 @@ pub enum LongWordOp {
     BfeU,
 }
 
-/// Operations from 32 to 64 bits.
+/// Operations with 32-bit sources and a 64-bit result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is the PTX opcode of its name; S and U: signed or unsigned sources")]
 pub enum WidenOp {
@@ -207,7 +207,7 @@ pub enum WidenOp {
     Pack,
 }
 
-/// Operations from 64 to 32 bits.
+/// Operations with 64-bit sources and a 32-bit result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is the PTX opcode of its name; S and U: signed or unsigned sources")]
 pub enum NarrowOp {
@@ -221,7 +221,7 @@ pub enum NarrowOp {
     BfindShiftU,
 }
 
-/// What an instruction with carry does: `add.cc` to `madc`.
+/// What an instruction with a carry does: `add.cc` to `madc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "PTX's names")]
 pub enum CarryOp {
@@ -237,7 +237,7 @@ pub enum CarryOp {
 pub struct Carry {
     /// What is added to `c`, or to `a`.
     pub op: CarryOp,
-    /// The carry from the word before.
+    /// The carry from the previous word.
     pub carry_in: Option<Predicate>,
     /// The carry to the next word.
     pub carry_out: Option<Predicate>,

@@ -25,7 +25,7 @@ pub use warp::*;
 /// One instruction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Instruction {
-    /// `@%p`: only the threads for which it holds execute the operation.
+    /// `@%p`: only the threads for which the predicate holds execute the operation.
     pub guard: Option<Condition>,
     /// What it does.
     pub operation: Operation,
@@ -248,7 +248,8 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Returns whether other threads could be waiting for it, or whether its outcome could depend on them or on time.
+    /// Returns whether other threads could be waiting for the operation, or whether its outcome could depend on them or
+    /// on time.
     #[inline]
     pub fn communicates(&self) -> bool {
         match self {

@@ -53,7 +53,7 @@ pub enum Value {
     Long(Slot),
 }
 
-/// The address of a memory instruction: a base that differs by thread, and a constant.
+/// The address of a memory instruction: a base that depends on the thread, and a constant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Address {
     /// The register part.

@@ -14,7 +14,7 @@ use crate::kernel::{CudaLine, ThreadConstant, Uniform};
 use crate::resolved::ResolvedFunction;
 use crate::syntax::{Variable as Declared, VariableSpace};
 
-/// The most local memory of one thread, as on real GPUs.
+/// The maximum local memory of a thread, as on real GPUs.
 const MAX_LOCAL: u64 = 512 << 10;
 
 /// A kernel under construction.
@@ -46,7 +46,7 @@ pub(crate) struct Lowering<'f, 'a> {
     pub(crate) calls: Vec<&'a str>,
     /// Number of calls that were inlined so far.
     pub(crate) inlined: usize,
-    /// Whether the kernel is too long, which has been reported.
+    /// Whether the kernel is too long and this has been reported.
     pub(crate) gave_up: bool,
     /// Where `ret` branches to in a called function; `None` in the kernel itself.
     pub(crate) return_label: Option<u32>,
@@ -122,7 +122,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         self.diagnostics.push(Diagnostic::new(line, text));
     }
 
-    /// Notes the source line of the following instructions.
+    /// Records the source line of the following instructions.
     pub(crate) fn locate(&mut self, file: u32, line: u32) {
         let Some(&(_, name)) = self.index.file.sources.iter().find(|&&(index, _)| index == file) else {
             return;
@@ -302,7 +302,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         end
     }
 
-    /// Emits a branch for the threads for which both values are equal.
+    /// Emits a branch that is taken by the threads for which both values are equal.
     pub(crate) fn branch_if_equal(&mut self, a: Value, b: Value, target: u32) {
         let predicate = self.new_predicate();
         self.emit(Operation::Compare {

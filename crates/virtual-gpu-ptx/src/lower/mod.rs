@@ -28,7 +28,7 @@ use crate::resolved::ResolvedFile;
 use builder::Lowering;
 use index::Index;
 
-/// Lowers everything; errors are added to `diagnostics`.
+/// Lowers the whole file; errors are added to `diagnostics`.
 pub(crate) fn lower(file: &ResolvedFile<'_>, diagnostics: &mut Vec<Diagnostic>) -> Module {
     let index = Index::new(file, diagnostics);
     let mut kernels = BTreeMap::new();

@@ -6,7 +6,7 @@ use crate::instruction::Predicate;
 use crate::syntax::Variable;
 use crate::types::Type;
 
-/// The most nested `{` in a function; compilers nest far less.
+/// The maximum nesting depth of `{` in a function; compilers nest far less.
 pub(crate) const MAX_DEPTH: usize = 64;
 
 /// What a name stands for.
@@ -62,7 +62,7 @@ pub(crate) struct Scope<'a> {
     is_function: bool,
 }
 
-/// Number of registers handed out so far.
+/// The number of registers allocated so far.
 #[derive(Debug, Default)]
 pub(crate) struct RegisterCount {
     pub(crate) words: u32,
