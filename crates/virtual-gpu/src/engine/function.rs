@@ -30,7 +30,8 @@ impl Function {
         Self { module, kernel, max_dynamic_shared, carveout: -1, cache: CachePreference::None }
     }
 
-    /// Returns the most threads of a block: the GPU's limit, or less if `.maxntid` or `.reqntid` sets less.
+    /// Returns the maximum number of threads in a block: the GPU's limit, or less if `.maxntid` or `.reqntid` sets
+    /// less.
     pub(super) fn max_threads(&self) -> u32 {
         let bound = self.kernel.required_threads().or(self.kernel.max_threads());
         let product = |[x, y, z]: [u32; 3]| x.saturating_mul(y).saturating_mul(z);
@@ -120,7 +121,7 @@ impl Engine {
         self.state().usage(function)
     }
 
-    /// Checks that a handle is that of a stream.
+    /// Checks that a handle refers to a stream.
     ///
     /// # Errors
     /// Returns `InvalidHandle` with a message that names the handle.
