@@ -1,4 +1,4 @@
-//! Creates two views of one buffer, for a collective in place.
+//! Creates two views of one buffer, for an in-place collective.
 
 use std::ops::Range;
 

@@ -1,8 +1,9 @@
-//! Test data that reveals mistakes: it differs by rank, and has neither repetitions nor symmetry.
+//! Test data that reveals mistakes: it differs by rank, and has no repetitions and no symmetry.
 
 use crate::random::SplitMix64;
 
-/// Returns `len` integers from −1000 to 1000 for a rank. None is 0, so an element that was never filled stands out.
+/// Returns `len` integers from −1000 to 1000 for a rank. None of them is 0, so that an element that was never filled
+/// stands out.
 ///
 /// Sums over up to 16 ranks stay below 2²⁴, where `f32` is exact in any order, so compare them bit for bit.
 pub fn integers(rank: usize, len: usize) -> Vec<f32> {

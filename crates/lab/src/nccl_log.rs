@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 #[derive(Debug)]
 pub struct NcclLog(PathBuf);
 
-/// The log of the whole check.
+/// The log of the entire check.
 static OF_CHECK: OnceLock<NcclLog> = OnceLock::new();
 
 impl NcclLog {
@@ -67,7 +67,7 @@ impl NcclLog {
         let _ = OF_CHECK.set(log);
     }
 
-    /// Returns the log of the check, if it was opened. Real GPUs have one.
+    /// Returns the log of the check, if it was opened. Checks on real GPUs have one.
     pub(crate) fn of_check() -> Option<&'static Self> {
         OF_CHECK.get()
     }
@@ -75,7 +75,7 @@ impl NcclLog {
     /// Deletes the log of the check.
     pub(crate) fn delete_of_check() {
         if let Some(log) = OF_CHECK.get() {
-            // NCCL writes no file if it is not used.
+            // If NCCL is not used, it writes no file.
             let _ = std::fs::remove_file(&log.0);
         }
     }
@@ -95,7 +95,7 @@ impl NcclLog {
     fn text(&self) -> anyhow::Result<String> {
         let path = self.0.display();
         let text = std::fs::read_to_string(&self.0).with_context(|| format!("NCCL's log {path}"))?;
-        // NCCL ignores a write that fails. Its first line comes with the first communicator.
+        // NCCL ignores failed writes. It writes the first line when the first communicator is created.
         ensure!(
             text.contains("NCCL INFO") && text.ends_with('\n'),
             "NCCL's log {path} is empty or cut off, so calls can't be counted; is the disk full?"

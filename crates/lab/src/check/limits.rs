@@ -16,7 +16,7 @@ const BOOTSTRAP_OF_PROCESSES: &str = "10";
 pub enum TimeLimits {}
 
 impl TimeLimits {
-    /// Sets the limits of a test program for interactive use. Limits that are already set stay.
+    /// Sets the limits of a test program for interactive use. Limits that are already set are kept.
     pub fn set_interactive(command: &mut Command) {
         for (name, seconds) in [(CHECK, "10"), (BOOTSTRAP, SHORT_BOOTSTRAP)] {
             if std::env::var_os(name).is_none() {
@@ -38,10 +38,10 @@ impl TimeLimits {
     }
 }
 
-/// The words with which the harness reports a check that it stopped.
+/// The words that the harness uses to report a check that it stopped.
 pub(super) const STILL_RUNNING: &str = " still running after ";
 
-/// The words with which the virtual GPU reports a wait that it gave up.
+/// The words that the virtual GPU uses to report a wait that it gave up.
 const NOT_PROVED: &str = "(not proved: ";
 
 #[cfg(test)]
