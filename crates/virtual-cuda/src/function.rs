@@ -30,7 +30,7 @@ pub(crate) fn set_cache_preference(of: Function, preference: c_uint) -> CudaResu
     engine::get()?.set_function_cache_preference(handle(of), preference)
 }
 
-/// Finds a module's variable. Either of the two results may be unwanted, but not both.
+/// Finds a module's variable. Either of the two result pointers may be null, but not both.
 pub(crate) fn global(
     address: Out<DevicePointer>,
     bytes: Out<usize>,

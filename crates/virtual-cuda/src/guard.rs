@@ -152,7 +152,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     if !answer::is_host_function() {
         let _ = catch_unwind(|| engine::get().map(|engine| engine.host_touched(id)));
     }
-    // In any case the thread continues, because the page is now accessible.
+    // In either case the thread continues, because the page is now accessible.
     let mut closed = closed();
     if let Some(at) = closed.iter().position(|one| one.id == id) {
         let opened = closed.swap_remove(at);

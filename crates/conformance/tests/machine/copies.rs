@@ -75,7 +75,7 @@ fn nothing_but_a_wait_ends_a_copy() {
         assert_eq!(got, [u32::MAX; 32], "{body}: nothing is there yet");
         assert!(done.unwritten.is_some());
     }
-    // The last group is still running.
+    // The last group is still pending.
     let (done, _) = copies("cp.async.wait_group 1; ld.shared.u32 %r4, [%r2+128];");
     assert!(done.race.expect("it goes on").under_way);
 }
