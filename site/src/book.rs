@@ -117,8 +117,8 @@ fn fill(pages: &Pages<'_>, mistakes: &[Mistake], chapter: &mut Chapter) -> anyho
     Ok(())
 }
 
-/// Checks that every link of every page leads to an existing file and to an existing anchor in it, and that no
-/// page loads anything from another host. Returns the number of pages.
+/// Checks that every link of every page leads to an existing file and to an existing anchor in it, and that no page
+/// loads anything from another host. Returns the number of pages.
 fn check_links(book: &Path) -> anyhow::Result<usize> {
     let pages = read_pages(book)?;
     let places: BTreeMap<&Path, BTreeSet<&str>> =

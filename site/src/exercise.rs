@@ -1,5 +1,5 @@
-//! The pages of an exercise. The first page contains its lesson, its starter, and, folded, its hints and
-//! solution. The second page is for after the exercise, and also lists the known mistakes.
+//! The pages of an exercise. The first page contains its lesson, its starter, and, folded, its hints and solution. The
+//! second page is for after the exercise, and also lists the known mistakes.
 
 use std::fmt::Write as _;
 use std::path::Path;

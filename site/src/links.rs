@@ -9,8 +9,8 @@ use pulldown_cmark::{Event, LinkType, Options, Parser, Tag};
 pub(crate) enum Target {
     /// The link leads to this address.
     Page(String),
-    /// The link leads to a file of the repository that no page shows. The link is removed, and its text is
-    /// kept. A picture is unchanged.
+    /// The link leads to a file of the repository that no page shows. The link is removed, and its text is kept. A
+    /// picture is unchanged.
     Nowhere,
 }
 

@@ -1,8 +1,7 @@
 //! Builds the book and the slides from the course's own files.
 //!
-//! Everything that the pages show comes from a tested source: code from files with anchors, and tables and reports
-//! from the programs that print them. If a page asks for something that can't be found, the build stops and names
-//! the page.
+//! Everything that the pages show comes from a tested source: code from files with anchors, and tables and reports from
+//! the programs that print them. If a page asks for something that can't be found, the build stops and names the page.
 
 mod book;
 mod exercise;

@@ -1,5 +1,5 @@
-//! The recorded output of programs, with the colors of a terminal. A page shows what programs really print, and a
-//! check runs them again.
+//! The recorded output of programs, with the colors of a terminal. A page shows what programs really print, and a check
+//! runs them again.
 
 mod lesson;
 

@@ -1,5 +1,5 @@
-//! `cargo xtask starters`: generates the exercises in modules/ from solutions/. Lessons and programs are maintained
-//! in modules/ and are not changed.
+//! `cargo xtask starters`: generates the exercises in modules/ from solutions/. Lessons and programs are maintained in
+//! modules/ and are not changed.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -112,8 +112,8 @@ pub fn answers(source: &str) -> Vec<(String, String)> {
     answers
 }
 
-/// Returns the manifest of a starter. It allows items that only the answer uses, makes an ignored result an error,
-/// and lists the programs themselves, which the solution only includes.
+/// Returns the manifest of a starter. It allows items that only the answer uses, makes an ignored result an error, and
+/// lists the programs themselves, which the solution only includes.
 ///
 /// # Errors
 /// If the solution's lints are not those of the workspace.

@@ -48,8 +48,8 @@ fn counted(counts: &Counts) -> String {
     words.join(", ")
 }
 
-/// Returns what to look at first: the compiler's first error, or the first check that failed. Returns an empty
-/// text if nothing is wrong.
+/// Returns what to look at first: the compiler's first error, or the first check that failed. Returns an empty text if
+/// nothing is wrong.
 pub(crate) fn details(exercise: &Exercise, verdict: &Verdict) -> String {
     let mut text = String::new();
     match verdict {
@@ -104,8 +104,8 @@ pub(crate) fn drawn(chart: &Chart, columns: usize) -> String {
     }
 }
 
-/// Returns the first lines of a text that is longer than `rows`. The last line then says how many more there are,
-/// and, with `how`, how to see them.
+/// Returns the first lines of a text that is longer than `rows`. The last line then says how many more there are, and,
+/// with `how`, how to see them.
 pub(crate) fn cut(text: &str, rows: usize, how: &str) -> String {
     match text.lines().count() <= rows {
         true => text.to_owned(),

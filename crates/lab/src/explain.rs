@@ -28,8 +28,8 @@ impl<T> Readable<T> for Result<T, NcclError> {
         let caller = Location::caller();
         self.map_err(|NcclError(code)| {
             let details = last_error().or_else(|| error_string(code));
-            // A report of the virtual NCCL has the location and the help. Guessing the cause from the code
-            // alone would be misleading.
+            // A report of the virtual NCCL has the location and the help. Guessing the cause from the code alone would
+            // be misleading.
             if let Some(report) = details.as_deref().filter(|_| attached() == Some(Tier::Virtual)) {
                 return anyhow!(with_code(&format!("{code:?}"), report));
             }

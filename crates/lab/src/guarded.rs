@@ -7,8 +7,7 @@ use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceRepr};
 
 use crate::compare::{Element, elements, show};
 
-/// The number of guard elements on each side. It is odd, so that the buffer is less aligned than any whole
-/// allocation.
+/// The number of guard elements on each side. It is odd, so that the buffer is less aligned than any whole allocation.
 const GUARD: usize = 67;
 
 /// A buffer inside a larger allocation, with canaries before and after it.

@@ -18,8 +18,8 @@ pub struct Momentum {
 }
 
 impl Momentum {
-    /// Creates an optimizer for `len` parameters with velocities of 0. Each step retains the fraction `momentum` of
-    /// the velocity.
+    /// Creates an optimizer for `len` parameters with velocities of 0. Each step retains the fraction `momentum` of the
+    /// velocity.
     ///
     /// # Errors
     /// Fails if there are no parameters, or with the driver's error.

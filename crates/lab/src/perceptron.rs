@@ -248,8 +248,8 @@ impl Perceptron {
         Ok(loss[0])
     }
 
-    /// Returns the fraction of the samples that the model classifies correctly, or 0 if there are no samples. Waits
-    /// for the GPU, and overwrites the results of the last forward pass.
+    /// Returns the fraction of the samples that the model classifies correctly, or 0 if there are no samples. Waits for
+    /// the GPU, and overwrites the results of the last forward pass.
     ///
     /// # Errors
     /// Returns the driver's error.

@@ -56,8 +56,7 @@ struct Failure {
     ranks: Vec<usize>,
     /// The text of the first rank.
     text: String,
-    /// The text without the ranks' numbers and without tables of buffers, so that it is the same for all these
-    /// ranks.
+    /// The text without the ranks' numbers and without tables of buffers, so that it is the same for all these ranks.
     key: String,
     /// Whether the text of another rank differs.
     differs: bool,
@@ -87,8 +86,8 @@ fn report<T>(ended: &[Result<T, String>]) -> Option<String> {
         let text = match index > 0 {
             // If all ranks waited in vain, one report is enough.
             true if all_waited => in_short(text),
-            // One missing wait can have different symptoms. Once it is fixed, the student sees whether another wait
-            // is missing.
+            // One missing wait can have different symptoms. Once it is fixed, the student sees whether another wait is
+            // missing.
             true if first_races && races(text) => race_in_short(text),
             _ => text.clone(),
         };

@@ -44,8 +44,8 @@ fn own_sources() -> Option<PathBuf> {
     OWN_SOURCES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
 }
 
-/// The call stack of one API call. It is captured unresolved, in at most a few microseconds, and resolved only
-/// when a report prints it.
+/// The call stack of one API call. It is captured unresolved, in at most a few microseconds, and resolved only when a
+/// report prints it.
 #[derive(Clone, Debug, Default)]
 pub struct CallSite(Option<Arc<[usize]>>);
 
@@ -61,8 +61,8 @@ impl CallSite {
         Self(Some(stack::take()))
     }
 
-    /// Returns the innermost line that does not belong to Rust, a registry crate, or a hidden library. If all belong to
-    /// these, it returns the innermost line of a hidden library.
+    /// Returns the innermost line that does not belong to Rust, a registry crate, or a hidden library. If there is no
+    /// such line, returns the innermost line of a hidden library.
     pub fn line(&self) -> Option<SourceLine> {
         let libraries = Libraries::known();
         let mut of_library = None;
@@ -76,8 +76,8 @@ impl CallSite {
         .or(of_library)
     }
 
-    /// Returns the innermost line of the program's own sources, or of any source if they are not
-    /// set (see [`show_sources_first`]).
+    /// Returns the innermost line of the program's own sources, or of any source if they are not set (see
+    /// [`show_sources_first`]).
     pub fn own_line(&self) -> Option<SourceLine> {
         let Some(own) = own_sources() else { return self.line() };
         let libraries = Libraries::known();
@@ -229,8 +229,8 @@ pub struct SourceLine {
 }
 
 impl SourceLine {
-    /// Returns a line of a kernel's source. The file has the name that was passed to the compiler, and is searched
-    /// for in the current folder and its ancestors.
+    /// Returns a line of a kernel's source. The file has the name that was passed to the compiler, and is searched for
+    /// in the current folder and its ancestors.
     pub fn of_kernel(file: &str, line: u32) -> Self {
         let here = std::env::current_dir().unwrap_or_default();
         let found = here.ancestors().map(|folder| folder.join(file)).find(|file| file.is_file());

@@ -51,7 +51,7 @@ impl Remembered {
         }
         let (stack, slots) = unwind(bottom);
         let known = Known { bottom, slots, stack: stack.clone() };
-        // If return addresses are kept elsewhere, such as in registers, nothing is remembered.
+        // If return addresses are stored elsewhere, such as in registers, the stack is not remembered.
         if known.is_current() && !known.slots.is_empty() {
             match self.stacks.get_mut(self.oldest) {
                 Some(oldest) => *oldest = known,
@@ -122,7 +122,7 @@ mod tests {
                 1 => below(round % 5, &mut []),
                 _ => twice(),
             };
-            // The innermost address is where `twice` continues, after one call or the other.
+            // The innermost address is where `twice` continues after one of its two calls.
             let callers = unwound.len() - 1;
             assert_eq!(taken[taken.len() - callers..], unwound[1..], "round {round}");
         }

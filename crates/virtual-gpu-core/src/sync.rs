@@ -2,8 +2,8 @@
 //! those of a scheduler that tries many interleavings of the threads (`tests/shuttle.rs`).
 //!
 //! The standard library's own types are still used where no thread can wait for another: in `OnceLock`s, which are set
-//! and read under the engine's lock, in counters, and in statics that are held only for a moment. They are also used
-//! in connections to other processes, which this scheduler can't control.
+//! and read under the engine's lock, in counters, and in statics that are held only for a moment. They are also used in
+//! connections to other processes, which this scheduler can't control.
 
 #[cfg(not(shuttle))]
 pub use std::{
@@ -27,8 +27,8 @@ pub fn spawn_for_good(name: &str, run: impl FnOnce() + Send + 'static) -> std::i
     thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
 }
 
-/// Starts a thread as in an ordinary build. A program may end before a future that is never joined, but not before a
-/// thread that is never joined.
+/// Starts a thread as in an ordinary build. Under shuttle, a program may end before a future that is never joined, but
+/// not before a thread that is never joined.
 #[cfg(shuttle)]
 pub fn spawn_for_good(_: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     drop(shuttle::future::spawn(async { run() }));

@@ -13,7 +13,7 @@ use virtual_gpu_ptx::instruction::{Call, Operation};
 const MOST_SAVED: usize = 1 << 28;
 
 impl Machine<'_> {
-    /// Sends the threads of `mask` to a function's start.
+    /// Makes the threads of `mask` branch to the start of a function.
     pub(crate) fn call(&mut self, call: &Call, group: &ConvergenceGroup, mask: &Mask) -> Result<Next, Stop> {
         self.check_limit(0, mask)?;
         let kernel = self.kernel;

@@ -54,7 +54,7 @@ pub(crate) struct PendingBarrier {
     pub(crate) id: u32,
     pub(crate) arrived: u32,
     pub(crate) expected: u32,
-    /// Whether it is for all threads of the block. If so, it does not wait for threads that have ended.
+    /// Whether the barrier is for all threads of the block. If so, it does not wait for threads that have ended.
     pub(crate) for_all: bool,
     /// Number of threads for which the predicate of `bar.red` held.
     pub(crate) yes: u32,

@@ -31,7 +31,7 @@ pub struct MemoryAccess {
     pub bytes: u32,
 }
 
-/// Where in a kernel something happened, and to which thread.
+/// Where in a kernel an event happened, and in which thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadReport {
     /// The kernel's name.
@@ -78,11 +78,11 @@ impl fmt::Display for ThreadReport {
 /// What went wrong.
 #[derive(Clone, Debug)]
 pub enum FaultKind {
-    /// Global memory that can't be accessed, with the reason.
+    /// Global memory could not be accessed, for this reason.
     BadAddress(BadAddress),
     /// An access past the end of the block's shared memory.
     SharedOutOfBounds {
-        /// Bytes that the block has, static and dynamic.
+        /// The size of the block's shared memory in bytes, static and dynamic.
         size: u64,
     },
     /// An access past the end of the thread's local memory or of the parameters.
@@ -122,14 +122,14 @@ pub enum FaultKind {
         /// Whether the limit is for one thread; otherwise it is for all threads together.
         of_thread: bool,
     },
-    /// Every running block repeats itself, and none writes what another block could be waiting for.
+    /// Every running block repeats itself, and none of them writes anything that another block could be waiting for.
     WaitsForever {
         /// Blocks that wait.
         waiting: u64,
-        /// Blocks that start when one of these has ended.
+        /// Blocks that would start when one of these ends.
         unstarted: u64,
     },
-    /// The calls that have not returned need more than the thread's stack.
+    /// The active calls need more space than the thread's stack has.
     StackOverflow {
         /// Bytes of the stack.
         size: u64,

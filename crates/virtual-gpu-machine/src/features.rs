@@ -3,8 +3,8 @@
 #[cfg(target_arch = "x86_64")]
 use std::sync::LazyLock;
 
-/// Defines a function for AVX2 with FMA, and for any processor; a call uses the better version that runs here. The body
-/// must be `#[inline(always)]`, and so must everything that it calls in its loops.
+/// Defines a function for AVX2 with FMA, and for any processor; a call uses the best version that this processor
+/// supports. The body must be `#[inline(always)]`, and so must everything that it calls in its loops.
 macro_rules! vectorized {
     ($(#[$attribute:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $(-> $answer:ty)? = $body:path) => {
         $(#[$attribute])*

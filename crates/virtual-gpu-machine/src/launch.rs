@@ -10,7 +10,7 @@ use crate::race::Race;
 pub struct Launch<'a> {
     /// Blocks, by axis.
     pub grid: [u32; 3],
-    /// Threads of a block, by axis; at most 1024 in all.
+    /// Threads of a block, by axis; at most 1024 in total.
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub dynamic_shared: u32,
@@ -32,13 +32,13 @@ pub struct Launch<'a> {
     pub watch_shared: bool,
     /// The total number of instructions of all threads after which the kernel counts as endless.
     pub instruction_limit: u64,
-    /// Instructions of one thread, plus nanoseconds of its sleep, after which the kernel counts as endless: a thread
-    /// that runs alone takes as long for each instruction as a whole block.
+    /// The number of instructions of one thread, plus the nanoseconds that it sleeps, after which the kernel counts as
+    /// endless: a thread that runs alone takes as long per instruction as a whole block.
     pub thread_limit: u64,
 }
 
 impl Default for Launch<'_> {
-    /// Returns a launch of one thread without parameters and without limits, alone on the GPU.
+    /// Returns a launch of one thread, without parameters or limits, alone on the GPU.
     fn default() -> Self {
         Self {
             grid: [1; 3],
@@ -67,7 +67,7 @@ pub struct Execution {
     pub bytes_read: u64,
     /// Bytes of device memory that stores and atomics wrote.
     pub bytes_written: u64,
-    /// Instructions of the thread that executed the most, including the nanoseconds of its sleep.
+    /// The number of instructions of the thread that executed the most, plus the nanoseconds that it slept.
     pub longest_thread: u64,
     /// The bytes of device memory that were accessed, by allocation.
     pub touched: Vec<Touched>,

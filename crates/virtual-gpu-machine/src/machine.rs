@@ -40,7 +40,7 @@ pub(crate) struct Machine<'l> {
     pub(crate) bytes_written: u64,
     pub(crate) longest_thread: u64,
     pub(crate) unwritten: Option<ThreadReport>,
-    /// The first race in shared memory. After it, no more are detected.
+    /// The first race in shared memory. Later races are not detected.
     pub(crate) race: Option<Box<Race>>,
     pub(crate) printed: Printed,
 }
@@ -85,7 +85,7 @@ impl<'l> Machine<'l> {
         [thread % width, thread / width % height, thread / width / height]
     }
 
-    /// Reports the current instruction, one thread, and the access.
+    /// Returns a report of the current instruction, one thread, and the access.
     pub(crate) fn report(&self, thread: usize, access: Option<(Space, Access, u64, u64)>) -> ThreadReport {
         ThreadReport {
             kernel: self.kernel.name().to_owned(),
@@ -133,7 +133,8 @@ impl<'l> Machine<'l> {
         self.instructions += pending * mask.count();
     }
 
-    /// Stops a kernel that has executed too many instructions. `active` threads have executed the pending ones.
+    /// Stops a kernel that has executed too many instructions. `active` is the number of threads that have executed the
+    /// pending instructions.
     pub(crate) fn check_limit(&self, active: u64, mask: &Mask) -> Result<(), Stop> {
         let thread = mask.first().unwrap_or(0);
         let (all, own) = (self.launch.instruction_limit, self.launch.thread_limit);

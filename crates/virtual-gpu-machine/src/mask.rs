@@ -50,7 +50,7 @@ impl Mask {
     }
 
     pub(crate) fn count(&self) -> u64 {
-        // The sum is at most `MAX_THREADS`, and sums as narrow as the counts are faster.
+        // The sum is at most `MAX_THREADS`, and sums with the same width as the counts are faster.
         self.0.iter().map(|bits| bits.count_ones() as u16).sum::<u16>().into()
     }
 

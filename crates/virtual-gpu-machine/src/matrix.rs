@@ -45,7 +45,7 @@ impl Machine<'_> {
     }
 
     /// `mma`. Products and sums are computed in double precision and rounded once: the manual requires at least single
-    /// precision (half precision if the result is half), and leaves order and rounding open.
+    /// precision (half precision if the result is half), and leaves order and rounding unspecified.
     pub(crate) fn multiply_matrices(
         &mut self,
         product: &MatrixProduct,
@@ -54,7 +54,8 @@ impl Machine<'_> {
     ) -> Result<(), Stop> {
         self.need_whole_warp(warp, present)?;
         let word = |slot: Slot, lane: usize| self.block.files.word_of(slot, warp * 32 + lane);
-        // Elements of one register, and the distance to the elements of a lane's next register, in `a` and `b`.
+        // The number of elements in a register, and the distance to the elements of a lane's next register, in `a` and
+        // `b`.
         let (each, step) = if product.element == MatrixElement::Tf32 { (1, 4) } else { (2, 8) };
         let (mut a, mut b) = ([[0.0; MOST_INNER]; ROWS], [[0.0; COLUMNS]; MOST_INNER]);
         for lane in 0..32 {

@@ -46,7 +46,7 @@ impl Machine<'_> {
         Ok(Some(Pause::Suspended))
     }
 
-    /// Returns the fault of the running block, in the thread that is furthest behind.
+    /// Returns the fault of the running block, located at the thread that is furthest behind.
     pub(crate) fn waits_forever(&mut self, waiting: u64, unstarted: u64) -> Stop {
         let group = self.block.groups.iter().min_by_key(|group| group.pc).copied();
         self.pc = group.map_or(0, |group| group.pc);

@@ -1,4 +1,4 @@
-//! Reduces the buffers of several ranks as NCCL's kernels do: in the order of a ring of ranks.
+//! Reduces the buffers of several ranks as NCCL's kernels do: in the order of the ring of ranks.
 
 use half::{bf16, f16};
 

@@ -30,7 +30,7 @@ impl<T: Copy + Default> Chunk<T> {
             return;
         }
         for i in 0..WIDTH {
-            // Without a branch, the compiler blends vectors.
+            // Because there is no branch, the compiler blends vectors.
             self.0[i] = select_unpredictable(mask & 1 << i != 0, from.0[i], self.0[i]);
         }
     }
@@ -64,7 +64,7 @@ pub(crate) struct Files {
 impl Files {
     /// Makes room for a kernel's registers, all zero, so that values from an earlier kernel never affect a result.
     pub(crate) fn resize(&mut self, registers: &virtual_gpu_ptx::Registers, threads: usize) {
-        // Whole warps, so that a warp's two chunks always exist.
+        // Round up to whole warps, so that a warp's two chunks always exist.
         self.chunks = threads.next_multiple_of(32) / WIDTH;
         self.uniform_words = registers.uniform_words.len();
         self.uniform_longs = registers.uniform_longs.len();

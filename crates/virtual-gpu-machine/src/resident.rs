@@ -72,7 +72,7 @@ impl Machine<'_> {
         block.progress.repeats_at == Some(self.changes)
     }
 
-    /// Returns the fault that occurs if every resident block repeats itself: nothing can ever change.
+    /// Returns the fault that occurs if every resident block repeats itself, so that nothing can ever change.
     fn all_wait(&mut self, suspended: &mut VecDeque<Block>, unstarted: u64) -> Stop {
         let waiting = suspended.len() as u64;
         let order = |block: &Block| {

@@ -9,7 +9,7 @@ use virtual_gpu_ptx::instruction::{Space, SystemCall};
 /// The maximum number of arguments after the format. Further conversions are written unchanged.
 const MOST_ARGUMENTS: usize = 32;
 
-/// Formats and strings are cut to this many bytes.
+/// Formats and strings are truncated to this many bytes.
 const LONGEST: usize = 1 << 16;
 
 impl Machine<'_> {
@@ -80,7 +80,7 @@ impl Machine<'_> {
         Ok(list.read as i32)
     }
 
-    /// Returns the bytes before the next 0, at most `longest`.
+    /// Returns at most `longest` bytes, up to the next 0.
     fn string(&mut self, thread: usize, mut address: u64, longest: usize) -> Result<Vec<u8>, Stop> {
         let mut text = Vec::new();
         while text.len() < longest {

@@ -9,7 +9,7 @@ use virtual_gpu_ptx::instruction::{
     Operation, Predicate, ReductionTarget, ShuffleMode, Slot, Value, VoteMode,
 };
 
-/// What a lane receives from a lane that does not take part.
+/// The value that a lane receives from a lane that does not take part.
 const UNDEFINED: u32 = u32::MAX;
 
 impl Machine<'_> {
@@ -105,7 +105,7 @@ impl Machine<'_> {
     }
 
     /// Executes the manual's pseudocode for `shfl`, lane by lane. Reading from a named lane that has ended is
-    /// undefined, and a fault here.
+    /// undefined, and causes a fault here.
     fn shuffle(
         &mut self,
         mode: ShuffleMode,

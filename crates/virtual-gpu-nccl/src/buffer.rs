@@ -110,8 +110,8 @@ impl Source {
 }
 
 impl Nccl {
-    /// Locks the memory of each GPU, and managed memory if there is any, always in ascending order, so that two
-    /// calls can't deadlock on each other's locks.
+    /// Locks the memory of each GPU, and managed memory if there is any, always in ascending order, so that two calls
+    /// can't deadlock on each other's locks.
     pub(crate) fn memories(&self, devices: impl Iterator<Item = usize>) -> Memories<'_> {
         let devices: BTreeSet<usize> = devices.chain([self.engine.managed()]).collect();
         let locked = devices.into_iter().map(|device| (device, self.engine.memory(device)));

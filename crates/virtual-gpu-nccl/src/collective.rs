@@ -17,8 +17,8 @@ use virtual_gpu_core::handle::{CallKey, CollectiveId, CommId, OpRef, Rank, Seque
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
-/// Prefixes of two facts in a report about a failed GPU: why that GPU failed, and the first failure, which caused
-/// the others.
+/// Prefixes of two facts in a report about a failed GPU: why that GPU failed, and the first failure, which caused the
+/// others.
 const ITS_FAILURE: &str = "its failure: ";
 const CAUSE: &str = "the first failure: ";
 

@@ -93,8 +93,7 @@ pub(crate) struct LastCall {
     pub(crate) request: Request,
     pub(crate) op: OpRef,
     pub(crate) call_site: CallSite,
-    /// Whether a query has already reported to the thread that the call isn't done, so that aborting now is
-    /// deliberate.
+    /// Whether a query has already reported to the thread that the call isn't done, so that aborting now is deliberate.
     pub(crate) was_polled: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Tests the locks of the engine and of NCCL with small programs of two or three threads, under many schedules
-//! chosen by shuttle.
+//! Tests the locks of the engine and of NCCL with small programs of two or three threads, under many schedules chosen
+//! by shuttle.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test -p virtual-gpu-nccl --release --test shuttle

@@ -257,8 +257,8 @@ impl Kernel {
         self.has_partial_barriers
     }
 
-    /// Returns the name, in the program, of the static shared variable at an offset, and the offset in it. For
-    /// dynamic shared memory, returns `None` and the offset in that memory.
+    /// Returns the name, in the program, of the static shared variable at an offset, and the offset in it. For dynamic
+    /// shared memory, returns `None` and the offset in that memory.
     pub fn shared_location(&self, offset: u64) -> (Option<String>, u64) {
         let found = self.shared_variables.iter().find(|(_, start, size)| {
             offset.checked_sub(u64::from(*start)).is_some_and(|distance| distance < *size)
@@ -333,8 +333,8 @@ impl Kernel {
     }
 }
 
-/// Returns `tile` for `_ZZ6matmulE4tile`: the last name in C++'s name for a function's static variable. Other names
-/// are unchanged.
+/// Returns `tile` for `_ZZ6matmulE4tile`: the last name in C++'s name for a function's static variable. Other names are
+/// unchanged.
 fn unmangled(name: &str) -> &str {
     let Some(local) = name.strip_prefix("_ZZ") else { return name };
     local

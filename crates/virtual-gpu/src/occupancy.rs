@@ -38,8 +38,8 @@ pub struct Suggestion {
 }
 
 impl Usage {
-    /// Returns how many blocks of `threads` threads and `dynamic` bytes of dynamic shared memory are resident at
-    /// the same time; 0 if a launch would be rejected.
+    /// Returns how many blocks of `threads` threads and `dynamic` bytes of dynamic shared memory are resident at the
+    /// same time; 0 if a launch would be rejected.
     pub fn blocks(&self, threads: u32, dynamic: u64) -> u32 {
         let allocated = self.allocated(dynamic);
         if threads == 0 || threads > self.max_threads || dynamic > u64::from(self.max_dynamic_shared) {

@@ -48,8 +48,8 @@ impl Report {
         self
     }
 
-    /// Adds what happened at `call_site`: at the nearest line of the program's own sources, if there is one, and at
-    /// the call itself.
+    /// Adds what happened at `call_site`: at the nearest line of the program's own sources, if there is one, and at the
+    /// call itself.
     pub fn at(self, text: impl Into<String>, call_site: &CallSite) -> Self {
         self.at_lines(text, call_site, false)
     }

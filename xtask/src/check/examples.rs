@@ -46,8 +46,8 @@ const EXAMPLES: &[Example] = &[
         &["Updated stack size: 2048 bytes", "Updated cache config: CU_FUNC_CACHE_PREFER_SHARED"],
     ),
     // The example uses handle 0 for the default stream of each GPU, but that handle means the default stream of the
-    // current context. cudarc makes the other GPU's context current while it copies. So the copy is not ordered
-    // before the read that follows it.
+    // current context. cudarc makes the other GPU's context current while it copies. So the copy is not ordered before
+    // the read that follows it.
     Example {
         name: "13-copy-multi-gpu",
         checks: "error",

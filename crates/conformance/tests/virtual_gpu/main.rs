@@ -47,8 +47,8 @@ use std::time::Duration;
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
 
-/// The timeout of the virtual GPU in these checks, which is longer than the time that even a busy machine needs for
-/// a report. Only one check has to wait for it.
+/// The timeout of the virtual GPU in these checks, which is longer than the time that even a busy machine needs for a
+/// report. Only one check has to wait for it.
 const TIMEOUT: Duration = Duration::from_secs(4);
 
 fn main() -> ExitCode {

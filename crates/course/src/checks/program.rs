@@ -65,8 +65,8 @@ pub fn cargo() -> Command {
 /// Builds the test program of a student's module. The compiler's messages are in color if requested.
 ///
 /// # Errors
-/// If Cargo can't be run, or fails for a reason other than an error in the code. Errors in the code are returned
-/// as the inner error, which contains the compiler's messages.
+/// If Cargo can't be run, or fails for a reason other than an error in the code. Errors in the code are returned as the
+/// inner error, which contains the compiler's messages.
 pub fn build(
     root: &Path,
     module: &Module,

@@ -47,8 +47,8 @@ impl Watch<'_> {
                 let mut body = wrapped(&details(self.exercise, verdict), columns);
                 let mut last = headline(self.exercise, verdict);
                 let chart = self.chart.as_ref().map_or_else(String::new, |chart| drawn(chart, columns));
-                // People look at a picture before they read text. If the screen has room for both, a long message
-                // is cut first.
+                // People look at a picture before they read text. If the screen has room for both, a long message is
+                // cut first.
                 match rows >= ROOM_FOR_CHART && !verdict.is_right() && !chart.is_empty() {
                     true => last.insert_str(0, &format!("{chart}\n")),
                     false => body.push_str(&chart),

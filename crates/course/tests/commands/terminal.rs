@@ -114,8 +114,8 @@ impl Terminal {
         Ok(())
     }
 
-    /// Returns the lines of the screen, once the cursor is after `last`, `is_it` accepts them, and no more
-    /// output arrives.
+    /// Returns the lines of the screen, once the cursor is after `last`, `is_it` accepts them, and no more output
+    /// arrives.
     #[track_caller]
     pub(crate) fn screen(&mut self, last: &str, is_it: impl Fn(&str) -> bool) -> String {
         let deadline = Instant::now() + TIMEOUT;

@@ -6,8 +6,7 @@ use super::attach::attached;
 use super::choice::{TOPOLOGY, Tier};
 
 /// Returns where event times come from on the attached tier: `measured on NVIDIA H100 80GB HBM3`, or
-/// `modeled for the machine ...` with a note on what the model leaves out. Every figure is shown with this
-/// text.
+/// `modeled for the machine ...` with a note on what the model leaves out. Every figure is shown with this text.
 ///
 /// # Errors
 /// Returns the driver's error.

@@ -44,8 +44,8 @@ impl Kind {
     }
 }
 
-/// The smallest uncertainty that is shown, in milliseconds. Smaller uncertainties come from the limited precision
-/// of event times.
+/// The smallest uncertainty that is shown, in milliseconds. Smaller uncertainties come from the limited precision of
+/// event times.
 const SMALLEST: f64 = 5e-5;
 
 impl Chart {

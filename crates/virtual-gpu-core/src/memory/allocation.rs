@@ -75,7 +75,7 @@ pub struct Allocation {
     pub(super) bytes: Bytes,
     pub(super) written: Written,
     pub(super) call_site: CallSite,
-    /// The sequence number of the call that freed it: later operations no longer find it.
+    /// The sequence number of the call that freed the allocation, which later operations no longer find.
     pub(super) freed_by: Option<OperationNumber>,
 }
 
@@ -149,7 +149,7 @@ impl Allocation {
         }
     }
 
-    /// Returns all bytes, mutable. Call [`Self::mark_written`] for the bytes that you change.
+    /// Returns a mutable reference to all bytes. Call [`Self::mark_written`] for the bytes that you change.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }

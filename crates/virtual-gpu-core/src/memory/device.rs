@@ -15,7 +15,7 @@ pub const ADDRESS_SPACE: u64 = 1 << 39;
 /// Every allocation starts at a multiple of this, as `cuMemAlloc` promises for any type (real drivers: 512).
 const ALIGNMENT: u64 = 512;
 
-/// Managed allocations start at a multiple of this, so that each has host pages of its own, whatever their size.
+/// Managed allocations start at a multiple of this, so that each has its own host pages, regardless of the page size.
 const PAGE: u64 = 1 << 16;
 
 /// Unused addresses after each allocation, which distinguish an overrun from an access to the next allocation.
@@ -165,7 +165,7 @@ impl DeviceMemory {
         None
     }
 
-    /// Makes the allocations of managed memory accessible here, until [`Self::give_back`].
+    /// Makes the allocations of managed memory accessible through this memory, until [`Self::give_back`].
     pub fn borrow(&mut self, managed: &mut Self) {
         for (&base, &slot) in &managed.by_base {
             let Some(allocation) = managed.slots[slot].take() else { continue };
@@ -227,15 +227,15 @@ impl DeviceMemory {
         }
     }
 
-    /// Shows the memory as the operation with this sequence number finds it: allocations that a later call freed still
+    /// Shows the memory as the operation with this sequence number sees it: allocations freed by a later call still
     /// exist.
     pub fn as_of(&mut self, sequence: OperationNumber) -> &mut Self {
         self.seen_by = sequence;
         self
     }
 
-    /// Returns the slot of the allocation that contains `address`, for [`Self::in_slot`]. It is valid until something
-    /// is freed.
+    /// Returns the slot of the allocation that contains `address`, for [`Self::in_slot`]. The slot is valid until
+    /// something is freed.
     pub fn slot_of(&self, address: u64) -> Option<usize> {
         let (&base, &slot) = self.by_base.range(..=address).next_back()?;
         let allocation = self.slots[slot].as_ref()?;
@@ -252,7 +252,7 @@ impl DeviceMemory {
         self.slots.get(slot)?.as_ref()
     }
 
-    /// Returns the allocation in a slot, mutable.
+    /// Returns a mutable reference to the allocation in a slot.
     #[inline]
     pub fn in_slot_mut(&mut self, slot: usize) -> Option<&mut Allocation> {
         self.slots.get_mut(slot)?.as_mut()

@@ -4,7 +4,7 @@
 /// Returns 2 to the power of `x`. Manual: 2 ulp.
 #[inline(always)]
 pub(crate) fn ex2(x: f32) -> f32 {
-    // Beyond these limits, single precision overflows or is zero; NaN passes through `clamp`.
+    // Beyond these limits, the result overflows or is zero in single precision; NaN passes through `clamp`.
     let x = f64::from(x).clamp(-200.0, 200.0);
     // Adding 1.5·2^52 rounds to an integer, which is then in the low bits.
     const ROUND: f64 = 6_755_399_441_055_744.0;

@@ -15,12 +15,12 @@ pub(super) fn sign_extend(value: u32, bits: u8) -> u32 {
     ((value << shift) as i32 >> shift) as u32
 }
 
-/// Returns the highest bit set, or all ones.
+/// Returns the position of the highest set bit, or all ones.
 pub(super) fn bfind(value: u32) -> u32 {
     if value == 0 { u32::MAX } else { 31 - value.leading_zeros() }
 }
 
-/// Returns by how much the highest bit set must be shifted to become the top bit, or all ones.
+/// Returns the shift that moves the highest set bit to the top bit, or all ones.
 pub(super) fn bfind_shift(value: u32) -> u32 {
     if value == 0 { u32::MAX } else { value.leading_zeros() }
 }

@@ -36,7 +36,7 @@ fn compare_body(what: Compare, files: &mut Files, mask: &[u16]) {
     }
 }
 
-/// Compares values of any type that Rust can compare. With NaN, only `Nan` and the comparisons that end in `u` hold.
+/// Compares values of any comparable type. With NaN, only `Nan` and the comparisons that end in `u` hold.
 #[inline(always)]
 #[expect(
     clippy::double_comparisons,
@@ -167,7 +167,7 @@ fn gather(holds: impl Fn(usize) -> bool) -> u16 {
     sign_bits(answers)
 }
 
-/// Returns the signs of a chunk's values. The compiler turns the plain loop into slow code.
+/// Returns the signs of a chunk's values. The compiler generates slow code for the plain loop.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn sign_bits([a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]: [i32; WIDTH]) -> u16 {

@@ -164,8 +164,8 @@ pub(crate) fn sqrt_double(a: f64, rounding: Rounding) -> f64 {
     to_neighbor(root, remainder_sign(-root, root, a, 0.0), rounding)
 }
 
-/// Returns a number with the sign of `a * b + c - n`, for finite numbers, if `n` is about as large as the other
-/// terms, or zero.
+/// Returns a number with the sign of `a * b + c - n`, for finite numbers, if `n` is about as large as the other terms,
+/// or zero.
 ///
 /// All terms are scaled so that the product is between 1 and 4: neither it nor its error underflows. If a term is
 /// smaller than the last bit of another term, only its sign matters.
@@ -189,7 +189,7 @@ fn remainder_sign(a: f64, b: f64, c: f64, n: f64) -> f64 {
         }
         addend = scaled(digits, (power - scale).max(-FAR));
     }
-    // Shewchuk's expansion: a sum without rounding, with its largest part last.
+    // Shewchuk's expansion: an exact sum, with its largest part last.
     let mut sum = [0.0; 4];
     for (count, mut term) in [product[1], product[0], addend, -scaled(n, -scale)].into_iter().enumerate() {
         for part in &mut sum[..count] {
@@ -202,7 +202,7 @@ fn remainder_sign(a: f64, b: f64, c: f64, n: f64) -> f64 {
     sum.into_iter().rev().find(|part| *part != 0.0).unwrap_or(0.0)
 }
 
-/// Splits a number into digits between 1 and 2 and a power of two.
+/// Splits a number into a mantissa between 1 and 2 and a power of two.
 fn parts(value: f64) -> (f64, i32) {
     let (value, below) = if value.is_subnormal() { (value * 2f64.powi(64), 64) } else { (value, 0) };
     let power = (value.to_bits() >> 52 & 0x7ff) as i32 - 1023;

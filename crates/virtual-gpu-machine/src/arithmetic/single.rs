@@ -24,10 +24,10 @@ const DOWN: FloatMode = FloatMode { rounding: Rounding::Down, ..PLAIN };
 trait ApplySingle {
     type Output;
 
-    /// Applies a definition that is arithmetic: every NaN becomes the same NaN, and `.ftz` flushes the result.
+    /// Applies an arithmetic definition: every NaN becomes the same NaN, and `.ftz` flushes the result.
     fn numbers<const N: usize>(self, definition: impl Fn([f32; N]) -> f32) -> Self::Output;
 
-    /// Applies a definition that moves bits: a NaN keeps its own bits.
+    /// Applies a definition that only moves bits: a NaN keeps its bits.
     fn bits<const N: usize>(self, definition: impl Fn([u32; N]) -> u32) -> Self::Output;
 }
 
@@ -118,7 +118,7 @@ struct Modified {
 }
 
 impl Modified {
-    /// Returns the sources as the definition receives them.
+    /// Returns the sources in the form that the definition receives.
     #[inline(always)]
     fn read<const N: usize>(&self) -> [f32; N] {
         std::array::from_fn(|n| {
@@ -127,7 +127,7 @@ impl Modified {
         })
     }
 
-    /// Returns the result of the definition, modified.
+    /// Returns the result of the definition, with the modifiers applied.
     #[inline(always)]
     fn write(&self, mut result: f32) -> f32 {
         if self.mode.flush {

@@ -1,5 +1,5 @@
-//! Loads and stores: first whole chunks of threads, and then the rest thread by thread, so that a fault names the
-//! first thread affected.
+//! Loads and stores: first whole chunks of threads, and then the rest thread by thread, so that a fault names the first
+//! thread affected.
 
 use super::bytes::Location;
 use super::load::{self, Source};
@@ -140,7 +140,7 @@ impl Machine<'_> {
         Some((location, address.wrapping_sub(offset)))
     }
 
-    /// Loads for one thread, and reports anything that is wrong.
+    /// Loads for one thread, and reports any fault.
     fn load_thread(&mut self, access: &Access, thread: usize, address: u64, unit: u64) -> Result<(), Stop> {
         let mut bytes = [0; 32];
         let size = usize::from(access.bytes);
@@ -157,7 +157,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Stores for one thread, and reports anything that is wrong.
+    /// Stores for one thread, and reports any fault.
     fn store_thread(&mut self, access: &Access, thread: usize, address: u64, unit: u64) -> Result<(), Stop> {
         let mut bytes = [0; 32];
         let size = usize::from(access.bytes);

@@ -6,7 +6,7 @@ pub(crate) struct Copy {
     pub(crate) thread: usize,
     /// The program counter of the instruction that began it.
     pub(crate) pc: usize,
-    /// The number of its group among the thread's groups.
+    /// The number of the copy's group among the thread's groups.
     pub(crate) group: u64,
     /// The offset of the first byte in shared memory.
     pub(crate) offset: usize,
@@ -19,7 +19,7 @@ pub(crate) struct Copy {
 pub(crate) struct Copies {
     /// The copies, in the order in which they began.
     pub(crate) under_way: Vec<Copy>,
-    /// Number of groups that each thread has committed.
+    /// The number of groups that each thread has committed.
     pub(crate) committed: Vec<u64>,
 }
 

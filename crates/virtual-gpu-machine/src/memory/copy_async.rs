@@ -1,4 +1,4 @@
-//! `cp.async`: copies from global to shared memory that end when their thread waits for them. Until then, they are
+//! `cp.async`: copies from global to shared memory that complete when their thread waits for them. Until then, they are
 //! unordered, even for the thread itself.
 
 use super::bytes::Location;
@@ -8,8 +8,8 @@ use crate::machine::Machine;
 use crate::mask::Mask;
 use virtual_gpu_ptx::instruction::{Address, Slot, Space};
 
-/// The maximum number of pending copies in a block. If there are more, the oldest complete by themselves, which
-/// PTX permits.
+/// The maximum number of pending copies in a block. If there are more, the oldest complete by themselves, which PTX
+/// permits.
 const MOST_UNDER_WAY: usize = 1 << 16;
 
 impl Machine<'_> {
@@ -53,7 +53,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// `cp.async.commit_group`: the copies that each thread has begun and not committed become a group.
+    /// `cp.async.commit_group`: the copies that each thread has begun but not committed become a group.
     pub(crate) fn commit_copies(&mut self, mask: &Mask) {
         for thread in mask.threads() {
             self.block.copies.committed[thread] += 1;

@@ -1,4 +1,4 @@
-//! Loads of whole chunks of threads from one allocation, or from shared memory.
+//! Loads by whole chunks of threads from one allocation, or from shared memory.
 
 use super::contiguous::{Pattern, addresses, element_at, is_inside, long_spans, pattern, word_spans};
 use super::touched::Bits;

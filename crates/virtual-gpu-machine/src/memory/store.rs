@@ -1,4 +1,4 @@
-//! Stores of whole chunks of threads to one allocation, or to shared memory.
+//! Stores by whole chunks of threads to one allocation, or to shared memory.
 
 use super::contiguous::{Pattern, addresses, is_inside, long_spans, pattern, word_spans};
 use super::touched::Bits;

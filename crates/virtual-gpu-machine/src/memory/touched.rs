@@ -10,14 +10,14 @@ use virtual_gpu_core::memory::AllocationId;
 pub struct Touched {
     /// The allocation.
     pub allocation: AllocationId,
-    /// Offsets in it, in bytes, from low to high; adjacent ranges are merged.
+    /// Byte offsets in the allocation, in ascending order; adjacent ranges are merged.
     pub ranges: Vec<Range<u64>>,
     /// How they were accessed.
     pub access: Access,
 }
 
-/// Bytes of an allocation: the contiguous range that grew last, and one bit for each other byte. A kernel that accesses
-/// an allocation from one end to the other, as most do, never needs the bits.
+/// Bytes of an allocation: the contiguous range that grew last, and one bit for each byte outside it. A kernel that
+/// accesses an allocation from one end to the other, as most do, never needs the bits.
 #[derive(Debug, Default)]
 pub(crate) struct Bits {
     latest: Range<u64>,
@@ -109,7 +109,7 @@ impl Bits {
                     None => open = Some(at),
                 }
             }
-            // Every word after a run's last word is examined too, so only a run at the end can be open.
+            // Every word after a run's last word is examined too, so only a run at the very end can still be open.
         }
         if let Some(start) = open {
             found(start..self.words.len() as u64 * 64);

@@ -1,4 +1,4 @@
-//! Accesses of whole chunks of threads to shared memory, with race detection.
+//! Accesses by whole chunks of threads to shared memory, with race detection.
 
 use super::contiguous::{Pattern, addresses, element_at, is_inside, pattern, word_spans};
 use super::load::Source;
@@ -22,8 +22,8 @@ pub(crate) struct Watched<'m> {
 }
 
 vectorized! {
-    /// Records what the chunks access, and removes from `mask` those that may race or exceed the memory, because
-    /// their threads are checked one by one.
+    /// Records what the chunks access, and removes from `mask` those that may race or exceed the memory, because their
+    /// threads are checked one by one.
     fn watch(files: &Files, access: &Access, watched: &mut Watched<'_>, mask: &mut Mask) = watch_body
 }
 
@@ -41,8 +41,8 @@ fn watch_body(files: &Files, access: &Access, watched: &mut Watched<'_>, mask: &
 }
 
 vectorized! {
-    /// Loads and records, in one step, whole chunks of 32-bit values whose addresses are contiguous or all the
-    /// same, as in nearly all loads from shared memory. Removes them from `left`.
+    /// Loads and records, in one step, whole chunks of 32-bit values whose addresses are contiguous or all the same, as
+    /// in nearly all loads from shared memory. Removes them from `left`.
     fn load(files: &mut Files, access: &Access, source: &Source<'_>, watched: &mut Watched<'_>, left: &mut Mask) = load_body
 }
 
@@ -119,7 +119,7 @@ fn store_body(
     }
 }
 
-/// Returns the register that an access to a single 32-bit value uses.
+/// Returns the register for an access to a single 32-bit value.
 #[inline(always)]
 fn single_word(files: &Files, access: &Access) -> Option<Span> {
     let is_single_word = access.bytes == 4 && access.values.len() == 1;

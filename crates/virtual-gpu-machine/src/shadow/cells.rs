@@ -1,5 +1,5 @@
-//! The record of a block: a cell for each unit of memory as large as the smallest access, and the synchronizations so
-//! far.
+//! The record of a block: one cell for each unit of memory, which has the size of the smallest access, and the
+//! synchronizations so far.
 
 use std::ops::RangeInclusive;
 
@@ -12,7 +12,8 @@ use crate::mask::{Mask, WIDTH};
 pub(crate) struct Shadow {
     /// Whether anything is recorded.
     pub(crate) is_on: bool,
-    /// Whether the kernel orders parts of a block other than warps. If so, warps count in chains of such orders.
+    /// Whether the kernel synchronizes parts of a block other than warps. If so, synchronizations of warps count in
+    /// chains of these.
     has_chains: bool,
     /// A cell covers `1 << shift` bytes, the size of the kernel's smallest access.
     pub(super) shift: u32,
@@ -21,8 +22,8 @@ pub(crate) struct Shadow {
     pub(super) readers: Vec<Stamp>,
     /// The cell's last reader other than the first reader; valid only if there is a first reader.
     pub(super) others: Vec<Stamp>,
-    /// For each [`WIDTH`] cells, the time when all of them were found to have readers of two warps and no recent write.
-    /// Further reads at that time change nothing that matters.
+    /// For each [`WIDTH`] cells, the time at which all of them were found to have readers from two warps and no recent
+    /// write. Further reads at that time don't matter.
     pub(super) settled: Vec<u32>,
     /// The number of cells with a pending write.
     pub(super) under_way: usize,

@@ -1,4 +1,4 @@
-//! Accesses of rows of cells by contiguous threads.
+//! Accesses to rows of cells by contiguous threads.
 
 use std::ops::Range;
 
@@ -194,7 +194,7 @@ impl Shadow {
         true
     }
 
-    /// Returns whether no earlier write of the cells of a row races with the row's threads.
+    /// Returns whether no earlier write to the cells of a row races with the row's threads.
     fn wrote_themselves(&self, start: usize, cells: usize, threads: usize, thread: usize) -> bool {
         let row = self.writes[start..start + threads * cells].iter().enumerate();
         row.into_iter().all(|(at, &write)| self.is_harmless(write, thread + at / cells))

@@ -1,6 +1,6 @@
 //! When, where, and by which thread a cell was accessed, in one number.
 
-/// Bits of a stamp that hold the instruction.
+/// The bits of a stamp that contain the instruction.
 pub(super) const PC_BITS: u32 = 21;
 
 /// The bit of a stamp that marks an atomic access.
@@ -39,7 +39,7 @@ impl Stamp {
         self.0 as u64 & ATOMIC != 0
     }
 
-    /// Returns whether it is a copy that its thread has not waited for.
+    /// Returns whether the access is a copy that its thread has not waited for.
     pub(crate) fn is_under_way(self) -> bool {
         self.0 & UNDER_WAY != 0
     }

@@ -85,8 +85,8 @@ pub trait Communication: Send + Sync {
     /// Returns why the ranks that a call waits for have not reached it.
     fn missing(&self, call: CallKey) -> Vec<Missing>;
 
-    /// Returns whether a communicator that is being created is ready or has failed, or whether a split or finalize
-    /// is over.
+    /// Returns whether a communicator that is being created is ready or has failed, or whether a split or finalize is
+    /// over.
     fn is_settled(&self, awaiting: Awaiting) -> bool;
 
     /// Reports which rank waits for which, for calls that are deadlocked together.

@@ -47,8 +47,8 @@ pub(super) struct Context {
     allocations: Allocations,
     /// Output of its kernels that has not been printed yet.
     pub(super) printed: Printed,
-    /// The last operations of destroyed streams, and whether the stream was a blocking one. A wait for the context
-    /// also waits for these operations, and then they are forgotten.
+    /// The last operations of destroyed streams, and whether the stream was a blocking one. A wait for the context also
+    /// waits for these operations, and then they are forgotten.
     pub(super) retired: Vec<(bool, Awaited)>,
 }
 

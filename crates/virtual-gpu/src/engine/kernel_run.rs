@@ -1,4 +1,4 @@
-//! Runs kernels, without the engine's lock, on the thread on which their stream's turn comes.
+//! Runs kernels, without the engine's lock, on whichever thread their stream's turn comes.
 
 use super::Engine;
 use super::Failure;

@@ -19,9 +19,9 @@ struct Leak {
 }
 
 impl Engine {
-    /// Returns the report of the device and managed memory that is still allocated as the process ends: grouped by
-    /// the lines that allocated it, most bytes first. Returns `None` if there is no such memory, if a GPU has failed
-    /// (which has been reported), or if a thread is still working, because its buffers may be in use.
+    /// Returns the report of the device and managed memory that is still allocated as the process ends: grouped by the
+    /// lines that allocated it, most bytes first. Returns `None` if there is no such memory, if a GPU has failed (which
+    /// has been reported), or if a thread is still working, because its buffers may be in use.
     pub fn leak_report(&self) -> Option<Report> {
         if self.config().checks == Checks::Off {
             return None;

@@ -1,7 +1,7 @@
 //! Managed memory: memory that all GPUs share with the host, at the same addresses.
 //!
-//! It is stored in one place, and accessing it from another processor costs nothing extra. So prefetches and advice
-//! are checked, but have no effect. The host's own accesses are invisible, so all of it counts as written.
+//! It is stored in one place, and accessing it from another processor costs nothing extra. So prefetches and advice are
+//! checked, but have no effect. The host's own accesses are invisible, so all of it counts as written.
 
 use super::work::Work;
 use super::{Engine, lock};

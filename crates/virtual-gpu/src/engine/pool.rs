@@ -1,7 +1,7 @@
 //! Memory pools: which allocation came from which pool, and how much each pool holds.
 //!
-//! A pool only does bookkeeping. An allocation takes its memory when it is made, regardless of what a pool holds
-//! in reserve, and `cuMemGetInfo` counts a pool's unused memory as free.
+//! A pool only does bookkeeping. An allocation takes its memory when it is made, regardless of what a pool holds in
+//! reserve, and `cuMemGetInfo` counts a pool's unused memory as free.
 
 use std::collections::HashMap;
 

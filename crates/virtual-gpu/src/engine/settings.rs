@@ -184,8 +184,8 @@ impl Engine {
         })
     }
 
-    /// Returns whether the current context requires copies and memsets without a stream to be done when they
-    /// return (`CU_CTX_SYNC_MEMOPS`).
+    /// Returns whether the current context requires copies and memsets without a stream to be done when they return
+    /// (`CU_CTX_SYNC_MEMOPS`).
     pub fn has_synchronous_copies(&self) -> CudaResult<bool> {
         self.with_settings(|settings| Ok(settings.flags & SYNC_MEMOPS != 0))
     }

@@ -353,8 +353,7 @@ impl State {
         self.open_seen();
     }
 
-    /// Returns whether an operation is done. An operation of a stream that is gone never runs, so nothing waits for
-    /// it.
+    /// Returns whether an operation is done. An operation of a stream that is gone never runs, so nothing waits for it.
     pub(crate) fn is_done(&self, op: OpRef) -> bool {
         self.streams.get(&op.stream).is_none_or(|stream| stream.done >= op.number)
     }

@@ -43,8 +43,8 @@ impl Touched {
 }
 
 impl Engine {
-    /// Records in [`Order`](crate::order::Order) what the first operation of `stream` has touched. An unordered
-    /// access is reported, and fails both GPUs' contexts unless reports are only printed.
+    /// Records in [`Order`](crate::order::Order) what the first operation of `stream` has touched. An unordered access
+    /// is reported, and fails both GPUs' contexts unless reports are only printed.
     pub fn note_touched(
         &self,
         state: &mut State,

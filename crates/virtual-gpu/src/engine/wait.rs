@@ -2,8 +2,7 @@
 //!
 //! A thread waits for operations. An operation waits for others, or for the ranks of its collective. A missing rank
 //! waits for the thread that drives it. A wait is deadlocked if everything it still needs has ended, or waits in the
-//! same cycle. Nothing here depends on a clock, except for the last resort,
-//! [`Config::timeout`](crate::config::Config).
+//! same cycle. Nothing here depends on a clock, except for the last resort, [`Config::timeout`](crate::config::Config).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -168,9 +167,9 @@ impl State {
         blocked.into_iter().any(|blocked| self.is_over(&blocked.wait))
     }
 
-    /// Returns the calls that are certain to keep a blocked thread waiting forever: those that wait only for each
-    /// other and for ranks that will never arrive. Calls that wait for these may continue once these have failed. The
-    /// result does not depend on which thread looks first.
+    /// Returns the calls that are certain to keep a blocked thread waiting forever: those that wait only for each other
+    /// and for ranks that will never arrive. Calls that wait for these may continue once these have failed. The result
+    /// does not depend on which thread looks first.
     fn deadlocked(&self, thread: ThreadKey) -> Option<Deadlocked> {
         let mut search = Search { state: self, open: Vec::new(), deadlocked: Deadlocked::new() };
         let found = search.thread_is_stuck(thread).then_some(search.deadlocked)?;

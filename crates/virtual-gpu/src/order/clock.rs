@@ -46,8 +46,8 @@ impl Clock {
 
 /// What had happened when an operation was enqueued, or when it is done.
 ///
-/// A driver can't see how host threads synchronize. So accesses enqueued by one thread are ordered by what that
-/// thread has seen, and accesses of different threads by what any thread has seen.
+/// A driver can't see how host threads synchronize. So accesses enqueued by one thread are ordered by what that thread
+/// has seen, and accesses of different threads by what any thread has seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     /// As far as the enqueuing thread knows.

@@ -105,8 +105,8 @@ impl Order {
         self.histories.remove(&(device, allocation));
     }
 
-    /// Records the accesses of one operation to one allocation. Returns the first race with an earlier access to
-    /// the same bytes.
+    /// Records the accesses of one operation to one allocation. Returns the first race with an earlier access to the
+    /// same bytes.
     pub(crate) fn touch(
         &mut self,
         buffer: &TouchedBuffer,

@@ -1,5 +1,5 @@
-//! `NCCL_ALGO` and `NCCL_PROTO`: what a program allows NCCL to choose from, parsed as NCCL parses it
-//! (`parseList` in `graph/tuning.cc`, NCCL 2.30).
+//! `NCCL_ALGO` and `NCCL_PROTO`: what a program allows NCCL to choose from, parsed as NCCL parses it (`parseList` in
+//! `graph/tuning.cc`, NCCL 2.30).
 
 use std::sync::OnceLock;
 

@@ -1,7 +1,7 @@
 //! What overlaps on one GPU: multiprocessors, memory, and copy engines.
 //!
-//! An operation that was enqueued earlier keeps its share of the GPU, and a later one gets what is left. So nothing
-//! on the GPU is used twice, and a time that a thread has seen never changes.
+//! An operation that was enqueued earlier keeps its share of the GPU, and a later one gets what is left. So nothing on
+//! the GPU is used twice, and a time that a thread has seen never changes.
 
 use std::collections::BTreeMap;
 
@@ -87,8 +87,8 @@ const REMEMBERED: usize = 1024;
 const NONE_LEFT: f64 = 1e-6;
 
 impl Gpu {
-    /// Returns a time that must be known before an operation can be placed: that of another operation that was
-    /// enqueued earlier and ends no later. Returns `None` if the operation can be placed.
+    /// Returns a time that must be known before an operation can be placed: that of another operation that was enqueued
+    /// earlier and ends no later. Returns `None` if the operation can be placed.
     pub(super) fn obstacle(&mut self, index: u64, before: &Horizon) -> Option<When> {
         let mut begun = Vec::new();
         for (&earlier, pending) in self.pending.range(..index).filter(|(_, it)| it.before.is_within(before)) {

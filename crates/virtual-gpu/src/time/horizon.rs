@@ -7,9 +7,8 @@ use virtual_gpu_core::handle::StreamHandle;
 
 /// Communications and host functions: for each stream, all up to a certain number.
 ///
-/// If an operation A depends on no more of them than an operation B does, A is certain to be over when B is,
-/// regardless of what other threads do in the meantime. Only such operations may affect B's time; otherwise two runs
-/// could differ.
+/// If an operation A depends on no more of them than an operation B does, A is certain to be over when B is, regardless
+/// of what other threads do in the meantime. Only such operations may affect B's time; otherwise two runs could differ.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Horizon(Arc<BTreeMap<StreamHandle, u64>>);
 

@@ -194,8 +194,8 @@ impl Time {
         &self.preset
     }
 
-    /// Records that a thread makes a call for a GPU. The thread's clock is never earlier than what any thread has
-    /// seen of that GPU.
+    /// Records that a thread makes a call for a GPU. The thread's clock is never earlier than what any thread has seen
+    /// of that GPU.
     pub(crate) fn call(&mut self, thread: ThreadKey, gpu: usize, what: impl FnOnce() -> String) {
         self.advance(thread, gpu, 0, what);
     }
@@ -242,8 +242,8 @@ impl Time {
         Ticket { class, reaches_gpu, after, before, when }
     }
 
-    /// Sets how long a communication that was just enqueued takes once all its ranks are ready. It also occupies
-    /// its GPU's multiprocessors until they are.
+    /// Sets how long a communication that was just enqueued takes once all its ranks are ready. It also occupies its
+    /// GPU's multiprocessors until they are.
     pub fn communicates(&mut self, when: &When, duration: u64, label: impl FnOnce() -> Label) {
         let (gpu, index) = when.key;
         if let Some(pending) = self.gpus[gpu].pending.get_mut(&index) {

@@ -96,8 +96,8 @@ fn compute_is_slower_while_a_collective_holds_multiprocessors() {
     time.finish(meanwhile, reader(132, 3_350_000_000));
     time.finish(waits, kernel(1, 700_000));
     time.settle();
-    // The collective is not done; other ranks may come late. It occupies its share from the time when its own
-    // stream reaches it.
+    // The collective is not done; other ranks may come late. It occupies its share from the time when its own stream
+    // reaches it.
     let done_beside = 500_000.0 / 1.19;
     assert_eq!(length(&slow), 500_000 + (1_000_000.0 - done_beside) as u64 + 1);
     assert_eq!(length(&spin), 700_000, "work that only waits takes no longer");

@@ -1,6 +1,5 @@
-//! How long NCCL takes for a collective, and which algorithm and protocol it uses, according to its own tuning
-//! model (NCCL 2.30, `graph/tuning.cc`). `time = latency + bytes / algorithm bandwidth`, for the fastest allowed
-//! combination.
+//! How long NCCL takes for a collective, and which algorithm and protocol it uses, according to its own tuning model
+//! (NCCL 2.30, `graph/tuning.cc`). `time = latency + bytes / algorithm bandwidth`, for the fastest allowed combination.
 
 use super::choice::Enabled;
 use super::nccl_figures::AMPERE;

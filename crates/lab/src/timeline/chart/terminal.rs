@@ -67,8 +67,8 @@ impl Chart {
         text
     }
 
-    /// Returns how many milliseconds the streams of one GPU overlapped: hidden communication or copies, or other
-    /// work if there is neither.
+    /// Returns how many milliseconds the streams of one GPU overlapped: hidden communication or copies, or other work
+    /// if there is neither.
     pub fn overlapped(&self) -> f64 {
         let spans = self.all_spans();
         Overlap::of(&spans).map_or_else(|| at_once(&spans), |overlap| overlap.hidden)
