@@ -140,7 +140,7 @@ impl Nccl {
 }
 
 impl Locked<'_> {
-    /// Adds a rank to a bootstrap; the last rank makes the communicator.
+    /// Adds a rank to a bootstrap; the last rank creates the communicator.
     ///
     /// # Errors
     /// `InternalError` if the session of the id's ranks is gone.

@@ -13,7 +13,7 @@ use virtual_gpu::report::{Report, ranks};
 use virtual_gpu_core::handle::{CommHandle, Rank};
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
-/// The most missing ranks that a report lists.
+/// The maximum number of missing ranks that a report lists.
 const MOST_NAMED: usize = 1024;
 
 impl State {
@@ -27,7 +27,7 @@ impl State {
     ) {
         report.print();
         let error = Error::new(status, report.to_string());
-        // Callers have just looked the bootstrap up, so it is never missing here.
+        // Callers have just looked up the bootstrap, so it is never missing here.
         let Some(bootstrap) = self.bootstraps.get_mut(&id) else { return };
         bootstrap.failed = Some(error.clone());
         let locations = bootstrap.members.values().map(|member| member.location).chain(also).collect();
@@ -52,7 +52,7 @@ impl State {
         }
     }
 
-    /// Fails a bootstrap because a process with some of its ranks ended before the communicator was made.
+    /// Fails a bootstrap because a process with some of its ranks ended before the communicator was created.
     pub(crate) fn process_left_bootstrap(&mut self, id: UniqueId, process: ProcessNumber, who: &str) {
         // The process may have connected although none of its ranks has joined yet.
         let Some(bootstrap) = self.bootstraps.get(&id).filter(|bootstrap| bootstrap.failed.is_none()) else {
@@ -118,7 +118,7 @@ impl Locked<'_> {
         self.nccl.fail_bootstrap(id, NcclStatus::Timeout, &report, None);
     }
 
-    /// Checks how long a thread has been polling a communicator that is still being made, and gives up after the
+    /// Checks how long a thread has been polling a communicator that is still being created, and gives up after the
     /// timeout.
     pub(crate) fn poll_joining(&mut self, handle: CommHandle) -> NcclResult<()> {
         let since = match self.nccl.memberships.get(&handle) {

@@ -109,7 +109,7 @@ impl State {
         Ok(())
     }
 
-    /// Fails the ranks of this process that wait for a root, because their communicator can't be made.
+    /// Fails the ranks of this process that wait for a root, because their communicator can't be created.
     ///
     /// # Errors
     /// `InternalError` if the session is gone.
@@ -133,7 +133,7 @@ impl State {
 }
 
 impl Locked<'_> {
-    /// Makes the communicator in this process, after the root has reported that all ranks have joined.
+    /// Creates the communicator in this process, after the root has reported that all ranks have joined.
     ///
     /// # Errors
     /// [`EventError::Malformed`] if the table is inconsistent.

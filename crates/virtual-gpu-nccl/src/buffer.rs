@@ -24,7 +24,7 @@ use virtual_gpu_core::status::CudaStatus;
 use virtual_gpu_core::sync::MutexGuard;
 use virtual_gpu_machine::reduction::Reduction;
 
-/// Bytes to combine at a time, few enough to stay in a core's cache.
+/// The number of bytes to combine in one step, few enough to stay in a core's cache.
 pub(crate) const BLOCK: u64 = 32 << 10;
 
 /// The locked memory of each GPU that takes part in a call.

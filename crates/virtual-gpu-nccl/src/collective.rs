@@ -188,7 +188,7 @@ impl Communicator {
         !self.calls.contains_key(&sequence) && here.all(|rank| rank.issued >= sequence)
     }
 
-    /// Returns the ranks that a collective still waits for, in the order of their numbers.
+    /// Returns the ranks that a collective still waits for, sorted by number.
     ///
     /// # Errors
     /// `InternalError` if there is no such call.

@@ -139,7 +139,7 @@ impl Nccl {
         Ok(address)
     }
 
-    /// Accepts a connection if its greeting has the id of a communicator that is made here.
+    /// Accepts a connection if its greeting has the id of a communicator that is being created here.
     fn greet(&'static self, mut stream: TcpStream) -> std::io::Result<()> {
         stream.set_read_timeout(Some(GREETING))?;
         stream.set_write_timeout(Some(GREETING))?;

@@ -45,7 +45,7 @@ impl Nccl {
 }
 
 impl State {
-    /// Removes a rank's handle of a communicator.
+    /// Removes a rank's handle to a communicator.
     fn leave(&mut self, handle: CommHandle, comm: CommId, rank: Rank, aborts: bool) -> NcclResult<()> {
         self.memberships.remove(&handle);
         let call_site = CallSite::here();

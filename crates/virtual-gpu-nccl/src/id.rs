@@ -1,4 +1,4 @@
-//! `ncclUniqueId`: the id that the ranks of one communicator share, and the address where they meet.
+//! `ncclUniqueId`: the id that the ranks of one communicator share, and the address at which they connect.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
-/// The first bytes of every id; the last two of them are the version of the format.
+/// The first bytes of every id, the last two of which are the version of the format.
 const MAGIC: &[u8; 8] = b"vgpuid02";
 
 /// Returns a random key of this process, which distinguishes processes with the same process ID.

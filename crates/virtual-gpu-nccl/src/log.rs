@@ -209,7 +209,7 @@ pub(crate) fn version() {
     }
 }
 
-/// Logs that `function` has made a communicator: three lines for each rank.
+/// Logs that `function` has created a communicator, with three lines for each rank.
 pub(crate) fn made(function: &str, comm: &Communicator, handles: &Ranks<Option<CommHandle>>) {
     version();
     let ranks = comm.ranks.len();

@@ -61,7 +61,7 @@ pub(crate) struct Joins {
 
 structure! { Joins { splits, color, key, blocking } }
 
-/// A rank's handle of a communicator that a split makes.
+/// A rank's handle to a communicator created by a split.
 struct Child {
     handle: CommHandle,
     deliver: Deliver,
@@ -76,7 +76,7 @@ impl Purpose {
     }
 }
 
-/// A rank of a communicator that a split makes: its key, its state, its handle if it is in this process, and its call
+/// A rank of a communicator created by a split: its key, its state, its handle if it is in this process, and its call
 /// site.
 type Joiner = (i32, RankState, Option<Child>, CallSite);
 
@@ -162,7 +162,7 @@ impl ManagementCall {
 }
 
 impl Link {
-    /// Returns the link of a communicator that a split makes; every process computes the same tag. Returns `None` if
+    /// Returns the link of a communicator created by a split; every process computes the same tag. Returns `None` if
     /// all its ranks are in this process.
     fn of_child(&self, split: SequenceNumber, color: i32, ranks: &Ranks<RankState>) -> Option<Self> {
         let mut others: Vec<ProcessNumber> =
@@ -221,7 +221,7 @@ impl Communicator {
         self.management_calls.get(&sequence)?.failed.clone()
     }
 
-    /// Returns the ranks that have not called a split or finalize, in the order of their numbers.
+    /// Returns the ranks that have not called a split or finalize, sorted by number.
     pub(crate) fn absent(&self, sequence: SequenceNumber) -> Vec<(Rank, Missing)> {
         // A completed call has been forgotten, so no rank is missing.
         let call = self.management_calls.get(&sequence).filter(|call| call.failed.is_none());

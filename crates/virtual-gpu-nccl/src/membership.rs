@@ -12,7 +12,7 @@ use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 pub(crate) enum Membership {
     /// The rank waits for the others.
     Joining(Gathering, CommConfig),
-    /// The communicator could not be made.
+    /// The communicator could not be created.
     Failed(Error<NcclStatus>),
     /// The rank can communicate.
     Member {
@@ -115,7 +115,7 @@ impl Nccl {
 }
 
 impl State {
-    /// Whether a communicator that is being made is ready or has failed.
+    /// Whether a communicator that is being created is ready or has failed.
     pub(crate) fn is_settled(&self, awaiting: Awaiting) -> bool {
         match awaiting {
             Awaiting::Communicator(handle) => {

@@ -26,13 +26,13 @@ pub enum Collective<R = Rank> {
         /// The rank that gets the result.
         root: R,
     },
-    /// Every rank gets all ranks' buffers, in the order of ranks.
+    /// Every rank gets all ranks' buffers, in rank order.
     AllGather,
     /// Every rank gets its part of the reduction of all ranks' buffers.
     ReduceScatter(Operator),
-    /// Every rank gets its part of each rank's buffer, in the order of ranks.
+    /// Every rank gets its part of each rank's buffer, in rank order.
     AllToAll,
-    /// The root gets all ranks' buffers, in the order of ranks.
+    /// The root gets all ranks' buffers, in rank order.
     Gather {
         /// The rank that gets the buffers.
         root: R,

@@ -123,7 +123,7 @@ enum Known<'a> {
     NotCalled,
     Here(PointToPointId, &'a TransferGroup),
     Elsewhere(Option<&'a Arc<Arrived>>),
-    /// The end was called, and its group is gone.
+    /// The end was called, but its group is gone.
     Gone,
 }
 

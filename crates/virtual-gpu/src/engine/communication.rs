@@ -18,7 +18,7 @@ use virtual_gpu_core::thread::ThreadKey;
 /// A set of calls that can never complete, found in one search.
 pub type Deadlocked = BTreeSet<CallKey>;
 
-/// Work of a call that can run now. It runs without the engine's lock, and returns with the lock held.
+/// The work of a call that can run now. It runs without the engine's lock, and returns with the lock held.
 pub type CommunicationJob = Box<dyn for<'a> FnOnce(&'a Engine) -> MutexGuard<'a, State> + Send>;
 
 /// Why a rank has not reached a call.

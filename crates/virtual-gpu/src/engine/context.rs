@@ -229,8 +229,8 @@ impl State {
             .map(|(&key, _)| key)
             .collect();
         for stream in streams {
-            // The stream's own memory goes with the context, and no later access to memory from pools can be ordered
-            // after the stream any more.
+            // The stream's own memory is freed with the context, and no later access to memory from pools can be
+            // ordered after the stream.
             self.remove_stream(stream, 0);
         }
         self.streams_of_threads.retain(|&(_, of), _| of != context);

@@ -1,4 +1,4 @@
-//! Enqueues operations: each goes to the end of its stream's queue, together with what it waits for.
+//! Enqueues operations: each is appended to its stream's queue, together with what it waits for.
 
 use std::sync::Arc;
 
@@ -118,7 +118,7 @@ impl State {
         stream.queue.front().map(|first| first.enqueued)
     }
 
-    /// Like [`Self::enqueue`], but the operation does not count as a call of its own.
+    /// Like [`Self::enqueue`], but the operation does not count as a separate call.
     pub(super) fn append(
         &mut self,
         stream: StreamHandle,

@@ -1,6 +1,6 @@
-//! Frees memory. Operations that are enqueued after the call find the memory gone. Operations that were enqueued before
-//! it still find the memory, so that an unordered use is always reported as the same race, regardless of which of the
-//! two runs first.
+//! Frees memory. Operations that are enqueued after the call no longer find the memory. Operations that were enqueued
+//! before it still do, so that an unordered use is always reported as the same race, regardless of which of the two
+//! runs first.
 
 use super::transfer::owner;
 use super::work::Work;
@@ -55,7 +55,7 @@ impl Engine {
         drop(state);
         let freed = self.free_from_now(address, &call_site)?;
         let mut state = self.state();
-        // A context that has failed allows frees too, so that programs can clean up.
+        // A failed context also allows frees, so that programs can clean up.
         match state.enqueue(stream, Work::Free { at: address }, Vec::new(), call_site) {
             Ok(enqueued) => {
                 let sequence = state.enqueued;

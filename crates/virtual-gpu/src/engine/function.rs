@@ -18,7 +18,7 @@ pub(super) struct Function {
     pub(super) kernel: Arc<Kernel>,
     /// Bytes of dynamic shared memory that a launch may request.
     pub(super) max_dynamic_shared: u32,
-    /// The preferred part of an SM's memory for shared memory, in percent; −1 if the program has no preference.
+    /// The preferred share of an SM's memory for shared memory, in percent; −1 if the program has no preference.
     carveout: i32,
     cache: CachePreference,
 }
@@ -116,7 +116,7 @@ impl Engine {
         self.state().function_mut(function)?.set_attribute(attribute, value)
     }
 
-    /// Returns what a function uses of a multiprocessor, for the `cuOccupancy` functions.
+    /// Returns the multiprocessor resources that a function uses, for the `cuOccupancy` functions.
     pub fn usage(&self, function: FunctionHandle) -> CudaResult<Usage> {
         self.state().usage(function)
     }
@@ -145,7 +145,7 @@ impl State {
         self.functions.get(&function).ok_or_else(|| not_a_function(function))
     }
 
-    /// Returns what a function uses of a multiprocessor.
+    /// Returns the multiprocessor resources that a function uses.
     pub(super) fn usage(&self, function: FunctionHandle) -> CudaResult<Usage> {
         let entry = self.function(function)?;
         let of_context = self.context(self.context_of(entry.module)?)?.settings.cache;

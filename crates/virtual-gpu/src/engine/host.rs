@@ -28,8 +28,8 @@ impl Engine {
     /// `cuLaunchHostFunc`: runs `function` once the work enqueued in `stream` is done; later work there waits for it.
     ///
     /// # Errors
-    /// Returns the errors of any enqueued operation, and `OperatingSystem` if the thread that would run it can't be
-    /// started.
+    /// Returns the errors of any enqueued operation, and `OperatingSystem` if the thread that would run the function
+    /// can't be started.
     pub fn launch_host_function(
         &'static self,
         stream: StreamHandle,

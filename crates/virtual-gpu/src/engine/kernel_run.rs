@@ -98,7 +98,7 @@ impl Engine {
             instruction_limit: INSTRUCTION_LIMIT,
             thread_limit: THREAD_LIMIT,
         };
-        // Managed memory is locked after every GPU's memory, so that two kernels can't wait for each other.
+        // Managed memory is locked after the GPU's memory, so that two kernels can't deadlock.
         let mut managed =
             Some(self.memory_as_of(self.managed(), sequence)).filter(|managed| !managed.is_empty());
         if let Some(managed) = &mut managed {

@@ -11,7 +11,7 @@ use virtual_gpu_core::source_location::{CallSite, SourceLine};
 /// The maximum number of source lines that are listed.
 const LISTED: usize = 8;
 
-/// The buffers that one source line allocated in one memory.
+/// The buffers that a source line allocated in one GPU's memory or in managed memory.
 struct Leak {
     call_site: CallSite,
     buffers: u64,

@@ -11,7 +11,7 @@ use virtual_gpu_core::memory::{HostBytes, OutOfMemory};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
-/// `CUmemAttach_flags`: what may use managed memory if processors can't share it.
+/// `CUmemAttach_flags`: what may access managed memory if processors can't share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attachment {
     /// Any stream of any GPU.

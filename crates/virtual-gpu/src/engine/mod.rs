@@ -78,7 +78,7 @@ pub struct Engine {
     addresses: u64,
     /// The memory of each GPU; the last one is managed memory.
     memories: Vec<Mutex<DeviceMemory>>,
-    /// The PTX texts that were parsed last, with their modules.
+    /// The most recently parsed PTX texts, with their modules.
     parsed: Mutex<VecDeque<(Box<str>, Arc<virtual_gpu_ptx::Module>)>>,
     state: Mutex<State>,
     /// Notified whenever an operation is done, so that waiting threads check again.
@@ -164,7 +164,7 @@ pub struct State {
     pub(crate) communication: &'static dyn Communication,
     /// Streams that no clock holds anymore, and that have not been announced to other processes yet.
     forgotten_streams: Vec<StreamHandle>,
-    /// Once there are this many threads, those that have ended are forgotten.
+    /// Once there are this many threads, threads that have ended are forgotten.
     prune_threads_at: usize,
     /// The happens-before order.
     pub order: Order,
@@ -255,7 +255,7 @@ impl Engine {
         Err(say(&"not written: a thread keeps the GPU busy"))
     }
 
-    /// Sets how the GPUs communicate. Without this, no stream reaches a call of a communicator.
+    /// Sets how the GPUs communicate. Without this, no stream ever reaches a communicator's call.
     pub fn set_communication(&self, communication: &'static dyn Communication) {
         self.state().communication = communication;
     }
@@ -312,7 +312,7 @@ impl Engine {
         if device == self.managed() { "in managed memory".to_owned() } else { format!("on GPU {device}") }
     }
 
-    /// Returns whether the address lies in a GPU's own memory, which the host can't access.
+    /// Returns whether the address is in a GPU's own memory, which the host can't access.
     pub fn is_device_address(&self, address: u64) -> bool {
         self.device_of(address).is_some_and(|device| device != self.managed())
     }
@@ -346,7 +346,7 @@ impl State {
         handle
     }
 
-    /// Returns a stream if it is not gone.
+    /// Returns a stream, unless it is gone.
     pub fn stream(&self, stream: StreamHandle) -> Option<&stream::Stream> {
         self.streams.get(&stream)
     }

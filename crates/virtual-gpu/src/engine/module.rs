@@ -145,7 +145,7 @@ impl Engine {
         Ok((address, variable.size))
     }
 
-    /// Returns the kernel of a function, which describes a launch's parameters.
+    /// Returns the kernel of a function, which describes the parameters of a launch.
     pub fn kernel(&self, function: FunctionHandle) -> CudaResult<Arc<Kernel>> {
         Ok(self.state().function(function)?.kernel.clone())
     }

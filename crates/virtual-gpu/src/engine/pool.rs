@@ -275,7 +275,7 @@ impl Engine {
         self.allocate_from(pool, stream, bytes)
     }
 
-    /// `cuMemAllocFromPoolAsync`: allocates `bytes` from a pool, on its GPU. None of them count as written.
+    /// `cuMemAllocFromPoolAsync`: allocates `bytes` from a pool, on its GPU. None of the bytes count as written.
     ///
     /// Later work in this stream can use the address at once, as CUDA promises. The engine does not reuse an address
     /// until the operation that frees it has run.

@@ -2,7 +2,7 @@
 //!
 //! "The buffer is flushed only when one of these actions is performed: kernel launch, synchronization, blocking copies,
 //! module loading and unloading, context destruction, prior to a stream callback" ("CUDA C++ Programming Guide",
-//! formatted output). Output that remains when the program ends is lost, as with CUDA.
+//! formatted output). Output that has not been flushed when the program ends is lost, as with CUDA.
 
 use std::io::Write;
 

@@ -196,8 +196,9 @@ impl State {
         Some(view)
     }
 
-    /// Returns what an unfinished operation waits for: an operation that the first one of its stream waits for, or the
-    /// collective or host function that the first one is. Returns `None` if the first one is running or about to run.
+    /// Returns what an unfinished operation waits for: an operation that the first operation of its stream waits for,
+    /// or that first operation itself if it is a collective or host function. Returns `None` if the first operation is
+    /// running or about to run.
     pub(super) fn obstacle(&self, op: OpRef) -> Option<Obstacle> {
         let stream = self.streams.get(&op.stream)?;
         let first = stream.queue.front()?;

@@ -117,10 +117,10 @@ impl Settings {
             // Only setting it is rejected; its default is two levels.
             3 => 2,
             4 => self.pending_launches,
-            // There is no L2 cache whose fetches or persisting lines could be limited.
+            // There is no L2 cache with fetches or persisting lines to limit.
             5 | 6 => 0,
             7 | 9 => return Err(unsupported_limit(number, GRAPHICS)),
-            // No context is shared with graphics.
+            // Contexts are never shared with graphics.
             8 => 0,
             _ => return Err(invalid(format!("{number} is no limit"))),
         })

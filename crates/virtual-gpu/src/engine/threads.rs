@@ -28,7 +28,7 @@ impl State {
         ThreadKey::current()
     }
 
-    /// Forgets threads that have ended and drive no rank. Prunes only when the number of threads has doubled.
+    /// Forgets threads that have ended and don't drive a rank. Prunes only when the number of threads has doubled.
     pub(super) fn forget_threads(&mut self) {
         if self.threads.len() < self.prune_threads_at {
             return;

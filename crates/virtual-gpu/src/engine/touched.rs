@@ -18,7 +18,7 @@ pub(super) struct Done {
     pub(super) cost: Cost,
 }
 
-/// What an operation touched of one allocation.
+/// The parts of an allocation that an operation touched.
 pub struct Touched {
     pub(crate) device: usize,
     pub(crate) allocation: AllocationId,

@@ -64,7 +64,7 @@ impl Engine {
         let call_site = CallSite::here();
         self.check_range("copy to", to, len, &call_site)?;
         let work = match kind {
-            // A graph's copy reads at each launch.
+            // A copy in a graph reads at each launch.
             HostKind::Pageable if !self.is_capturing(stream) => Work::Upload { to, bytes: read() },
             HostKind::Pageable => Work::UploadLater { to, len, read },
             HostKind::Pinned(guard) => {
@@ -335,7 +335,7 @@ impl Engine {
         let mut touched = vec![read];
         let mut starts = unwritten.iter().map(|at| at + 1).collect::<Vec<_>>();
         starts.insert(0, 0);
-        // The written bytes between two unwritten bytes, or all of them.
+        // The written bytes between two unwritten bytes, or all bytes if all are written.
         for (start, end) in starts.into_iter().zip(unwritten.into_iter().chain([len])) {
             let part = &bytes[start as usize..end as usize];
             touched.extend(self.write(to + start, end - start, turn, |out| out.copy_from_slice(part))?);

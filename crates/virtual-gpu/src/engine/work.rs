@@ -36,7 +36,7 @@ pub(super) enum Work {
         len: u64,
         read: HostRead,
     },
-    /// Copies device bytes to the host, which may or may not wait for them.
+    /// Copies device bytes to the host, which may or may not wait for the copy.
     DownloadLater {
         from: u64,
         len: u64,

@@ -186,7 +186,8 @@ fn demand(preset: &Preset, cost: &Cost) -> Demand {
             Demand { lead: preset.copy_latency_ns, work, memory: 1.0, ..Demand::default() }
         }
         Cost::Kernel { blocks, resident, instructions, bytes, longest_thread } => {
-            // The busiest multiprocessor runs `each` blocks, rounded up, and the others run as many or one less.
+            // The busiest multiprocessor runs `each` blocks, rounded up, and the others run the same number or one
+            // fewer.
             let each = blocks as f64 * preset.stands_for / preset.multiprocessors;
             let share = each / each.ceil().max(1.0);
             let instructions = nanoseconds(instructions, preset.instructions);

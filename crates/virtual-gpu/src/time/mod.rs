@@ -87,7 +87,7 @@ pub enum Cost {
     Kernel {
         /// Blocks of its grid.
         blocks: u64,
-        /// Blocks that fit on a multiprocessor at a time.
+        /// The number of blocks that fit on a multiprocessor at the same time.
         resident: u64,
         /// Instructions, counted once per thread.
         instructions: u64,
@@ -156,7 +156,7 @@ pub struct Time {
     trace: Option<Box<Trace>>,
 }
 
-/// An operation's GPU, and its index in the order of enqueuing on that GPU.
+/// An operation's GPU, and its index among the operations enqueued on that GPU.
 type Key = (usize, u64);
 
 /// A host thread.

@@ -33,7 +33,7 @@ pub struct Label {
 }
 
 impl Label {
-    /// Makes a label without arguments.
+    /// Creates a label without arguments.
     pub fn new(category: &'static str, name: impl Into<String>) -> Self {
         Self { category, name: name.into(), arguments: Map::new() }
     }
@@ -132,7 +132,7 @@ impl Trace {
         }
     }
 
-    /// Returns all events, in the order of the file.
+    /// Returns all events, in file order.
     fn events(&self, preset: &str) -> Vec<Value> {
         let mut threads: Vec<ThreadKey> = self.threads.keys().copied().collect();
         threads.sort_by_key(|thread| self.threads[thread]);

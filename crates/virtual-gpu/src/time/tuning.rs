@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn the_tree_of_two_nodes_has_the_latency_that_nccl_prints() {
-        // A log of two nodes of eight H100 gives 25.207 µs for a few bytes, with Tree and LL.
+        // A log from two nodes with eight H100s shows 25.207 µs for a few bytes, with Tree and LL.
         let enabled = Enabled::parse(Some("Tree"), Some("LL")).unwrap();
         let preset = Preset::find("dgx-h100").unwrap();
         let world = World { ranks: 16, nodes: 2 };
