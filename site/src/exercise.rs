@@ -86,17 +86,17 @@ pub(crate) fn text_after(
     Ok(text)
 }
 
-/// Converts a lesson for the book, replacing ASCII figures with pictures.
+/// Converts a lesson for the book, replacing text figures with pictures.
 fn lesson(pages: &Pages<'_>, file: &Path, page: &str) -> anyhow::Result<String> {
     let text = pages.text(&file.display().to_string(), page)?;
     drawn(&text, up(page).as_str()).with_context(|| file.display().to_string())
 }
 
-/// The start of a comment before an ASCII figure that the book shows as a picture:
+/// The start of a comment before a text figure that the book shows as a picture:
 /// `<!-- picture: FILE.svg: what it shows -->`.
 const PICTURE: &str = "<!-- picture: ";
 
-/// Replaces ASCII figures with pictures.
+/// Replaces text figures with pictures.
 fn drawn(text: &str, up: &str) -> anyhow::Result<String> {
     let mut parts = text.split(PICTURE);
     let mut drawn = parts.next().unwrap_or_default().to_owned();

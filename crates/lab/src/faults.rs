@@ -31,7 +31,7 @@ where
     on_threads(Threads::This, function, prepare)
 }
 
-/// As [`each_call_fails`], with the calls of all threads: for a function that starts threads itself.
+/// Like [`each_call_fails`], but for the calls of all threads: for a function that starts threads itself.
 ///
 /// # Errors
 /// As [`each_call_fails`].

@@ -62,8 +62,8 @@ pub fn roll_call(comm: &Comm) -> anyhow::Result<Vec<Answer>> {
     Ok(answers)
 }
 
-/// Does the same for communicators that one thread drives. Element `i` contains what `comms[i]` received from ranks 0,
-/// 1, …
+/// Like [`roll_call`], for communicators that are driven by one thread. Element `i` contains what `comms[i]` received
+/// from ranks 0, 1, …
 ///
 /// # Errors
 /// Returns the errors of NCCL and the driver.

@@ -5,7 +5,7 @@ use std::fmt;
 /// The maximum number of diagnostics shown; otherwise, input that is not PTX would fill the screen.
 const SHOWN: usize = 50;
 
-/// One problem that prevents loading.
+/// A problem that prevents loading.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Diagnostic {
     /// The line of the PTX text, from 1; 0 for the text as a whole.

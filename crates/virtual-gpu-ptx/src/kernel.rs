@@ -180,7 +180,7 @@ pub struct Kernel {
     pub(crate) frames: Vec<Frame>,
 }
 
-/// What a call of a function that may call itself needs: its registers, which a call saves, and a frame on the thread's
+/// What a call to a function that may call itself needs: the registers that the call saves, and a frame on the thread's
 /// stack, after the thread's other local memory.
 #[derive(Clone, Debug)]
 pub struct Frame {
@@ -229,12 +229,12 @@ impl Kernel {
         &self.parameters
     }
 
-    /// Returns the bytes of all parameters together.
+    /// Returns the total size of the parameters in bytes.
     pub fn parameter_bytes(&self) -> usize {
         self.parameter_bytes as usize
     }
 
-    /// Returns the bytes of static shared memory.
+    /// Returns the size of static shared memory in bytes.
     pub fn shared_bytes(&self) -> u32 {
         self.shared_bytes
     }
@@ -251,7 +251,8 @@ impl Kernel {
         self.shared_unit
     }
 
-    /// Returns whether it orders parts of a block: by barriers of some of its threads, or by fences.
+    /// Returns whether the kernel synchronizes parts of a block, through barriers for some of its threads or through
+    /// fences.
     #[inline]
     pub fn has_partial_barriers(&self) -> bool {
         self.has_partial_barriers
@@ -269,7 +270,7 @@ impl Kernel {
         }
     }
 
-    /// Returns the bytes of local memory per thread.
+    /// Returns the size of local memory per thread in bytes.
     #[inline]
     pub fn local_bytes(&self) -> u32 {
         self.local_bytes
@@ -280,7 +281,7 @@ impl Kernel {
         self.max_threads
     }
 
-    /// `.reqntid`: returns the only block size that is allowed.
+    /// `.reqntid`: returns the only allowed block size, if there is one.
     pub fn required_threads(&self) -> Option<[u32; 3]> {
         self.required_threads
     }
@@ -308,7 +309,7 @@ impl Kernel {
         &self.code
     }
 
-    /// Returns what each function that may call itself needs. If there is one, threads have a stack.
+    /// Returns what each function that may call itself needs. If there is such a function, threads have a stack.
     #[inline]
     pub fn frames(&self) -> &[Frame] {
         &self.frames
@@ -326,15 +327,15 @@ impl Kernel {
         self.lines.get(pc).copied().unwrap_or(0)
     }
 
-    /// Returns the CUDA line of the instruction at `pc`, if the PTX has it.
+    /// Returns the CUDA line of the instruction at `pc`, if the PTX records it.
     #[inline]
     pub fn cuda_line(&self, pc: usize) -> Option<&CudaLine> {
         self.cuda_lines.get(*self.locations.get(pc)? as usize)
     }
 }
 
-/// Returns `tile` for `_ZZ6matmulE4tile`: the last name in C++'s name for a function's static variable. Other names are
-/// unchanged.
+/// Returns `tile` for `_ZZ6matmulE4tile`: the last component of the C++ name of a function's static variable. Other
+/// names are unchanged.
 fn unmangled(name: &str) -> &str {
     let Some(local) = name.strip_prefix("_ZZ") else { return name };
     local

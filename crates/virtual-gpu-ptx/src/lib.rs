@@ -1,9 +1,9 @@
-//! Reads PTX: from text to kernels that the machine executes.
+//! Reads PTX, and turns it into kernels that the machine executes.
 //!
 //! Each step has its own type: the [`parser`] turns the text into syntax, [`resolve`] finds the meaning of opcodes,
-//! types, and modifiers, and [`lower`] turns it into operations on registers.
+//! types, and modifiers, and [`lower`] turns the result into operations on registers.
 //!
-//! Any version of the ISA is accepted; each unsupported instruction is an error with its line.
+//! Any version of the ISA is accepted; each unsupported instruction causes an error with its line.
 
 mod diagnostic;
 pub mod instruction;

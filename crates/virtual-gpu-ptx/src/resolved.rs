@@ -17,7 +17,7 @@ pub(crate) type ResolvedFunction<'a> = Function<'a, Resolved<'a>>;
 /// A statement whose instruction is resolved.
 pub(crate) type ResolvedStatement<'a> = Statement<'a, Resolved<'a>>;
 
-/// An instruction with its meaning.
+/// An instruction and its meaning.
 #[derive(Debug)]
 pub(crate) struct Resolved<'a> {
     /// Line, guard, and name as written; the operands are in the form.

@@ -63,7 +63,8 @@ pub(crate) struct Variable<'a> {
 pub(crate) struct Initial<'a> {
     /// The initial bytes.
     pub(crate) bytes: Vec<u8>,
-    /// Addresses among them: the offset of the first byte, the name of the variable or function, and an offset to add.
+    /// The addresses among these bytes: the offset of the first byte, the name of the variable or function, and an
+    /// offset to add.
     pub(crate) addresses: Vec<(u64, &'a str, i64)>,
 }
 
@@ -137,7 +138,7 @@ pub(crate) enum Operand<'a> {
         name: Option<&'a str>,
         offset: i64,
     },
-    /// `[%rd1, {%f1,%f2}]`: no supported instruction has it.
+    /// `[%rd1, {%f1,%f2}]`: not used by any supported instruction.
     Compound,
     /// `(param0, param1)`
     List(Vec<&'a str>),

@@ -86,8 +86,8 @@ impl FailingCall {
 /// The settings of the virtual GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Number of GPUs that the process sees: all of the node (`VIRTUAL_GPU_COUNT`; by default the preset's number), or
-    /// only the visible ones.
+    /// The number of GPUs that the process sees: all GPUs of the node (`VIRTUAL_GPU_COUNT`; by default the preset's
+    /// number), or only the visible ones.
     pub gpus: usize,
     /// The node's GPUs that are visible, in order (`CUDA_VISIBLE_DEVICES`). `None` means all.
     pub visible: Option<Vec<usize>>,
@@ -199,10 +199,10 @@ impl Config {
     }
 }
 
-/// Returns the GPUs of a `CUDA_VISIBLE_DEVICES` list, in its order: "If one of the indices is invalid, only the devices
-/// whose index precedes the invalid index are visible" (CUDA Programming Guide, "CUDA Environment Variables"). Entries
-/// are numbers, with any text after them, as `strtoul` allows, or prefixes of UUIDs. If a GPU is listed twice, none is
-/// visible, as with real drivers.
+/// Returns the GPUs in a `CUDA_VISIBLE_DEVICES` list, in list order: "If one of the indices is invalid, only the
+/// devices whose index precedes the invalid index are visible" (CUDA Programming Guide, "CUDA Environment Variables").
+/// Entries are numbers, with any text after them, as `strtoul` allows, or prefixes of UUIDs. If a GPU is listed twice,
+/// none is visible, as with real drivers.
 fn visible(list: &str, gpus: usize) -> Vec<usize> {
     let number = |entry: &str| {
         let entry = entry.trim_start();

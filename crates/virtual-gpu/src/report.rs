@@ -75,7 +75,7 @@ impl Report {
         self
     }
 
-    /// Adds what would fix the problem.
+    /// Adds how to fix the problem.
     pub fn help(mut self, text: impl Into<String>) -> Self {
         self.help = Some(text.into());
         self
@@ -91,7 +91,7 @@ impl Report {
         print(self.render(&renderer, width::of_terminal()));
     }
 
-    /// Returns its text. If `width` is given, source lines fit into that many columns.
+    /// Returns the report's text. If `width` is given, source lines fit into that many columns.
     fn render(&self, renderer: &Renderer, width: Option<usize>) -> String {
         let mut sources = Sources::default();
         let mut texts: Vec<String> = Vec::new();
@@ -196,7 +196,7 @@ impl Sources {
     }
 }
 
-/// Formats a place in a text as a snippet shows it.
+/// Formats a location in a text as a snippet shows it.
 fn line_and_column(text: &str, at: usize) -> String {
     let before = &text[..at];
     let column = before.chars().rev().take_while(|&char| char != '\n').count() + 1;

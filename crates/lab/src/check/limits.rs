@@ -8,7 +8,7 @@ const CHECK: &str = "LAB_TIMEOUT";
 const BOOTSTRAP: &str = "VIRTUAL_GPU_BOOTSTRAP_TIMEOUT";
 /// The bootstrap timeout for interactive use. Ranks in threads of one process join within milliseconds of each other.
 const SHORT_BOOTSTRAP: &str = "2";
-/// The bootstrap timeout of processes. They start one after the other, and on a busy machine each may take seconds.
+/// The bootstrap timeout of processes. They start one after another, and on a busy machine each may take seconds.
 const BOOTSTRAP_OF_PROCESSES: &str = "10";
 
 /// The time limits for a run of checks, set through environment variables.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Element;
 
-/// The greatest length of a buffer that is shown as a whole.
+/// The maximum length of a buffer that is shown in full.
 const WHOLE: usize = 12;
 /// The number of elements shown for a longer buffer.
 const PART: usize = 8;

@@ -41,9 +41,9 @@ pub struct Call {
     pub frame: u32,
     /// Its first instruction.
     pub target: u32,
-    /// Where each argument of the caller is in local memory.
+    /// The location of each of the caller's arguments in local memory.
     pub arguments: Box<[Address]>,
-    /// Where each result is stored in local memory.
+    /// The location in local memory where each result is stored.
     pub results: Box<[Address]>,
 }
 

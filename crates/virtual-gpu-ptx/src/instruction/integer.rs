@@ -60,7 +60,7 @@ pub enum WordOp {
     Prmt,
     /// Byte permute in one of its modes; the selector is `c`.
     PrmtMode(PermuteMode),
-    /// Any function of three bits, given by its table.
+    /// Any function of three bits, given by its truth table.
     Lop3(u8),
     /// Sign-extends the low `n` bits.
     SignExtend(u8),
@@ -75,9 +75,9 @@ pub enum WordOp {
         high: bool,
         signed: [bool; 2],
     },
-    /// `fns`: the index of the `c`th set bit of `a`, counted from bit `b` on.
+    /// `fns`: the index of the `c`th set bit of `a`, counted from bit `b`.
     Fns,
-    /// `bmsk`: `b` ones from bit `a` on.
+    /// `bmsk`: `b` ones, starting at bit `a`.
     BitMask {
         clamp: bool,
     },
@@ -232,7 +232,7 @@ pub enum CarryOp {
     MadHighS,
 }
 
-/// Arithmetic on numbers of several words: with carry in, carry out, or both.
+/// Multi-word arithmetic: with carry in, carry out, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carry {
     /// What is added to `c`, or to `a`.
@@ -243,6 +243,6 @@ pub struct Carry {
     pub carry_out: Option<Predicate>,
     /// The result.
     pub d: Value,
-    /// The sources, in PTX order; all of the same width.
+    /// The sources, in PTX order; all have the same width.
     pub sources: [Value; 3],
 }

@@ -59,7 +59,7 @@ pub(crate) fn recursive<'a>(file: &ResolvedFile<'a>, callable: &[u32]) -> HashSe
     functions.iter().zip(is_left).filter_map(|(function, is_left)| is_left.then_some(function.name)).collect()
 }
 
-/// Returns the numbers of the functions that a function calls, each once.
+/// Returns the indices of the functions that a function calls, without duplicates.
 fn callees(function: &ResolvedFunction<'_>, numbers: &HashMap<&str, usize>, pointer: usize) -> Vec<usize> {
     let mut callees = Vec::new();
     for statement in function.body.iter().flatten() {

@@ -36,7 +36,7 @@ pub(crate) fn lower(file: &ResolvedFile<'_>, diagnostics: &mut Vec<Diagnostic>) 
         if function.body.is_none() {
             continue;
         }
-        // A function is also lowered on its own, so that its errors are listed even if nothing calls it.
+        // A function is also lowered separately, so that its errors are listed even if nothing calls it.
         let mut lowering = Lowering::new(&index);
         let kernel = lowering.kernel(function);
         diagnostics.append(&mut lowering.diagnostics);

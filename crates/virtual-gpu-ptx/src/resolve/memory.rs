@@ -19,7 +19,7 @@ pub(super) fn space_named(name: &str) -> Option<Space> {
     })
 }
 
-/// How a load or store is ordered among others.
+/// How a load or store is ordered relative to others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ordering {
     Weak,

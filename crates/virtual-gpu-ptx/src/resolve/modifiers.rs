@@ -1,4 +1,4 @@
-//! The shared parts of all resolvers: modifiers, operands, and the errors about them.
+//! The shared parts of all resolvers: modifiers, operands, and errors about them.
 
 use crate::syntax::{Operand, Written};
 use crate::types::Type;

@@ -23,7 +23,7 @@ use virtual_gpu_core::memory::AllocationId;
 use virtual_gpu_core::source_location::{CallSite, SourceLine};
 use virtual_gpu_core::thread::ThreadKey;
 
-/// What host threads have seen, and which operations touched which bytes last.
+/// What host threads have seen, and which operations last touched which bytes.
 #[derive(Default)]
 pub struct Order {
     seen_by: Map<ThreadKey, Clock>,

@@ -120,14 +120,14 @@ pub enum Cost {
         /// Nanoseconds.
         duration: u64,
     },
-    /// Messages, each of which moves once both its ends are ready.
+    /// Messages, each of which moves once both of its ends are ready.
     PointToPoint {
         /// The other end of each message, and the nanoseconds that it takes.
         partners: Vec<(Ticket, u64)>,
     },
 }
 
-/// What is known about an operation when it is enqueued.
+/// The information about an operation when it is enqueued.
 #[derive(Clone, Debug)]
 pub struct Ticket {
     class: Class,

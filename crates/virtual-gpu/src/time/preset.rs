@@ -15,7 +15,7 @@ const BUILT_IN: [(&str, &str); 5] = [
     ("2x8-h100", include_str!("../../presets/2x8-h100.toml")),
 ];
 
-/// Figures of nodes with equal GPUs. Rates are per second; times are in nanoseconds.
+/// Figures for nodes with identical GPUs. Rates are per second; times are in nanoseconds.
 ///
 /// A program's data stands for [`Self::stands_for`] times as much: throughput costs multiply its bytes and instructions
 /// by this number, and latencies are unchanged.
@@ -27,7 +27,7 @@ pub struct Preset {
     pub stands_for: f64,
     /// GPUs of all nodes, unless `VIRTUAL_GPU_COUNT` sets another number.
     pub gpus: usize,
-    /// GPUs of a node; GPUs beyond these are on further nodes.
+    /// GPUs per node; any further GPUs are on additional nodes.
     pub gpus_per_node: usize,
     /// Streaming multiprocessors.
     pub multiprocessors: f64,
@@ -58,7 +58,7 @@ pub struct Preset {
 /// What NCCL knows about a node's GPUs and their connections.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Links {
-    /// Which of NCCL's tables apply.
+    /// Which of NCCL's tables applies.
     pub generation: Generation,
     /// How the GPUs of a node are connected.
     pub kind: LinkKind,
