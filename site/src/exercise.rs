@@ -118,7 +118,7 @@ fn drawn(text: &str, up: &str) -> anyhow::Result<String> {
     Ok(drawn)
 }
 
-/// Describes what comes before the exercise, and what it runs on.
+/// Describes what comes before the exercise, and what the exercise runs on.
 fn facts(
     course: &Course,
     exercise: &Exercise,

@@ -108,7 +108,7 @@ fn compiler_version() -> anyhow::Result<(i32, i32)> {
     Ok((major, minor))
 }
 
-/// Compiles each test kernel for each architecture, with the installed compiler.
+/// Compiles each test kernel for each architecture, using the installed compiler.
 fn compile_tests(root: &Path, include: &[PathBuf]) -> anyhow::Result<Vec<Compiled>> {
     let (major, minor) = compiler_version()?;
     ensure!(

@@ -73,7 +73,7 @@ impl Budget {
         self
     }
 
-    /// Accepts these collectives as well, instead of those of [`Self::collectives`].
+    /// Also accepts these collectives, as an alternative to those of [`Self::collectives`].
     #[must_use]
     pub fn or_collectives(self, collectives: &[(&'static str, usize)]) -> Self {
         self.collectives(collectives)
@@ -194,8 +194,8 @@ impl Budget {
         self
     }
 
-    /// Runs `call`, and compares what it used with this budget. On real GPUs, only collectives are counted, by NCCL's
-    /// log.
+    /// Runs `call`, and compares what it used with this budget. On real GPUs, only collectives are counted, using
+    /// NCCL's log.
     ///
     /// # Errors
     /// Fails if the call fails, or if it uses too much. The error lists the lines responsible.

@@ -24,7 +24,7 @@ pub fn small_integers(rank: usize, len: usize) -> Vec<f32> {
     integers(rank, len).into_iter().map(|value| value.signum() * (1.0 + value.abs() % 9.0)).collect()
 }
 
-/// Returns `len` numbers from −1 to 1 for a rank. Most use all 24 bits of an `f32`, so sums of them are rounded.
+/// Returns `len` numbers from −1 to 1 for a rank. Most of them use all 24 bits of an `f32`, so their sums are rounded.
 pub fn fractions(rank: usize, len: usize) -> Vec<f32> {
     let mut random = SplitMix64::new(0x6a09_e667 + rank as u64 * 0x1_0000_0001);
     (0..len).map(|_| random.uniform(-1.0, 1.0)).collect()

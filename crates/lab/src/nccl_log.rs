@@ -39,8 +39,8 @@ impl NcclLog {
         Ok(self.text()?.lines().filter(|line| line.contains("Init COMPLETE")).count())
     }
 
-    /// Returns the largest number of communicators that a GPU has had at a time. A communicator counts until its abort
-    /// or destruction begins.
+    /// Returns the largest number of communicators that a GPU has had at the same time. A communicator counts until its
+    /// abort or destruction begins.
     ///
     /// # Errors
     /// Fails if NCCL has written no log, or could not write all of it.
@@ -128,7 +128,7 @@ fn collectives(text: &str, thread: Option<i32>) -> Vec<(String, usize)> {
     text.lines().filter_map(collective).collect()
 }
 
-/// Returns the largest number of communicators that exist at a time. A communicator exists from a line such as
+/// Returns the largest number of communicators that exist at the same time. A communicator exists from a line such as
 /// `… comm 0x… rank 0 nranks 2 cudaDev 1 … - Init COMPLETE` to a line such as
 /// `… comm 0x… rank 0 nRanks 2 cudaDev 1 … - Abort START`. Older versions of NCCL log only the end of an abort.
 fn most_at_once(text: &str, gpu: usize) -> usize {

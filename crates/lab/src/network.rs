@@ -9,7 +9,7 @@ use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut};
 use crate::kernels::{Kernels, Matrix, Product};
 use crate::random::SplitMix64;
 
-/// A model on one GPU, as data parallelism sees it. Its parameters are numbered in the order of the forward pass; a
+/// A model on one GPU, as seen by data parallelism. Its parameters are numbered in the order of the forward pass; a
 /// layer's weights are one parameter, and its biases another. The gradients of all parameters lie in one flat buffer.
 pub trait Trainable {
     /// Returns the stream on which the model computes.

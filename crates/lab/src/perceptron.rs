@@ -1,5 +1,5 @@
 //! A two-layer perceptron that classifies handwritten digits: 64 pixels → hidden units with ReLU → 10 classes, softmax,
-//! and cross-entropy. It lives on one GPU and knows nothing about other GPUs.
+//! and cross-entropy. It runs on one GPU, and is unaware of other GPUs.
 
 mod host;
 mod layout;

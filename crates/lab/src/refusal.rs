@@ -36,7 +36,7 @@ thread_local! {
 /// The start of a `todo!` message. An unfinished exercise keeps panicking.
 const TODO: &str = "not yet implemented";
 
-/// Runs a function and returns its panic, which is reported nowhere else.
+/// Runs a function and returns its panic, which is not reported anywhere else.
 ///
 /// # Errors
 /// Returns the panic.

@@ -144,7 +144,7 @@ pub(crate) fn take_record(record: u64, mut visit: impl FnMut(*const RecordedCall
     }
 }
 
-/// Makes the `nth` call of the program's own sources fail, from 1; 0 makes none fail.
+/// Makes the `nth` call of the program's own sources fail, counted from 1; 0 turns this off.
 pub(crate) fn fail(nth: u64, any_thread: bool) {
     let thread = this_thread(any_thread);
     change(|watch| watch.failure = (nth > 0).then_some(Failure { left: nth, thread, failed: None }));
@@ -158,7 +158,7 @@ pub(crate) fn failed(mut visit: impl FnMut(*const RecordedCall)) {
     }
 }
 
-/// Makes the calls fail that `VIRTUAL_GPU_FAIL` lists.
+/// Makes the calls listed in `VIRTUAL_GPU_FAIL` fail.
 ///
 /// # Errors
 /// One of the functions does not exist.
@@ -302,7 +302,8 @@ fn makes_or_ends_object(function: &str) -> bool {
 }
 
 impl Watch {
-    /// Returns whether this call is made to fail. `own` is the own line that made it, and whether the call can return an error to it.
+    /// Returns whether this call is made to fail. `own` is the program's own line that made the call, and whether the
+    /// call can return an error to that line.
     fn fails(&mut self, function: &'static str, arguments: &[u64], own: Option<&(SourceLine, bool)>) -> bool {
         let mut fails = false;
         for failing in self.failing.iter_mut().filter(|it| it.nth > 0 && is_named(function, &it.function)) {
@@ -368,7 +369,8 @@ impl Watch {
     }
 }
 
-/// Returns the line of the program's own sources that made a call, and whether the call can return an error to it.
+/// Returns the line of the program's own sources that made a call, and whether the call can return an error to that
+/// line.
 fn own_line(call_site: &CallSite) -> Option<(SourceLine, bool)> {
     let known = change(|watch| watch.lines.get(call_site.addresses()).cloned());
     known.unwrap_or_else(|| {

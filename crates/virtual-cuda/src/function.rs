@@ -1,4 +1,4 @@
-//! The bodies of the functions about kernels and variables in modules.
+//! The bodies of the functions for a module's kernels and variables.
 
 use std::ffi::{c_int, c_uint};
 

@@ -97,7 +97,7 @@ pub(super) fn check(root: &Path, scratch: &Path) -> anyhow::Result<Vec<String>> 
     Ok(problems)
 }
 
-/// Runs an example in the folder of its own files, with the virtual driver as `libcuda.so`.
+/// Runs an example in the folder with its own files, using the virtual driver as `libcuda.so`.
 fn run(example: &Example, program: &Path, folder: &Path, libraries: &Path) -> anyhow::Result<Option<String>> {
     let Example { name, checks, succeeds, says } = example;
     let inherited = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
