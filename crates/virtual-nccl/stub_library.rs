@@ -1,5 +1,5 @@
-//! Build step of a stub library, which has no code, but the name `libnccl.so` and a dependency that exports the
-//! symbols.
+//! Build step of a stub library: it contains no code, but is named `libnccl.so` and depends on a library that exports
+//! the symbols.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -23,7 +23,7 @@ const SHOWN: [(&str, &str); 4] = [
     ("crates/virtual-gpu/MODEL.md", "model.md"),
 ];
 
-/// Makes the book in the folder `to`.
+/// Builds the book in the folder `to`.
 ///
 /// # Errors
 /// If a page asks for something that doesn't exist, or if a link leads nowhere.
@@ -36,7 +36,7 @@ pub(crate) fn make(root: &Path, to: &Path) -> anyhow::Result<String> {
     Ok(format!("{pages} pages are in {}", to.display()))
 }
 
-/// A preprocessor that fills in the pages.
+/// A preprocessor that generates the pages.
 struct Fill {
     root: PathBuf,
 }
@@ -64,7 +64,7 @@ impl Preprocessor for Fill {
     }
 }
 
-/// Returns which page shows which file of the repository.
+/// Returns the page that shows each file of the repository.
 fn shown(course: &Course, book: &Book) -> BTreeMap<String, String> {
     let mut shown: BTreeMap<String, String> =
         SHOWN.iter().map(|&(file, page)| (file.to_owned(), page.to_owned())).collect();
@@ -97,7 +97,7 @@ fn fill(pages: &Pages<'_>, mistakes: &[Mistake], chapter: &mut Chapter) -> anyho
         let text = exercise::text(pages, exercise).with_context(|| exercise.id.clone())?;
         let parents = [&chapter.parent_names[..], std::slice::from_ref(&chapter.name)].concat();
         let mut page = Chapter::new(&exercise.title, text, exercise::path(exercise), parents.clone());
-        // The page has no file in mdBook's folder.
+        // This page has no file in mdBook's folder.
         page.source_path = None;
         page.number = chapter.number.clone().map(|mut place| {
             place.push(number);
@@ -117,14 +117,14 @@ fn fill(pages: &Pages<'_>, mistakes: &[Mistake], chapter: &mut Chapter) -> anyho
     Ok(())
 }
 
-/// Checks that every link of every page leads to an existing file and to an existing place in it, and that no page
+/// Checks that every link of every page leads to an existing file and to an existing anchor in it, and that no page
 /// loads anything from another host. Returns the number of pages.
 fn check_links(book: &Path) -> anyhow::Result<usize> {
     let pages = read_pages(book)?;
     let places: BTreeMap<&Path, BTreeSet<&str>> =
         pages.iter().map(|(path, text)| (path.as_path(), attributes(text, "id").collect())).collect();
     let mut broken = Vec::new();
-    // The addresses in the page for missing addresses and in the page for printing work differently.
+    // Addresses in the 404 page and in the print page work differently.
     let usual = pages.iter().filter(|(path, _)| !path.ends_with("404.html") && !path.ends_with("print.html"));
     for (path, text) in usual {
         let name = path.strip_prefix(book)?.display();
@@ -182,7 +182,7 @@ fn is_far(link: &str) -> bool {
     link.contains("://") || link.starts_with("data:") || link.starts_with("mailto:")
 }
 
-/// Returns a path without `..`.
+/// Normalizes a path so that it contains no `..`.
 fn normal(path: &Path) -> PathBuf {
     let mut parts = PathBuf::new();
     for part in path.components() {

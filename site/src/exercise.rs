@@ -1,5 +1,5 @@
-//! The pages of an exercise. The first page has its lesson, its starter, and, folded, its hints and solution. The
-//! second page is for afterwards, and also lists the known mistakes.
+//! The pages of an exercise. The first page contains its lesson, its starter, and, folded, its hints and solution. The
+//! second page is for after the exercise, and also lists the known mistakes.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -18,12 +18,12 @@ pub(crate) fn path(exercise: &Exercise) -> String {
     format!("{}/{name}.md", exercise.folder())
 }
 
-/// Returns the path of the page for afterwards in the book.
+/// Returns the path, in the book, of the page for after the exercise.
 pub(crate) fn path_after(exercise: &Exercise) -> String {
     path(exercise).replace(".md", ".after.md")
 }
 
-/// Makes the page before the exercise.
+/// Creates the page for before the exercise.
 ///
 /// # Errors
 /// If its lesson or solution can't be read, or if the solution has no regions to remove.
@@ -58,7 +58,7 @@ pub(crate) fn text(pages: &Pages<'_>, exercise: &Exercise) -> anyhow::Result<Str
     Ok(text)
 }
 
-/// Makes the page after the exercise, with the mistakes that its checks are known to catch.
+/// Creates the page for after the exercise, with the mistakes that its checks are known to catch.
 ///
 /// # Errors
 /// If the page can't be read, or if it asks for something that doesn't exist.
@@ -86,17 +86,17 @@ pub(crate) fn text_after(
     Ok(text)
 }
 
-/// Converts a lesson for the book: with pictures in place of figures made of characters.
+/// Converts a lesson for the book, replacing text figures with pictures.
 fn lesson(pages: &Pages<'_>, file: &Path, page: &str) -> anyhow::Result<String> {
     let text = pages.text(&file.display().to_string(), page)?;
     drawn(&text, up(page).as_str()).with_context(|| file.display().to_string())
 }
 
-/// The start of a comment before a figure made of characters that the book shows as a picture: `<!-- picture: FILE.svg:
-/// what it shows -->`.
+/// The start of a comment before a text figure that the book shows as a picture:
+/// `<!-- picture: FILE.svg: what it shows -->`.
 const PICTURE: &str = "<!-- picture: ";
 
-/// Replaces figures made of characters by pictures.
+/// Replaces text figures with pictures.
 fn drawn(text: &str, up: &str) -> anyhow::Result<String> {
     let mut parts = text.split(PICTURE);
     let mut drawn = parts.next().unwrap_or_default().to_owned();
@@ -118,7 +118,7 @@ fn drawn(text: &str, up: &str) -> anyhow::Result<String> {
     Ok(drawn)
 }
 
-/// Describes what comes before the exercise, and what it runs on.
+/// Describes what comes before the exercise, and what the exercise runs on.
 fn facts(
     course: &Course,
     exercise: &Exercise,

@@ -1,4 +1,4 @@
-//! Adapts the links of a text that is shown on a page in another place.
+//! Adapts the links of a text that is shown on a page elsewhere.
 
 use std::ops::Range;
 
@@ -7,15 +7,15 @@ use pulldown_cmark::{Event, LinkType, Options, Parser, Tag};
 
 /// Where a link leads on the pages.
 pub(crate) enum Target {
-    /// To this address.
+    /// The link leads to this address.
     Page(String),
-    /// To a file of the repository that no page shows. The link is removed and its text stays. A picture stays
-    /// unchanged.
+    /// The link leads to a file of the repository that no page shows. The link is removed, and its text is kept. A
+    /// picture is unchanged.
     Nowhere,
 }
 
 /// Replaces the target of each link and picture in a Markdown text according to `target`. Addresses with a scheme and
-/// links within the page stay unchanged.
+/// links within the page are left unchanged.
 ///
 /// # Errors
 /// The errors of `target`, with the link.
@@ -63,7 +63,7 @@ pub(crate) fn rewrite(
     Ok(rewritten)
 }
 
-/// Whether the link has a scheme or stays on its page.
+/// Whether the link has a scheme or stays within its page.
 fn is_elsewhere(dest: &str) -> bool {
     dest.starts_with('#') || dest.contains("://") || dest.starts_with("mailto:")
 }

@@ -1,7 +1,7 @@
-//! Makes the book and the slides from the course's own files.
+//! Builds the book and the slides from the course's own files.
 //!
-//! Whatever the pages show comes from a tested source: code from files with anchors, and tables and reports from the
-//! programs that print them. If a page asks for something that can't be found, the build stops and names the page.
+//! Everything that the pages show comes from a tested source: code from files with anchors, and tables and reports from
+//! the programs that print them. If a page asks for something that can't be found, the build stops and names the page.
 
 mod book;
 mod exercise;
@@ -79,10 +79,10 @@ fn run(arguments: &Arguments) -> anyhow::Result<String> {
     }
 }
 
-/// The name of a file that marks a folder made by this program; only such a folder is emptied.
+/// The name of a file that marks a folder created by this program; only such a folder is emptied.
 const MARK: &str = ".made-by-site";
 
-/// Makes pages in a folder, and deletes its previous content.
+/// Creates pages in a folder, and deletes the folder's previous content.
 fn made(to: &Path, make: impl FnOnce(&Path) -> anyhow::Result<String>) -> anyhow::Result<String> {
     let is_empty = fs::read_dir(to).map_or(true, |mut entries| entries.next().is_none());
     ensure!(
@@ -95,7 +95,7 @@ fn made(to: &Path, make: impl FnOnce(&Path) -> anyhow::Result<String>) -> anyhow
             .and_then(|()| fs::write(to.join(MARK), ""))
             .with_context(|| format!("can't write into {}", to.display()))
     };
-    // Mark the folder even if making the pages fails; making them removes the mark.
+    // Mark the folder even if creating the pages fails, because creating them removes the mark.
     mark()?;
     let text = make(to)?;
     mark()?;

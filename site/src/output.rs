@@ -1,5 +1,5 @@
-//! The recorded output of programs, with the colors of a terminal. A page shows what programs really printed, and a
-//! check runs them again.
+//! The recorded output of programs, with the colors of a terminal. A page shows what programs really print, and a check
+//! runs them again.
 
 mod lesson;
 
@@ -27,7 +27,7 @@ struct List {
     output: Vec<Entry>,
 }
 
-/// A command, and its name on pages.
+/// A command, and the name that pages use for it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
@@ -53,7 +53,7 @@ impl Output {
     }
 }
 
-/// All outputs, by name.
+/// All outputs, keyed by name.
 pub(crate) struct Outputs(BTreeMap<String, Output>);
 
 impl Outputs {
@@ -74,13 +74,13 @@ impl Outputs {
     /// Returns the output of that name.
     ///
     /// # Errors
-    /// If it isn't in the list.
+    /// If the name isn't in the list.
     pub(crate) fn get(&self, name: &str) -> anyhow::Result<&Output> {
         let known = || self.0.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
         self.0.get(name).with_context(|| format!("{LIST} has no output `{name}`; it has {}", known()))
     }
 
-    /// Iterates over all outputs, in the order of their names.
+    /// Iterates over all outputs, sorted by name.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Output> {
         self.0.values()
     }
@@ -158,7 +158,7 @@ fn difference(expected: &str, actual: &str) -> Option<String> {
 }
 
 /// Returns what a command prints to standard output and then to standard error, in a terminal's colors. A module's
-/// program is the solved one. Its times are those of the virtual GPU, which are the same on every run.
+/// program is its solved version. Its times are those of the virtual GPU, which are the same on every run.
 fn printed(root: &Path, entry: &Entry) -> anyhow::Result<String> {
     let mut words = entry.command.split_whitespace().map(|word| match word.strip_prefix('m') {
         Some(rest) if rest.starts_with("0") => format!("s{rest}"),

@@ -1,4 +1,4 @@
-//! The pictures of the book and the slides, drawn from data: the output of programs, and algorithms that are simulated
+//! The pictures in the book and the slides, drawn from data: the output of programs, and algorithms that are simulated
 //! here.
 
 mod bandwidth;
@@ -17,7 +17,7 @@ use std::thread;
 
 use anyhow::{Context, anyhow, ensure};
 
-/// The folder of the pictures, next to the pages that show them.
+/// The folder for the pictures, next to the pages that show them.
 const KEPT: &str = "site/book/src/pictures";
 /// The folder for the data to draw.
 const DATA: &str = "target/pictures";
@@ -26,7 +26,7 @@ const DATA: &str = "target/pictures";
 const SIZE: &str = "large";
 /// The implementations of the ladder, each with a timeline.
 const WAYS: [&str; 4] = ["naive", "flat", "overlapped", "bucketed"];
-/// The exercises with a program that writes a timeline.
+/// The exercises that have a program that writes a timeline.
 const EXERCISES: [&str; 5] = ["waiting", "depth", "layerwise", "pipeline-parallel", "copies"];
 
 /// Draws all pictures, and writes them.

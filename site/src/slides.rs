@@ -1,4 +1,4 @@
-//! The slides: one deck for each path through the course, made of handwritten slides in `site/slides/` and of the
+//! The slides: one deck for each path through the course, made from handwritten slides in `site/slides/` and the
 //! exercises' files.
 
 mod code;
@@ -33,9 +33,9 @@ const PICTURES: (&str, &str) = ("site/book/src/pictures", "pictures");
 /// One slide.
 #[derive(Clone)]
 struct Slide {
-    /// Its name in addresses.
+    /// The slide's name in addresses.
     id: String,
-    /// Where it comes from, for an author who has to fix it.
+    /// The slide's source, for an author who has to fix it.
     from: String,
     /// Its content, as HTML.
     body: String,
@@ -48,7 +48,7 @@ struct Slide {
 /// The slides of each exercise, by its id.
 type Exercises = BTreeMap<String, Vec<Slide>>;
 
-/// Makes all decks in the folder `to`.
+/// Creates all decks in the folder `to`.
 ///
 /// # Errors
 /// If a slide asks for something that doesn't exist or doesn't fit; the error names the slide.
@@ -138,7 +138,7 @@ fn write(
     for name in pictures {
         copy(&root.join(PICTURES.0).join(name), &to.join(PICTURES.1).join(name))?;
     }
-    // An output that is too wide is on no slide.
+    // An output that is too wide is not on any slide.
     for part in outputs.iter().filter_map(|output| recording::parts(output).ok()).flatten() {
         put(&to.join(recording::FOLDER).join(&part.name), &part.svg)?;
     }

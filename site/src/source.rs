@@ -33,7 +33,7 @@ pub(crate) fn region(text: &str, name: &str) -> anyhow::Result<String> {
     bail!("the anchor `{name}` is never closed")
 }
 
-/// Returns the names of a file's anchors, in their order.
+/// Returns the names of a file's anchors, in order.
 pub(crate) fn anchors(text: &str) -> Vec<&str> {
     text.lines().filter_map(|line| line.trim().strip_prefix("// ANCHOR:")).map(str::trim).collect()
 }
@@ -56,7 +56,7 @@ fn unindented(lines: &[&str]) -> String {
 /// Resolves `path` relative to the folder of the file `from`. Returns a path from the root.
 ///
 /// # Errors
-/// If the path leads out of the repository.
+/// If the path leads outside the repository.
 pub(crate) fn resolve(from: &str, path: &str) -> anyhow::Result<String> {
     let mut parts = PathBuf::from(from);
     parts.pop();

@@ -11,7 +11,7 @@ use course::answers;
 use course::checks::cargo;
 use course::syllabus::{Course, Exercise};
 
-/// Two exercises of each module, with short and long checks, with and without processes.
+/// Two exercises from each module, with short and long checks, with and without processes.
 const EXERCISES: [&str; 10] = [
     "init/devices",
     "init/id_exchange",
@@ -62,7 +62,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
         for round in 0..=options.rounds {
             for (clone, times) in clones.iter().zip(&mut times) {
                 let time = clone.save_and_check(id, round)?;
-                // The first round only fills the caches.
+                // The first round only warms up the caches.
                 if round > 0 {
                     times.push(time);
                 }

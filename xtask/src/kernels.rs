@@ -8,7 +8,7 @@ use anyhow::{Context, bail, ensure};
 use course::replace::replace;
 use cudarc::nvrtc::{self, CompileError, CompileOptions, compile_ptx_with_opts};
 
-/// The PTX of this NVRTC has ISA version 8.0, which every driver from 525 on accepts.
+/// The PTX of this NVRTC has ISA version 8.0, which driver 525 and later accept.
 const COMPILER: (i32, i32) = (12, 0);
 const PACKAGE: &str = "nvidia-cuda-nvrtc-cu12==12.0.140";
 /// The oldest architecture that the course runs on. A driver compiles its PTX for any newer one.
@@ -49,7 +49,7 @@ impl Compiled {
     }
 }
 
-/// Compiles every kernel. Then either compares the PTX with the files, or writes those that differ.
+/// Compiles every kernel, and then either compares the PTX with the files or writes those that differ.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
     let all = if options.tests {
@@ -108,7 +108,7 @@ fn compiler_version() -> anyhow::Result<(i32, i32)> {
     Ok((major, minor))
 }
 
-/// Compiles each test kernel for each architecture, with the installed compiler.
+/// Compiles each test kernel for each architecture, using the installed compiler.
 fn compile_tests(root: &Path, include: &[PathBuf]) -> anyhow::Result<Vec<Compiled>> {
     let (major, minor) = compiler_version()?;
     ensure!(
@@ -135,7 +135,7 @@ fn compile_tests(root: &Path, include: &[PathBuf]) -> anyhow::Result<Vec<Compile
     Ok(all)
 }
 
-/// Compiles each `.cu` file in `root/folder`, in the order of their names. A PTX file without a source is an error.
+/// Compiles each `.cu` file in `root/folder`, in alphabetical order. A PTX file without a source is an error.
 fn compile_folder(root: &Path, folder: &str) -> anyhow::Result<Vec<Compiled>> {
     let files = files_in(&root.join(folder))?;
     let has = |extension: &'static str| {

@@ -1,4 +1,4 @@
-//! `cargo xtask lessons`: checks what a lesson must contain, must introduce, and must not give away.
+//! `cargo xtask lessons`: checks what lessons must contain, must introduce, and must not give away.
 
 mod page;
 mod words;
@@ -14,7 +14,7 @@ use course::syllabus::{Course, Exercise};
 use page::Page;
 use words::{calls, code_of, words};
 
-/// The number of consecutive words of an answer that give it away.
+/// The number of consecutive words that give away an answer.
 const GIVEN_AWAY: usize = 4;
 
 /// Runs the task.
@@ -71,7 +71,8 @@ pub(crate) fn problems(root: &Path, course: &Course) -> anyhow::Result<Vec<Strin
     Ok(problems)
 }
 
-/// Returns the problems of test output that a page shows. It must name checks that exist, and no counts, which change.
+/// Returns the problems of test output that a page shows. The output must name existing checks, and must not contain
+/// counts, which change.
 fn test_output_problems(text: &str, checks: &str) -> Vec<String> {
     let mut problems = Vec::new();
     for line in text.lines() {
@@ -97,7 +98,7 @@ fn prefixed(path: &str, problems: Vec<String>) -> impl Iterator<Item = String> {
     problems.into_iter().map(move |problem| format!("{path}: {problem}"))
 }
 
-/// Finds calls in the answers that no lesson has introduced.
+/// Finds calls in the answers that have not been introduced by a lesson.
 fn unknown_calls(regions: &[(String, String)], known: &BTreeSet<String>) -> Vec<String> {
     let mut problems = Vec::new();
     for (name, answer) in regions {
@@ -124,7 +125,7 @@ fn minutes<'a>(words: usize, answers: impl Iterator<Item = &'a str>) -> u32 {
     5 * ((minutes / 5.0).round() as u32).max(1)
 }
 
-/// Returns the comments of a source, without the comment characters.
+/// Returns the comments of a source, without comment markers.
 fn comments(source: &str) -> String {
     let comment = |line: &str| {
         let text = line.trim_start().strip_prefix("//")?;
@@ -138,7 +139,7 @@ fn listed(exercise: &Exercise) -> (String, String) {
     (format!("course.toml: {}", exercise.id), format!("{}\n\n{}\n", exercise.title, exercise.objective))
 }
 
-/// Finds code in a text that repeats a part of an answer.
+/// Finds code in a text that repeats part of an answer.
 fn given_away(path: &str, text: &str, regions: &[(String, String)]) -> Vec<String> {
     let mut problems = Vec::new();
     for code in code_of(text) {

@@ -93,8 +93,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// Runs the program that builds the book and the slides. It is a separate package, so that the other tasks don't wait
-/// until mdBook is built.
+/// Runs the program that builds the book and the slides. It is a separate package, so that the other tasks don't have
+/// to wait for mdBook to build.
 fn site(root: &Path, what: &str, passed: &Passed) -> anyhow::Result<()> {
     let status = cargo()
         .args(["run", "--quiet", "--package", "site", "--", what])

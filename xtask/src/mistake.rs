@@ -53,7 +53,7 @@ pub(crate) fn run(root: &Path, task: &Task) -> anyhow::Result<()> {
     }
 }
 
-/// Saves the edit of the only edited solution. The patch is on disk before the solution is restored.
+/// Saves the edit of the single edited solution. The patch is on disk before the solution is restored.
 fn add(root: &Path, head: &Add) -> anyhow::Result<()> {
     let course = Course::read(root)?;
     let edited = git(root, &["diff", "--name-only", "--", "solutions"])?;
@@ -182,7 +182,7 @@ fn refreshed(patch: &AnswerPatch, file: &str, solution: &str, earlier: &[String]
 }
 
 /// Returns the diff from a solution to a wrong answer, in the format of `git apply`. It has just enough lines of
-/// context to identify the place of each change, so that it is short and applies nowhere else.
+/// context to identify the place of each change, so that it is short and applies only there.
 fn diff(file: &str, solution: &str, wrong: &str) -> String {
     let with_context = |lines| {
         let mut options = DiffOptions::new();
@@ -228,7 +228,7 @@ mod tests {
     const SOLUTION: &str = "one\ntwo\nthree\nfour\nfive\nsix\n";
     const WRONG: &str = "one\ntwo\nthree\n4\nfive\nsix\n";
 
-    /// A text with two lines `four` between the same neighbors.
+    /// A text with two lines `four` that have the same neighbors.
     const TWICE: &str = "three\nfour\nfive\none\nthree\nfour\nfive\nsix\n";
     const TWICE_WRONG: &str = "three\nfour\nfive\none\nthree\n4\nfive\nsix\n";
 

@@ -1,5 +1,5 @@
-//! `cargo xtask starters`: generates the exercises in modules/ from solutions/. Lessons and programs are written in
-//! modules/ and left alone.
+//! `cargo xtask starters`: generates the exercises in modules/ from solutions/. Lessons and programs are maintained in
+//! modules/ and are not changed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ pub(crate) struct Options {
     check: bool,
 }
 
-/// The files below modules/ that are generated from solutions, by their paths there.
+/// The files below modules/ that are generated from solutions, by path below modules/.
 pub(crate) type Starters = BTreeMap<PathBuf, String>;
 
 /// Runs the task: reads everything, then writes the files that differ, and removes starters without a solution.
@@ -54,7 +54,7 @@ pub(crate) struct Difference {
 }
 
 impl Difference {
-    /// Returns the file, and the required action.
+    /// Returns a description of the file and the required action.
     pub(crate) fn describe(&self) -> String {
         let action = if self.should_be.is_some() { "write" } else { "remove" };
         format!("{action} modules/{}", self.path.display())

@@ -1,4 +1,4 @@
-//! Right answers that differ from the solution. The checks must accept them.
+//! Right answers that differ from the solution, and that the checks must accept.
 //!
 //! `tests/alternatives/collectives/reduce/own_buffer.patch` has a line `alternative: what it does differently`, and then a unified diff
 //! against the solution.
@@ -9,20 +9,20 @@ use anyhow::{Context, bail};
 
 use crate::answer_patch::{AnswerPatch, Head, file_text};
 
-/// Where the alternatives are, from the root of the course.
+/// The folder of the alternatives, relative to the root of the course.
 pub const FOLDER: &str = "tests/alternatives";
 
-/// One right answer.
+/// A right answer.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Alternative {
-    /// Its diff from the solution.
+    /// The diff from the solution.
     pub patch: AnswerPatch,
-    /// What it does differently.
+    /// What the answer does differently.
     pub what: String,
 }
 
 impl Alternative {
-    /// Returns the text of its file.
+    /// Returns the text of the patch file.
     pub fn text(&self) -> String {
         file_text(&[("alternative", &self.what)], &self.patch.diff)
     }

@@ -11,10 +11,10 @@ use diffy::Patch;
 use crate::answers::{Change, changes};
 use crate::starter::read_folder;
 
-/// A known answer: its place, and its diff from the solution.
+/// A known answer: its location, and its diff from the solution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnswerPatch {
-    /// The folder of all answers like it, from the root of the course.
+    /// The folder of all answers of this kind, relative to the root of the course.
     pub folder: &'static str,
     /// The id of its exercise.
     pub exercise: String,
@@ -28,7 +28,7 @@ pub struct AnswerPatch {
 pub type Head = Vec<(String, String)>;
 
 impl AnswerPatch {
-    /// Reads all patches below a folder, with their heads. A folder that doesn't exist has none.
+    /// Reads all patches below a folder, with their headers. A folder that doesn't exist has none.
     ///
     /// # Errors
     /// If a patch is malformed; the error names its path.
@@ -67,12 +67,12 @@ impl AnswerPatch {
         Ok((made, head))
     }
 
-    /// Returns the path of its file, from the root of the course.
+    /// Returns the path of the patch file, relative to the root of the course.
     pub fn path(&self) -> String {
         format!("{}/{}/{}.patch", self.folder, self.exercise, self.name)
     }
 
-    /// Returns the path of the file that its diff changes, from the root of the course.
+    /// Returns the path of the file that the diff changes, relative to the root of the course.
     ///
     /// # Errors
     /// If the diff can't be read or names no file.

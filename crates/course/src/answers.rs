@@ -1,5 +1,5 @@
-//! Manages a student's files: restores the starter, installs the solution, and compares the two. Nothing that a student
-//! wrote is overwritten before a copy is saved elsewhere.
+//! Manages a student's files: restores the starter, installs the solution, and compares the two. A student's work is
+//! never overwritten before a copy is saved elsewhere.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -48,10 +48,10 @@ pub struct Backup {
 }
 
 impl Backup {
-    /// Makes a new backup, with the next free number.
+    /// Creates a new backup, with the next free number.
     ///
     /// # Errors
-    /// If the backup can't be made.
+    /// If the backup can't be created.
     pub fn new(root: &Path) -> anyhow::Result<Self> {
         let all = folder(root).join("backups");
         let said = || format!("can't make a backup in {}", all.display());
@@ -105,7 +105,7 @@ impl Backup {
     }
 
     /// Saves a copy of the student's file of an exercise, if it exists, and then writes the text to it. Returns `false`
-    /// if the file had that text already.
+    /// if the file already had that text.
     ///
     /// # Errors
     /// If the file can't be read, saved, or written. The file is then unchanged.

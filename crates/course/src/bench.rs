@@ -1,5 +1,5 @@
-//! `cargo course bench` prints nccl-tests' table, and writes it to a file and a picture. `cargo course compare`
-//! compares two such files.
+//! `cargo course bench` prints a table like that of nccl-tests, and writes it to a file and a picture.
+//! `cargo course compare` compares two such files.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -60,7 +60,7 @@ fn read_rows(file: &Path) -> anyhow::Result<Vec<Row>> {
     rows.with_context(|| format!("{} is not a table of `cargo course bench`", file.display()))
 }
 
-/// Draws the bus bandwidth over the size, with one line per type.
+/// Plots the bus bandwidth over the size, with one line per type.
 fn drawn(rows: &[Row]) -> anyhow::Result<String> {
     let first = rows.first().context("the table has no rows")?;
     let mut of_type: BTreeMap<&str, Vec<Point>> = BTreeMap::new();
@@ -155,7 +155,7 @@ fn read_table(file: &Path) -> anyhow::Result<Table> {
     Ok((key.to_vec(), value, rows))
 }
 
-/// Files of a measurement.
+/// The output files of a measurement.
 #[derive(clap::Args)]
 pub(crate) struct Files {
     /// Write the table to a file as well

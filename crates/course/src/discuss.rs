@@ -9,7 +9,7 @@ use course::syllabus::Exercise;
 
 use crate::session::{DIM, STRONG, Session};
 
-/// Returns the page after an exercise. Its answers are folded unless `answers` is set.
+/// Returns the page after an exercise. The page's answers are folded unless `answers` is set.
 ///
 /// # Errors
 /// If the page gives answers away and the exercise isn't right yet, or if the page's file can't be read.

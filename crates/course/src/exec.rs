@@ -1,7 +1,7 @@
 //! `cargo course exec`: runs an unchanged program on the virtual GPU.
 //!
 //! The program has to call CUDA's driver API. The CUDA runtime doesn't work, because it uses undocumented parts of the
-//! driver (`cuGetExportTable`) that ours does not have.
+//! driver (`cuGetExportTable`) that the virtual driver lacks.
 
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use course::progress::folder;
 
-/// The names by which programs look for the driver and NCCL, and which of our libraries each name leads to.
+/// The names under which programs look for the driver and NCCL, and which of our libraries each name refers to.
 const NAMES: [(&str, &str); 4] = [
     ("libcuda.so", "libvirtual_cuda.so"),
     ("libcuda.so.1", "libvirtual_cuda.so"),

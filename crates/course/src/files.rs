@@ -126,7 +126,7 @@ pub(crate) fn diff(session: &Session, id: &str, spoil: bool) -> anyhow::Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the same for `watch`, where the solution stays hidden until the answer is right.
+/// Returns the same comparison for `watch`, where the solution stays hidden until the answer is right.
 pub(crate) fn with_solution(session: &Session, exercise: &Exercise) -> anyhow::Result<String> {
     match session.state(exercise)? {
         State::Right => compared(session, exercise),

@@ -1,4 +1,4 @@
-//! The list of exercises, a student's progress, and the results of checks.
+//! The list of exercises, a student's progress, and check results.
 
 pub mod alternatives;
 pub mod answer_patch;

@@ -1,4 +1,4 @@
-//! Known wrong answers that a check must catch, with a message that helps.
+//! Known wrong answers that a check must catch with a helpful message.
 //!
 //! `tests/mistakes/init/devices/off_by_one.patch` makes the solution of the exercise `init/devices` wrong. Its first
 //! lines describe the mistake, name the check that must fail, and list words that the check's message must contain. A
@@ -18,13 +18,13 @@ use anyhow::{Context, bail, ensure};
 
 use crate::answer_patch::{AnswerPatch, Head, file_text};
 
-/// Where the mistakes are, from the root of the course.
+/// The folder of the mistakes, relative to the root of the course.
 pub const FOLDER: &str = "tests/mistakes";
 
 /// One mistake.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// Its diff from the solution.
+    /// The diff from the solution.
     pub patch: AnswerPatch,
     /// A description of what is wrong.
     pub what: String,
@@ -35,7 +35,7 @@ pub struct Mistake {
 }
 
 impl Mistake {
-    /// Returns the text of its file.
+    /// Returns the text of the patch file.
     pub fn text(&self) -> String {
         let mut head = vec![("mistake", self.what.as_str()), ("fails", &self.fails)];
         head.extend(self.says.iter().map(|says| ("says", says.as_str())));

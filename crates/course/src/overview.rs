@@ -13,7 +13,7 @@ use lab::tier::{describe, tier_for};
 use crate::session::{BAD, DIM, GOOD, STRONG, Session};
 use crate::verdict_text::count;
 
-/// The largest number of ranks for which the tiers are looked up: most servers have at most this many GPUs.
+/// The largest number of ranks for which tiers are shown: most servers have at most this many GPUs.
 const MOST_RANKS: usize = 8;
 
 /// Shows where the student is, what the checks will run on, and how to continue.
@@ -126,7 +126,7 @@ pub(crate) fn finale(session: &Session) -> String {
     text
 }
 
-/// Lists a path's parts with their minutes, and each exercise with its state.
+/// Lists a path's parts with their durations, and each exercise with its state.
 pub(crate) fn path(session: &Session, name: &str) -> anyhow::Result<String> {
     let course = session.course;
     let path = course.path(name)?;
@@ -152,7 +152,7 @@ pub(crate) fn path(session: &Session, name: &str) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Formats a state as a column of seven letters.
+/// Formats a state as a seven-letter column.
 fn mark_of(state: State) -> String {
     match state {
         State::Open(_) => "to do  ".to_owned(),

@@ -47,7 +47,7 @@ pub(crate) struct Plan {
     tokens: Option<u32>,
 }
 
-/// One way to divide the training among GPUs.
+/// A way to divide the training among GPUs.
 struct Way {
     name: &'static str,
     /// The bytes on each GPU for parameters, gradients, and the optimizer.
@@ -56,7 +56,7 @@ struct Way {
     calls: Vec<Call>,
 }
 
-/// A number of equal calls, one after the other.
+/// A number of identical calls, one after another.
 struct Call {
     count: u32,
     what: What,

@@ -18,7 +18,7 @@ use crate::syllabus::Exercise;
 /// The state of an exercise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// This many `todo!` are left.
+    /// This many `todo!`s are left.
     Open(usize),
     /// No `todo!` is left, but this version of the answer has not been checked.
     Written,
@@ -30,24 +30,24 @@ pub enum State {
     Missing,
 }
 
-/// The name of the file that stores the exercise at which the student was last.
+/// The name of the file that stores the student's last exercise.
 const POSITION: &str = "position";
 
-/// What is known about the exercises.
+/// What is known about each exercise.
 #[derive(Debug)]
 pub struct Progress {
     file: PathBuf,
     known: BTreeMap<String, Known>,
     /// The exercises that this process has changed.
     changed: BTreeSet<String>,
-    /// The exercise at which the student was last.
+    /// The student's last exercise.
     position: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Known {
-    /// The answer that was checked last, and the result.
+    /// The last answer that was checked, and the result.
     #[serde(skip_serializing_if = "Option::is_none")]
     checked: Option<Checked>,
     /// The number of hints that were shown.
@@ -104,7 +104,7 @@ impl Progress {
         }
     }
 
-    /// Returns the state of an exercise, from its file as it is now.
+    /// Returns the state of an exercise, based on its current file.
     ///
     /// # Errors
     /// If the file exists but can't be read.
@@ -134,12 +134,12 @@ impl Progress {
         }
     }
 
-    /// Returns the answer that was checked last.
+    /// Returns the last answer that was checked.
     pub fn last_checked(&self, exercise: &Exercise) -> Option<&str> {
         Some(&self.known.get(&exercise.id)?.checked.as_ref()?.answer)
     }
 
-    /// Returns the id of the exercise at which the student was last.
+    /// Returns the id of the student's last exercise.
     pub fn position(&self) -> Option<&str> {
         self.position.as_deref()
     }
@@ -209,7 +209,7 @@ pub fn read_answer(root: &Path, exercise: &Exercise) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Counts the `todo!` in a source outside of comments.
+/// Counts the lines of a source that contain a `todo!` outside of comments.
 fn todos(source: &str) -> usize {
     let code = source.lines().map(|line| line.split("//").next().unwrap_or_default());
     code.filter(|line| line.contains("todo!(")).count()

@@ -49,7 +49,7 @@ impl<'a> Session<'a> {
         Ok(None)
     }
 
-    /// Returns how many exercises of a module are known to be right, and how many there are.
+    /// Returns how many exercises of a module are known to be right, and the total.
     pub(crate) fn right_of(&self, module: &Module) -> anyhow::Result<(usize, usize)> {
         let exercises = self.of(module);
         let mut right = 0;

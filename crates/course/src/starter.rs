@@ -29,7 +29,7 @@ pub fn renamed(folder: &str, solution: &str) -> String {
     solution.replace(&format!("s{folder}"), &format!("m{folder}"))
 }
 
-/// Replaces every answer by a `todo!`. Text outside the regions stays unchanged.
+/// Replaces every answer by a `todo!`. Text outside the regions is unchanged.
 ///
 /// # Errors
 /// If a region isn't closed, is inside another, or has no comment or no answer; the error contains its line.
@@ -57,7 +57,7 @@ pub fn starter(source: &str) -> anyhow::Result<String> {
             if text.starts_with("//") && !region.has_answer {
                 region.comment.push(line);
             } else {
-                // A blank line also ends the contract, so an answer may begin with a comment of its own.
+                // A blank line also ends the contract, so an answer may begin with its own comment.
                 region.has_answer = true;
             }
         } else {
@@ -112,8 +112,8 @@ pub fn answers(source: &str) -> Vec<(String, String)> {
     answers
 }
 
-/// Returns the manifest of a starter. It has no warnings for items that only the answer uses, an error for an ignored
-/// result, and the programs themselves, which the solution only includes.
+/// Returns the manifest of a starter. It allows items that only the answer uses, makes an ignored result an error, and
+/// lists the programs themselves, which the solution only includes.
 ///
 /// # Errors
 /// If the solution's lints are not those of the workspace.
@@ -121,7 +121,7 @@ pub fn manifest(solution: &str) -> anyhow::Result<String> {
     const STRICT: &str = "[lints]\nworkspace = true\n";
     const LENIENT: &str = "[lints.rust]\ndead_code = \"allow\"\nunused_imports = \"allow\"\nunused_must_use = \"deny\"\nunused_mut = \"allow\"\nunused_variables = \"allow\"\n";
     ensure!(solution.matches(STRICT).count() == 1, "it must have these two lines once:\n{STRICT}");
-    // A starter's programs are in its own folder, where cargo-machete finds which crates they use.
+    // A starter's programs are in its own folder, where cargo-machete can see which crates they use.
     let parts = solution.split("\n\n").filter(|part| !part.contains("[package.metadata.cargo-machete]"));
     let manifest = parts.collect::<Vec<_>>().join("\n\n");
     Ok(manifest.replace(STRICT, LENIENT).replace("path = \"programs/", "path = \"src/"))
@@ -133,7 +133,7 @@ fn push(text: &mut String, line: &str) {
 }
 
 impl Region<'_> {
-    /// Returns the line that replaces the answer, with the task in the words of the contract.
+    /// Returns the line that replaces the answer, which states the task in the words of the contract.
     fn todo(&self) -> anyhow::Result<String> {
         let name = self.name;
         ensure!(

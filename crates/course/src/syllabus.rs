@@ -1,4 +1,4 @@
-//! `course.toml`, the only list of modules and exercises.
+//! `course.toml`, the single list of modules and exercises.
 
 mod lookup;
 mod problems;
@@ -46,7 +46,7 @@ pub struct Exercise {
     pub objective: String,
     /// How long it takes, in minutes.
     pub minutes: u32,
-    /// Ids of the exercises that it builds on, all of which come earlier.
+    /// The ids of the exercises that it builds on, all of which come earlier.
     pub needs: Vec<String>,
     /// The minimum number of ranks for its checks to be conclusive.
     pub min_ranks: usize,
@@ -66,7 +66,8 @@ pub struct Route {
     pub name: String,
     /// A title of a few words.
     pub title: String,
-    /// Ids of exercises that are not on the path, but that its exercises need; students read their lessons on the way.
+    /// Ids of exercises that are not on the path, but that its exercises require; students read the lessons of these
+    /// along the way.
     #[serde(default)]
     pub catch_up: Vec<String>,
     /// Its parts. If there are none, the path has every exercise in the order of the course.
@@ -92,7 +93,7 @@ impl Module {
         format!("m{}", self.folder)
     }
 
-    /// Returns the path of its program's source, which not every module has.
+    /// Returns the path of the source of its program. Not every module has one.
     pub fn program(&self, root: &Path) -> PathBuf {
         root.join("modules").join(&self.folder).join("src/main.rs")
     }

@@ -12,7 +12,7 @@ pub(crate) struct UnderWay {
 }
 
 impl UnderWay {
-    /// Begins with the build of an exercise's checks.
+    /// Starts with the build of an exercise's checks.
     pub(crate) fn new(id: &str) -> Self {
         if !std::io::stderr().is_terminal() {
             eprintln!("checking {id} …");

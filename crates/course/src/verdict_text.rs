@@ -48,8 +48,8 @@ fn counted(counts: &Counts) -> String {
     words.join(", ")
 }
 
-/// Returns what to look at first: the compiler's first error, or the first check that failed. Empty if nothing is
-/// wrong.
+/// Returns what to look at first: the compiler's first error, or the first check that failed. Returns an empty text if
+/// nothing is wrong.
 pub(crate) fn details(exercise: &Exercise, verdict: &Verdict) -> String {
     let mut text = String::new();
     match verdict {
@@ -67,7 +67,7 @@ pub(crate) fn details(exercise: &Exercise, verdict: &Verdict) -> String {
         }
         Verdict::Failed(counts, _) => {
             if let Some(failure) = verdict.first_failure() {
-                // The output of a check must not control the terminal.
+                // The output of a check must not contain terminal control sequences.
                 let message = strip_str(&failure.message).to_string();
                 let file = exercise.starter(Path::new(""));
                 let _ = write!(
@@ -97,15 +97,15 @@ const LINES: usize = 8;
 
 /// Draws what the streams of a check did, after an empty line. Empty if the terminal is too narrow.
 pub(crate) fn drawn(chart: &Chart, columns: usize) -> String {
-    // The names that a check gives to its work must not control the terminal.
+    // Names of work that come from a check must not contain terminal control sequences.
     match strip_str(&chart.summary(columns, LINES)).to_string() {
         lines if lines.is_empty() => lines,
         lines => format!("\n{lines}"),
     }
 }
 
-/// Returns the first lines of a text that is longer than `rows`. The last line then says how many more there are, and
-/// `how` to see them.
+/// Returns the first lines of a text that is longer than `rows`. The last line then says how many more there are, and,
+/// with `how`, how to see them.
 pub(crate) fn cut(text: &str, rows: usize, how: &str) -> String {
     match text.lines().count() <= rows {
         true => text.to_owned(),
@@ -114,7 +114,7 @@ pub(crate) fn cut(text: &str, rows: usize, how: &str) -> String {
 }
 
 /// Returns the first lines of a text that has already lost `left_out` lines, and a last line that says how many are
-/// missing, and `how` to see them.
+/// missing, and, with `how`, how to see them.
 pub(crate) fn cut_further(text: &str, left_out: usize, rows: usize, how: &str) -> String {
     let lines = text.lines().count();
     let shown = lines.min(rows.saturating_sub(1));

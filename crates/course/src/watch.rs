@@ -37,7 +37,7 @@ enum Below {
     Checking(String, Instant),
     Verdict(Verdict),
     Text(String),
-    /// Why there is no verdict.
+    /// The reason why there is no verdict.
     Error(anyhow::Error),
 }
 
@@ -50,7 +50,7 @@ struct Watch<'a> {
     before: Option<String>,
     /// The number of the current check; earlier checks were stopped.
     check: usize,
-    /// What the streams did, if that is known for the last verdict.
+    /// What the streams did in the last verdict, if that is known.
     chart: Option<Chart>,
     /// Whether a long text is shown completely, even if it doesn't fit on the screen.
     shows_all: bool,
@@ -215,7 +215,7 @@ impl<'a> Watch<'a> {
         is_open || saved != self.exercise.starter(self.session.root) || !is_same()
     }
 
-    /// Stops the running check, and starts one of the file as it is now.
+    /// Stops the running check, and starts a check of the current file.
     fn start_check(&mut self) -> anyhow::Result<()> {
         self.stop.stop();
         self.chart = None;
@@ -252,7 +252,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Writes a timeline to files that a student can open, and says how to open them.
+/// Writes a timeline to files that a student can open, and returns how to open them.
 fn keep(root: &Path, exercise: &Exercise, chart: &Chart) -> anyhow::Result<String> {
     let folder = progress::folder(root).join("timelines");
     std::fs::create_dir_all(&folder).with_context(|| format!("can't make {}", folder.display()))?;

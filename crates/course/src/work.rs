@@ -16,7 +16,7 @@ fn exit(is_good: bool) -> ExitCode {
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The most lines of a failure that `run` shows, because a check may print without end.
+/// The maximum number of lines of a failure that `run` shows, because a check may print endlessly.
 const MOST_LINES: usize = 100;
 
 /// The width of a chart if the output does not go to a terminal: the usual width of terminals.

@@ -1,4 +1,4 @@
-//! Commands that run the course's own programs on the virtual GPU, where times are the same on every run.
+//! Tests commands that run the course's own programs on the virtual GPU, where times are the same on every run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn says(arguments: &[&str]) -> String {
     text
 }
 
-/// A folder for one test, which is removed after it.
+/// A folder for one test, which is removed afterward.
 struct Folder(PathBuf);
 
 impl Folder {

@@ -1,4 +1,4 @@
-//! Measures all-reduce through cudarc and prints the columns of nccl-tests: `cargo bench -p lab --bench nccl`.
+//! Measures all-reduce through cudarc, and prints the same columns as nccl-tests: `cargo bench -p lab --bench nccl`.
 //!
 //! The benchmark takes some of the flags of nccl-tests: `-b` and `-e`, the first and the last size in bytes; `-f`, the
 //! factor between sizes; `-g`, the number of ranks; and `-n`, the number of timed calls at each size. For example,
@@ -16,10 +16,10 @@ use cudarc::driver::CudaContext;
 use cudarc::driver::sys::CUevent_flags;
 use cudarc::nccl::safe::{Comm, Id, ReduceOp};
 
-/// The number of bytes that a rank reduces at each size, so that every row takes about as long.
+/// The number of bytes that a rank reduces at each size, so that all rows take about the same time.
 const BYTES_IN_ALL: usize = 256 << 20;
 
-/// The result of one rank for one size: seconds per call, by the wall clock and by events.
+/// The result of one rank for one size: seconds per call, according to the wall clock and to events.
 struct Row {
     wall: f64,
     model: f64,

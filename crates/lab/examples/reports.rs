@@ -1,4 +1,4 @@
-//! Four wrong programs that the course's book shows: `cargo run -p lab --example reports -- deadlock`.
+//! Four incorrect programs shown in the course's book: `cargo run -p lab --example reports -- deadlock`.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn main() -> anyhow::Result<ExitCode> {
 /// Creates two streams of GPU 0, which cudarc doesn't order by itself.
 fn two_streams() -> anyhow::Result<(Arc<CudaStream>, Arc<CudaStream>)> {
     let context = CudaContext::new(0)?;
-    // SAFETY: these programs must order their streams themselves; the one with the race forgets to.
+    // SAFETY: these programs must order their streams themselves; the program with the race forgets to.
     unsafe { context.disable_event_tracking() };
     let (a, b) = (context.new_stream()?, context.new_stream()?);
     name_stream(&a, "a")?;

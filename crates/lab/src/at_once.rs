@@ -14,7 +14,7 @@ use crate::calls::{Call, Threads, VirtualDriver, shown};
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// Makes the call `name` while `stream` is blocked, and checks that it returns before the stream is released. The first
-/// of two calls is a warm-up: it loads kernels and sets up connections, for which it may wait. If several ranks take
+/// of two calls is a warm-up: it loads kernels and sets up connections, and may wait for that. If several ranks take
 /// part in the call, each of them must call this function. Waits for the stream.
 ///
 /// # Errors
@@ -97,7 +97,7 @@ enum State {
 }
 
 impl Block {
-    /// Enqueues the block behind all work on the stream.
+    /// Enqueues the block after all work on the stream.
     fn enqueue(stream: &CudaStream) -> anyhow::Result<Arc<Self>> {
         let block = Arc::new(Self::default());
         stream.context().bind_to_thread()?;

@@ -1,4 +1,4 @@
-//! Limits what a function may spend: collectives, copies, kernels, allocations, and waits, as the virtual GPU counts them.
+//! Limits what a function may use: collectives, copies, kernels, allocations, and waits, as counted by the virtual GPU.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use cudarc::nccl::Comm;
 use crate::calls::{Call, Threads, VirtualDriver, shown};
 use crate::nccl_log::NcclLog;
 
-/// Lines that a message lists.
+/// The maximum number of lines that a message lists.
 const LISTED: usize = 4;
 
 /// The limits for a function of an exercise. Every limit is an upper bound, and nothing else is counted.
@@ -19,13 +19,13 @@ const LISTED: usize = 4;
 pub struct Budget {
     function: String,
     threads: Threads,
-    /// Any of these sets is right; with none, collectives are not counted.
+    /// The accepted sets of collectives; if there are none, collectives are not counted.
     collectives: Vec<Vec<(&'static str, usize)>>,
     limits: Vec<(Cost, u64)>,
     streams: Option<Vec<(u64, &'static str)>>,
 }
 
-/// Something that is counted.
+/// A resource that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cost {
     Collectives,
@@ -65,20 +65,21 @@ impl Budget {
         self
     }
 
-    /// Expects exactly these collectives, in any order. Each is a kind, as in `ncclAllReduce`, and the count in elements that is passed to NCCL.
+    /// Expects exactly these collectives, in any order. Each is a kind, such as `ncclAllReduce`, and the element count
+    /// that is passed to NCCL.
     #[must_use]
     pub fn collectives(mut self, collectives: &[(&'static str, usize)]) -> Self {
         self.collectives.push(collectives.to_vec());
         self
     }
 
-    /// Accepts these collectives as well, instead of those of [`Self::collectives`].
+    /// Also accepts these collectives, as an alternative to those of [`Self::collectives`].
     #[must_use]
     pub fn or_collectives(self, collectives: &[(&'static str, usize)]) -> Self {
         self.collectives(collectives)
     }
 
-    /// Limits the number of collectives of any kind and length, if right answers differ in which they use.
+    /// Limits the number of collectives of any kind and length, for exercises whose right answers use different ones.
     #[must_use]
     pub fn any_collectives(self, at_most: u64) -> Self {
         self.limit(Cost::Collectives, at_most)
@@ -156,7 +157,7 @@ impl Budget {
         self.limit(Cost::HostWaits, at_most)
     }
 
-    /// Limits the number of queries of a stream or an event. Many queries are a wait that keeps a core busy.
+    /// Limits the number of queries of a stream or an event. Many queries amount to a busy wait.
     #[must_use]
     pub fn polls(self, at_most: u64) -> Self {
         self.limit(Cost::Polls, at_most)
@@ -193,11 +194,11 @@ impl Budget {
         self
     }
 
-    /// Runs `call`, and compares what it spent with this budget. On real GPUs, only collectives are counted, by NCCL's
-    /// log.
+    /// Runs `call`, and compares what it used with this budget. On real GPUs, only collectives are counted, using
+    /// NCCL's log.
     ///
     /// # Errors
-    /// Fails if the call fails, or if it spends too much. The error lists the lines that spent it.
+    /// Fails if the call fails, or if it uses too much. The error lists the lines responsible.
     pub fn spend<T>(&self, call: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
         let Some(driver) = VirtualDriver::find()? else {
             return self.spend_on_real_gpus(call);
@@ -304,7 +305,7 @@ pub(crate) fn polls(call: &Call) -> bool {
 }
 
 impl Cost {
-    /// Returns how much of it a call spends.
+    /// Returns how much of the resource a call uses.
     fn of(self, call: &Call) -> u64 {
         let function = call.function.as_str();
         let is = |spends: bool| u64::from(spends);
@@ -349,7 +350,7 @@ impl Cost {
         }
     }
 
-    /// Returns the verb and the object of a sentence.
+    /// Returns the verb and object for a sentence.
     fn in_words(self, amount: u64) -> String {
         let (verb, one, more) = match self {
             Self::Collectives => ("makes", "collective", "collectives"),
@@ -373,7 +374,7 @@ impl Cost {
     }
 }
 
-/// Returns the words for a limit.
+/// Returns the wording of a limit.
 fn enough(at_most: u64) -> String {
     match at_most {
         0 => "none is needed".to_owned(),
@@ -450,7 +451,7 @@ fn number(value: u64) -> String {
     text
 }
 
-/// Lists the lines of calls, each once.
+/// Lists the distinct lines of calls.
 fn listed(calls: &[&Call]) -> String {
     let mut lines: Vec<(String, usize)> = Vec::new();
     for call in calls {

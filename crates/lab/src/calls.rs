@@ -45,7 +45,7 @@ impl VirtualDriver {
         if attached() != Some(Tier::Virtual) {
             return Ok(None);
         }
-        // It is loaded; its name is enough.
+        // The driver is already loaded, so its name is enough.
         Ok(Some(Self(Library::open(Path::new("libcuda.so"))?)))
     }
 
@@ -180,7 +180,7 @@ unsafe fn source_line(place: &Place) -> SourceLine {
     SourceLine { file, line: place.line, column: place.column }
 }
 
-/// Returns a line of the exercise as reports show it: its location and its text.
+/// Formats a line of the exercise as in reports: its location and its text.
 pub(crate) fn shown(line: &SourceLine) -> String {
     let text = std::fs::read_to_string(&line.file).unwrap_or_default();
     let text = text.lines().nth(line.line.saturating_sub(1) as usize).unwrap_or_default().trim();

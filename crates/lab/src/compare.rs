@@ -9,7 +9,7 @@ use approx::AbsDiffEq;
 pub(crate) use element::show;
 pub use element::{Compared, Element, UNIT_ROUNDOFF};
 
-/// The values that a rank's buffer should hold, and those that it may hold because of a known mistake.
+/// The values that a rank's buffer should contain, and those that it may contain because of a known mistake.
 #[derive(Debug)]
 pub struct Expected<'a, T> {
     /// The start of its messages.
@@ -38,7 +38,7 @@ impl<'a, T: Element> Expected<'a, T> {
         self
     }
 
-    /// Compares every bit. Use it for data on which the computation rounds nothing.
+    /// Compares every bit. Use it for computations without rounding.
     ///
     /// # Errors
     /// Fails if `got` differs. The error names the rank, the wrong elements, an expected and an actual value, and the
@@ -98,7 +98,7 @@ pub(crate) fn elements(count: usize) -> String {
     format!("{count} element{}", if count == 1 { "" } else { "s" })
 }
 
-/// Returns the label that precedes a cause. All values match the mistake, so what they are is a fact, but why they are
+/// Returns the label that precedes a cause. All values match the mistake, so what they are is certain, but how they got
 /// there is only likely.
 fn label(cause: &str) -> &'static str {
     const FACTS: [&str; 6] = ["these are ", "this is ", "it is ", "it holds ", "it comes ", "they are "];

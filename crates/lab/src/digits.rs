@@ -16,7 +16,7 @@ pub const CLASSES: usize = 10;
 const FULL: u8 = 16;
 /// The seed of the only shuffle, so that every rank, run, and machine gets the same samples in the same order.
 const SEED: u64 = 20_240_607;
-/// One digit in this many is kept for testing.
+/// One in this many digits is kept for testing.
 const TEST_SHARE: usize = 5;
 
 /// Images and the digits they show, in host memory.
@@ -191,7 +191,7 @@ mod tests {
         let digits = Digits::load().unwrap();
         assert_eq!((digits.train.len(), digits.test.len()), (1438, 359));
         assert_eq!(digits.train.pixels.len(), 1438 * PIXELS);
-        // The shuffle and the split must keep the sums over the file.
+        // The shuffle and the split must preserve the sums over the file.
         let both = [&digits.train, &digits.test];
         let of_file = Samples::parse(include_str!("../data/digits.csv")).unwrap();
         let labels = |samples: &Samples| samples.labels.iter().sum::<u32>();

@@ -28,8 +28,8 @@ impl<T> Readable<T> for Result<T, NcclError> {
         let caller = Location::caller();
         self.map_err(|NcclError(code)| {
             let details = last_error().or_else(|| error_string(code));
-            // A report of the virtual NCCL has the location and the help. A guess from the code alone would be
-            // misleading.
+            // A report of the virtual NCCL has the location and the help. Guessing the cause from the code alone would
+            // be misleading.
             if let Some(report) = details.as_deref().filter(|_| attached() == Some(Tier::Virtual)) {
                 return anyhow!(with_code(&format!("{code:?}"), report));
             }
@@ -58,7 +58,7 @@ pub fn cause_text(cause: &(dyn std::error::Error + 'static)) -> String {
 
 /// The prefix of every report of the virtual GPU.
 pub(crate) const REPORT: &str = "virtual GPU: ";
-/// Follows the headline of a report and its error code.
+/// The text after the headline of a report and its error code.
 const FROM: &str = " from the virtual GPU)";
 
 /// Combines a driver's or NCCL's text with its error code. The headline of a report comes first, because its code can

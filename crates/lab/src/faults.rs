@@ -12,8 +12,8 @@ use crate::tier::streams;
 /// The maximum number of runs. No exercise makes as many calls.
 const MOST_CALLS: u64 = 500;
 
-/// Runs a function of the exercise again and again. In run `k`, its `k`-th call of CUDA or NCCL fails, until a run makes fewer calls
-/// than that. Each failure must come back as an error that has the cause.
+/// Runs a function of the exercise repeatedly. In run `k`, its `k`-th CUDA or NCCL call fails, until a run makes fewer
+/// than `k` calls. Each failure must be returned as an error that contains the cause.
 ///
 /// `prepare` creates what one run needs, and returns the run. Only calls from the exercise's own lines fail, on this thread, and
 /// during the run. On a real GPU, where no call can be made to fail, the function runs once.
@@ -31,7 +31,7 @@ where
     on_threads(Threads::This, function, prepare)
 }
 
-/// As [`each_call_fails`], with the calls of all threads: for a function that starts threads itself.
+/// Like [`each_call_fails`], but for the calls of all threads: for a function that starts threads itself.
 ///
 /// # Errors
 /// As [`each_call_fails`].
@@ -48,7 +48,7 @@ where
 /// A communicator of one rank, on a new stream of GPU 0: for [`each_call_fails`].
 ///
 /// # Errors
-/// What the driver or NCCL answers.
+/// Returns the error of the driver or NCCL.
 pub fn world_of_one() -> anyhow::Result<Comm> {
     let stream = streams(1)?.remove(0);
     stream.context().bind_to_thread()?;
@@ -79,7 +79,7 @@ where
             return returned.map_err(|panic| anyhow!("`{function}` {panic}"))?;
         };
         judge(function, &failed, returned.map_err(|panic| panic.to_string()))?;
-        // It succeeds only where a group is open.
+        // This succeeds only if a group is open.
         if group_end().is_ok() {
             bail!(
                 "`{function}` leaves a group open if {} fails; end it on every way out\n{}",
@@ -115,8 +115,9 @@ fn judge(function: &str, failed: &Call, returned: Result<anyhow::Result<()>, Str
     }
 }
 
-/// Returns whether an error contains the code of the failure or the name of the function that failed. Next to another
-/// code, the name proves nothing: after a send has failed, the end of the group reports that a receive has no `ncclSend`.
+/// Returns whether an error contains the code of the failure or the name of the function that failed. Together with a
+/// different code, the name proves nothing: after a send has failed, the end of the group reports that a receive has no
+/// `ncclSend`.
 fn has_cause(error: &anyhow::Error, failed: &Call) -> bool {
     let text = format!("{error:?}");
     let codes = ["CUDA_ERROR_OPERATING_SYSTEM", "ncclSystemError"];
@@ -126,7 +127,7 @@ fn has_cause(error: &anyhow::Error, failed: &Call) -> bool {
     codes.iter().any(|code| text.contains(code)) || (text.contains(&failed.function) && !has_other_code)
 }
 
-/// A call in words.
+/// Describes a call.
 fn name(call: &Call) -> String {
     format!("{} (made to fail by this check)", call.function)
 }

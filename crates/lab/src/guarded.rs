@@ -1,4 +1,4 @@
-//! Buffers that detect writes outside of them.
+//! Buffers that detect out-of-bounds writes.
 
 use std::sync::Arc;
 
@@ -7,14 +7,13 @@ use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceRepr};
 
 use crate::compare::{Element, elements, show};
 
-/// The number of guard elements on each side. It is odd, so that the buffer has an alignment that no whole allocation
-/// has.
+/// The number of guard elements on each side. It is odd, so that the buffer is less aligned than any whole allocation.
 const GUARD: usize = 67;
 
 /// A buffer inside a larger allocation, with canaries before and after it.
 ///
 /// The code under test gets views of the inside. A call that writes too much, or to the wrong place, stays inside the
-/// allocation. It does no harm, and [`Self::read`] reports it.
+/// allocation. It causes no damage, and [`Self::read`] reports it.
 #[derive(Debug)]
 pub struct Guarded<T> {
     slice: CudaSlice<T>,
@@ -33,12 +32,12 @@ impl<T: Element + DeviceRepr> Guarded<T> {
         Ok(Self { slice: stream.clone_htod(&whole)?, len: values.len() })
     }
 
-    /// Returns the inside for reading.
+    /// Returns a view of the inside for reading.
     pub fn view(&self) -> CudaView<'_, T> {
         self.slice.slice(GUARD..GUARD + self.len)
     }
 
-    /// Returns the inside for writing.
+    /// Returns a view of the inside for writing.
     pub fn view_mut(&mut self) -> CudaViewMut<'_, T> {
         self.slice.slice_mut(GUARD..GUARD + self.len)
     }

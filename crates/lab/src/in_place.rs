@@ -1,4 +1,4 @@
-//! Creates two views of one buffer, for a collective in place.
+//! Creates two views of one buffer, for an in-place collective.
 
 use std::ops::Range;
 
@@ -11,9 +11,9 @@ use cudarc::driver::{CudaView, CudaViewMut};
 /// time. The compiler can't know that a single call reads and writes, and that the call is designed for this.
 ///
 /// # Safety
-/// Both views must go to a single collective that documents their relative position as in place. For `ncclAllGather`,
-/// the part is elements `rank * count` to `(rank + 1) * count`. Any other two uses of the views may read data that is
-/// being written.
+/// Both views must be passed to a single collective that documents their relative position as in place. For
+/// `ncclAllGather`, the part is elements `rank * count` to `(rank + 1) * count`. Any other two uses of the views may
+/// read data that is being written.
 ///
 /// # Errors
 /// Fails if `part` is not inside the buffer.

@@ -1,8 +1,9 @@
-//! Test data that reveals mistakes: it differs by rank, and has neither repetitions nor symmetry.
+//! Test data that reveals mistakes: it differs by rank, and has no repetitions and no symmetry.
 
 use crate::random::SplitMix64;
 
-/// Returns `len` integers from −1000 to 1000 for a rank. None is 0, so an element that was never filled stands out.
+/// Returns `len` integers from −1000 to 1000 for a rank. None of them is 0, so that an element that was never filled
+/// stands out.
 ///
 /// Sums over up to 16 ranks stay below 2²⁴, where `f32` is exact in any order, so compare them bit for bit.
 pub fn integers(rank: usize, len: usize) -> Vec<f32> {
@@ -23,7 +24,7 @@ pub fn small_integers(rank: usize, len: usize) -> Vec<f32> {
     integers(rank, len).into_iter().map(|value| value.signum() * (1.0 + value.abs() % 9.0)).collect()
 }
 
-/// Returns `len` numbers from −1 to 1 for a rank. Most use all 24 bits of an `f32`, so sums of them are rounded.
+/// Returns `len` numbers from −1 to 1 for a rank. Most of them use all 24 bits of an `f32`, so their sums are rounded.
 pub fn fractions(rank: usize, len: usize) -> Vec<f32> {
     let mut random = SplitMix64::new(0x6a09_e667 + rank as u64 * 0x1_0000_0001);
     (0..len).map(|_| random.uniform(-1.0, 1.0)).collect()

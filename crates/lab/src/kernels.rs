@@ -34,7 +34,7 @@ pub const LOSS: &str = include_str!("../kernels/loss.ptx");
 pub const VECTOR: &str = include_str!("../kernels/vector.ptx");
 /// The PTX of `spin`.
 pub const SPIN: &str = include_str!("../kernels/spin.ptx");
-/// The PTX of `trap`, a kernel without arguments that fails, for checks of what a failed kernel leads to.
+/// The PTX of `trap`, a kernel without arguments that fails, for checks of the consequences of a failed kernel.
 pub const TRAP: &str =
     ".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry trap() {\n    trap;\n    ret;\n}\n";
 
@@ -42,7 +42,7 @@ pub const TRAP: &str =
 ///
 /// Before it launches anything, every method checks its arguments. It fails if a buffer's length does not match the
 /// shape, if a buffer has more elements than a kernel can index (2³² − 1), or if the stream belongs to another GPU. The
-/// error names the kernel, the argument, and both lengths. A launch over no elements does nothing.
+/// error names the kernel, the argument, and both lengths. A launch over zero elements does nothing.
 #[derive(Debug)]
 pub struct Kernels {
     context: Arc<CudaContext>,

@@ -1,4 +1,4 @@
-//! Reads the figures of a GPU's memory pool. cudarc allocates from it, but has no safe call to query it.
+//! Reads the figures of a GPU's memory pool. cudarc allocates from the pool, but has no safe call to query it.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use cudarc::driver::{CudaContext, result};
 #[derive(Debug)]
 pub struct MemoryPool {
     pool: CUmemoryPool,
-    /// The context of the pool's GPU. The pool belongs to the GPU and lives as long.
+    /// The context of the pool's GPU. The pool belongs to the GPU, and lives as long as the GPU does.
     context: Arc<CudaContext>,
 }
 

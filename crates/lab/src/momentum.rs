@@ -18,7 +18,7 @@ pub struct Momentum {
 }
 
 impl Momentum {
-    /// Creates an optimizer for `len` parameters with velocities of 0. Each step keeps a share of `momentum` of the
+    /// Creates an optimizer for `len` parameters with velocities of 0. Each step retains the fraction `momentum` of the
     /// velocity.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 #[derive(Debug)]
 pub struct NcclLog(PathBuf);
 
-/// The log of the whole check.
+/// The log of the entire check.
 static OF_CHECK: OnceLock<NcclLog> = OnceLock::new();
 
 impl NcclLog {
@@ -39,8 +39,8 @@ impl NcclLog {
         Ok(self.text()?.lines().filter(|line| line.contains("Init COMPLETE")).count())
     }
 
-    /// Returns the largest number of communicators that a GPU has had at a time. A communicator counts until its abort
-    /// or destruction begins.
+    /// Returns the largest number of communicators that a GPU has had at the same time. A communicator counts until its
+    /// abort or destruction begins.
     ///
     /// # Errors
     /// Fails if NCCL has written no log, or could not write all of it.
@@ -67,7 +67,7 @@ impl NcclLog {
         let _ = OF_CHECK.set(log);
     }
 
-    /// Returns the log of the check, if it was opened. Real GPUs have one.
+    /// Returns the log of the check, if it was opened. Checks on real GPUs have one.
     pub(crate) fn of_check() -> Option<&'static Self> {
         OF_CHECK.get()
     }
@@ -75,7 +75,7 @@ impl NcclLog {
     /// Deletes the log of the check.
     pub(crate) fn delete_of_check() {
         if let Some(log) = OF_CHECK.get() {
-            // NCCL writes no file if it is not used.
+            // If NCCL is not used, it writes no file.
             let _ = std::fs::remove_file(&log.0);
         }
     }
@@ -95,7 +95,7 @@ impl NcclLog {
     fn text(&self) -> anyhow::Result<String> {
         let path = self.0.display();
         let text = std::fs::read_to_string(&self.0).with_context(|| format!("NCCL's log {path}"))?;
-        // NCCL ignores a write that fails. Its first line comes with the first communicator.
+        // NCCL ignores failed writes. It writes the first line when the first communicator is created.
         ensure!(
             text.contains("NCCL INFO") && text.ends_with('\n'),
             "NCCL's log {path} is empty or cut off, so calls can't be counted; is the disk full?"
@@ -128,7 +128,7 @@ fn collectives(text: &str, thread: Option<i32>) -> Vec<(String, usize)> {
     text.lines().filter_map(collective).collect()
 }
 
-/// Returns the largest number of communicators that exist at a time. A communicator exists from a line such as
+/// Returns the largest number of communicators that exist at the same time. A communicator exists from a line such as
 /// `… comm 0x… rank 0 nranks 2 cudaDev 1 … - Init COMPLETE` to a line such as
 /// `… comm 0x… rank 0 nRanks 2 cudaDev 1 … - Abort START`. Older versions of NCCL log only the end of an abort.
 fn most_at_once(text: &str, gpu: usize) -> usize {

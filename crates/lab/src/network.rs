@@ -9,7 +9,7 @@ use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut};
 use crate::kernels::{Kernels, Matrix, Product};
 use crate::random::SplitMix64;
 
-/// A model on one GPU, as data parallelism sees it. Its parameters are numbered in the order of the forward pass; a
+/// A model on one GPU, as seen by data parallelism. Its parameters are numbered in the order of the forward pass; a
 /// layer's weights are one parameter, and its biases another. The gradients of all parameters lie in one flat buffer.
 pub trait Trainable {
     /// Returns the stream on which the model computes.
@@ -50,7 +50,7 @@ pub struct NetworkShape {
     /// The number of parameters into which the weights of a layer are divided, like the matrices of a transformer's
     /// heads. Each has the same number of rows. Their gradients are computed together.
     pub heads: usize,
-    /// The number of samples that a rank has in each batch.
+    /// The number of samples per rank in each batch.
     pub rows: usize,
 }
 
@@ -68,8 +68,8 @@ impl NetworkShape {
     }
 }
 
-/// A network of identical layers, `x → relu(x · w + b)`. The last layer has no ReLU. It learns given targets by mean squared
-/// error.
+/// A network of identical layers, `x → relu(x · w + b)`. The last layer has no ReLU. It is trained on given targets
+/// with the mean squared error.
 #[derive(Debug)]
 pub struct Network {
     stream: Arc<CudaStream>,
@@ -82,7 +82,7 @@ pub struct Network {
     /// The inputs, followed by the outputs of each layer.
     activations: Vec<CudaSlice<f32>>,
     targets: CudaSlice<f32>,
-    /// The gradient of a layer's outputs. It swaps with `of_inputs` after each layer.
+    /// The gradient of a layer's outputs. It is swapped with `of_inputs` after each layer.
     of_outputs: CudaSlice<f32>,
     /// The gradient of a layer's inputs.
     of_inputs: CudaSlice<f32>,
@@ -187,7 +187,7 @@ impl Trainable for Network {
         let NetworkShape { width, layers, heads, rows } = self.shape;
         let Self { stream, kernels, parameters, activations, targets, of_outputs, of_inputs, .. } = self;
         let mut gradients = self.gradients.as_view_mut();
-        // The mean of (output − target)² has the gradient 2 · (output − target) / elements.
+        // The gradient of the mean of (output − target)² is 2 · (output − target) / elements.
         stream.memcpy_dtod(&activations[layers], of_outputs)?;
         kernels.axpy(stream, of_outputs, targets, -1.0)?;
         kernels.scale(stream, of_outputs, 2.0 / (rows * width) as f32)?;

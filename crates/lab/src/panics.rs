@@ -18,12 +18,12 @@ pub(crate) fn panic_text(panic: &PanicHookInfo<'_>) -> String {
 }
 
 /// Returns a panic's message and location. If a library panics, the location is the line of the exercise that called
-/// it, if there is one.
+/// the library, if there is one.
 pub(crate) fn message_and_place(panic: &PanicHookInfo<'_>) -> (String, Option<String>) {
     let message = panic.payload_as_str().unwrap_or("a panic without a message");
     let place = panic.location().map(|place| {
         let own = own_sources();
-        // Cargo passes the compiler paths that are absolute or relative to the root of the workspace.
+        // Cargo passes paths to the compiler that are absolute or relative to the root of the workspace.
         let is_own = own.as_deref().is_some_and(|own| is_below(Path::new(place.file()), own));
         match own.filter(|_| !is_own).and_then(|own| innermost_line(&own)) {
             Some(line) => format!("{line}, which calls {}:{}", short(place.file()), place.line()),
@@ -37,7 +37,7 @@ pub(crate) fn message_and_place(panic: &PanicHookInfo<'_>) -> (String, Option<St
     (message, place)
 }
 
-/// Explains what an assertion of cudarc means for its caller.
+/// Explains what a cudarc assertion means for the caller.
 fn in_words(message: &str) -> String {
     let words = match message {
         "assertion failed: dst.len() >= src.len()" => {

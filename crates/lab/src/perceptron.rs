@@ -1,5 +1,5 @@
 //! A two-layer perceptron that classifies handwritten digits: 64 pixels → hidden units with ReLU → 10 classes, softmax,
-//! and cross-entropy. It lives on one GPU and knows nothing about other GPUs.
+//! and cross-entropy. It runs on one GPU, and is unaware of other GPUs.
 
 mod host;
 mod layout;
@@ -52,9 +52,9 @@ impl Perceptron {
         Self::of_units(stream, hidden, 0..hidden, max_batch, seed)
     }
 
-    /// Creates one rank's part of that model, if several ranks share its hidden layer: only the hidden units `units`.
-    /// Its parameters are those of its units in the whole model ([`Layout::of_units`]). Every part has the biases of
-    /// the classes.
+    /// Creates one rank's part of that model, for several ranks that share its hidden layer: only the hidden units
+    /// `units`. Its parameters are those of its units in the whole model ([`Layout::of_units`]). Every part has the
+    /// biases of the classes.
     ///
     /// The [`forward`](Self::forward) of a part does not compute the result of the whole model. Call
     /// [`forward_units`](Self::forward_units) instead, sum [`scores_mut`](Self::scores_mut) over all parts, and call
@@ -183,7 +183,7 @@ impl Perceptron {
     /// [`forward`](Self::forward) with the same batch.
     ///
     /// # Errors
-    /// Fails if the last forward pass had another number of samples, or with the driver's error.
+    /// Fails if the last forward pass had a different number of samples, or with the driver's error.
     pub fn backward(&mut self, batch: &Batch<'_>, weight: f32) -> anyhow::Result<()> {
         let rows = batch.len();
         ensure!(
@@ -248,7 +248,7 @@ impl Perceptron {
         Ok(loss[0])
     }
 
-    /// Returns the share of the samples that the model classifies correctly, or 0 if there are no samples. Waits for
+    /// Returns the fraction of the samples that the model classifies correctly, or 0 if there are no samples. Waits for
     /// the GPU, and overwrites the results of the last forward pass.
     ///
     /// # Errors

@@ -22,19 +22,19 @@ impl SplitMix64 {
         bits ^ (bits >> 31)
     }
 
-    /// Returns a number from `low` up to `high`, in steps of 2⁻²⁴ of the distance.
+    /// Returns a number from `low` to `high`, in steps of 2⁻²⁴ of the distance.
     pub fn uniform(&mut self, low: f32, high: f32) -> f32 {
         let unit = (self.next_u64() >> 40) as f32 / (1 << 24) as f32;
         low + unit * (high - low)
     }
 
-    /// Returns an integer below `bound`, or 0 if `bound` is 0. Its odds differ from equal odds by less than `bound` /
-    /// 2⁶⁴.
+    /// Returns an integer below `bound`, or 0 if `bound` is 0. The probabilities deviate from uniform by less than
+    /// `bound` / 2⁶⁴.
     pub fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize
     }
 
-    /// Shuffles the items (Fisher and Yates).
+    /// Shuffles the items (Fisher–Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));

@@ -51,13 +51,12 @@ fn joined_text(error: &anyhow::Error) -> String {
     })
 }
 
-/// A failure, and the ranks that it happened to.
+/// A failure, and the ranks on which it occurred.
 struct Failure {
     ranks: Vec<usize>,
     /// The text of the first rank.
     text: String,
-    /// The text without ranks' own numbers and without the tables of their buffers, so that it is the same for all
-    /// these ranks.
+    /// The text without the ranks' numbers and without tables of buffers, so that it is the same for all these ranks.
     key: String,
     /// Whether the text of another rank differs.
     differs: bool,
@@ -85,10 +84,10 @@ fn report<T>(ended: &[Result<T, String>]) -> Option<String> {
     let lines = failures.iter().enumerate().map(|(index, failure)| {
         let Failure { ranks, text, differs, .. } = failure;
         let text = match index > 0 {
-            // If all ranks waited in vain, the first report is enough.
+            // If all ranks waited in vain, one report is enough.
             true if all_waited => in_short(text),
-            // One missing wait can show up in different ways. Once it is fixed, the student sees whether another wait
-            // is missing.
+            // One missing wait can have different symptoms. Once it is fixed, the student sees whether another wait is
+            // missing.
             true if first_races && races(text) => race_in_short(text),
             _ => text.clone(),
         };

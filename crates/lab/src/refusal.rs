@@ -1,4 +1,4 @@
-//! Checks calls whose contract asks for an error. A panic instead of the error is reported with its location.
+//! Checks calls whose contract requires an error. If the call panics instead, the panic is reported with its location.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -29,14 +29,14 @@ impl fmt::Display for Caught {
 thread_local! {
     /// Whether [`caught`] is running a function on this thread.
     static WATCHED: Cell<bool> = const { Cell::new(false) };
-    /// The latest panic of this thread while it is watched.
+    /// The latest panic of this thread while the thread is watched.
     static LATEST: RefCell<Option<Caught>> = const { RefCell::new(None) };
 }
 
 /// The start of a `todo!` message. An unfinished exercise keeps panicking.
 const TODO: &str = "not yet implemented";
 
-/// Runs a function and returns its panic, which is reported nowhere else.
+/// Runs a function and returns its panic, which is not reported anywhere else.
 ///
 /// # Errors
 /// Returns the panic.
@@ -62,7 +62,7 @@ pub fn caught<T>(function: impl FnOnce() -> T) -> Result<T, Caught> {
     })
 }
 
-/// Makes a call whose contract asks for an error. The check judges the result.
+/// Makes a call whose contract requires an error. The check judges the result.
 ///
 /// # Errors
 /// Fails if the call panics. `call` is the text that identifies the call.

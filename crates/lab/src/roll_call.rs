@@ -1,4 +1,4 @@
-//! Finds out which GPU each rank really has, over NCCL.
+//! Determines, over NCCL, which GPU each rank really has.
 //!
 //! `Comm::rank()` only repeats the number that the communicator was created with. In a broadcast, NCCL itself selects
 //! the sender. So each rank in turn is the root, and broadcasts its GPU.
@@ -62,8 +62,8 @@ pub fn roll_call(comm: &Comm) -> anyhow::Result<Vec<Answer>> {
     Ok(answers)
 }
 
-/// Does the same for communicators that one thread drives. Element `i` contains what `comms[i]` received from ranks 0,
-/// 1, …
+/// Like [`roll_call`], for communicators that are driven by one thread. Element `i` contains what `comms[i]` received
+/// from ranks 0, 1, …
 ///
 /// # Errors
 /// Returns the errors of NCCL and the driver.
@@ -81,7 +81,7 @@ pub fn roll_call_on_one_thread(comms: &[Comm]) -> anyhow::Result<Vec<Vec<Answer>
             .zip(&mut messages)
             .map(|(comm, message)| comm.broadcast_in_place(message, root).readable())
             .collect();
-        // A group that was started must be ended even if a call in it fails.
+        // A group must be ended even if a call in it fails.
         let ended = group_end().readable();
         results.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
         ended?;

@@ -1,4 +1,4 @@
-//! Measures how long work takes, by the GPU's own clock.
+//! Measures how long work takes, using the GPU's own clock.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ pub struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Records a mark behind all work that is enqueued on the stream.
+    /// Records a mark after all work that is enqueued on the stream.
     ///
     /// # Errors
     /// Returns the driver's error.

@@ -1,4 +1,4 @@
-//! Selects the libraries on which the course runs: the real driver and NCCL, or the virtual ones.
+//! Selects the libraries that the course runs on: the real driver and NCCL, or the virtual ones.
 
 mod attach;
 mod choice;

@@ -20,13 +20,13 @@ pub(crate) use traced::chart as chart_of_trace;
 pub enum Kind {
     /// Kernels.
     Compute,
-    /// Calls of NCCL.
+    /// NCCL calls.
     Communication,
     /// Copies between the GPU and the host.
     Copy,
 }
 
-/// The time at which a piece of work ran, in milliseconds from an arbitrary origin, by the clock of its GPU.
+/// The time at which a piece of work ran, in milliseconds from an arbitrary origin, according to its GPU's clock.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Span {
     /// The kind of work.
@@ -40,7 +40,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Returns for how many milliseconds the two spans overlap. A negative result is the gap between them.
+    /// Returns how many milliseconds the two spans overlap. A negative result is the gap between them.
     pub fn overlap(&self, other: &Self) -> f64 {
         self.end.min(other.end) - self.start.max(other.start)
     }
@@ -132,7 +132,7 @@ pub(crate) fn last_spans() -> Option<Vec<Span>> {
     LAST.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&0).cloned()
 }
 
-/// Records an event that keeps its time, behind all work in the stream.
+/// Records an event with timing after all work in the stream.
 ///
 /// # Errors
 /// Returns the driver's error.

@@ -1,4 +1,4 @@
-//! Budgets and failing calls, tried on functions that spend too much or lose an error.
+//! Tests budgets and failing calls with functions that use too much or lose an error.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn stream() -> anyhow::Result<Arc<CudaStream>> {
     Ok(lab::streams(1)?.remove(0))
 }
 
-/// The text of an error that has to come.
+/// Checks that a result is an error whose text contains all of `words`.
 fn refusal<T>(result: anyhow::Result<T>, words: &[&str]) -> anyhow::Result<()> {
     let error = result.err().ok_or_else(|| anyhow!("it passes"))?.to_string();
     for words in words {
@@ -190,7 +190,7 @@ fn an_error_without_its_cause_is_named() -> anyhow::Result<()> {
         refused,
         &["`wait` returns an error without the cause", "it went wrong", "stream.synchronize()"],
     )?;
-    // The error of the end names the start too, with a code of its own.
+    // The error of the group's end also names its start, with a different code.
     let refused = each_call_fails("group", || {
         world_of_one()?;
         Ok(|| {

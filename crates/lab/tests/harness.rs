@@ -13,7 +13,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 type Body = fn() -> anyhow::Result<()>;
 
-/// Makes this program act as the test target under test.
+/// Makes this program act as the test target being tested.
 const BE_THE_SAMPLE: &str = "LAB_HARNESS_SAMPLE";
 
 fn main() -> ExitCode {
@@ -279,7 +279,7 @@ fn timelines_are_kept_where_a_folder_is_named() -> anyhow::Result<()> {
     command.env("LAB_TIMEOUT", "5").env_remove("VIRTUAL_GPU_TRACE");
     Timelines::keep_in(&folder, &mut command)?;
     let (_, text) = output_of(command)?;
-    // A check that fails keeps what it measured.
+    // A failing check keeps what it has measured.
     let measured = Timelines::of(&folder, "fate::measures").with_context(|| text.clone())?;
     ensure!(measured.title == "fate::measures" && measured.note.starts_with("Times are "), "{measured:?}");
     let span = &measured.rows[0].spans[0];

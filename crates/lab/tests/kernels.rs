@@ -217,7 +217,7 @@ fn losses() -> anyhow::Result<()> {
                 .extend(exponentials.iter().enumerate().map(|(class, e)| 0.5 * (e / sum - is_label(class))));
             right += u32::from(scores.iter().all(|score| *score <= scores[label as usize]));
         }
-        // expf is within 2 units of the last place, and logf within 1 (CUDA C++ Programming Guide). Scores are at most
+        // expf is within 2 units in the last place, and logf within 1 (CUDA C++ Programming Guide). Scores are at most
         // 40.
         expect("cross_entropy", &bench.read(&losses)?, &expected_losses, columns + 10, 80.0)?;
         expect("cross_entropy_gradient", &bench.read(&gradient)?, &expected_gradient, columns + 100, 0.5)?;
@@ -272,7 +272,7 @@ fn vectors() -> anyhow::Result<()> {
         kernels.divide(stream, &mut device.slice_mut(..len), &stream.clone_htod(&[3.0_f32])?)?;
         let expected: Vec<f64> = values.iter().map(|value| (value - 0.75).exp() / 3.0).collect();
         let after = bench.read(&device)?;
-        // expf is within 2 units of the last place (CUDA C++ Programming Guide). The difference and the quotient are
+        // expf is within 2 units in the last place (CUDA C++ Programming Guide). The difference and the quotient are
         // rounded too.
         expect("exp_minus, divide", &after[..len], &expected, 8, 1.0)?;
         ensure!(after[len] == x[len], "an element after the vector was changed");

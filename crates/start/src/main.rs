@@ -1,5 +1,5 @@
-//! Runs `cargo course`: builds the course and starts it. Cargo shows its progress only on the first build, and
-//! a later build that takes seconds is announced in a line.
+//! Runs `cargo course`: builds the course and starts it. Cargo shows its progress only on the first build, and a line
+//! announces later builds that take several seconds.
 //!
 //! This crate has no dependencies, so Cargo builds it in a second. If `cargo run --quiet` built the whole course
 //! instead, the student would see nothing for minutes.
@@ -43,7 +43,7 @@ fn start() -> Result<ExitCode, String> {
     Err(format!("can't start {}: {error}", course.display()))
 }
 
-/// Runs a build. Prints a line if the build takes longer than most.
+/// Runs a build. Prints a line if the build takes longer than usual.
 fn announced<T>(build: impl FnOnce() -> T) -> T {
     thread::scope(|scope| {
         let (done, is_done) = mpsc::channel::<()>();

@@ -1,4 +1,4 @@
-//! Converts results of the engine to result codes, and keeps the error messages.
+//! Converts the engine's results to result codes, and keeps the error messages.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -31,7 +31,7 @@ thread_local! {
     static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls a host function of the program. CUDA and NCCL calls inside it are refused.
+/// Calls a host function of the program. CUDA and NCCL calls inside it are rejected.
 pub(crate) fn in_host_function(function: impl FnOnce()) {
     IN_HOST_FUNCTION.set(true);
     function();
@@ -62,13 +62,13 @@ fn this_thread() -> MutexGuard<'static, Said> {
     lock(said)
 }
 
-/// Calls `with` for the last error of this thread, and for the last error of any thread.
+/// Calls `with` with the last error of this thread, and with the last error of any thread.
 fn for_both(with: impl Fn(&mut Said)) {
     with(&mut this_thread());
     with(lock(&ANY_THREAD).get_or_insert_default());
 }
 
-/// Returns a copy of a text that lives forever. Equal texts share one copy.
+/// Returns a copy of a text that lives forever. Equal texts share a copy.
 pub(crate) fn keep(text: &str) -> &'static CStr {
     static KEPT: Mutex<Option<HashSet<&'static CStr>>> = Mutex::new(None);
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
@@ -164,7 +164,7 @@ pub(crate) fn error_text(code: c_uint, to: Out<*const c_char>) -> c_uint {
     give_text(said.or_else(|| CudaStatus::from_value(code).map(|status| keep(status.meaning()))), to)
 }
 
-/// Writes the text of a code. An unknown code has a null text, and returns an invalid value.
+/// Writes the text of a code. For an unknown code, writes null and returns the error `INVALID_VALUE`.
 fn give_text(text: Option<&'static CStr>, to: Out<*const c_char>) -> c_uint {
     let given = to.give(text.map_or(std::ptr::null(), CStr::as_ptr));
     match (text, given) {

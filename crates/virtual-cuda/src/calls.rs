@@ -1,7 +1,7 @@
-//! Records the calls of the program for checks that count them, and makes calls fail for checks that ask for it.
+//! Records the program's calls for checks that count them, and makes calls fail for checks that request it.
 //!
-//! `VIRTUAL_GPU_FAIL` counts every call of a function. Everything else counts only calls from the program's own sources, which have a
-//! frame there on their stack.
+//! `VIRTUAL_GPU_FAIL` counts every call of a function. Everything else counts only calls from the program's own
+//! sources, those with a frame from these sources on the stack.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
@@ -17,8 +17,8 @@ use virtual_gpu_core::status::{CudaStatus, Error, NcclStatus};
 
 use crate::{EXPORTS, answer};
 
-/// The functions that make an object. For each, the index of the argument that receives the handle, and the functions that end the
-/// object, which take the handle as their first argument.
+/// The functions that create an object. For each: the index of the argument that receives the handle, and the functions
+/// that destroy the object, which take the handle as their first argument.
 const MAKERS: [(&str, usize, &[&str]); 19] = [
     ("cuStreamCreate", 0, STREAM_ENDS),
     ("cuStreamCreateWithPriority", 0, STREAM_ENDS),
@@ -46,13 +46,13 @@ const MODULE_ENDS: &[&str] = &["cuModuleUnload"];
 const MEMORY_ENDS: &[&str] = &["cuMemFree_v2", "cuMemFreeAsync"];
 const COMM_ENDS: &[&str] = &["ncclCommDestroy", "ncclCommAbort"];
 
-/// Parts of the names of functions that end something.
+/// Parts of the names of functions that destroy something.
 const ENDS: [&str; 7] = ["Destroy", "Free", "Unload", "Abort", "Finalize", "Release", "GroupEnd"];
 
 /// Functions that `virtualGpuFailCall` skips. cudarc calls them before most other calls.
 const NEVER_FAIL: [&str; 2] = ["cuCtxGetCurrent", "cuCtxSetCurrent"];
 
-/// A call of the program's own sources.
+/// A call from the program's own sources.
 #[derive(Clone)]
 struct Call {
     function: &'static str,
@@ -67,22 +67,22 @@ struct Record {
     calls: Vec<Call>,
 }
 
-/// A failure that a check asked for.
+/// A failure that a check requested.
 struct Failure {
-    /// The number of calls until it happens, including the call that fails.
+    /// The number of calls until the failure, including the call that fails.
     left: u64,
-    /// The thread whose calls count; `None` for all.
+    /// The thread whose calls count; `None` for all threads.
     thread: Option<ThreadId>,
     /// The call that has failed.
     failed: Option<Call>,
 }
 
-/// An object that a call made.
+/// An object that a call created.
 struct Object {
-    /// In the order in which they are made.
+    /// The object's number, in order of creation.
     number: u64,
     function: &'static str,
-    /// Where it was made. Its line is looked up only if the object is never released, because most are.
+    /// Where the object was created. The line is looked up only if the object is never released, which is rare.
     call_site: CallSite,
 }
 
@@ -91,13 +91,13 @@ struct Watch {
     records: BTreeMap<u64, Record>,
     last_record: u64,
     failure: Option<Failure>,
-    /// The list of `VIRTUAL_GPU_FAIL`, with the calls that are left until each failure.
+    /// The list in `VIRTUAL_GPU_FAIL`, with the number of calls left until each failure.
     failing: Vec<FailingCall>,
     tracks_objects: bool,
-    /// The objects that exist, by the first function that could end them and by their handle.
+    /// The live objects, by the first function that could destroy them and by handle.
     objects: HashMap<(&'static str, u64), Object>,
     last_object: u64,
-    /// The own lines that stacks lead to. Finding one is slow.
+    /// The program's own line for each stack, cached because finding it is slow.
     lines: HashMap<Box<[usize]>, Option<(SourceLine, bool)>>,
 }
 
@@ -144,7 +144,7 @@ pub(crate) fn take_record(record: u64, mut visit: impl FnMut(*const RecordedCall
     }
 }
 
-/// Makes the `nth` call of the program's own sources fail, from 1; 0 makes none fail.
+/// Makes the `nth` call of the program's own sources fail, counted from 1; 0 turns this off.
 pub(crate) fn fail(nth: u64, any_thread: bool) {
     let thread = this_thread(any_thread);
     change(|watch| watch.failure = (nth > 0).then_some(Failure { left: nth, thread, failed: None }));
@@ -158,7 +158,7 @@ pub(crate) fn failed(mut visit: impl FnMut(*const RecordedCall)) {
     }
 }
 
-/// Makes the calls fail that `VIRTUAL_GPU_FAIL` lists.
+/// Makes the calls listed in `VIRTUAL_GPU_FAIL` fail.
 ///
 /// # Errors
 /// One of the functions does not exist.
@@ -173,12 +173,12 @@ pub(crate) fn fail_listed(failing: &[FailingCall]) -> Result<(), String> {
     Ok(())
 }
 
-/// Starts to track the objects that the program's own sources make.
+/// Starts to track the objects that the program's own sources create.
 pub(crate) fn track_objects() {
     change(|watch| watch.tracks_objects = true);
 }
 
-/// Calls `visit` with each tracked object that exists.
+/// Calls `visit` with each live tracked object.
 pub(crate) fn live_objects(mut visit: impl FnMut(*const LiveObject)) {
     let mut live: Vec<_> = change(|watch| {
         let objects = watch.objects.values();
@@ -192,7 +192,7 @@ pub(crate) fn live_objects(mut visit: impl FnMut(*const LiveObject)) {
     }
 }
 
-/// The calling thread, unless any counts.
+/// Returns the calling thread, unless any thread counts.
 fn this_thread(any_thread: bool) -> Option<ThreadId> {
     (!any_thread).then(|| thread::current().id())
 }
@@ -238,7 +238,7 @@ pub(crate) fn argument<T: Copy>(argument: &T) -> u64 {
 
 /// A library's result codes.
 pub(crate) trait Status: Copy {
-    /// The status of a call that is made to fail: any call may return it, and no program handles it.
+    /// The status of a call that is made to fail: any call may return it, and no program handles it specially.
     const MADE_TO_FAIL: Self;
 
     /// The code in C.
@@ -279,7 +279,7 @@ pub(crate) fn watch<S: Status>(
     let answer = match change(|watch| watch.fails(function, arguments, own.as_ref())) {
         false => body(),
         true => {
-            // A call that ends something still ends it: after the error, no program could do so.
+            // A call that destroys something still does so, because after the error, no program could.
             if ENDS.iter().any(|words| function.contains(words)) {
                 let _ = body();
             }
@@ -302,7 +302,8 @@ fn makes_or_ends_object(function: &str) -> bool {
 }
 
 impl Watch {
-    /// Returns whether this call is made to fail. `own` is the own line that made it, and whether the call can return an error to it.
+    /// Returns whether this call is made to fail. `own` is the program's own line that made the call, and whether the
+    /// call can return an error to that line.
     fn fails(&mut self, function: &'static str, arguments: &[u64], own: Option<&(SourceLine, bool)>) -> bool {
         let mut fails = false;
         for failing in self.failing.iter_mut().filter(|it| it.nth > 0 && is_named(function, &it.function)) {
@@ -330,7 +331,7 @@ impl Watch {
         }
     }
 
-    /// Adds what a call has made to the objects.
+    /// Adds the objects that a call has created.
     fn track(&mut self, function: &str, arguments: &[u64], call_site: &CallSite) {
         let maker = MAKERS.iter().find(|(maker, ..)| *maker == function);
         // If a call fails, cudarc itself may lose what its earlier calls made.
@@ -356,7 +357,7 @@ impl Watch {
         }
     }
 
-    /// Forgets an object that this call ends.
+    /// Forgets an object that this call destroys.
     fn forget(&mut self, function: &str, arguments: &[u64]) {
         if self.objects.is_empty() {
             return;
@@ -368,7 +369,8 @@ impl Watch {
     }
 }
 
-/// Returns the line of the program's own sources that made a call, and whether the call can return an error to it.
+/// Returns the line of the program's own sources that made a call, and whether the call can return an error to that
+/// line.
 fn own_line(call_site: &CallSite) -> Option<(SourceLine, bool)> {
     let known = change(|watch| watch.lines.get(call_site.addresses()).cloned());
     known.unwrap_or_else(|| {

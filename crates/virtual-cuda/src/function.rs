@@ -1,4 +1,4 @@
-//! The bodies of the functions about kernels and variables in modules.
+//! The bodies of the functions for a module's kernels and variables.
 
 use std::ffi::{c_int, c_uint};
 
@@ -30,7 +30,7 @@ pub(crate) fn set_cache_preference(of: Function, preference: c_uint) -> CudaResu
     engine::get()?.set_function_cache_preference(handle(of), preference)
 }
 
-/// Finds a module's variable. Either of the two results may be unwanted, but not both.
+/// Finds a module's variable. Either of the two result pointers may be null, but not both.
 pub(crate) fn global(
     address: Out<DevicePointer>,
     bytes: Out<usize>,

@@ -1,4 +1,4 @@
-//! The bodies of the functions about stream capture and graphs.
+//! The bodies of the stream capture and graph functions.
 
 use std::ffi::{c_uint, c_ulonglong, c_void};
 

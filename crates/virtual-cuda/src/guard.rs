@@ -1,8 +1,8 @@
 //! Protects pinned memory that a copy is using: the program can't access its view of the memory until a thread has
 //! waited for the copy.
 //!
-//! Only whole pages whose bytes all belong to the copy are protected. A thread that touches such a page gets a report,
-//! and continues.
+//! Only whole pages whose bytes all belong to the copy are protected. If a thread touches such a page, a report is
+//! printed, and the thread continues.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock};
 use crate::pinned::{PAGE, Pinned};
 use crate::{answer, engine};
 
-/// The access that the program still has to protected pages.
+/// The remaining access of the program to protected pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rights {
     /// No access, because a copy writes the pages.
@@ -152,7 +152,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     if !answer::is_host_function() {
         let _ = catch_unwind(|| engine::get().map(|engine| engine.host_touched(id)));
     }
-    // In any case the thread continues, because the page is now accessible.
+    // In either case the thread continues, because the page is now accessible.
     let mut closed = closed();
     if let Some(at) = closed.iter().position(|one| one.id == id) {
         let opened = closed.swap_remove(at);

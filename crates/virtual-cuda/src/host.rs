@@ -1,4 +1,4 @@
-//! The bodies of the functions about host code and host memory.
+//! The bodies of the host function and host memory functions.
 
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub type HostFunction = Option<unsafe extern "C" fn(*mut c_void)>;
 /// The program's data, to be passed to its function.
 struct Data(*mut c_void);
 
-// SAFETY: the program passes the pointer for a function that the driver calls on a thread of its own.
+// SAFETY: the program passes the pointer for a function that the driver calls on one of its own threads.
 unsafe impl Send for Data {}
 // SAFETY: the same reason applies, and a graph that holds the function never runs it twice at the same time.
 unsafe impl Sync for Data {}

@@ -439,8 +439,8 @@ pub unsafe extern "C" fn virtualGpuShowSourcesFirst(path: Text) {
     }
 }
 
-/// Starts a record of the calls that the program's own sources make (see [`virtualGpuShowSourcesFirst`]) on this thread, or on any
-/// thread where `any_thread` is not 0. Returns the record's number.
+/// Starts a record of the calls that the program's own sources make (see [`virtualGpuShowSourcesFirst`]) on this
+/// thread, or on any thread if `any_thread` is not 0. Returns the record's number.
 #[unsafe(no_mangle)]
 pub extern "C" fn virtualGpuRecordCalls(any_thread: c_int) -> c_ulonglong {
     calls::record(any_thread != 0)
@@ -460,13 +460,14 @@ pub unsafe extern "C" fn virtualGpuRecordedCalls(
     calls::take_record(record, |call| unsafe { visit(call, data) });
 }
 
-/// From now on, remembers the streams, events, modules, communicators, buffers, and so on that the program's own sources make.
+/// From now on, tracks the streams, events, modules, communicators, buffers, and so on that the program's own sources
+/// create.
 #[unsafe(no_mangle)]
 pub extern "C" fn virtualGpuTrackObjects() {
     calls::track_objects();
 }
 
-/// Calls `visit` with each object that is tracked and exists, in the order in which they were made, and with `data`.
+/// Calls `visit` with each live tracked object, in order of creation, and with `data`.
 ///
 /// # Safety
 /// `visit` may be called with `data`, and does not unwind.
@@ -479,8 +480,9 @@ pub unsafe extern "C" fn virtualGpuLiveObjects(
     calls::live_objects(|object| unsafe { visit(object, data) });
 }
 
-/// Makes the `nth` call from now on, from 1, that the program's own sources make on this thread, or on any thread where
-/// `any_thread` is not 0, return an error. 0 ends that. Calls whose error cudarc can't return don't count.
+/// Makes the `nth` call from now on (counted from 1) that the program's own sources make on this thread, or on any
+/// thread if `any_thread` is not 0, return an error. 0 turns this off. Calls whose error cudarc can't return don't
+/// count.
 #[unsafe(no_mangle)]
 pub extern "C" fn virtualGpuFailCall(nth: c_ulonglong, any_thread: c_int) {
     calls::fail(nth, any_thread != 0);

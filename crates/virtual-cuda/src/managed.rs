@@ -1,4 +1,4 @@
-//! The bodies of the functions about managed memory.
+//! The bodies of the managed memory functions.
 
 use std::ffi::{c_int, c_uint};
 
@@ -64,7 +64,7 @@ impl Drop for Pages {
 
 impl HostBytes for Pages {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the pages are accessible. If the program accesses them at the same time, that is a race of the
+        // SAFETY: the pages are accessible. If the program accesses them at the same time, that is a race in the
         // program.
         unsafe { std::slice::from_raw_parts(self.start as *const u8, self.len) }
     }

@@ -1,4 +1,4 @@
-//! The functions about device memory: allocations, copies, and memsets.
+//! The device memory functions: allocations, copies, and memsets.
 
 use std::ffi::c_uint;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The functions about modules, and kernel launches.
+//! The module functions, and kernel launches.
 
 use std::ffi::{c_uint, c_void};
 

@@ -30,12 +30,12 @@ fn comm(comm: Communicator) -> CommHandle {
     CommHandle(comm as u64)
 }
 
-/// Writes a result to where the caller wants it.
+/// Writes a result to the address that the caller passed.
 fn give<T: Copy>(to: Out<T>, value: T) -> NcclResult<()> {
     to.give(value).map_err(|error| Error::new(NcclStatus::InvalidArgument, error.message))
 }
 
-/// Returns NCCL. It works without an explicit `cuInit`, because the real library also calls `cuInit` itself.
+/// Returns NCCL. This works without an explicit `cuInit`, because the real library also calls `cuInit` itself.
 fn started() -> NcclResult<&'static Nccl> {
     let nccl = engine::start().and_then(|()| engine::nccl());
     nccl.map_err(|error: Error<CudaStatus>| error.into())
@@ -55,7 +55,7 @@ pub(crate) fn init_all(to: Out<Communicator>, count: c_int, devices: Source<c_in
     }
     let count = usize::try_from(count).map_err(|_| invalid(format!("ncclCommInitAll: {count} devices")))?;
     let devices = match devices.is_null() {
-        // One device more than exist is enough for the call to be rejected.
+        // One more device than exists is enough for the call to be rejected.
         true => (0..=engine::get()?.device_count() as c_int).take(count).collect(),
         false => devices.values(count).map_err(|error| invalid(error.message.to_string()))?,
     };
@@ -338,7 +338,7 @@ pub(crate) fn receive(
     transfer("ncclRecv", Direction::Receive, buffer, count, data_type, peer, of, stream)
 }
 
-/// Makes a send or a receive. As in NCCL, the communicator is checked first.
+/// Makes a send or receive. As in NCCL, the communicator is checked first.
 #[expect(clippy::too_many_arguments, reason = "those of ncclSend, and which function it is")]
 fn transfer(
     function: &str,

@@ -136,7 +136,7 @@ fn config(of: Source<LaunchConfig>) -> CudaResult<(LaunchConfig, u32)> {
     Ok((config, threads))
 }
 
-/// Returns 1: the virtual GPU does not launch clusters, so each block is a cluster of its own.
+/// Returns 1: the virtual GPU does not launch clusters, so each block is its own cluster.
 pub(crate) fn cluster_size(to: Out<c_int>, of: Function, launch: Source<LaunchConfig>) -> CudaResult<()> {
     usage(of)?;
     config(launch)?;

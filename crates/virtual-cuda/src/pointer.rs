@@ -32,7 +32,7 @@ impl<T: Copy> Out<T> {
         self.0.is_null()
     }
 
-    /// Returns the address that it points to.
+    /// Returns the address that the pointer holds.
     pub(crate) fn address(self) -> usize {
         self.0 as usize
     }
@@ -42,7 +42,7 @@ impl<T: Copy> Out<T> {
         self.give_all(&[value])
     }
 
-    /// Writes the result, unless the pointer is null, which means that the result is not wanted.
+    /// Writes the result, unless the pointer is null, which means that the result is not needed.
     pub(crate) fn give_if_wanted(self, value: T) {
         if !self.is_null() {
             let _ = self.give(value);
@@ -103,7 +103,7 @@ impl<T: Copy> Source<T> {
         self.0.is_null()
     }
 
-    /// Returns the address that it points to.
+    /// Returns the address that the pointer holds.
     pub(crate) fn address(self) -> usize {
         self.0 as usize
     }
@@ -140,7 +140,7 @@ impl<T: Copy> Source<T> {
 pub struct Bytes(*const u8);
 
 impl Bytes {
-    /// Returns the address that it points to.
+    /// Returns the address that the pointer holds.
     pub(crate) fn address(self) -> usize {
         self.0 as usize
     }

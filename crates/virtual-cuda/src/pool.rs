@@ -1,4 +1,4 @@
-//! The bodies of the functions about memory pools.
+//! The bodies of the memory pool functions.
 
 use std::ffi::{c_int, c_uint, c_void};
 

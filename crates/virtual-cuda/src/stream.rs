@@ -1,4 +1,4 @@
-//! The functions about streams and events.
+//! The stream and event functions.
 
 use std::ffi::{c_int, c_uint};
 

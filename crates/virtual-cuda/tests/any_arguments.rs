@@ -1,4 +1,4 @@
-//! Calls all exported functions in any order, with arguments that are valid, stale, foreign, null, or nonsense, and
+//! Calls all exported functions in random order, with arguments that are valid, stale, foreign, null, or nonsense, and
 //! expects each call to return. The promises of a C caller are kept: a pointer that is not null points to as much
 //! memory as the function requires.
 //!

@@ -1,6 +1,6 @@
 //! Handles and keys that more than one layer uses.
 
-/// The most GPUs. Real nodes have up to 16; the limit keeps a typo from becoming a thousand.
+/// The maximum number of GPUs. Real nodes have up to 16; the limit keeps a typo from creating a thousand.
 pub const MAX_GPUS: usize = 64;
 
 /// A `CUstream`. 0 and 1 stand for the current context's legacy default stream, 2 for the thread's own default
@@ -17,7 +17,8 @@ pub struct OpRef {
     pub number: u64,
 }
 
-/// The sequence number of an operation among those of all streams, from 1. A call that frees memory has one, too.
+/// The sequence number of an operation among those of all streams, from 1. A call that frees memory has a sequence
+/// number, too.
 ///
 /// [`OpRef::number`] is a different count: each stream has its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,7 +28,7 @@ pub struct OperationNumber(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommHandle(pub u64);
 
-/// A communicator, as all of its ranks in this process share it.
+/// A communicator, shared by all of its ranks in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommId(pub u64);
 
@@ -37,11 +38,11 @@ pub struct CommId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rank(pub usize);
 
-/// The number of a call among the calls of its kind on its communicator, from 1.
+/// The number of a call among the calls of the same kind on its communicator, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceNumber(pub u64);
 
-/// A call that ranks of a communicator make together, or that one rank makes with others, and that they wait for.
+/// A call that the ranks of a communicator make together, or that one rank makes with others, and that they wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CallKey {
     /// A collective: it waits for all ranks' streams.
@@ -57,7 +58,7 @@ pub enum CallKey {
 pub struct CollectiveId {
     /// The communicator.
     pub comm: CommId,
-    /// Its number among the communicator's collectives.
+    /// The collective's number among those of its communicator.
     pub sequence: SequenceNumber,
 }
 
@@ -68,7 +69,7 @@ pub struct PointToPointId {
     pub comm: CommId,
     /// The rank.
     pub rank: Rank,
-    /// Their number among the rank's groups of sends and receives.
+    /// The group's number among the rank's groups of sends and receives.
     pub sequence: SequenceNumber,
 }
 

@@ -5,7 +5,8 @@ use std::mem::MaybeUninit;
 
 use crate::source_location::is_in_executable;
 
-/// The starts of the names of libraries that call the user's code, but contain none of it: the C library, its loader, and the unwinder.
+/// Name prefixes of libraries that call the user's code but contain none of it: the C library, its loader, and the
+/// unwinder.
 const SYSTEM: [&str; 4] = ["libc.so", "libpthread.so", "ld-linux", "libgcc_s.so"];
 
 /// Returns whether the code at an address belongs to the C library, or to the shared library of the virtual GPU.
@@ -17,18 +18,18 @@ pub(crate) fn is_of_system(address: usize) -> bool {
 }
 
 struct Loaded {
-    /// Where it lies in memory.
+    /// Where the file is mapped in memory.
     base: usize,
     /// The file's name without its folder.
     name: String,
 }
 
 impl Loaded {
-    /// Returns the file with the code at an address; `None` if it came from no file.
+    /// Returns the file with the code at an address; `None` if the code came from no file.
     fn at(address: usize) -> Option<Self> {
         let mut info = MaybeUninit::<libc::Dl_info>::uninit();
-        // SAFETY: `dladdr` only compares the address with those of loaded files, and fills `info` if it returns another value than 0.
-        // The name stays valid while the file is loaded, and code of it is on this thread's stack.
+        // SAFETY: `dladdr` only compares the address with those of loaded files, and fills `info` if it returns a
+        // nonzero value. The name stays valid while the file is loaded, and this thread's stack has code from it.
         let (base, path) = unsafe {
             if libc::dladdr(address as *const _, info.as_mut_ptr()) == 0 {
                 return None;

@@ -1,7 +1,7 @@
-//! Maps by handle and key. The program chooses no keys, so a fast hash without a random seed is enough, and every run
-//! visits the entries in the same order.
+//! Maps with handles and keys as keys. The program can't choose the keys, so a fast hash without a random seed is
+//! enough, and every run visits the entries in the same order.
 
 use std::collections::HashMap;
 
-/// A hash map whose keys are the virtual GPU's own.
+/// A hash map whose keys are chosen by the virtual GPU.
 pub type Map<K, V> = HashMap<K, V, foldhash::fast::FixedState>;

@@ -1,8 +1,9 @@
-//! What the virtual driver tells a test harness about the calls of the program: the layout that both sides share.
+//! What the virtual driver reports to a test harness about the program's calls: the layout that both sides share.
 
 use std::ffi::{c_char, c_uint};
 
-/// A call that the program's own sources made, as `virtualGpuRecordedCalls` gives it. Pointers are valid until the visit returns.
+/// A call made by the program's own sources, as `virtualGpuRecordedCalls` reports it. Pointers are valid until the
+/// visit returns.
 #[derive(Debug)]
 #[repr(C)]
 pub struct RecordedCall {
@@ -18,13 +19,13 @@ pub struct RecordedCall {
     pub place: Place,
 }
 
-/// An object that the program's own sources made and that exists, as `virtualGpuLiveObjects` gives it.
+/// A live object that was created by the program's own sources, as `virtualGpuLiveObjects` reports it.
 #[derive(Debug)]
 #[repr(C)]
 pub struct LiveObject {
-    /// The C function that made it.
+    /// The C function that created the object.
     pub function: *const c_char,
-    /// The line that made it.
+    /// The line that created the object.
     pub place: Place,
 }
 
@@ -36,6 +37,6 @@ pub struct Place {
     pub file: *const c_char,
     /// The line, from 1.
     pub line: c_uint,
-    /// Where in it the call begins, in bytes from 1.
+    /// The column where the call begins, in bytes from 1.
     pub column: c_uint,
 }

@@ -1,4 +1,4 @@
-//! The place in the user's program from which a call came.
+//! The place in the user's program where a call was made.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
@@ -44,24 +44,25 @@ fn own_sources() -> Option<PathBuf> {
     OWN_SOURCES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
 }
 
-/// The call stack of one API call. It is taken raw in at most a few microseconds, and resolved only when a report
-/// prints it.
+/// The call stack of one API call. It is captured unresolved, in at most a few microseconds, and resolved only when a
+/// report prints it.
 #[derive(Clone, Debug, Default)]
 pub struct CallSite(Option<Arc<[usize]>>);
 
 impl CallSite {
-    /// Returns the site of a call that no line of the user's program made, such as the context's own allocations.
+    /// Returns the location of a call that was not made by any line of the user's program, such as the context's own
+    /// allocations.
     pub fn unknown() -> Self {
         Self(None)
     }
 
-    /// Takes the calling thread's stack.
+    /// Captures the calling thread's stack.
     pub fn here() -> Self {
         Self(Some(stack::take()))
     }
 
-    /// Returns the innermost line that does not belong to Rust, a registry crate, or a hidden library. If all belong to
-    /// these, it returns the innermost line of a hidden library.
+    /// Returns the innermost line that does not belong to Rust, a registry crate, or a hidden library. If there is no
+    /// such line, returns the innermost line of a hidden library.
     pub fn line(&self) -> Option<SourceLine> {
         let libraries = Libraries::known();
         let mut of_library = None;
@@ -75,7 +76,7 @@ impl CallSite {
         .or(of_library)
     }
 
-    /// Returns the innermost line of the program's own sources; any line if they are not set (see
+    /// Returns the innermost line of the program's own sources, or of any source if they are not set (see
     /// [`show_sources_first`]).
     pub fn own_line(&self) -> Option<SourceLine> {
         let Some(own) = own_sources() else { return self.line() };
@@ -83,8 +84,9 @@ impl CallSite {
         self.find(|line| line.file.starts_with(&own) && !libraries.have(line))
     }
 
-    /// Returns the line of [`Self::own_line`], and whether the call can return an error to it. Destructors can't. cudarc's
-    /// `device_ptr` and `stream_synced_…` can't either: cudarc returns their errors from the next call on the context.
+    /// Returns the same line as [`Self::own_line`], and whether the call can return an error to it. Destructors can't.
+    /// cudarc's `device_ptr` and `stream_synced_…` can't either: cudarc returns their errors from the next call on the
+    /// context.
     pub fn own_call(&self) -> Option<(SourceLine, bool)> {
         let line = self.own_line()?;
         let mut reports_errors = true;
@@ -108,19 +110,19 @@ impl CallSite {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// Returns an address in each call of the stack, innermost first, apart from calls in files without a line of the user's. Resolving
-    /// those would read the debug information of the C library, where it is installed.
+    /// Returns an address in each call of the stack, innermost first, except for calls in files that contain no user
+    /// code. Resolving those would read the debug information of the C library, where it is installed.
     fn calls(&self) -> impl Iterator<Item = usize> {
         // A return address points after its call. The outermost frame may have none.
         let calls = self.addresses().iter().filter_map(|address| address.checked_sub(1));
         calls.filter(|&call| !loaded_file::is_of_system(call))
     }
 
-    /// Returns the innermost line that `is_it` accepts, apart from those of Rust and registry crates.
+    /// Returns the innermost line that `is_it` accepts, skipping those of Rust and registry crates.
     fn find(&self, mut is_it: impl FnMut(&SourceLine) -> bool) -> Option<SourceLine> {
         for at in self.calls() {
             let mut found = None;
-            // Functions that were inlined there come first.
+            // Functions that were inlined at the call come first.
             backtrace::resolve(at as *mut _, |symbol| {
                 let (Some(file), Some(line)) = (symbol.filename(), symbol.lineno()) else { return };
                 if found.is_none() && !is_foreign(file) {
@@ -140,9 +142,9 @@ impl CallSite {
 /// A call stack that another process of the same executable can resolve.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortableCallSite {
-    /// Identifies the executable; 0 if it is not known.
+    /// Identifies the executable; 0 if it is unknown.
     pub executable: u64,
-    /// Offsets of the frames that lie in the executable.
+    /// The offsets of the frames within the executable.
     pub frames: Vec<u64>,
 }
 
@@ -166,13 +168,13 @@ impl CallSite {
     }
 }
 
-/// The running executable: where it lies in memory, and a key that is shared by processes that run the same file.
+/// The running executable: where it is mapped in memory, and a key shared by all processes that run the same file.
 struct Executable {
     code: Range<usize>,
     key: u64,
 }
 
-/// Returns whether an address lies in the running executable.
+/// Returns whether an address is in the running executable.
 pub(crate) fn is_in_executable(address: usize) -> bool {
     executable().is_some_and(|own| own.code.contains(&address))
 }
@@ -206,7 +208,7 @@ fn is_foreign(file: &Path) -> bool {
         || file.is_relative()
 }
 
-/// Returns whether a source file belongs to one of the crates `virtual-*`, which are in one folder.
+/// Returns whether a source file belongs to one of the crates `virtual-*`, which share one folder.
 fn is_of_virtual_gpu(file: &Path) -> bool {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
     let Some(inside) = crates.and_then(|crates| file.strip_prefix(crates).ok()) else { return false };
@@ -227,8 +229,8 @@ pub struct SourceLine {
 }
 
 impl SourceLine {
-    /// Returns a line of a kernel's source. The file has the name that the compiler was given, and is searched for in
-    /// the current folder and its ancestors.
+    /// Returns a line of a kernel's source. The file has the name that was passed to the compiler, and is searched for
+    /// in the current folder and its ancestors.
     pub fn of_kernel(file: &str, line: u32) -> Self {
         let here = std::env::current_dir().unwrap_or_default();
         let found = here.ancestors().map(|folder| folder.join(file)).find(|file| file.is_file());

@@ -1,36 +1,36 @@
 //! The calling thread's stack: the addresses to which its calls return, innermost first.
 //!
-//! Unwinding a stack takes microseconds, and a loop calls from the same line again and again. So a thread remembers the
-//! last stacks that it has unwound, with the slot of each return address. A frame that is at the same address and
-//! returns to the same address has the same caller's frame. So if all slots still hold their values, the stack is
-//! unchanged.
+//! Unwinding a stack takes microseconds, and a loop calls from the same line again and again. So each thread remembers
+//! the last stacks that it has unwound, with the slot of each return address. If a frame is still at the same address
+//! and returns to the same address, its caller's frame is the same, too. So if all slots still hold their values, the
+//! stack is unchanged.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// The most frames kept per call. Between a `cu*` function and the user's line are the layers of cudarc, at most nine
-/// frames deep, and those of a hidden library.
+/// The maximum number of frames kept per call. Between a `cu*` function and the user's line are the layers of cudarc,
+/// at most nine frames deep, and those of a hidden library.
 const FRAMES: usize = 32;
 
-/// The most stacks that a thread remembers.
+/// The maximum number of stacks that a thread remembers.
 const REMEMBERED: usize = 64;
 
 thread_local! {
     static KNOWN: RefCell<Remembered> = const { RefCell::new(Remembered { stacks: Vec::new(), oldest: 0 }) };
 }
 
-/// Takes the calling thread's stack.
+/// Captures the calling thread's stack.
 #[inline(never)]
 pub(crate) fn take() -> Arc<[usize]> {
     let marker = 0_u8;
     let bottom = &raw const marker as usize;
-    // While a thread ends, its remembered stacks are gone.
+    // While a thread is exiting, its remembered stacks are already gone.
     KNOWN.try_with(|known| known.borrow_mut().take(bottom)).unwrap_or_else(|_| unwind(bottom).0)
 }
 
 struct Remembered {
     stacks: Vec<Known>,
-    /// The index of the stack that is replaced next.
+    /// The index of the stack to replace next.
     oldest: usize,
 }
 
@@ -51,7 +51,7 @@ impl Remembered {
         }
         let (stack, slots) = unwind(bottom);
         let known = Known { bottom, slots, stack: stack.clone() };
-        // If return addresses are kept elsewhere, such as in registers, nothing is remembered.
+        // If return addresses are stored elsewhere, such as in registers, the stack is not remembered.
         if known.is_current() && !known.slots.is_empty() {
             match self.stacks.get_mut(self.oldest) {
                 Some(oldest) => *oldest = known,
@@ -66,9 +66,9 @@ impl Remembered {
 impl Known {
     fn is_current(&self) -> bool {
         self.slots.iter().all(|&(slot, address)| {
-            // SAFETY: the slot lies above a variable of a call that is under way, in a frame of the same thread, and is
-            // aligned like everything that is pushed. A slot is read only if the slots below it still hold their
-            // values, so its frame exists.
+            // SAFETY: the slot is above a variable of an active call, in a frame of the same thread, and is aligned
+            // like everything that is pushed. A slot is read only if the slots below it still hold their values, so its
+            // frame exists.
             unsafe { (slot as *const usize).read_volatile() == address }
         })
     }
@@ -95,7 +95,7 @@ mod tests {
 
     type Stacks = [Arc<[usize]>; 2];
 
-    /// Returns the stack as `take` returns it, and as `unwind` does.
+    /// Returns the stacks that `take` and `unwind` return.
     #[inline(never)]
     fn twice() -> Stacks {
         let marker = 0_u8;
@@ -122,7 +122,7 @@ mod tests {
                 1 => below(round % 5, &mut []),
                 _ => twice(),
             };
-            // The innermost address is where `twice` continues, after one call or the other.
+            // The innermost address is where `twice` continues after one of its two calls.
             let callers = unwound.len() - 1;
             assert_eq!(taken[taken.len() - callers..], unwound[1..], "round {round}");
         }

@@ -1,4 +1,4 @@
-//! Result codes of the driver and of NCCL, and errors that pair a code with an explanation.
+//! The result codes of the driver and NCCL, and errors that pair a code with an explanation.
 
 use std::sync::Arc;
 
@@ -151,17 +151,17 @@ status! {
     }
 }
 
-/// An error code with a sentence that describes what was wrong.
+/// An error code, with a sentence that describes the problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error<S> {
     /// What the C function returns.
     pub status: S,
-    /// What was wrong; empty if the code's own meaning is enough.
+    /// What went wrong; empty if the meaning of the code is enough.
     pub message: Arc<str>,
 }
 
 impl<S> Error<S> {
-    /// Makes an error with its sentence.
+    /// Creates an error with its sentence.
     pub fn new(status: S, message: impl Into<Arc<str>>) -> Self {
         Self { status, message: message.into() }
     }

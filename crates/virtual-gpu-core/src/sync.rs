@@ -1,9 +1,9 @@
 //! The threads, locks, and condition variables of the engine: those of the standard library or, under `--cfg shuttle`,
-//! those of a scheduler that tries many orders of the threads' steps (`tests/shuttle.rs`).
+//! those of a scheduler that tries many interleavings of the threads (`tests/shuttle.rs`).
 //!
-//! The standard library's own types stay where no thread can wait for another: in `OnceLock`s, which are set and read
-//! under the engine's lock, in counters, and in statics that are held only for a moment. They also stay in connections
-//! to other processes, which no scheduler here knows.
+//! The standard library's own types are still used where no thread can wait for another: in `OnceLock`s, which are set
+//! and read under the engine's lock, in counters, and in statics that are held only for a moment. They are also used in
+//! connections to other processes, which this scheduler can't control.
 
 #[cfg(not(shuttle))]
 pub use std::{
@@ -11,7 +11,7 @@ pub use std::{
     thread, thread_local,
 };
 
-/// Here `wait_timeout` never times out: if only a second look would find something, that counts as a deadlock.
+/// Here `wait_timeout` never times out: a condition that only a recheck would notice counts as a deadlock.
 #[cfg(shuttle)]
 pub use shuttle::{
     sync::{Condvar, Mutex, MutexGuard},
@@ -21,14 +21,14 @@ pub use shuttle::{
 /// Starts a thread that lives as long as the process.
 ///
 /// # Errors
-/// Returns why the system does not start it.
+/// Returns why the system could not start the thread.
 #[cfg(not(shuttle))]
 pub fn spawn_for_good(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
 }
 
-/// Starts a thread as in an ordinary build. A program may end before a future that is never joined, but not before a
-/// thread that is never joined.
+/// Starts a thread as in an ordinary build. Under shuttle, a program may end before a future that is never joined, but
+/// not before a thread that is never joined.
 #[cfg(shuttle)]
 pub fn spawn_for_good(_: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     drop(shuttle::future::spawn(async { run() }));

@@ -1,6 +1,6 @@
-//! Host threads as the virtual GPU sees them: which thread calls, and whether a thread is still alive.
+//! Host threads as the virtual GPU sees them: which thread makes a call, and whether a thread is still alive.
 //!
-//! Thread-locals here have no destructors, so a call from a thread's last moments works like any other.
+//! Thread-locals here have no destructors, so a call that a thread makes while it exits works like any other.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::sync::thread_local;
 pub struct ThreadKey(u64);
 
 impl ThreadKey {
-    /// A thread of another process, about which nothing is known here.
+    /// A thread of another process, about which this process knows nothing.
     pub const ELSEWHERE: Self = Self(0);
 
     /// Returns the calling thread's key.
@@ -29,7 +29,7 @@ impl ThreadKey {
     }
 }
 
-/// The kernel's view of a thread, which shows another thread whether it has ended.
+/// The kernel's view of a thread, which lets other threads see whether it has ended.
 #[derive(Clone, Debug)]
 pub struct Life(Option<PathBuf>);
 

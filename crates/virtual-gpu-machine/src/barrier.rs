@@ -43,7 +43,7 @@ impl Machine<'_> {
         Ok(Next::Regroup)
     }
 
-    /// Returns the index of the barrier that some threads have reached, or of a new one.
+    /// Returns the index of a barrier that some threads have already reached, or of a new one.
     fn pending_barrier(&mut self, id: u32, barrier: &Barrier, expected: u32) -> usize {
         let barriers = &mut self.block.barriers;
         if let Some(at) = barriers.iter().position(|pending| pending.id == id) {
@@ -81,7 +81,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Notes that the threads of `to` have waited for those of `from`.
+    /// Records that the threads of `to` have waited for those of `from`.
     fn note_barrier(&mut self, from: &Mask, to: &Mask) {
         if !self.block.shadow.is_on {
             return;

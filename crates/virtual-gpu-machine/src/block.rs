@@ -24,7 +24,7 @@ pub(crate) struct Block {
     pub(crate) files: Files,
     pub(crate) shared: SharedMemory,
     pub(crate) local: Vec<u8>,
-    /// Instructions that each thread had executed when it last changed its group.
+    /// The number of instructions that each thread had executed when it last changed groups.
     pub(crate) clocks: Vec<u64>,
     pub(crate) groups: Vec<ConvergenceGroup>,
     pub(crate) barriers: Vec<PendingBarrier>,
@@ -66,10 +66,10 @@ impl Block {
 /// Whether a block makes progress.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// Rounds since the block was started or resumed.
+    /// The number of rounds since the block was started or resumed.
     pub(crate) rounds: u64,
     pub(crate) snapshot: Option<Snapshot>,
-    /// The number of changes at which the block was found to repeat itself.
+    /// The value of [`Machine::changes`](crate::machine::Machine::changes) when the block was found to repeat itself.
     pub(crate) repeats_at: Option<u64>,
 }
 
@@ -118,7 +118,7 @@ pub(crate) struct State {
     pub(crate) record: Record,
 }
 
-/// States that no launch is using. There are at most as many as ever ran at the same time.
+/// States that no launch is using. There are never more than the number of launches that have run at the same time.
 static IDLE: Mutex<Vec<State>> = Mutex::new(Vec::new());
 
 pub(crate) fn take_state() -> State {

@@ -1,4 +1,4 @@
-//! Calls of functions that may call themselves.
+//! Calls to functions that may call themselves.
 
 use crate::block::Block;
 use crate::call_stack::{Activation, words_of};
@@ -9,11 +9,11 @@ use crate::mask::Mask;
 use virtual_gpu_core::memory::POISON;
 use virtual_gpu_ptx::instruction::{Call, Operation};
 
-/// The most 32-bit values that the threads of a block may save: 1 GiB.
+/// The maximum number of 32-bit values that the threads of a block may save: 1 GiB.
 const MOST_SAVED: usize = 1 << 28;
 
 impl Machine<'_> {
-    /// Sends the threads of `mask` to a function's start.
+    /// Makes the threads of `mask` branch to the start of a function.
     pub(crate) fn call(&mut self, call: &Call, group: &ConvergenceGroup, mask: &Mask) -> Result<Next, Stop> {
         self.check_limit(0, mask)?;
         let kernel = self.kernel;

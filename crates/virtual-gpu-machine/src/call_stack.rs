@@ -13,7 +13,7 @@ pub(crate) struct CallStack {
     saved: Vec<u32>,
 }
 
-/// A call under way.
+/// An active call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Activation {
     /// Index of the function's frame in the kernel.
@@ -29,7 +29,7 @@ impl CallStack {
         self.saved.len()
     }
 
-    /// Saves the registers of a thread that a call with `frame` overwrites.
+    /// Saves the registers of a thread that are overwritten by a call with `frame`.
     pub(crate) fn save(&mut self, files: &Files, frame: &Frame, thread: usize) {
         for word in frame.words.clone() {
             self.saved.push(files.word_of(Slot::register(word), thread));

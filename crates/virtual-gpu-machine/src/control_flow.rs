@@ -1,8 +1,8 @@
-//! The order of instructions that a kernel's branches allow.
+//! The instruction orders that a kernel's branches allow.
 
 use virtual_gpu_ptx::instruction::{Instruction, Operation};
 
-/// Returns where the instructions begin that are always executed before the one at `end`, with no branch in between.
+/// Returns the start of the instructions that always execute before the one at `end`, with no branch in between.
 pub(crate) fn start_of_straight_line(code: &[Instruction], end: usize) -> usize {
     let is_target = |at: usize| {
         code.iter().any(|one| matches!(one.operation, Operation::Branch { target } if target as usize == at))

@@ -13,9 +13,9 @@ pub(crate) struct ConvergenceGroup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readiness {
     Ready,
-    /// Has used up its turn; runs again when the other groups have had theirs.
+    /// The group has used up its turn, and runs again when the other groups have had theirs.
     Yielded,
-    /// Waits for other lanes of its warp.
+    /// The group waits for other lanes of its warp.
     Waiting,
 }
 
@@ -36,7 +36,7 @@ pub(crate) enum Next {
 }
 
 impl Next {
-    /// Returns what follows a branch to `target` that the threads of `taken` take.
+    /// Returns what follows a branch to `target` taken by the threads of `taken`.
     pub(crate) fn branch(target: usize, group: &ConvergenceGroup, taken: &Mask) -> Self {
         if *taken == group.mask {
             Self::Jump(target)
@@ -54,12 +54,12 @@ pub(crate) struct PendingBarrier {
     pub(crate) id: u32,
     pub(crate) arrived: u32,
     pub(crate) expected: u32,
-    /// Whether it is for all threads of the block. If so, it does not wait for threads that have ended.
+    /// Whether the barrier is for all threads of the block. If so, it does not wait for threads that have ended.
     pub(crate) for_all: bool,
     /// Number of threads for which the predicate of `bar.red` held.
     pub(crate) yes: u32,
     /// All threads that have arrived.
     pub(crate) from: Mask,
-    /// Each instruction of the barrier, and the threads that wait there.
+    /// Each instruction at which threads wait for the barrier, and those threads.
     pub(crate) waiting: Vec<(usize, Mask)>,
 }

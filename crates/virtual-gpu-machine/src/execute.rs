@@ -11,7 +11,7 @@ use crate::memory::address::concrete;
 use virtual_gpu_ptx::instruction::{Clock, Operation, Predicate, Slot, Space, Value};
 
 impl Machine<'_> {
-    /// Executes `operation` for the threads of `mask`, which are those of `group` for which its guard holds.
+    /// Executes `operation` for the threads of `mask`: those of `group` for which the guard holds.
     #[inline]
     pub(crate) fn execute(
         &mut self,

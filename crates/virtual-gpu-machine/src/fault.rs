@@ -1,4 +1,4 @@
-//! What can go wrong while a kernel runs, and where.
+//! What can go wrong in a running kernel, and where.
 
 use std::fmt;
 
@@ -31,7 +31,7 @@ pub struct MemoryAccess {
     pub bytes: u32,
 }
 
-/// Where in a kernel something happened, and to which thread.
+/// Where in a kernel an event happened, and in which thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadReport {
     /// The kernel's name.
@@ -42,9 +42,9 @@ pub struct ThreadReport {
     pub thread: [u32; 3],
     /// The PTX line, from 1.
     pub ptx_line: u32,
-    /// The CUDA line, if the PTX has it.
+    /// The CUDA line, if the PTX records it.
     pub cuda_line: Option<CudaLine>,
-    /// The access, if it is one.
+    /// The memory access, if the event is one.
     pub access: Option<MemoryAccess>,
 }
 
@@ -78,19 +78,19 @@ impl fmt::Display for ThreadReport {
 /// What went wrong.
 #[derive(Clone, Debug)]
 pub enum FaultKind {
-    /// Global memory that can't be accessed, with the reason.
+    /// Global memory could not be accessed, for this reason.
     BadAddress(BadAddress),
-    /// An access behind the end of the block's shared memory.
+    /// An access past the end of the block's shared memory.
     SharedOutOfBounds {
-        /// Bytes that the block has, static and dynamic.
+        /// The size of the block's shared memory in bytes, static and dynamic.
         size: u64,
     },
-    /// An access behind the end of the thread's local memory, or of the parameters.
+    /// An access past the end of the thread's local memory or of the parameters.
     LocalOutOfBounds {
         /// Bytes that it has.
         size: u64,
     },
-    /// The address is not a multiple of what the access needs.
+    /// The address is not a multiple of the alignment that the access needs.
     Misaligned {
         /// The alignment needed, in bytes.
         needed: u32,
@@ -122,14 +122,14 @@ pub enum FaultKind {
         /// Whether the limit is for one thread; otherwise it is for all threads together.
         of_thread: bool,
     },
-    /// Every running block repeats itself, and none writes what another block could be waiting for.
+    /// Every running block repeats itself, and none of them writes anything that another block could be waiting for.
     WaitsForever {
         /// Blocks that wait.
         waiting: u64,
-        /// Blocks that start when one of these has ended.
+        /// Blocks that would start when one of these ends.
         unstarted: u64,
     },
-    /// The calls that have not returned need more than the thread's stack.
+    /// The active calls need more space than the thread's stack has.
     StackOverflow {
         /// Bytes of the stack.
         size: u64,
@@ -148,7 +148,7 @@ pub enum FaultKind {
 pub struct Assertion {
     /// The expression, as written in the source.
     pub message: String,
-    /// The source file, by the name that the compiler was given.
+    /// The source file, under the name that was passed to the compiler.
     pub file: String,
     /// The line, from 1.
     pub line: u32,
@@ -166,7 +166,7 @@ pub(crate) type Stop = Box<Fault>;
 pub struct Fault {
     /// What went wrong.
     pub kind: FaultKind,
-    /// Where, and in which thread: the first thread that it happened to.
+    /// Where it happened, and in which thread (the first, if it happened to several).
     pub at: ThreadReport,
     /// The output of `printf` until then.
     pub printed: Printed,

@@ -1,4 +1,4 @@
-//! What a kernel is launched with, and what it did.
+//! The arguments of a kernel launch, and what the kernel did.
 
 use crate::fault::ThreadReport;
 use crate::memory::touched::Touched;
@@ -10,17 +10,17 @@ use crate::race::Race;
 pub struct Launch<'a> {
     /// Blocks, by axis.
     pub grid: [u32; 3],
-    /// Threads of a block, by axis; at most 1024 in all.
+    /// Threads of a block, by axis; at most 1024 in total.
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub dynamic_shared: u32,
     /// The parameters' bytes, laid out as in [`virtual_gpu_ptx::Kernel::parameters`].
     pub parameters: &'a [u8],
-    /// The device address of each of [`virtual_gpu_ptx::Module::variables`], in their order.
+    /// The device address of each of [`virtual_gpu_ptx::Module::variables`], in the same order.
     pub globals: &'a [u64],
     /// `%globaltimer` when the kernel starts; it then advances by 1 for each instruction of the thread that reads it.
     pub start_ns: u64,
-    /// Blocks that the GPU holds at a time, at least 1. They may wait for each other.
+    /// The number of blocks resident on the GPU at the same time, at least 1. They may wait for each other.
     pub resident: u64,
     /// `%envreg1` and `%envreg2`: the address of a cooperative launch's barrier; 0 for any other launch.
     pub workspace: u64,
@@ -30,15 +30,15 @@ pub struct Launch<'a> {
     pub print_buffer: u64,
     /// Whether races in shared memory are detected.
     pub watch_shared: bool,
-    /// Instructions of all threads together after which the kernel counts as endless.
+    /// The total number of instructions of all threads after which the kernel counts as endless.
     pub instruction_limit: u64,
-    /// Instructions of one thread, plus nanoseconds of its sleep, after which the kernel counts as endless: a thread
-    /// that runs alone takes as long for each instruction as a whole block.
+    /// The number of instructions of one thread, plus the nanoseconds that it sleeps, after which the kernel counts as
+    /// endless: a thread that runs alone takes as long per instruction as a whole block.
     pub thread_limit: u64,
 }
 
 impl Default for Launch<'_> {
-    /// Returns a launch of one thread without parameters and without limits, alone on the GPU.
+    /// Returns a launch of one thread, without parameters or limits, alone on the GPU.
     fn default() -> Self {
         Self {
             grid: [1; 3],
@@ -67,12 +67,12 @@ pub struct Execution {
     pub bytes_read: u64,
     /// Bytes of device memory that stores and atomics wrote.
     pub bytes_written: u64,
-    /// Instructions of the thread that executed the most, including the nanoseconds of its sleep.
+    /// The number of instructions of the thread that executed the most, plus the nanoseconds that it slept.
     pub longest_thread: u64,
     /// The bytes of device memory that were accessed, by allocation.
     pub touched: Vec<Touched>,
-    /// The first read of bytes that nothing had written. It saw [`POISON`](virtual_gpu_core::memory::POISON), and the
-    /// kernel continued.
+    /// The first read of bytes that had never been written. It saw [`POISON`](virtual_gpu_core::memory::POISON), and
+    /// the kernel continued.
     pub unwritten: Option<ThreadReport>,
     /// The first race in shared memory. The kernel continued.
     pub race: Option<Box<Race>>,

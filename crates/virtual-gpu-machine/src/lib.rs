@@ -44,11 +44,11 @@ use virtual_gpu_ptx::Kernel;
 
 /// Runs a kernel to its end.
 ///
-/// The launch must be one that the kernel allows: up to 1024 threads per block, and as many parameter bytes as the
-/// kernel takes. Missing parameter bytes read as zero.
+/// The launch must be valid for the kernel: at most 1024 threads per block, and as many parameter bytes as the kernel
+/// takes. Missing parameter bytes read as zero.
 ///
 /// # Errors
-/// Returns the first fault of any thread. Earlier writes stay written.
+/// Returns the first fault of any thread. Earlier writes are not undone.
 pub fn run(kernel: &Kernel, launch: &Launch<'_>, memory: &mut DeviceMemory) -> Result<Execution, Box<Fault>> {
     let mut state = block::take_state();
     let outcome = machine::Machine::new(kernel, launch, memory, &mut state).run();
@@ -56,7 +56,7 @@ pub fn run(kernel: &Kernel, launch: &Launch<'_>, memory: &mut DeviceMemory) -> R
     outcome
 }
 
-/// Returns whether kernels run on loops that are compiled for AVX2 and FMA, because this processor has both.
+/// Returns whether kernels run in loops compiled for AVX2 and FMA, because this processor has both.
 pub fn uses_avx2() -> bool {
     #[cfg(target_arch = "x86_64")]
     return features::has_avx2();

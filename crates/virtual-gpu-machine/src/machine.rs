@@ -1,4 +1,4 @@
-//! A launch under way.
+//! A running launch.
 
 use crate::block::{Block, State};
 use crate::fault::{Access, Fault, FaultKind, MemoryAccess, Stop, ThreadReport};
@@ -11,7 +11,7 @@ use virtual_gpu_core::memory::DeviceMemory;
 use virtual_gpu_ptx::Kernel;
 use virtual_gpu_ptx::instruction::Space;
 
-/// A launch under way, and the block that is running.
+/// A running launch, and its current block.
 pub(crate) struct Machine<'l> {
     pub(crate) kernel: &'l Kernel,
     pub(crate) launch: &'l Launch<'l>,
@@ -26,21 +26,21 @@ pub(crate) struct Machine<'l> {
     pub(crate) saved: usize,
     /// The instruction being executed.
     pub(crate) pc: usize,
-    /// Instructions of the running group that are not yet in the clocks of its threads.
+    /// Instructions of the running group that have not been added to the clocks of its threads yet.
     pub(crate) pending: u64,
     /// Counts events that may let a waiting thread continue: stores, atomics that changed something, and reads of a
     /// clock.
     pub(crate) changes: u64,
-    /// Counts events that may see such a change: loads and atomics.
+    /// Counts events that may observe such a change: loads and atomics.
     pub(crate) looks: u64,
-    /// Slot of the allocation that was accessed last.
+    /// The slot of the most recently accessed allocation.
     pub(crate) last_slot: usize,
     pub(crate) instructions: u64,
     pub(crate) bytes_read: u64,
     pub(crate) bytes_written: u64,
     pub(crate) longest_thread: u64,
     pub(crate) unwritten: Option<ThreadReport>,
-    /// The first race in shared memory. After it, no more are detected.
+    /// The first race in shared memory. Later races are not detected.
     pub(crate) race: Option<Box<Race>>,
     pub(crate) printed: Printed,
 }
@@ -85,7 +85,7 @@ impl<'l> Machine<'l> {
         [thread % width, thread / width % height, thread / width / height]
     }
 
-    /// Reports the current instruction, one thread, and the access.
+    /// Returns a report of the current instruction, one thread, and the access.
     pub(crate) fn report(&self, thread: usize, access: Option<(Space, Access, u64, u64)>) -> ThreadReport {
         ThreadReport {
             kernel: self.kernel.name().to_owned(),
@@ -133,7 +133,8 @@ impl<'l> Machine<'l> {
         self.instructions += pending * mask.count();
     }
 
-    /// Stops a kernel that has executed too many instructions. `active` threads have executed the pending ones.
+    /// Stops a kernel that has executed too many instructions. `active` is the number of threads that have executed the
+    /// pending instructions.
     pub(crate) fn check_limit(&self, active: u64, mask: &Mask) -> Result<(), Stop> {
         let thread = mask.first().unwrap_or(0);
         let (all, own) = (self.launch.instruction_limit, self.launch.thread_limit);

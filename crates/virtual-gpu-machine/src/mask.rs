@@ -3,10 +3,10 @@
 /// Threads of one chunk: a cache line of 32-bit values.
 pub(crate) const WIDTH: usize = 16;
 
-/// The most threads in a block.
+/// The maximum number of threads in a block.
 pub(crate) const MAX_THREADS: usize = 1024;
 
-/// The most chunks in a block.
+/// The maximum number of chunks in a block.
 pub(crate) const MAX_CHUNKS: usize = MAX_THREADS / WIDTH;
 
 /// All threads of a chunk.
@@ -50,7 +50,7 @@ impl Mask {
     }
 
     pub(crate) fn count(&self) -> u64 {
-        // The sum is at most `MAX_THREADS`, and sums as narrow as the counts are faster.
+        // The sum is at most `MAX_THREADS`, and sums with the same width as the counts are faster.
         self.0.iter().map(|bits| bits.count_ones() as u16).sum::<u16>().into()
     }
 

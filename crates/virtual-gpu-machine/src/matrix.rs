@@ -14,7 +14,7 @@ const ROWS: usize = 16;
 /// Columns of `b`, and of the result.
 const COLUMNS: usize = 8;
 
-/// The most columns of `a` and rows of `b`.
+/// The maximum number of columns of `a` and rows of `b`.
 const MOST_INNER: usize = 16;
 
 impl Machine<'_> {
@@ -45,7 +45,7 @@ impl Machine<'_> {
     }
 
     /// `mma`. Products and sums are computed in double precision and rounded once: the manual requires at least single
-    /// precision (half precision if the result is half), and leaves order and rounding open.
+    /// precision (half precision if the result is half), and leaves order and rounding unspecified.
     pub(crate) fn multiply_matrices(
         &mut self,
         product: &MatrixProduct,
@@ -54,7 +54,8 @@ impl Machine<'_> {
     ) -> Result<(), Stop> {
         self.need_whole_warp(warp, present)?;
         let word = |slot: Slot, lane: usize| self.block.files.word_of(slot, warp * 32 + lane);
-        // Elements of one register, and the distance to the elements of a lane's next register, in `a` and `b`.
+        // The number of elements in a register, and the distance to the elements of a lane's next register, in `a` and
+        // `b`.
         let (each, step) = if product.element == MatrixElement::Tf32 { (1, 4) } else { (2, 8) };
         let (mut a, mut b) = ([[0.0; MOST_INNER]; ROWS], [[0.0; COLUMNS]; MOST_INNER]);
         for lane in 0..32 {
@@ -96,7 +97,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Refuses a matrix instruction of only some lanes of a warp, because it is undefined.
+    /// Rejects a matrix instruction executed by only some lanes of a warp, because its behavior is undefined.
     fn need_whole_warp(&self, warp: usize, present: u32) -> Result<(), Stop> {
         let thread = warp * 32 + present.trailing_zeros() as usize;
         match present {

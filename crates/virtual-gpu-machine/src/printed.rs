@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// Output of `printf` that has not been flushed yet. The buffer has a fixed size, and drops the text of the oldest call
-/// to make room for that of the newest.
+/// Output of `printf` that has not been flushed yet. The buffer has a fixed size, and drops the text of the oldest
+/// calls to make room for the newest.
 #[derive(Debug, Default)]
 pub struct Printed {
     calls: VecDeque<Box<[u8]>>,
@@ -27,7 +27,7 @@ impl Printed {
         }
     }
 
-    /// Adds all of another buffer.
+    /// Appends the contents of another buffer.
     pub fn append(&mut self, other: Self, capacity: u64) {
         for text in other.calls {
             self.push(text, capacity);

@@ -1,5 +1,5 @@
-//! Formats the output of `printf` from a format and its arguments ("CUDA C++ Programming Guide", formatted output), as
-//! the C library of a 64-bit Linux host does.
+//! Formats the output of `printf` from a format and its arguments ("CUDA C++ Programming Guide", formatted output),
+//! like the C library of a 64-bit Linux host.
 
 /// A conversion: `%[flags][width][.precision][size]type`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl Conversion {
         self.star
     }
 
-    /// Sets the width that was an argument; a negative one means `-`.
+    /// Sets a width that was an argument; a negative width means `-`.
     pub(crate) fn set_width(&mut self, width: i32) {
         self.left |= width < 0;
         self.width = (width.unsigned_abs() as usize).min(WIDEST);
@@ -119,7 +119,7 @@ impl Conversion {
         }
     }
 
-    /// Returns the most bytes of a string that are read.
+    /// Returns the maximum number of bytes that are read from a string.
     pub(crate) fn longest(&self) -> Option<usize> {
         self.precision
     }
@@ -213,7 +213,7 @@ impl Conversion {
         }
     }
 
-    /// Keeps the decimal point of a number without decimals if the conversion has `#`.
+    /// Keeps the decimal point of a number without fractional digits if the conversion has `#`.
     fn with_point(&self, digits: String) -> String {
         if self.alternate && !digits.contains('.') { digits + "." } else { digits }
     }
@@ -266,7 +266,7 @@ impl Conversion {
         format!("{lead}{point}{digits}p{exponent:+}")
     }
 
-    /// Pads up to the width. With `0`, zeros go between sign and digits, if `zeros` allows it.
+    /// Pads to the width. With `0`, zeros go between the sign and the digits, if `zeros` allows it.
     fn pad(&self, prefix: &[u8], text: &[u8], zeros: bool, out: &mut Vec<u8>) {
         let missing = self.width.saturating_sub(prefix.len() + text.len());
         let fill = |out: &mut Vec<u8>, byte| out.extend(std::iter::repeat_n(byte, missing));

@@ -1,7 +1,7 @@
 //! Whether a block makes progress.
 //!
-//! Whether a block waits is decided, not guessed. If all its threads reach the same instructions again with the same
-//! values in their registers, and nothing was written in between, they repeat this forever, until another block writes.
+//! Whether a block waits is determined exactly, not guessed. If all its threads reach the same instructions again with
+//! the same values in their registers, and nothing was written in between, they repeat this until another block writes.
 
 use crate::block::Snapshot;
 use crate::fault::{FaultKind, Stop};
@@ -14,7 +14,7 @@ const SLICE: u64 = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pause {
     Ended,
-    /// Other blocks should have their turn.
+    /// It is time to let other blocks run.
     Suspended,
 }
 
@@ -46,7 +46,7 @@ impl Machine<'_> {
         Ok(Some(Pause::Suspended))
     }
 
-    /// Returns the fault of the running block, in the thread that is furthest behind.
+    /// Returns the fault of the running block, located at the thread that is furthest behind.
     pub(crate) fn waits_forever(&mut self, waiting: u64, unstarted: u64) -> Stop {
         let group = self.block.groups.iter().min_by_key(|group| group.pc).copied();
         self.pc = group.map_or(0, |group| group.pc);

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::fault::{Access, ThreadReport};
 
-/// Bytes of shared memory as the program names them.
+/// Bytes of shared memory, with the name that the program uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedLocation {
     /// The variable's name in the program; `None` in dynamic shared memory.
@@ -23,17 +23,16 @@ impl fmt::Display for SharedLocation {
     }
 }
 
-/// Accesses of two threads of a block to the same bytes of shared memory that nothing orders. At least one of them
-/// writes.
+/// Unordered accesses of two threads of a block to the same bytes of shared memory. At least one of them writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Race {
-    /// The access that was executed first here.
+    /// The access that was executed first in this run.
     pub earlier: ThreadReport,
     /// The later access, at which the race was detected.
     pub later: ThreadReport,
     /// The later access's first byte.
     pub location: SharedLocation,
-    /// Whether both threads belong to one warp.
+    /// Whether both threads belong to the same warp.
     pub in_warp: bool,
     /// Whether the earlier access is a `cp.async` that its thread has not waited for.
     pub under_way: bool,

@@ -1,4 +1,4 @@
-//! Reduces the buffers of several ranks as NCCL's kernels do: in the order of a ring of ranks.
+//! Reduces the buffers of several ranks as NCCL's kernels do: in the order of the ring of ranks.
 
 use half::{bf16, f16};
 
@@ -47,7 +47,7 @@ impl DataType {
         DATA_TYPES[self as usize].2
     }
 
-    /// Returns whether elements can be reduced here. Those of other types can only be moved.
+    /// Returns whether elements can be reduced here. Elements of other types can only be moved.
     pub fn is_reducible(self) -> bool {
         !matches!(self, Self::Float8e4m3 | Self::Float8e5m2)
     }
@@ -125,13 +125,13 @@ pub struct Reduction {
     pub operator: Operator,
     /// The number of ranks.
     pub ranks: usize,
-    /// Each rank's scalar, for `PreMulSum`. Only as many of its bytes count as the type has.
+    /// Each rank's scalar, for `PreMulSum`. Only the first bytes count, as many as the type has.
     pub scales: Vec<[u8; 8]>,
 }
 
 impl Reduction {
-    /// Reduces inputs with the same number of little-endian elements into `out`, in the order of the inputs. Each comes
-    /// with its rank.
+    /// Reduces inputs with the same number of little-endian elements into `out`, in the order of the inputs. Each input
+    /// comes with its rank.
     pub fn reduce(&self, out: &mut [u8], inputs: &[(usize, &[u8])]) {
         match self.data_type {
             DataType::Int8 => self.of_type::<i8, 1>(out, inputs),
@@ -180,7 +180,7 @@ impl Reduction {
     }
 }
 
-/// Replaces each element of `out` with `f` of it and the element of `input` at the same index.
+/// Replaces each element of `out` with the result of `f` for it and the element of `input` at the same index.
 fn fold<T: Element<SIZE>, const SIZE: usize>(out: &mut [u8], input: &[u8], f: impl Fn(T, T) -> T) {
     let (out, _) = out.as_chunks_mut::<SIZE>();
     let (input, _) = input.as_chunks::<SIZE>();

@@ -22,7 +22,7 @@ impl<T: Copy + Default> Chunk<T> {
         Self([T::default(); WIDTH])
     }
 
-    /// Takes the values of the threads of `mask` from `from`.
+    /// Copies the values of the threads of `mask` from `from`.
     #[inline(always)]
     pub(crate) fn take(&mut self, from: Self, mask: u16) {
         if mask == FULL {
@@ -30,13 +30,13 @@ impl<T: Copy + Default> Chunk<T> {
             return;
         }
         for i in 0..WIDTH {
-            // Without a branch, the compiler blends vectors.
+            // Because there is no branch, the compiler blends vectors.
             self.0[i] = select_unpredictable(mask & 1 << i != 0, from.0[i], self.0[i]);
         }
     }
 }
 
-/// Where a register's chunks are: one after another, or, if the register is uniform, all in one.
+/// Where a register's chunks are: one after another, or, if the register is uniform, all in the same place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     base: usize,
@@ -62,9 +62,9 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Makes room for a kernel's registers, all zero, so that values of an earlier kernel never show in a result.
+    /// Makes room for a kernel's registers, all zero, so that values from an earlier kernel never affect a result.
     pub(crate) fn resize(&mut self, registers: &virtual_gpu_ptx::Registers, threads: usize) {
-        // Whole warps, so that a warp's two chunks always exist.
+        // Round up to whole warps, so that a warp's two chunks always exist.
         self.chunks = threads.next_multiple_of(32) / WIDTH;
         self.uniform_words = registers.uniform_words.len();
         self.uniform_longs = registers.uniform_longs.len();

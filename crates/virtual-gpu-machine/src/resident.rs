@@ -1,5 +1,5 @@
 //! Chooses which block runs next. A block runs to its end unless its threads wait for something. Then it is suspended,
-//! and others run; as many are resident together as the GPU would hold.
+//! and others run; as many are resident at the same time as a real GPU would hold.
 
 use std::collections::VecDeque;
 
@@ -37,7 +37,7 @@ impl Machine<'_> {
         let room = usize::try_from(self.launch.resident.max(1)).unwrap_or(usize::MAX);
         let mut started = 0;
         let mut suspended: VecDeque<Block> = VecDeque::new();
-        // Blocks that have ended, prepared for the next ones to start.
+        // Blocks that have ended, to be reused for the next ones.
         let mut vacant: Vec<Block> = Vec::new();
         self.prepare();
         loop {
@@ -72,7 +72,7 @@ impl Machine<'_> {
         block.progress.repeats_at == Some(self.changes)
     }
 
-    /// Returns the fault that occurs if every resident block repeats itself: nothing can ever change.
+    /// Returns the fault that occurs if every resident block repeats itself, so that nothing can ever change.
     fn all_wait(&mut self, suspended: &mut VecDeque<Block>, unstarted: u64) -> Stop {
         let waiting = suspended.len() as u64;
         let order = |block: &Block| {

@@ -8,8 +8,8 @@ use crate::mask::Mask;
 use crate::progress::Pause;
 use virtual_gpu_ptx::instruction::Instruction;
 
-/// The most backward branches that a group may take in one turn if it executed something that may wait for another
-/// group: an atomic, a volatile load, or a sleep.
+/// The maximum number of backward branches that a group may take in one turn if it executed something that may wait for
+/// another group: an atomic, a volatile load, or a sleep.
 const BRANCHES_OF_SPINNING: u32 = 16;
 
 /// The same for a group that only computes, such as in a loop that the other threads have finished.
@@ -32,7 +32,7 @@ struct Turn {
 }
 
 impl Machine<'_> {
-    /// Runs the block to its end, or until other blocks should have their turn.
+    /// Runs the block to its end, or until it is time to run other blocks.
     pub(crate) fn run_block(&mut self) -> Result<Pause, Stop> {
         loop {
             match self.next_group()? {
@@ -46,7 +46,7 @@ impl Machine<'_> {
         Ok(Pause::Ended)
     }
 
-    /// Removes the threads that run next from the list.
+    /// Removes and returns the threads that run next.
     fn next_group(&mut self) -> Result<Result<ConvergenceGroup, Pause>, Stop> {
         loop {
             if let Some(pc) = self.block.lowest_ready() {
@@ -135,8 +135,8 @@ impl Machine<'_> {
         Ok(!(is_backward && self.yields(turn)))
     }
 
-    /// Makes the threads of `taken` branch to `target`, while the others follow. The part of the group that is behind
-    /// continues. Returns whether it runs on.
+    /// Makes the threads of `taken` branch to `target`, while the others continue with the following instruction. The
+    /// part of the group that is behind runs on. Returns whether it runs on.
     fn split(&mut self, turn: &mut Turn, target: usize, taken: Mask) -> Result<bool, Stop> {
         let group = &mut turn.group;
         self.settle(&group.mask);

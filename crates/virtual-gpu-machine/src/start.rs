@@ -10,7 +10,7 @@ use virtual_gpu_core::memory::POISON;
 use virtual_gpu_ptx::{ThreadConstant, Uniform};
 
 impl Machine<'_> {
-    /// Prepares what is the same for all blocks of the launch.
+    /// Prepares everything that is the same for all blocks of the launch.
     pub(crate) fn prepare(&mut self) {
         let registers = self.kernel.registers();
         self.block.files.resize(registers, self.threads);

@@ -7,8 +7,7 @@ use crate::machine::Machine;
 use crate::mask::Mask;
 
 impl Machine<'_> {
-    /// Lets threads continue that wait only for threads that have ended. If all wait for other threads, that is a
-    /// fault.
+    /// Lets threads that wait only for ended threads continue. If all threads wait for other threads, that is a fault.
     pub(crate) fn go_on_without_ended(&mut self) -> Result<(), Stop> {
         for at in 0..self.block.groups.len() {
             let ConvergenceGroup { pc, mut mask, .. } = self.block.groups[at];
@@ -39,7 +38,7 @@ impl Machine<'_> {
         Err(self.stuck())
     }
 
-    /// Returns the fault of threads that wait for others that never arrive.
+    /// Returns the fault of threads that wait for threads that never arrive.
     fn stuck(&mut self) -> Stop {
         if let Some(&ConvergenceGroup { pc, mask, .. }) = self.block.groups.first() {
             self.pc = pc;

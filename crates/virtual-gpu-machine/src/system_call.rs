@@ -1,4 +1,4 @@
-//! The functions that kernels call in the system: `vprintf` and `__assertfail`.
+//! The system functions that kernels call: `vprintf` and `__assertfail`.
 
 use crate::fault::{Access as Kind, Assertion, FaultKind, Stop};
 use crate::machine::Machine;
@@ -6,14 +6,14 @@ use crate::mask::Mask;
 use crate::printf::{Part, parts};
 use virtual_gpu_ptx::instruction::{Space, SystemCall};
 
-/// The most arguments after the format. Further conversions are written unchanged.
+/// The maximum number of arguments after the format. Further conversions are written unchanged.
 const MOST_ARGUMENTS: usize = 32;
 
-/// Formats and strings are cut to this many bytes.
+/// Formats and strings are truncated to this many bytes.
 const LONGEST: usize = 1 << 16;
 
 impl Machine<'_> {
-    /// Executes a call of a function that the driver provides.
+    /// Executes a call to a function that the driver provides.
     pub(crate) fn system_call(&mut self, call: SystemCall, mask: &Mask) -> Result<(), Stop> {
         self.changes += 1;
         match call {
@@ -80,7 +80,7 @@ impl Machine<'_> {
         Ok(list.read as i32)
     }
 
-    /// Returns the bytes before the next 0, at most `longest`.
+    /// Returns at most `longest` bytes, up to the next 0.
     fn string(&mut self, thread: usize, mut address: u64, longest: usize) -> Result<Vec<u8>, Stop> {
         let mut text = Vec::new();
         while text.len() < longest {

@@ -9,7 +9,7 @@ use virtual_gpu_ptx::instruction::{
     Operation, Predicate, ReductionTarget, ShuffleMode, Slot, Value, VoteMode,
 };
 
-/// What a lane receives from a lane that does not take part.
+/// The value that a lane receives from a lane that does not take part.
 const UNDEFINED: u32 = u32::MAX;
 
 impl Machine<'_> {
@@ -49,7 +49,7 @@ impl Machine<'_> {
         Ok(Next::Leave(waits))
     }
 
-    /// Notes that lanes of a warp that name the same members have waited for each other.
+    /// Records that lanes of a warp that name the same members have waited for each other.
     fn note_warp_barrier(&mut self, members: Slot, mut threads: Mask) {
         let all = Mask::first_threads(self.threads);
         while !threads.is_empty() {
@@ -105,7 +105,7 @@ impl Machine<'_> {
     }
 
     /// Executes the manual's pseudocode for `shfl`, lane by lane. Reading from a named lane that has ended is
-    /// undefined, and a fault here.
+    /// undefined, and causes a fault here.
     fn shuffle(
         &mut self,
         mode: ShuffleMode,

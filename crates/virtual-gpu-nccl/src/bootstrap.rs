@@ -21,7 +21,7 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 use virtual_gpu_core::thread::ThreadKey;
 
-/// A bootstrap: the ranks that have joined with the same id, until all of them have.
+/// A bootstrap: the ranks that have joined with the same id, kept until all of them have joined.
 pub(crate) struct Bootstrap {
     pub(crate) world_size: usize,
     pub(crate) members: BTreeMap<Rank, Member>,
@@ -55,8 +55,8 @@ pub(crate) struct Gpu {
 
 structure! { Gpu { machine, index } }
 
-/// Returns a key for this machine. Like NCCL, distinguishes machines by `NCCL_HOSTID`, or else by the host's name and
-/// its boot.
+/// Returns a key for this machine. Like NCCL, distinguishes machines by `NCCL_HOSTID`, or else by host name and boot
+/// ID.
 fn machine() -> u64 {
     static KEY: OnceLock<u64> = OnceLock::new();
     *KEY.get_or_init(|| {
@@ -140,7 +140,7 @@ impl Nccl {
 }
 
 impl Locked<'_> {
-    /// Adds a rank to a bootstrap; the last rank makes the communicator.
+    /// Adds a rank to a bootstrap; the last rank creates the communicator.
     ///
     /// # Errors
     /// `InternalError` if the session of the id's ranks is gone.

@@ -13,7 +13,7 @@ use virtual_gpu::report::{Report, ranks};
 use virtual_gpu_core::handle::{CommHandle, Rank};
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
-/// The most missing ranks that a report lists.
+/// The maximum number of missing ranks that a report lists.
 const MOST_NAMED: usize = 1024;
 
 impl State {
@@ -27,7 +27,7 @@ impl State {
     ) {
         report.print();
         let error = Error::new(status, report.to_string());
-        // Callers have just looked the bootstrap up, so it is never missing here.
+        // Callers have just looked up the bootstrap, so it is never missing here.
         let Some(bootstrap) = self.bootstraps.get_mut(&id) else { return };
         bootstrap.failed = Some(error.clone());
         let locations = bootstrap.members.values().map(|member| member.location).chain(also).collect();
@@ -52,7 +52,7 @@ impl State {
         }
     }
 
-    /// Fails a bootstrap because a process with some of its ranks ended before the communicator was made.
+    /// Fails a bootstrap because a process with some of its ranks ended before the communicator was created.
     pub(crate) fn process_left_bootstrap(&mut self, id: UniqueId, process: ProcessNumber, who: &str) {
         // The process may have connected although none of its ranks has joined yet.
         let Some(bootstrap) = self.bootstraps.get(&id).filter(|bootstrap| bootstrap.failed.is_none()) else {
@@ -71,7 +71,7 @@ impl State {
         }
     }
 
-    /// Ends a bootstrap that a thread has given up; the ranks that have joined get the same error.
+    /// Ends a bootstrap that a thread has given up on; the ranks that have joined get the same error.
     pub(crate) fn leave_bootstrap(&mut self, id: UniqueId, error: &Error<NcclStatus>) {
         let Some(bootstrap) = self.bootstraps.get_mut(&id).filter(|bootstrap| bootstrap.failed.is_none())
         else {
@@ -96,7 +96,7 @@ impl Locked<'_> {
             return;
         };
         let absent = Rank::all(bootstrap.world_size).filter(|rank| !bootstrap.members.contains_key(rank));
-        // The program can pass any world size, so this list needs a bound.
+        // The program can pass any world size, so the length of this list has to be limited.
         let mut missing: Vec<Rank> = absent.take(MOST_NAMED + 1).collect();
         let more = if missing.len() > MOST_NAMED { " and more" } else { "" };
         missing.truncate(MOST_NAMED);
@@ -118,7 +118,7 @@ impl Locked<'_> {
         self.nccl.fail_bootstrap(id, NcclStatus::Timeout, &report, None);
     }
 
-    /// Checks how long a thread has been polling a communicator that is still being made, and gives up after the
+    /// Checks how long a thread has been polling a communicator that is still being created, and gives up after the
     /// timeout.
     pub(crate) fn poll_joining(&mut self, handle: CommHandle) -> NcclResult<()> {
         let since = match self.nccl.memberships.get(&handle) {
@@ -137,7 +137,7 @@ impl Locked<'_> {
     }
 }
 
-/// Returns a report if two ranks are on one GPU and may not be.
+/// Returns a report if two ranks share a GPU and may not.
 pub(crate) fn shared_gpu(bootstrap: &Bootstrap) -> Option<Report> {
     if ranks_share_gpus() {
         return None;

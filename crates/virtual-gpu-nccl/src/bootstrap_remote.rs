@@ -17,7 +17,7 @@ use virtual_gpu_core::handle::Rank;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
-/// How much longer than its own timeout a process waits for an answer from the root.
+/// How long beyond its own timeout a process waits for an answer from the root.
 const ANSWER: Duration = Duration::from_secs(1);
 
 /// A rank's request to join, as its process sends it to the root in another process.
@@ -69,7 +69,7 @@ impl State {
         rank: Rank,
         member: Member,
     ) {
-        // A rank that joins at a root elsewhere always runs in this process.
+        // A rank that joins at a remote root always runs in this process.
         let RankLocation::Here { handle, .. } = member.location else { return };
         let Some(session) = self.sessions.get_mut(&number) else {
             let error = Error::new(NcclStatus::RemoteError, "the process that made the id has ended");
@@ -84,7 +84,7 @@ impl State {
         self.memberships.insert(handle, Membership::Joining(Gathering::Remote(number), config));
     }
 
-    /// Sends other processes the communicator that they are waiting for.
+    /// Sends the other processes the communicator that they are waiting for.
     ///
     /// # Errors
     /// `InternalError` if the session is gone.
@@ -109,7 +109,7 @@ impl State {
         Ok(())
     }
 
-    /// Fails the ranks of this process that wait for a root, because their communicator can't be made.
+    /// Fails the ranks of this process that wait for a root, because their communicator can't be created.
     ///
     /// # Errors
     /// `InternalError` if the session is gone.
@@ -133,7 +133,7 @@ impl State {
 }
 
 impl Locked<'_> {
-    /// Makes the communicator in this process, after the root has reported that all ranks have joined.
+    /// Creates the communicator in this process, after the root has reported that all ranks have joined.
     ///
     /// # Errors
     /// [`EventError::Malformed`] if the table is inconsistent.

@@ -24,10 +24,10 @@ use virtual_gpu_core::status::CudaStatus;
 use virtual_gpu_core::sync::MutexGuard;
 use virtual_gpu_machine::reduction::Reduction;
 
-/// Bytes to combine at a time, few enough to stay in a core's cache.
+/// The number of bytes to combine in one step, few enough to stay in a core's cache.
 pub(crate) const BLOCK: u64 = 32 << 10;
 
-/// The locked memories of the GPUs that take part in a call.
+/// The locked memory of each GPU that takes part in a call.
 pub(crate) type Memories<'a> = BTreeMap<usize, MutexGuard<'a, DeviceMemory>>;
 
 /// One rank's share of a running call.
@@ -110,8 +110,8 @@ impl Source {
 }
 
 impl Nccl {
-    /// Locks the memories of GPUs, and managed memory if there is any. Always locks in ascending order, so that two
-    /// calls can't deadlock on each other's locks.
+    /// Locks the memory of each GPU, and managed memory if there is any, always in ascending order, so that two calls
+    /// can't deadlock on each other's locks.
     pub(crate) fn memories(&self, devices: impl Iterator<Item = usize>) -> Memories<'_> {
         let devices: BTreeSet<usize> = devices.chain([self.engine.managed()]).collect();
         let locked = devices.into_iter().map(|device| (device, self.engine.memory(device)));
@@ -191,7 +191,7 @@ impl Nccl {
         Ok((location, Touched::range(device, allocation, location.offset, bytes, writes)))
     }
 
-    /// Reports a send buffer that has bytes that were never written.
+    /// Reports a send buffer with bytes that have never been written.
     pub(crate) fn check_written(
         &self,
         allocation: &Allocation,
@@ -263,7 +263,7 @@ pub(crate) fn move_pieces(
     }
 }
 
-/// Returns the failure of a buffer that existed at the call but has been freed since.
+/// Returns the failure for a buffer that existed at the call but has been freed since.
 fn gone(memory: &DeviceMemory, share: &Share, address: u64, bytes: u64) -> Failure {
     let Share { rank, device, request, call_site, .. } = share;
     let headline = format!("a buffer of rank {rank} was freed before its {} ran", request.function());

@@ -17,12 +17,12 @@ use virtual_gpu_core::handle::{CallKey, CollectiveId, CommId, OpRef, Rank, Seque
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
-/// Prefixes of facts in a report about a failed GPU: why that GPU failed, and the first failure, which caused the
+/// Prefixes of two facts in a report about a failed GPU: why that GPU failed, and the first failure, which caused the
 /// others.
 const ITS_FAILURE: &str = "its failure: ";
 const CAUSE: &str = "the first failure: ";
 
-/// One collective, which its ranks reach one by one.
+/// A collective, which its ranks reach one by one.
 pub(crate) struct Call {
     pub(crate) parts: Ranks<Option<Part>>,
     pub(crate) running: bool,
@@ -188,7 +188,7 @@ impl Communicator {
         !self.calls.contains_key(&sequence) && here.all(|rank| rank.issued >= sequence)
     }
 
-    /// Returns the ranks that a collective still waits for, in the order of their numbers.
+    /// Returns the ranks that a collective still waits for, sorted by number.
     ///
     /// # Errors
     /// `InternalError` if there is no such call.
@@ -400,7 +400,7 @@ pub(crate) fn failed_gpu(
     let report = Report::new(format!("{request} can't complete: rank {rank}'s GPU has failed"))
         .at(format!("rank {rank}: {request}"), call_site)
         .fact(format!("{ITS_FAILURE}{}", failure.headline()));
-    // If that failure was itself caused by another rank's, report the first one.
+    // If another rank's failure caused this one, report the original failure.
     let cause = [CAUSE, ITS_FAILURE]
         .into_iter()
         .find_map(|fact| failure.report.lines().find_map(|line| Some(line.split_once(fact)?.1)));
@@ -410,7 +410,7 @@ pub(crate) fn failed_gpu(
     })
 }
 
-/// Reports which ranks called what.
+/// Reports which rank made which call.
 fn disagreement(parts: &Ranks<Option<Part>>, number: SequenceNumber) -> Report {
     let report = Report::new(format!(
         "the {} collective of this communicator differs between the ranks",
@@ -434,7 +434,7 @@ fn ordinal(SequenceNumber(number): SequenceNumber) -> String {
     format!("{number}{ending}")
 }
 
-/// Reports which ranks made the call directly, and which ones through a graph.
+/// Reports which ranks made the call directly, and which made it through a graph.
 fn captured_apart(parts: &Ranks<Option<Part>>, number: SequenceNumber) -> Report {
     let report = Report::new(format!(
         "the {} collective differs between the ranks: not all launch the same graph",

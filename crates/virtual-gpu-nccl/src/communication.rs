@@ -28,7 +28,7 @@ impl Communication for Nccl {
     }
 
     fn missing(&self, call: CallKey) -> Vec<Missing> {
-        // No rank can reach a call that is gone. The report of the deadlock says so.
+        // No rank can reach a call that is gone, which the deadlock report states.
         self.lock_own().missing(call).unwrap_or_else(|_| vec![Missing::Gone])
     }
 

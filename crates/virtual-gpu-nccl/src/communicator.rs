@@ -23,7 +23,7 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 use virtual_gpu_core::thread::ThreadKey;
 
-/// All ranks of one communicator, and the work between them.
+/// All ranks of a communicator, and the work between them.
 pub(crate) struct Communicator {
     pub(crate) id: CommId,
     pub(crate) ranks: Ranks<RankState>,
@@ -35,7 +35,7 @@ pub(crate) struct Communicator {
     pub(crate) management_calls: BTreeMap<SequenceNumber, ManagementCall>,
     /// The asynchronous error, if any.
     pub(crate) failed: Option<Error<NcclStatus>>,
-    /// Where rank 0's handle was made.
+    /// The call site at which rank 0's handle was created.
     pub(crate) call_site: CallSite,
     /// How to reach the ranks of other processes.
     pub(crate) link: Option<Link>,
@@ -57,10 +57,10 @@ pub(crate) struct RankState {
     pub(crate) device: usize,
     /// The thread that last used the rank. It will make the rank's next call, unless the rank is handed on.
     pub(crate) owner: ThreadKey,
-    /// The thread that made the rank, and whether a call has been made for the rank since.
+    /// The thread that created the rank, and whether a call has been made for the rank since.
     maker: ThreadKey,
     is_used: bool,
-    /// Whether a thread other than its maker has used some rank of the communicator.
+    /// Whether a thread other than its creator has used a rank of the communicator.
     is_handed_on: bool,
     /// The number of collective calls that the rank has made.
     pub(crate) issued: SequenceNumber,
@@ -73,14 +73,14 @@ pub(crate) struct RankState {
     /// The number of splits and finalizes that the rank has reached.
     pub(crate) management_calls: SequenceNumber,
     pub(crate) config: CommConfig,
-    /// The reduction operators that the rank has made.
+    /// The reduction operators that the rank has created.
     pub(crate) scales: Scales,
     pub(crate) finalized: bool,
     /// For a nonblocking communicator: how many more times a query reports that it is in progress, and its pending
     /// split or finalize.
     pub(crate) polls: u32,
     pub(crate) awaits: Option<SequenceNumber>,
-    /// The rank's last collective of zero elements, with the number of the next collective that counts.
+    /// The rank's last collective of zero elements, with the number of the next collective that moves data.
     pub(crate) dropped: Option<(SequenceNumber, Operation, CallSite)>,
     /// How the rank's GPU failed, once a thread has received that error.
     pub(crate) gpu_failure: Option<String>,
@@ -93,8 +93,7 @@ pub(crate) struct LastCall {
     pub(crate) request: Request,
     pub(crate) op: OpRef,
     pub(crate) call_site: CallSite,
-    /// Whether a query has already reported to the thread that the call isn't done, which makes an abort now
-    /// deliberate.
+    /// Whether a query has already reported to the thread that the call isn't done, so that aborting now is deliberate.
     pub(crate) was_polled: bool,
 }
 
@@ -173,13 +172,13 @@ impl Communicator {
     }
 }
 
-/// Rejects values of `NCCL_ALGO` and `NCCL_PROTO` that NCCL does not know, as NCCL does when it makes a communicator.
+/// Rejects values of `NCCL_ALGO` and `NCCL_PROTO` that NCCL does not know, as NCCL does when it creates a communicator.
 pub(crate) fn check_choice() -> NcclResult<()> {
     Enabled::from_env().map(drop).map_err(|message| Error::new(NcclStatus::InvalidUsage, message))
 }
 
 impl Nccl {
-    /// Implements `ncclCommInitAll`: makes a communicator with a rank on each of `devices`, all driven by the calling
+    /// Implements `ncclCommInitAll`: creates a communicator with a rank on each of `devices`, all driven by the calling
     /// thread.
     pub fn init_all(&self, devices: &[i32]) -> NcclResult<Vec<CommHandle>> {
         check_choice()?;
@@ -269,8 +268,8 @@ impl State {
 }
 
 impl Locked<'_> {
-    /// Makes a communicator of the ranks that have joined; `function` is the call that they wait in. A rank of another
-    /// process has no handle here.
+    /// Creates a communicator of the ranks that have joined; `function` is the call in which they wait. A rank of
+    /// another process has no handle here.
     ///
     /// # Errors
     /// `InternalError` if the session of its link is gone.
@@ -310,7 +309,7 @@ impl Locked<'_> {
     }
 }
 
-/// Whether ranks of one communicator may share a GPU. Like NCCL, reads the variable when a communicator is made, and
+/// Whether ranks of one communicator may share a GPU. Like NCCL, reads the variable when a communicator is created, and
 /// treats a value that is not a number as unset.
 pub(crate) fn ranks_share_gpus() -> bool {
     let value = std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").ok();

@@ -6,7 +6,7 @@
 
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
-/// The options that a communicator was made with.
+/// The options with which a communicator was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommConfig {
     /// Whether calls return only once they are done.

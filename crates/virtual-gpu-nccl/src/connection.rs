@@ -16,7 +16,7 @@ use super::wire::{Reader, Writer, structure};
 use virtual_gpu::engine::given_up;
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
-/// The first bytes that both sides of every connection send.
+/// The first bytes that each side of a connection sends.
 const MAGIC: [u8; 8] = *b"vgpunccl";
 /// The version of the protocol that follows.
 const VERSION: u32 = 1;
@@ -55,7 +55,7 @@ pub(crate) struct Outbox(Option<Sender<Arc<[u8]>>>);
 
 impl Outbox {
     pub(crate) fn send(&self, message: Arc<[u8]>) {
-        // Ignore that the connection may have ended: the thread that reads from it handles that.
+        // If the connection has ended, the thread that reads from it handles that.
         let _ = self.0.as_ref().map(|queue| queue.send(message));
     }
 
@@ -131,7 +131,7 @@ impl Nccl {
                     std::thread::sleep(TRY_AGAIN);
                     continue;
                 };
-                // A connection that can't be greeted is dropped, and the process at its other end notices.
+                // A connection on which the greeting fails is dropped, and the process at its other end notices.
                 let _ = named("greets", move || drop(self.greet(stream)));
             }
         })?;
@@ -139,7 +139,7 @@ impl Nccl {
         Ok(address)
     }
 
-    /// Accepts a connection if its greeting has the id of a communicator that is made here.
+    /// Accepts a connection if its greeting has the id of a communicator that is being created here.
     fn greet(&'static self, mut stream: TcpStream) -> std::io::Result<()> {
         stream.set_read_timeout(Some(GREETING))?;
         stream.set_write_timeout(Some(GREETING))?;

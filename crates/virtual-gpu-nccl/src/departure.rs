@@ -45,7 +45,7 @@ impl Nccl {
 }
 
 impl State {
-    /// Removes a rank's handle of a communicator.
+    /// Removes a rank's handle to a communicator.
     fn leave(&mut self, handle: CommHandle, comm: CommId, rank: Rank, aborts: bool) -> NcclResult<()> {
         self.memberships.remove(&handle);
         let call_site = CallSite::here();
@@ -93,9 +93,9 @@ impl Locked<'_> {
         self.nccl.leave(handle, comm, rank, true)
     }
 
-    /// Returns a report if a rank aborts before its thread has seen its last call complete, because then it is a matter
-    /// of luck whether the call still works. If a query has told the thread that the call isn't done, the abort is
-    /// deliberate: that is how to give up on ranks that never call.
+    /// Returns a report if a rank aborts before its thread has seen its last call complete, because whether the call
+    /// still works is then a matter of luck. If a query has told the thread that the call isn't done, the abort is
+    /// deliberate: this is how a program gives up on ranks that never call.
     fn aborted_in_flight(&mut self, comm: CommId, rank: Rank) -> NcclResult<Option<(OpRef, Report)>> {
         let thread = self.engine.current_thread();
         let comm = self.nccl.communicator(comm)?;

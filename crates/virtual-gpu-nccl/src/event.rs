@@ -18,7 +18,7 @@ use virtual_gpu_core::handle::{CallKey, CommId, OpRef, Rank, SequenceNumber, Str
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{NcclResult, NcclStatus};
 
-/// A stream of some process, and the number of its last operation that is known to have happened.
+/// A stream of any process, and the number of the last of its operations known to have happened.
 type Tick = (StreamName, u64);
 
 /// A stream of any process: the key of its process, and its handle in that process.

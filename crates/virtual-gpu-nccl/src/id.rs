@@ -1,4 +1,4 @@
-//! `ncclUniqueId`: the id that the ranks of one communicator share, and the address where they meet.
+//! `ncclUniqueId`: the id that the ranks of one communicator share, and the address at which they connect.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
-/// The first bytes of every id; the last two of them are the version of the format.
+/// The first bytes of every id, the last two of which are the version of the format.
 const MAGIC: &[u8; 8] = b"vgpuid02";
 
 /// Returns a random key of this process, which distinguishes processes with the same process ID.
@@ -26,7 +26,7 @@ fn random() -> u64 {
 /// |---|---|
 /// | 0..8 | [`MAGIC`] |
 /// | 8..12 | process ID of the process that made it; 0 if it comes from `NCCL_COMM_ID` |
-/// | 12..14 | port at which that process listens; 0 if it does not listen |
+/// | 12..14 | port on which that process listens; 0 if it does not listen |
 /// | 16..32 | its IPv6 address, or its IPv4 address mapped to IPv6 |
 /// | 32..48 | a secret that strangers don't know |
 /// | 48..56 | key of the process that made it |
@@ -34,7 +34,7 @@ fn random() -> u64 {
 pub struct UniqueId([u8; 128]);
 
 impl UniqueId {
-    /// Makes an id of this process, which listens at `address`, if at all.
+    /// Creates an id for this process, which listens at `address`, if at all.
     pub(crate) fn new(address: Option<SocketAddr>) -> Self {
         let mut secret = [0; 16];
         for word in secret.chunks_exact_mut(8) {

@@ -1,4 +1,4 @@
-//! Internal errors, for an object that is gone although work still needs it.
+//! Internal errors: an object is gone although work still needs it.
 
 use std::fmt::Display;
 

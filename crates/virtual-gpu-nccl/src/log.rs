@@ -138,7 +138,7 @@ impl Log {
         let mut file = file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         // One write, so that a concurrent reader finds whole lines.
         if let Err(error) = file.write_all(format!("{line}\n").as_bytes()) {
-            // Print this once: a full disk fails every line that follows.
+            // Print this once, because with a full disk, every later line fails, too.
             static TOLD: Once = Once::new();
             TOLD.call_once(|| {
                 eprintln!("virtual GPU: NCCL_DEBUG_FILE: {error}; lines of the log are missing")
@@ -209,7 +209,7 @@ pub(crate) fn version() {
     }
 }
 
-/// Logs that `function` has made a communicator: three lines for each rank.
+/// Logs that `function` has created a communicator, with three lines for each rank.
 pub(crate) fn made(function: &str, comm: &Communicator, handles: &Ranks<Option<CommHandle>>) {
     version();
     let ranks = comm.ranks.len();

@@ -23,7 +23,7 @@ use virtual_gpu_core::thread::ThreadKey;
 /// The color of a rank that gets no communicator from a split (`NCCL_SPLIT_NOCOLOR`).
 pub const NO_COLOR: i32 = -1;
 
-/// Writes a new communicator to where the caller wants it, once the communicator can be used.
+/// Stores a new communicator for the caller, once the communicator can be used.
 pub type Deliver = Box<dyn FnOnce(CommHandle) + Send>;
 
 /// A split or finalize that not all ranks have reached.
@@ -38,7 +38,7 @@ struct Participant {
     call_site: CallSite,
 }
 
-/// The call that a rank makes.
+/// A rank's call.
 enum Purpose {
     /// In a split, a rank that has a color but no child is in another process.
     Split {
@@ -50,7 +50,7 @@ enum Purpose {
     Finalize,
 }
 
-/// The call that a rank of another process makes.
+/// The call of a rank in another process.
 pub(crate) struct Joins {
     /// Whether the call is a split rather than a finalize.
     splits: bool,
@@ -61,7 +61,7 @@ pub(crate) struct Joins {
 
 structure! { Joins { splits, color, key, blocking } }
 
-/// A rank's handle of a communicator that a split makes.
+/// A rank's handle to a communicator created by a split.
 struct Child {
     handle: CommHandle,
     deliver: Deliver,
@@ -76,7 +76,7 @@ impl Purpose {
     }
 }
 
-/// A rank of a communicator that a split makes: its key, its state, its handle if it is in this process, and its call
+/// A rank of a communicator created by a split: its key, its state, its handle if it is in this process, and its call
 /// site.
 type Joiner = (i32, RankState, Option<Child>, CallSite);
 
@@ -162,7 +162,7 @@ impl ManagementCall {
 }
 
 impl Link {
-    /// Returns the link of a communicator that a split makes; every process computes the same tag. Returns `None` if
+    /// Returns the link of a communicator created by a split; every process computes the same tag. Returns `None` if
     /// all its ranks are in this process.
     fn of_child(&self, split: SequenceNumber, color: i32, ranks: &Ranks<RankState>) -> Option<Self> {
         let mut others: Vec<ProcessNumber> =
@@ -221,7 +221,7 @@ impl Communicator {
         self.management_calls.get(&sequence)?.failed.clone()
     }
 
-    /// Returns the ranks that have not called a split or finalize, in the order of their numbers.
+    /// Returns the ranks that have not called a split or finalize, sorted by number.
     pub(crate) fn absent(&self, sequence: SequenceNumber) -> Vec<(Rank, Missing)> {
         // A completed call has been forgotten, so no rank is missing.
         let call = self.management_calls.get(&sequence).filter(|call| call.failed.is_none());

@@ -12,7 +12,7 @@ use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 pub(crate) enum Membership {
     /// The rank waits for the others.
     Joining(Gathering, CommConfig),
-    /// The communicator could not be made.
+    /// The communicator could not be created.
     Failed(Error<NcclStatus>),
     /// The rank can communicate.
     Member {
@@ -78,11 +78,11 @@ impl Nccl {
         Ok((ranks.len(), rank, ranks[rank].device))
     }
 
-    /// Implements `ncclCommGetAsyncError`: returns `None` if all is well, `InProgress` while a nonblocking communicator
-    /// can't be used, or the asynchronous error.
+    /// Implements `ncclCommGetAsyncError`: returns `None` if there is no error, `InProgress` while a nonblocking
+    /// communicator can't be used, or the asynchronous error.
     ///
-    /// A call on a nonblocking communicator stays in progress until this function has reported so once. A program that
-    /// does not query in a loop therefore fails on every run.
+    /// A call on a nonblocking communicator stays in progress until this function has reported that once. A program
+    /// that does not query in a loop therefore fails on every run.
     pub fn async_error(&self, handle: CommHandle) -> NcclResult<Option<Error<NcclStatus>>> {
         let in_progress = Ok(Some(NcclStatus::InProgress.into()));
         let mut guard = self.run_ready(self.lock());
@@ -115,7 +115,7 @@ impl Nccl {
 }
 
 impl State {
-    /// Whether a communicator that is being made is ready or has failed.
+    /// Whether a communicator that is being created is ready or has failed.
     pub(crate) fn is_settled(&self, awaiting: Awaiting) -> bool {
         match awaiting {
             Awaiting::Communicator(handle) => {

@@ -26,13 +26,13 @@ pub enum Collective<R = Rank> {
         /// The rank that gets the result.
         root: R,
     },
-    /// Every rank gets all ranks' buffers, in the order of ranks.
+    /// Every rank gets all ranks' buffers, in rank order.
     AllGather,
     /// Every rank gets its part of the reduction of all ranks' buffers.
     ReduceScatter(Operator),
-    /// Every rank gets its part of each rank's buffer, in the order of ranks.
+    /// Every rank gets its part of each rank's buffer, in rank order.
     AllToAll,
-    /// The root gets all ranks' buffers, in the order of ranks.
+    /// The root gets all ranks' buffers, in rank order.
     Gather {
         /// The rank that gets the buffers.
         root: R,
@@ -72,7 +72,7 @@ pub struct Buffers {
     pub send: u64,
     /// The buffer for the rank's result.
     pub receive: u64,
-    /// The scalar of an operator that the program created.
+    /// The scalar of an operator created by the program.
     pub scale: Option<Scale>,
 }
 

@@ -40,7 +40,8 @@ impl Event {
 }
 
 impl Locked<'_> {
-    /// Handles an event of a communicator. An event that arrives before this process has made the communicator is kept.
+    /// Handles an event of a communicator. An event that arrives before this process has created the communicator is
+    /// kept.
     ///
     /// # Errors
     /// [`EventError::Malformed`] if the event is invalid.
@@ -59,7 +60,7 @@ impl Locked<'_> {
         self.apply(comm, from, event)
     }
 
-    /// Handles the events that arrived before a communicator was made.
+    /// Handles the events that arrived before a communicator was created.
     pub(crate) fn take_in_early(&mut self, session: SessionId, tag: CommTag, comm: CommId) -> NcclResult<()> {
         let entry = self.nccl.session_mut(session)?;
         for (from, event) in entry.early.remove(&tag).unwrap_or_default() {
@@ -188,7 +189,7 @@ impl Communicator {
     }
 
     /// Forgets the calls that no rank of this process has reached. None will reach them, because the next call is
-    /// refused.
+    /// rejected.
     fn forget_calls_elsewhere(&mut self) {
         self.calls.retain(|_, call| call.has_part_here());
         let ranks = &self.ranks;

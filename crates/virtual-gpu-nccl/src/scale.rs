@@ -1,4 +1,4 @@
-//! Reduction operators that a program creates: each rank's data is multiplied by the rank's own scalar before it is
+//! Reduction operators created by a program: each rank's data is multiplied by the rank's own scalar before it is
 //! summed.
 
 use super::Nccl;
@@ -6,10 +6,10 @@ use virtual_gpu_core::handle::CommHandle;
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 use virtual_gpu_machine::reduction::{DataType, Operator};
 
-/// The first value of `ncclRedOp_t` that stands for an operator that the program created.
+/// The first value of `ncclRedOp_t` that stands for an operator created by the program.
 const FIRST: u32 = Operator::PreMulSum as u32;
 
-/// The scalar of an operator that the program created.
+/// The scalar of an operator created by the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     /// The scalar's bytes, read from host memory when the operator was created.

@@ -24,10 +24,10 @@ pub(crate) const ROOT: ProcessNumber = ProcessNumber(0);
 /// How often a process that is ending checks whether the others have closed their connections.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// The tag of the communicator that is made from the id. Splits make communicators with other tags.
+/// The tag of the communicator that is created from the id. Splits create communicators with other tags.
 pub(crate) const FIRST_TAG: CommTag = CommTag(0);
 
-/// The smallest tag of a communicator that a split makes.
+/// The smallest tag of a communicator created by a split.
 pub(crate) const FIRST_SPLIT_TAG: CommTag = CommTag(1);
 
 /// A session's number in this process.
@@ -54,7 +54,7 @@ pub(crate) struct Session {
     pub(crate) gone: BTreeSet<ProcessNumber>,
     /// Communicators with ranks in this process, by tag.
     pub(crate) communicators: HashMap<CommTag, CommId>,
-    /// Events for communicators that this process has not made yet.
+    /// Events for communicators that this process has not created yet.
     pub(crate) early: HashMap<CommTag, Vec<(ProcessNumber, Event)>>,
     /// If another process is the root: the ranks of this process that wait for the communicator.
     pub(crate) members: Vec<(Rank, Member)>,
@@ -73,15 +73,15 @@ pub(crate) struct Link {
     pub(crate) others: Vec<ProcessNumber>,
 }
 
-/// The messages between the root and another process that concern processes, or the communicator that is being made.
+/// The messages between the root and another process about processes, or about the communicator that is being created.
 pub(crate) enum Control {
     /// A rank of a process other than the root joins.
     Join(JoinRequest),
     /// All ranks have joined.
     Made(Table),
-    /// The communicator can't be made.
+    /// The communicator can't be created.
     Refused { status: NcclStatus, report: String },
-    /// A rank of a process other than the root leaves before the communicator is made.
+    /// A rank of a process other than the root leaves before the communicator is created.
     Withdraw { status: NcclStatus, report: String },
     /// A process has waited too long for the communicator.
     GiveUp,
@@ -397,7 +397,7 @@ impl Locked<'_> {
         self.nccl.close_session_if_over(number)
     }
 
-    /// Handles a neighbor's message about a process, or about the communicator that is being made.
+    /// Handles a neighbor's message about a process, or about the communicator that is being created.
     ///
     /// # Errors
     /// [`EventError::Malformed`] if the message is invalid.

@@ -32,18 +32,18 @@ pub(crate) struct State {
     pub(crate) own_ids: HashSet<UniqueId>,
     /// The bootstraps of ids whose ranks have not all joined.
     pub(crate) bootstraps: HashMap<UniqueId, Bootstrap>,
-    /// The ids that were used to make a communicator, with the call site of its rank 0.
+    /// The ids that were used to create a communicator, with the call site of rank 0.
     pub(crate) spent: HashMap<UniqueId, CallSite>,
     pub(crate) memberships: Map<CommHandle, Membership>,
     pub(crate) communicators: BTreeMap<CommId, Communicator>,
-    /// The number of communicators made so far.
+    /// The number of communicators created so far.
     pub(crate) communicators_made: u64,
     pub(crate) sessions: BTreeMap<SessionId, Session>,
-    /// The number of sessions made so far.
+    /// The number of sessions created so far.
     pub(crate) sessions_made: u64,
     /// Whether the process is ending, so that the ends of other processes don't matter anymore.
     pub(crate) is_leaving: bool,
-    /// Sessions whose first communicator is not made yet.
+    /// Sessions whose first communicator has not been created yet.
     pub(crate) gathering: HashMap<UniqueId, SessionId>,
     pub(crate) foreign: Foreign,
     /// The open groups of threads.

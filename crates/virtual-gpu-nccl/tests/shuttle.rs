@@ -1,5 +1,5 @@
-//! Tests the locks of the engine and of NCCL with small programs of two or three threads, under many schedules that
-//! shuttle picks.
+//! Tests the locks of the engine and of NCCL with small programs of two or three threads, under many schedules chosen
+//! by shuttle.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test -p virtual-gpu-nccl --release --test shuttle
@@ -7,7 +7,7 @@
 //!
 //! A schedule fails if a value is wrong, or if no thread can continue. Under shuttle, a wait never rechecks its
 //! condition by itself, so this also finds a thread that is never woken. The seed is fixed; set `SHUTTLE_RANDOM_SEED=N`
-//! for another.
+//! to use another.
 #![cfg(shuttle)]
 
 use std::cell::Cell;
@@ -67,8 +67,8 @@ fn machine_of_schedule() -> Machine {
     std::thread_local! { static LAST: Cell<Option<Machine>> = const { Cell::new(None) } }
     let machine = machine();
     if let Some(Machine { engine, nccl }) = LAST.replace(Some(machine)) {
-        // SAFETY: both came from boxes, and nothing uses them anymore, because shuttle ends a schedule's threads before
-        // it starts the next schedule.
+        // SAFETY: both pointers came from boxes, and nothing uses them anymore, because shuttle ends a schedule's
+        // threads before it starts the next schedule.
         unsafe {
             drop(Box::from_raw(ptr::from_ref(nccl).cast_mut()));
             drop(Box::from_raw(ptr::from_ref(engine).cast_mut()));

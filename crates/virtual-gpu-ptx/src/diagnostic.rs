@@ -1,11 +1,11 @@
-//! Diagnostics: what is wrong with a PTX text.
+//! Diagnostics: the problems in a PTX text.
 
 use std::fmt;
 
-/// The most diagnostics that are shown; a text of another kind would otherwise fill the screen.
+/// The maximum number of diagnostics shown; otherwise, input that is not PTX would fill the screen.
 const SHOWN: usize = 50;
 
-/// One problem that prevents loading.
+/// A problem that prevents loading.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Diagnostic {
     /// The line of the PTX text, from 1; 0 for the text as a whole.
@@ -29,7 +29,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Why a PTX text can't be loaded: everything that is wrong with it, in the order of lines.
+/// Why a PTX text can't be loaded: all problems in it, ordered by line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadError {
     diagnostics: Vec<Diagnostic>,
@@ -42,7 +42,7 @@ impl LoadError {
         Self { diagnostics }
     }
 
-    /// Returns each problem once, in the order of lines.
+    /// Returns each problem once, ordered by line.
     pub fn diagnostics(&self) -> &[Diagnostic] {
         &self.diagnostics
     }

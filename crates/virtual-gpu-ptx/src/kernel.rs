@@ -15,7 +15,7 @@ pub struct Module {
 }
 
 impl Module {
-    /// Returns the architecture that it was compiled for: 70 for `sm_70`, 0 if the text has none.
+    /// Returns the architecture that the text was compiled for: 70 for `sm_70`, 0 if the text has none.
     pub fn target(&self) -> u32 {
         self.target
     }
@@ -30,7 +30,7 @@ impl Module {
         self.kernels.keys().map(String::as_str)
     }
 
-    /// Returns the `.global` and `.const` variables, in the order that a launch uses.
+    /// Returns the `.global` and `.const` variables, in the order in which a launch expects them.
     pub fn variables(&self) -> &[Variable] {
         &self.variables
     }
@@ -45,15 +45,15 @@ pub struct Variable {
     pub size: u64,
     /// Required alignment of its address, in bytes.
     pub align: u64,
-    /// Its first bytes, without the addresses of variables.
+    /// The bytes of its initial value, without the addresses of variables.
     pub initial: Vec<u8>,
-    /// The addresses of variables among its first bytes.
+    /// The addresses of variables within its initial value.
     pub addresses: Vec<AddressOf>,
     /// Whether it is `.const`.
     pub is_const: bool,
 }
 
-/// The address of a variable, stored among the first bytes of another variable.
+/// The address of a variable, stored in the initial value of another variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressOf {
     /// The offset of the first of its eight bytes.
@@ -65,7 +65,8 @@ pub struct AddressOf {
 }
 
 impl Variable {
-    /// Returns its bytes at load, if the module's variables are at `globals`; the bytes after them are zero.
+    /// Returns the variable's initial bytes, if the module's variables are at `globals`; any bytes after these are
+    /// zero.
     pub fn image(&self, globals: &[u64]) -> Vec<u8> {
         let mut image = self.initial.clone();
         for &AddressOf { at, variable, offset } in &self.addresses {
@@ -90,7 +91,7 @@ pub struct Parameter {
 /// A line of the CUDA source that a PTX instruction came from (`.loc`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaLine {
-    /// The file, by the name that NVRTC was given.
+    /// The file, under the name that was passed to NVRTC.
     pub file: Arc<str>,
     /// The line, from 1.
     pub line: u32,
@@ -134,14 +135,14 @@ pub enum Uniform {
         /// Bytes added to it.
         offset: i64,
     },
-    /// The start of dynamic shared memory, plus an offset. It exists only while a kernel is being made.
+    /// The start of dynamic shared memory, plus an offset. It exists only while a kernel is being lowered.
     DynamicStart {
         /// Bytes added to it.
         offset: i64,
     },
 }
 
-/// A value of a register that stays the same from a block's start to its end.
+/// A register value that stays the same from a block's start to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "named as in PTX")]
 pub enum ThreadConstant {
@@ -179,7 +180,7 @@ pub struct Kernel {
     pub(crate) frames: Vec<Frame>,
 }
 
-/// What a call of a function that may call itself needs: its registers, which a call saves, and a frame on the thread's
+/// What a call to a function that may call itself needs: the registers that the call saves, and a frame on the thread's
 /// stack, after the thread's other local memory.
 #[derive(Clone, Debug)]
 pub struct Frame {
@@ -193,7 +194,7 @@ pub struct Frame {
     pub base: Slot,
     /// Its size in bytes.
     pub bytes: u32,
-    /// The offset in the frame and the bytes of each parameter.
+    /// The offset in the frame and the size in bytes of each parameter.
     pub parameters: Vec<(u32, u32)>,
     /// The same for each result.
     pub results: Vec<(u32, u32)>,
@@ -217,7 +218,7 @@ pub struct Registers {
 }
 
 impl Kernel {
-    /// Returns its name, as the module spells it.
+    /// Returns the kernel's name, as spelled in the module.
     #[inline]
     pub fn name(&self) -> &str {
         &self.name
@@ -228,12 +229,12 @@ impl Kernel {
         &self.parameters
     }
 
-    /// Returns the bytes of all parameters together.
+    /// Returns the total size of the parameters in bytes.
     pub fn parameter_bytes(&self) -> usize {
         self.parameter_bytes as usize
     }
 
-    /// Returns the bytes of static shared memory.
+    /// Returns the size of static shared memory in bytes.
     pub fn shared_bytes(&self) -> u32 {
         self.shared_bytes
     }
@@ -244,20 +245,21 @@ impl Kernel {
         self.dynamic_shared_offset
     }
 
-    /// Returns the bytes of its smallest access to shared memory.
+    /// Returns the size in bytes of its smallest access to shared memory.
     #[inline]
     pub fn shared_unit(&self) -> u8 {
         self.shared_unit
     }
 
-    /// Returns whether it orders parts of a block: by barriers of some of its threads, or by fences.
+    /// Returns whether the kernel synchronizes parts of a block, through barriers for some of its threads or through
+    /// fences.
     #[inline]
     pub fn has_partial_barriers(&self) -> bool {
         self.has_partial_barriers
     }
 
-    /// Returns the static shared variable at an offset, by its name in the program, and the offset in it. Returns
-    /// `None` for dynamic shared memory, with the offset in that.
+    /// Returns the name, in the program, of the static shared variable at an offset, and the offset in it. For dynamic
+    /// shared memory, returns `None` and the offset in that memory.
     pub fn shared_location(&self, offset: u64) -> (Option<String>, u64) {
         let found = self.shared_variables.iter().find(|(_, start, size)| {
             offset.checked_sub(u64::from(*start)).is_some_and(|distance| distance < *size)
@@ -268,18 +270,18 @@ impl Kernel {
         }
     }
 
-    /// Returns the bytes of local memory per thread.
+    /// Returns the size of local memory per thread in bytes.
     #[inline]
     pub fn local_bytes(&self) -> u32 {
         self.local_bytes
     }
 
-    /// `.maxntid`: returns the largest block, if it is bounded.
+    /// `.maxntid`: returns the maximum block size, if there is one.
     pub fn max_threads(&self) -> Option<[u32; 3]> {
         self.max_threads
     }
 
-    /// `.reqntid`: returns the only block size that is allowed.
+    /// `.reqntid`: returns the only allowed block size, if there is one.
     pub fn required_threads(&self) -> Option<[u32; 3]> {
         self.required_threads
     }
@@ -307,7 +309,7 @@ impl Kernel {
         &self.code
     }
 
-    /// Returns what each function that may call itself needs. If there is one, threads have a stack.
+    /// Returns what each function that may call itself needs. If there is such a function, threads have a stack.
     #[inline]
     pub fn frames(&self) -> &[Frame] {
         &self.frames
@@ -325,15 +327,15 @@ impl Kernel {
         self.lines.get(pc).copied().unwrap_or(0)
     }
 
-    /// Returns the CUDA line of the instruction at `pc`, if the PTX has it.
+    /// Returns the CUDA line of the instruction at `pc`, if the PTX records it.
     #[inline]
     pub fn cuda_line(&self, pc: usize) -> Option<&CudaLine> {
         self.cuda_lines.get(*self.locations.get(pc)? as usize)
     }
 }
 
-/// Returns `tile` for `_ZZ6matmulE4tile`: the last name in C++'s name for a function's static variable. Other names
-/// stay.
+/// Returns `tile` for `_ZZ6matmulE4tile`: the last component of the C++ name of a function's static variable. Other
+/// names are unchanged.
 fn unmangled(name: &str) -> &str {
     let Some(local) = name.strip_prefix("_ZZ") else { return name };
     local

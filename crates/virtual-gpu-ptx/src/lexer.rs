@@ -113,7 +113,7 @@ impl<'a> Lexer<'a> {
                     self.line += comment.iter().filter(|&&byte| byte == b'\n').count() as u32;
                     self.at += length + 4;
                 }
-                // NVRTC returns its text with the NUL that ends a C string.
+                // The text that NVRTC returns includes the NUL that ends a C string.
                 (0, _) if self.at < self.source.len() && self.rest_is_nul() => self.at = self.source.len(),
                 _ => return Ok(()),
             }

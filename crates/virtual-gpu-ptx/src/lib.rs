@@ -1,9 +1,9 @@
-//! Reads PTX: from text to kernels that the machine executes.
+//! Reads PTX, and turns it into kernels that the machine executes.
 //!
 //! Each step has its own type: the [`parser`] turns the text into syntax, [`resolve`] finds the meaning of opcodes,
-//! types, and modifiers, and [`lower`] turns it into operations on registers.
+//! types, and modifiers, and [`lower`] turns the result into operations on registers.
 //!
-//! Any version of the ISA is accepted; each unsupported instruction is an error with its line.
+//! Any version of the ISA is accepted; each unsupported instruction causes an error with its line.
 
 mod diagnostic;
 pub mod instruction;
@@ -27,13 +27,13 @@ pub use kernel::{
 
 use lexer::{Lexeme, Token};
 
-/// The longest text that is read. Its tokens take up to sixteen times as much.
+/// The maximum length of a text, in bytes. Its tokens take up to sixteen times as much memory.
 const MAX_BYTES: usize = 32 << 20;
 
 /// Reads a PTX text of at most 32 MiB.
 ///
 /// # Errors
-/// Returns everything in it that is not supported, with its lines.
+/// Returns everything in the text that is not supported, with line numbers.
 pub fn load(source: &str) -> Result<Module, LoadError> {
     let refuse = |diagnostic| LoadError::new(vec![diagnostic]);
     if source.len() > MAX_BYTES {

@@ -22,7 +22,7 @@ impl Number {
         }
     }
 
-    /// Returns the bits that it has as a variable of type `kind`.
+    /// Returns the literal's bits in a variable of type `kind`.
     pub(super) fn bits(self, kind: Type) -> u64 {
         let value = match self {
             Self::Integer(value) if !matches!(kind, Type::F32 | Type::F64 | Type::F16) => {

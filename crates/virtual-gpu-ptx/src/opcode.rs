@@ -21,7 +21,7 @@ macro_rules! opcodes {
 }
 
 opcodes! {
-    // Integer arithmetic, extended-precision and mixed; `add` to `neg` are floating-point too.
+    // Integer arithmetic, extended-precision and mixed; `add` to `neg` are also floating-point.
     Add "add", Sub "sub", Mul "mul", Mad "mad", Mul24 "mul24", Mad24 "mad24", Sad "sad", Div "div", Rem "rem",
     Abs "abs", Neg "neg", Min "min", Max "max",
     Popc "popc", Clz "clz", Bfind "bfind", Fns "fns", Brev "brev", Bfe "bfe", Bfi "bfi", Szext "szext",

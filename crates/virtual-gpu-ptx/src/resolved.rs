@@ -1,4 +1,4 @@
-//! Resolved instructions: opcodes, types, and modifiers have a meaning, and operands are still names.
+//! Resolved instructions: opcodes, types, and modifiers have been interpreted, but operands are still names.
 
 use super::instruction::{
     AtomicOp, AtomicType, BoolOp, CarryOp, CompareAs, Comparison, Conversion, FloatMode, FloatOp, FloatType,
@@ -17,12 +17,12 @@ pub(crate) type ResolvedFunction<'a> = Function<'a, Resolved<'a>>;
 /// A statement whose instruction is resolved.
 pub(crate) type ResolvedStatement<'a> = Statement<'a, Resolved<'a>>;
 
-/// An instruction with its meaning.
+/// An instruction and its meaning.
 #[derive(Debug)]
 pub(crate) struct Resolved<'a> {
     /// Line, guard, and name as written; the operands are in the form.
     pub(crate) written: Written<'a>,
-    /// The meaning, or why there is none.
+    /// The meaning, or why it could not be resolved.
     pub(crate) form: Result<Form<'a>, String>,
 }
 
@@ -50,7 +50,7 @@ pub(crate) enum Form<'a> {
         d: Operand<'a>,
         sources: Vec<Operand<'a>>,
     },
-    /// An operation from 64 to 32 bits.
+    /// An operation with 64-bit sources and a 32-bit result.
     Narrow {
         op: NarrowOp,
         kind: Type,

@@ -25,7 +25,7 @@ pub(crate) struct Function<'a, I> {
     pub(crate) parameters: Vec<Variable<'a>>,
     pub(crate) max_threads: Option<[u32; 3]>,
     pub(crate) required_threads: Option<[u32; 3]>,
-    /// `None` if it is only declared.
+    /// `None` if the function is only declared.
     pub(crate) body: Option<Vec<Statement<'a, I>>>,
 }
 
@@ -61,9 +61,10 @@ pub(crate) struct Variable<'a> {
 /// The initial value of a module's variable.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Initial<'a> {
-    /// Its first bytes.
+    /// The initial bytes.
     pub(crate) bytes: Vec<u8>,
-    /// Addresses among them: the offset of the first byte, the name of the variable or function, and an offset to add.
+    /// The addresses among these bytes: the offset of the first byte, the name of the variable or function, and an
+    /// offset to add.
     pub(crate) addresses: Vec<(u64, &'a str, i64)>,
 }
 
@@ -137,7 +138,7 @@ pub(crate) enum Operand<'a> {
         name: Option<&'a str>,
         offset: i64,
     },
-    /// `[%rd1, {%f1,%f2}]`: no supported instruction has it.
+    /// `[%rd1, {%f1,%f2}]`: not used by any supported instruction.
     Compound,
     /// `(param0, param1)`
     List(Vec<&'a str>),
@@ -146,7 +147,7 @@ pub(crate) enum Operand<'a> {
 }
 
 impl<'a, I> Function<'a, I> {
-    /// Returns the same function with other instructions.
+    /// Returns the same function with its instructions replaced.
     pub(crate) fn map<J>(self, f: &mut impl FnMut(I) -> J) -> Function<'a, J> {
         let Self { line, name, is_entry, returns, parameters, max_threads, required_threads, body } = self;
         let body = body.map(|body| body.into_iter().map(|statement| statement.map(f)).collect());

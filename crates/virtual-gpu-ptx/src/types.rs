@@ -61,7 +61,7 @@ impl Type {
         }
     }
 
-    /// Returns the bytes of a variable; a predicate counts as one.
+    /// Returns the size of a variable in bytes; a predicate counts as one byte.
     pub(crate) fn bytes(self) -> u64 {
         u64::from(self.bits().div_ceil(8))
     }

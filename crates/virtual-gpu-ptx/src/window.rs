@@ -9,7 +9,7 @@ pub const LOCAL: u64 = 0xfff2 << 48;
 /// The first generic address of a kernel's parameters.
 pub const PARAM: u64 = 0xfff3 << 48;
 
-/// The addresses of functions. Nothing can be read there.
+/// The first address of a function. No memory can be read there.
 pub const CODE: u64 = 0xfff4 << 48;
 
 /// Number of addresses in each window.

@@ -17,7 +17,7 @@ const WAITING: &str = include_str!("../../conformance/tests/ptx/waiting.ptx");
 const MATH: &str = include_str!("../../conformance/tests/kernels/12.0-compute_70/math.ptx");
 const CONTROL: &str = include_str!("../../conformance/tests/kernels/12.0-compute_70/control.ptx");
 
-/// A kernel that touches only every second element, so that each element needs its own bits.
+/// A kernel that touches only every other element, so that each element needs its own bits.
 const STRIDED: &str = "\
 .version 8.0
 .target sm_70
@@ -38,25 +38,25 @@ const STRIDED: &str = "\
 }
 ";
 
-/// Launches of each kernel; the fastest counts.
+/// The number of launches of each kernel; only the fastest counts.
 const RUNS: usize = 21;
 
-/// The system's allocator, plus a count of the allocated bytes.
+/// The system allocator, plus a count of the allocated bytes.
 struct Counting;
 
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call is forwarded to the system's allocator; only a count is kept in addition.
+// SAFETY: every call is forwarded to the system allocator; this type only keeps a count.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise about the layout is the one that the system's allocator requires.
+        // SAFETY: the caller makes the promise about the layout that the system allocator requires.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         ALLOCATED.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the pointer came from `alloc`, and so from the system's allocator, with this layout.
+        // SAFETY: the pointer came from `alloc`, and so from the system allocator, with this layout.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -140,12 +140,12 @@ fn floats(count: usize) -> Vec<f32> {
     (0..count).map(|at| (at % 1000) as f32 * 1e-3).collect()
 }
 
-/// Names the vector instructions that the machine's loops use here.
+/// Returns the name of the vector instructions that the machine's loops use here.
 fn vector_units() -> &'static str {
     if machine::uses_avx2() { "AVX2 and FMA" } else { "those of the compiler's target alone" }
 }
 
-/// Prints how many bytes of the host each byte of device memory costs, with all its bookkeeping.
+/// Prints how many bytes of host memory each byte of device memory needs, including all bookkeeping.
 fn bytes_per_byte() {
     let count = 16 << 20;
     for (how, step) in [("from end to end", 1), ("every second element", 2)] {

@@ -1,4 +1,4 @@
-//! The switches: environment variables, which are read once. Each error names the variable and its value.
+//! The settings: environment variables, which are read once. Each error names the variable and its value.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::time::preset::Preset;
 use crate::time::trace;
 use virtual_gpu_core::handle::MAX_GPUS;
 
-/// The preset that is used unless another is named.
+/// The default preset.
 const CLASSROOM: &str = "classroom";
 
 const TIMEOUT: &str = "VIRTUAL_GPU_TIMEOUT";
@@ -32,11 +32,11 @@ const SWITCHES: [&str; 7] = [
 /// What happens to reports of problems that have no CUDA error (`VIRTUAL_GPU_CHECKS`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checks {
-    /// They make the call that finds them fail.
+    /// The call that detects a problem fails.
     Error,
-    /// They are printed.
+    /// Problems are printed.
     Warn,
-    /// The virtual GPU does not look for them.
+    /// The virtual GPU does not look for problems.
     Off,
 }
 
@@ -59,12 +59,12 @@ impl Timeout {
     }
 }
 
-/// A call that returns an error and does nothing.
+/// A call that only returns an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailingCall {
-    /// The C function, with or without the version at its end: `cuMemcpyDtoHAsync` or `cuMemcpyDtoHAsync_v2`.
+    /// The C function, with or without a version suffix: `cuMemcpyDtoHAsync` or `cuMemcpyDtoHAsync_v2`.
     pub function: String,
-    /// Which of its calls in this process, from 1.
+    /// Which call of the function in this process, from 1.
     pub nth: u64,
 }
 
@@ -86,21 +86,22 @@ impl FailingCall {
 /// The settings of the virtual GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Number of GPUs that the process sees: all of the node (`VIRTUAL_GPU_COUNT`; by default the preset's number), or
-    /// only the visible ones.
+    /// The number of GPUs that the process sees: all GPUs of the node (`VIRTUAL_GPU_COUNT`; by default the preset's
+    /// number), or only the visible ones.
     pub gpus: usize,
     /// The node's GPUs that are visible, in order (`CUDA_VISIBLE_DEVICES`). `None` means all.
     pub visible: Option<Vec<usize>>,
-    /// What reports do (`VIRTUAL_GPU_CHECKS`; by default `error`).
+    /// The effect of reports (`VIRTUAL_GPU_CHECKS`; by default `error`).
     pub checks: Checks,
-    /// How long an undecidable wait may last (`VIRTUAL_GPU_TIMEOUT`; by default 10 s).
+    /// How long a wait with an unknown outcome may last (`VIRTUAL_GPU_TIMEOUT`; by default 10 s).
     pub timeout: Timeout,
-    /// How long a rank waits for the others in a call that makes or ends a communicator
+    /// How long a rank waits for the others in a call that creates or ends a communicator
     /// (`VIRTUAL_GPU_BOOTSTRAP_TIMEOUT`; by default [`Self::timeout`]).
     pub bootstrap_timeout: Timeout,
     /// The node whose times are modeled (`VIRTUAL_GPU_TOPOLOGY`; by default `classroom`).
     pub preset: Preset,
-    /// Where a trace of everything that ran is written when the process ends (`VIRTUAL_GPU_TRACE`; by default nowhere).
+    /// The file to which a trace of everything that ran is written when the process ends (`VIRTUAL_GPU_TRACE`; by
+    /// default nowhere).
     pub trace: Option<PathBuf>,
     /// Calls that return an error and do nothing (`VIRTUAL_GPU_FAIL`, none).
     pub failing: Vec<FailingCall>,
@@ -132,7 +133,7 @@ impl Config {
         Self::read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 
-    /// Refuses a switch that does not exist, because setting it would silently do nothing.
+    /// Rejects a variable that does not exist, because setting it would silently do nothing.
     fn refuse_unknown(names: impl Iterator<Item = String>) -> Result<(), String> {
         for name in names.filter(|name| name.starts_with("VIRTUAL_GPU_")) {
             if !SWITCHES.contains(&name.as_str()) {
@@ -192,16 +193,16 @@ impl Config {
 }
 
 impl Config {
-    /// Returns the number in the node of the GPU that the process calls `gpu`.
+    /// Returns the number, within the node, of the GPU that the process calls `gpu`.
     pub fn physical(&self, gpu: usize) -> usize {
         self.visible.as_ref().and_then(|visible| visible.get(gpu).copied()).unwrap_or(gpu)
     }
 }
 
-/// Returns the GPUs of a `CUDA_VISIBLE_DEVICES` list, in its order: "If one of the indices is invalid, only the devices
-/// whose index precedes the invalid index are visible" (CUDA Programming Guide, "CUDA Environment Variables"). Entries
-/// are numbers, with any text after them, as `strtoul` allows, or prefixes of UUIDs. If a GPU is listed twice, none is
-/// visible, as with real drivers.
+/// Returns the GPUs in a `CUDA_VISIBLE_DEVICES` list, in list order: "If one of the indices is invalid, only the
+/// devices whose index precedes the invalid index are visible" (CUDA Programming Guide, "CUDA Environment Variables").
+/// Entries are numbers, with any text after them, as `strtoul` allows, or prefixes of UUIDs. If a GPU is listed twice,
+/// none is visible, as with real drivers.
 fn visible(list: &str, gpus: usize) -> Vec<usize> {
     let number = |entry: &str| {
         let entry = entry.trim_start();

@@ -11,22 +11,22 @@ pub const TOTAL_MEMORY: u64 = 80 << 30;
 /// CUDA version that `cuDriverGetVersion` reports: 1000 × major + 10 × minor.
 pub const DRIVER_VERSION: i32 = 12_090;
 
-/// The most threads in a block (compute capability 9.0).
+/// The maximum number of threads in a block (compute capability 9.0).
 pub const MAX_THREADS_PER_BLOCK: u32 = 1024;
 
-/// The most threads in a block, by dimension.
+/// The maximum number of threads in a block, by dimension.
 pub const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 
-/// The most blocks in a grid, by dimension.
+/// The maximum number of blocks in a grid, by dimension.
 pub const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 
-/// Bytes of shared memory that a block has unless it opts in to more.
+/// Bytes of shared memory available to a block unless it opts in to more.
 pub const SHARED_PER_BLOCK: u32 = 48 << 10;
 
 /// Bytes of shared memory that a block can have once `cuFuncSetAttribute` requests them.
 pub const SHARED_PER_BLOCK_OPT_IN: u32 = 227 << 10;
 
-/// Bytes of shared memory of a multiprocessor, for all its blocks together.
+/// Bytes of shared memory of a multiprocessor, shared by all its blocks.
 pub const SHARED_PER_MULTIPROCESSOR: u32 = 228 << 10;
 
 /// Bytes of shared memory that the driver reserves in each block for itself.
@@ -38,24 +38,24 @@ pub const WARP: u32 = 32;
 /// Multiprocessors of a GPU.
 pub const MULTIPROCESSORS: u32 = 132;
 
-/// Threads that a multiprocessor holds at a time.
+/// The number of threads resident on a multiprocessor at the same time.
 pub const MAX_THREADS_PER_MULTIPROCESSOR: u32 = 2048;
 
-/// Blocks that a multiprocessor holds at a time.
+/// The number of blocks resident on a multiprocessor at the same time.
 pub const MAX_BLOCKS_PER_MULTIPROCESSOR: u32 = 32;
 
-/// 32-bit registers of a multiprocessor, which one block may use alone.
+/// 32-bit registers of a multiprocessor, all of which a single block may use.
 pub const REGISTERS: u32 = 65_536;
 
-/// Registers that each thread counts as using, in every kernel. The virtual GPU runs PTX, which has an unlimited number
-/// of registers, and allocates none. This is the largest number with which registers never limit how many threads are
-/// resident.
+/// The number of registers that each thread counts as using, in every kernel. The virtual GPU runs PTX, which has an
+/// unlimited number of registers, and allocates none. This is the largest number for which registers never limit how
+/// many threads are resident.
 pub const REGISTERS_PER_THREAD: u32 = 32;
 
-/// Architecture for which kernels count as compiled: 10 × major + minor.
+/// The architecture that kernels count as compiled for: 10 × major + minor.
 pub const BINARY_VERSION: i32 = 90;
 
-/// Stream priorities, the least urgent first; lower numbers are more urgent (an H100's range).
+/// The range of stream priorities, least urgent first; lower numbers are more urgent (an H100's range).
 pub const PRIORITIES: (i32, i32) = (0, -5);
 
 /// `CU_DEVICE_ATTRIBUTE_MAX`: device attributes have the numbers from 1 to just below this one (CUDA 12.9).
@@ -73,7 +73,7 @@ pub fn uuid(gpu: usize) -> [u8; 16] {
     uuid
 }
 
-/// The attributes that all GPUs share: numbers of `CUdevice_attribute`, and their value.
+/// The attributes that all GPUs share: the number of each `CUdevice_attribute`, and its value.
 const VALUES: &[(RangeInclusive<i32>, i32)] = &[
     (1..=1, MAX_THREADS_PER_BLOCK as i32),
     (8..=8, SHARED_PER_BLOCK as i32),

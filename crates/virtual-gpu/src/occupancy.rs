@@ -1,4 +1,4 @@
-//! How many blocks of a kernel a multiprocessor holds at a time.
+//! How many blocks of a kernel are resident on a multiprocessor at the same time.
 //!
 //! The rules are those of NVIDIA's `cuda_occupancy.h` for compute capability 9.0, except for registers: every kernel
 //! counts as using [`REGISTERS_PER_THREAD`], with which registers never limit the number of blocks.
@@ -14,20 +14,21 @@ const SHARED_UNIT: u64 = 128;
 /// Sizes in KiB that the shared part of a multiprocessor's memory can have; the rest is L1 cache.
 const SHARED_SIZES: [u64; 10] = [0, 8, 16, 32, 64, 100, 132, 164, 196, 228];
 
-/// What a kernel uses of a multiprocessor, apart from its threads.
+/// The multiprocessor resources that a kernel uses, apart from threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// The most threads in a block.
+    /// The maximum number of threads in a block.
     pub max_threads: u32,
     /// Bytes of static shared memory.
     pub static_shared: u32,
     /// Bytes of dynamic shared memory that a launch may request.
     pub max_dynamic_shared: u32,
-    /// How much of a multiprocessor's memory the program prefers as shared memory, in percent, if it has a preference.
+    /// The share of a multiprocessor's memory that the program prefers to use as shared memory, in percent, if it has a
+    /// preference.
     pub carveout: Option<u32>,
 }
 
-/// The block size that fills a multiprocessor best.
+/// The block size that makes the best use of a multiprocessor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Suggestion {
     /// Threads of a block; 0 if no block fits.
@@ -37,8 +38,8 @@ pub struct Suggestion {
 }
 
 impl Usage {
-    /// Returns how many blocks of `threads` threads and `dynamic` bytes of dynamic shared memory are resident at a
-    /// time; 0 if a launch would be refused.
+    /// Returns how many blocks of `threads` threads and `dynamic` bytes of dynamic shared memory are resident at the
+    /// same time; 0 if a launch would be rejected.
     pub fn blocks(&self, threads: u32, dynamic: u64) -> u32 {
         let allocated = self.allocated(dynamic);
         if threads == 0 || threads > self.max_threads || dynamic > u64::from(self.max_dynamic_shared) {
@@ -47,14 +48,14 @@ impl Usage {
         let warps = threads.div_ceil(WARP);
         let by_warps = MAX_THREADS_PER_MULTIPROCESSOR / WARP / warps;
         let by_registers = REGISTERS / (REGISTERS_PER_THREAD * WARP) / warps;
-        // If a block does not fit otherwise, there is more shared memory than the program prefers.
+        // If a block would not fit, it gets more shared memory than the program prefers.
         let shared = self.wished().max(at_least(allocated));
         let by_shared = u32::try_from(shared / allocated).unwrap_or(u32::MAX);
         by_warps.min(by_registers).min(by_shared).min(MAX_BLOCKS_PER_MULTIPROCESSOR)
     }
 
     /// Returns the bytes of dynamic shared memory that each block can have with `blocks` of them resident; `None` if
-    /// that many never are.
+    /// that many never fit.
     pub fn dynamic_shared(&self, blocks: u32, threads: u32) -> Option<u64> {
         if blocks == 0 || self.blocks(threads, 0) < blocks {
             return None;
@@ -68,12 +69,12 @@ impl Usage {
     }
 
     /// Returns the largest of the block sizes at which the most threads are resident. `dynamic` returns the bytes of
-    /// dynamic shared memory for a block size; blocks larger than `limit` don't count, unless it is 0.
+    /// dynamic shared memory for a block size; blocks larger than `limit` are not considered, unless `limit` is 0.
     pub fn suggest(&self, limit: u32, mut dynamic: impl FnMut(u32) -> u64) -> Suggestion {
         let limit = if limit == 0 { self.max_threads } else { limit.min(self.max_threads) };
         let mut best = Suggestion { threads: 0, blocks: 0 };
         let mut most = 0;
-        // From the limit down, in steps of whole warps.
+        // Start at the limit, and go down in steps of whole warps.
         for warps in (1..=limit.div_ceil(WARP)).rev() {
             let threads = (warps * WARP).min(limit);
             let blocks = self.blocks(threads, dynamic(threads));

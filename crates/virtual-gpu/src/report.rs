@@ -12,7 +12,7 @@ use virtual_gpu_core::handle::Rank;
 use virtual_gpu_core::memory::AllocationId;
 use virtual_gpu_core::source_location::{CallSite, SourceLine};
 
-/// A report under construction: a headline, what happened where, facts, and the call that would fix the problem.
+/// A report under construction: a headline, what happened where, facts, and how to fix the problem.
 ///
 /// Its text is a line `virtual GPU: {headline}` followed by indented lines, which show source lines as the Rust
 /// compiler does.
@@ -24,7 +24,7 @@ pub struct Report {
     help: Option<String>,
 }
 
-/// The label of a call that a line of the program's own sources leads to.
+/// The label of a call that was made through a line of the program's own sources.
 const CALLED: &str = "called from there";
 
 /// What happened at a source line.
@@ -48,7 +48,7 @@ impl Report {
         self
     }
 
-    /// Adds what happened at `call_site`: at the nearest line of the program's own sources, if it has one, and at the
+    /// Adds what happened at `call_site`: at the nearest line of the program's own sources, if there is one, and at the
     /// call itself.
     pub fn at(self, text: impl Into<String>, call_site: &CallSite) -> Self {
         self.at_lines(text, call_site, false)
@@ -75,7 +75,7 @@ impl Report {
         self
     }
 
-    /// Adds what would fix the problem.
+    /// Adds how to fix the problem.
     pub fn help(mut self, text: impl Into<String>) -> Self {
         self.help = Some(text.into());
         self
@@ -91,7 +91,7 @@ impl Report {
         print(self.render(&renderer, width::of_terminal()));
     }
 
-    /// Returns its text. Its source lines fit into `width` columns, if that is given.
+    /// Returns the report's text. If `width` is given, source lines fit into that many columns.
     fn render(&self, renderer: &Renderer, width: Option<usize>) -> String {
         let mut sources = Sources::default();
         let mut texts: Vec<String> = Vec::new();
@@ -117,12 +117,12 @@ impl Report {
         for (place, moved) in moved {
             text = text.replacen(&moved, &place, 1);
         }
-        // All lines after the headline are indented, to show where a report ends.
+        // All lines after the headline are indented, so that the end of a report is visible.
         text.replace('\n', "\n  ")
     }
 }
 
-/// Returns whether reports are colored: if a person reads them, or if the environment requests it, as
+/// Returns whether reports are colored: they are if a person reads them or the environment requests it, as
 /// <https://bixense.com/clicolors/> specifies.
 fn is_coloured() -> bool {
     let asked = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0");
@@ -164,7 +164,8 @@ impl Sources {
         true
     }
 
-    /// Cuts the lines to `width`. Returns the places that this moved, as a snippet would show them before and after.
+    /// Cuts the lines to `width`. Returns the locations that this changed, as a snippet would show them before and
+    /// after.
     fn cut(&mut self, width: usize) -> Vec<(String, String)> {
         let mut moved = Vec::new();
         for Source { shown_path, text, marks, .. } in &mut self.0 {
@@ -195,7 +196,7 @@ impl Sources {
     }
 }
 
-/// Formats a place in a text as a snippet shows it.
+/// Formats a location in a text as a snippet shows it.
 fn line_and_column(text: &str, at: usize) -> String {
     let before = &text[..at];
     let column = before.chars().rev().take_while(|&char| char != '\n').count() + 1;
@@ -238,7 +239,7 @@ pub(crate) fn print(line: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Formats a size as a person says it: `1 byte`, `3 bytes`, `16 KiB`.
+/// Formats a size the way people write it: `1 byte`, `3 bytes`, `16 KiB`.
 pub fn size(bytes: u64) -> String {
     match bytes {
         1 => "1 byte".to_owned(),
@@ -267,7 +268,7 @@ pub fn ranks(list: &[Rank]) -> String {
     }
 }
 
-/// Returns the memory that an allocation of `device` lies in, as reports name it.
+/// Returns the memory that contains an allocation of `device`, as reports name it.
 pub fn memory_of(allocation: AllocationId, device: usize) -> String {
     match allocation.is_managed() {
         true => "in managed memory".to_owned(),

@@ -33,7 +33,7 @@ pub(super) fn check(root: &Path) -> anyhow::Result<(usize, String)> {
     Ok((shown, wrong))
 }
 
-/// Converts output in a lesson to snapbox's pattern: `…` on its own line matches any lines, and within a line any
+/// Converts output in a lesson to snapbox's pattern: `…` on its own line matches any lines, and, within a line, any
 /// words. More output may follow.
 fn pattern(shown: &str) -> String {
     let line = |line: &str| match line.trim_end() {

@@ -1,4 +1,4 @@
-//! A picture of the bus bandwidth of an all-reduce over its size, on four nodes.
+//! A plot of the bus bandwidth of an all-reduce against its size, on four nodes.
 
 use std::path::Path;
 
@@ -64,7 +64,7 @@ pub(super) fn draw(data: &Path) -> anyhow::Result<String> {
     Ok(chart.svg())
 }
 
-/// Formats a value without decimals, or a value below 1 with three.
+/// Formats a value without decimals, or, if it is below 1, with three.
 fn figures(value: f64) -> String {
     if value < 1.0 { format!("{value:.3}") } else { format!("{value:.0}") }
 }

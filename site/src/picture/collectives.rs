@@ -1,4 +1,4 @@
-//! Pictures of what six collectives do to the buffers of four ranks, from a definition of each collective.
+//! Pictures of what six collectives do to the buffers of four ranks, drawn from a definition of each collective.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +8,12 @@ use chart::card::{
     Card, GREEN, MARGIN, ORANGE, PINK, SKY, SOFT, WIDTH, arrow, block, ending, rectangle, text,
 };
 
-/// The number of ranks, and also of parts in a buffer.
+/// The number of ranks, and of parts in a buffer.
 const RANKS: usize = 4;
 /// The rank that broadcasts, and that receives the result of a reduce.
 const ROOT: usize = 0;
 
-/// The colors of the ranks' own values, and of sums.
+/// The colors of the ranks' values, and of sums.
 pub(super) const COLORS: [&str; RANKS] = [SKY, ORANGE, GREEN, PINK];
 pub(super) const SUM: &str = "#1f2a44";
 
@@ -82,8 +82,8 @@ impl Operation {
         }
     }
 
-    /// Returns the buffers before the operation: all ranks have four parts of their own, or only the root has them, or
-    /// each rank has one shard in its place.
+    /// Returns the buffers before the operation: either all ranks have four parts of their own, or only the root does,
+    /// or each rank has one shard at its position.
     fn before(self) -> Buffers {
         buffers(|rank, part| match self {
             Self::Broadcast => (rank == ROOT).then(|| own(rank, part)),

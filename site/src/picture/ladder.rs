@@ -1,4 +1,4 @@
-//! A bar chart of the ladder: how long a step takes in each of four implementations.
+//! A bar chart of the ladder: how long a step takes with each of four implementations.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ const TOP: f64 = 72.0;
 const BAR: f64 = 29.0;
 /// The height of a network's name and its bars.
 const GROUP: f64 = HEAD + BAR * WAYS.len() as f64 + 10.0;
-/// The height of its name.
+/// The height of the name.
 const HEAD: f64 = 32.0;
 
 /// Draws the picture.

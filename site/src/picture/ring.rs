@@ -132,8 +132,8 @@ fn cell(column: usize, rank: usize, chunks: &[u32], came: Option<usize>) -> Grou
     group.add(frame.set("stroke", INK).set("stroke-width", 4))
 }
 
-/// Draws the arrow of a message into `column`. The last rank's arrow leaves the picture at the bottom, and reenters at
-/// the top.
+/// Draws the arrow of a message into `column`. The last rank's arrow leaves the picture at the bottom and reenters it
+/// at the top.
 fn way(column: usize, message: Message) -> Group {
     let from = (x(column - 1) + CHUNK.0 + 3.0, middle(message.from, message.chunk));
     let to = (x(column) - 4.0, middle((message.from + 1) % RANKS, message.chunk));

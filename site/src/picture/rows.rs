@@ -29,7 +29,7 @@ struct Picture {
     title: String,
     /// The length of a row, in units.
     columns: f64,
-    /// What the rows run along, such as time. Without it, no line is drawn below them.
+    /// The axis along which the rows run, such as time. Without it, no line is drawn below them.
     axis: Option<String>,
     row: Vec<Row>,
     #[serde(default)]
@@ -44,7 +44,7 @@ struct Row {
     boxes: Vec<Bar>,
 }
 
-/// A box from one column to another. A box without a color is dashed and stands for waiting, or for nothing.
+/// A box from one column to another. A box without a color is dashed, and stands for waiting or is simply empty.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Bar {
@@ -98,7 +98,7 @@ pub(super) fn draw(root: &Path) -> anyhow::Result<BTreeMap<String, String>> {
 impl Picture {
     /// Checks that everything fits.
     fn check(&self) -> anyhow::Result<()> {
-        // Helvetica's letters are on average half as wide as high; a slightly larger factor is safe.
+        // Helvetica's letters are on average half as wide as they are high; a slightly larger factor is safe.
         let width = |text: &str| 0.56 * FONT * text.chars().count() as f64;
         for row in &self.row {
             ensure!(width(&row.label) < LEFT - MARGIN, "the label `{}` is too long", row.label);

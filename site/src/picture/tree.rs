@@ -12,8 +12,8 @@ const RANKS: usize = 8;
 /// The parent of each rank; the root has none.
 type Tree = Vec<Option<usize>>;
 
-/// Builds the first tree. A rank's parent is the rank with the lowest set bit moved one place up, or without that bit
-/// if that exceeds the last rank.
+/// Builds the first tree. A rank's parent is the rank with its lowest set bit moved up by one position, or with that
+/// bit cleared if the result exceeds the last rank.
 fn first(ranks: usize) -> Tree {
     (0..ranks)
         .map(|rank| {

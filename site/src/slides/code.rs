@@ -30,7 +30,7 @@ impl Block {
     }
 }
 
-/// Formats a source with `rustfmt` in few columns. Its anchors stay.
+/// Formats a source with `rustfmt` in few columns. Anchors are kept.
 ///
 /// # Errors
 /// If `rustfmt` can't be run or can't parse the source.
@@ -113,7 +113,7 @@ pub(super) fn pages(code: &str) -> Vec<String> {
     pages
 }
 
-/// Returns how bad a page break between two lines would be.
+/// Returns the penalty for a page break between two lines.
 fn reluctance(before: &str, after: &str) -> usize {
     if before.trim().is_empty() || after.trim().is_empty() {
         return 0;
@@ -179,7 +179,7 @@ fn near(lines: &[(Change, String)], around: usize) -> Vec<(Change, String)> {
     shown.into_iter().map(|(change, line)| (change, line.get(common..).unwrap_or(&line).to_owned())).collect()
 }
 
-/// Formats a difference as HTML. A sign before each line, and not just its color, marks the changes.
+/// Formats a difference as HTML. Changes are marked by a sign before each line, not just by color.
 pub(super) fn difference_block(lines: &[(Change, String)]) -> String {
     let signed = lines.iter().map(|(change, line)| match change {
         Change::Removed => ("removed", format!("− {line}")),

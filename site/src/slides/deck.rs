@@ -45,7 +45,7 @@ struct Deck<'p> {
 }
 
 impl Deck<'_> {
-    /// Appends slides, with their time before the notes.
+    /// Appends slides, with their times inserted before the notes.
     fn add(&mut self, time: &str, slides: Vec<Slide>) {
         for mut slide in slides {
             slide.notes = format!("<p class=\"time\">{time}</p>\n{}", slide.notes);
@@ -128,8 +128,8 @@ impl Deck<'_> {
         made().with_context(|| from.clone())
     }
 
-    /// Makes the slides of a step without exercises. If the step names a command, the command is shown with its output
-    /// below.
+    /// Creates the slides for a step without exercises. If the step names a command, the command is shown with its
+    /// output.
     fn instead(&self, step: &Step, what: &str) -> anyhow::Result<Vec<Slide>> {
         let id = format!("step-{}", self.slides.len() + 1);
         let from = format!("slide {id}: the step “{what}” of course.toml");
@@ -182,7 +182,7 @@ fn timed(now: u32, what: &str) -> String {
     format!("{} since the start · {what}", clock(now))
 }
 
-/// Makes the page of a deck.
+/// Creates the page of a deck.
 pub(super) fn page(title: &str, slides: &[Slide]) -> String {
     let mut sections = String::new();
     let mut rest = slides;

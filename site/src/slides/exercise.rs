@@ -13,10 +13,10 @@ use crate::source;
 
 /// The number of lines that a wrong answer may take; the description and the check's message take the rest.
 const DIFFERENCE: usize = 12;
-/// The number of parts above which they are shown smaller.
+/// The number of parts above which parts are shown smaller.
 const MANY: usize = 4;
 
-/// Makes the slides of an exercise, in their order and without their times.
+/// Creates the slides of an exercise, in order and without times.
 ///
 /// # Errors
 /// If the solution can't be read or has no region, or if something doesn't fit on a slide; the error names the slide.
@@ -51,7 +51,7 @@ fn grouped(regions: &[Region]) -> Vec<&[Region]> {
     groups
 }
 
-/// Makes the slides for a group of regions. A single region may take several slides.
+/// Creates the slides for a group of regions. A single region may take several slides.
 fn answer(id: &str, exercise: &Exercise, group: &[Region]) -> Vec<Slide> {
     let name = &group[0].name;
     let bodies: Vec<String> = match group {

@@ -11,7 +11,7 @@ use super::code::{self, Block};
 /// One slide in its source form.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Written {
-    /// The exercise that the slide is shown with.
+    /// The exercise with which the slide is shown.
     pub(super) exercise: Option<String>,
     pub(super) text: String,
     pub(super) notes: String,
@@ -25,7 +25,7 @@ impl Written {
     }
 }
 
-/// Returns the slides of a file, in their order.
+/// Returns the slides of a file, in order.
 pub(super) fn split(text: &str) -> Vec<Written> {
     let mut slides = vec![String::new()];
     let mut in_code = false;
@@ -83,7 +83,7 @@ pub(super) fn to_html(text: &str) -> anyhow::Result<String> {
     Ok(made)
 }
 
-/// Converts Markdown within one or more sentences.
+/// Converts the inline Markdown of one or more sentences.
 pub(super) fn inline(text: &str) -> String {
     let mut made = String::new();
     html::push_html(&mut made, Parser::new_ext(text, Options::ENABLE_TABLES));

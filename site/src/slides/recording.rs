@@ -11,7 +11,7 @@ use crate::page::up;
 /// The folder of the pictures, next to the decks.
 pub(super) const FOLDER: &str = "recordings";
 
-/// The size of a terminal that fits on a slide, with letters of 20 pixels.
+/// The size of a terminal that fits on a slide, with 20-pixel letters.
 const COLUMNS: usize = 94;
 const LINES: usize = 20;
 /// The width of [`COLUMNS`] in pixels, as `anstyle-svg` draws them.
@@ -19,7 +19,7 @@ const WIDTH: usize = 797;
 
 /// A part of a recording that fits on a slide.
 pub(super) struct Part {
-    /// The name of its file in [`FOLDER`].
+    /// The name of the part's file in [`FOLDER`].
     pub(super) name: String,
     pub(super) svg: String,
     /// Its description for people who can't see it.

@@ -22,17 +22,17 @@ const MISTAKES_EACH: usize = 3;
 /// The minimum number of alternatives for each exercise.
 const ALTERNATIVES_EACH: usize = 3;
 
-/// How many of Cargo's lines are shown where a program is missing.
+/// How many lines of Cargo's output are shown if a program is missing.
 const LAST_LINES: usize = 12;
 
-/// What compiles of the scratch workspace.
+/// The parts of the scratch workspace that compile.
 pub(super) struct Built {
     pub(super) folder: PathBuf,
     /// The tests of packages and variants, by their names.
     pub(super) tests: BTreeMap<String, Test>,
     /// The errors of the variants that don't compile.
     pub(super) broken: BTreeMap<String, String>,
-    /// Everything else that the compiler and Cargo said.
+    /// All other output of the compiler and Cargo.
     pub(super) diagnostics: String,
 }
 
@@ -59,7 +59,7 @@ impl Built {
         })
     }
 
-    /// Checks that every mistake fails in its check with its words, and that every exercise has enough mistakes.
+    /// Checks that every mistake fails its check with its words, and that every exercise has enough mistakes.
     pub(super) fn check_mistakes(
         &self,
         course: &Course,
@@ -141,7 +141,7 @@ impl Built {
         self.broken.get(name).cloned().unwrap_or_else(|| self.end_of_output())
     }
 
-    /// Returns the end of everything that was printed. It also shows whether the disk is full.
+    /// Returns the end of everything that was printed. It also reveals a full disk.
     fn end_of_output(&self) -> String {
         let lines: Vec<&str> = self.diagnostics.lines().collect();
         lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
@@ -182,7 +182,7 @@ impl Test {
         Ok(outcomes)
     }
 
-    /// Returns whether all checks pass that match a filter. A mutant may wait for ever, so it gets short time limits.
+    /// Returns whether all checks that match a filter pass. A mutant may wait forever, so it gets short time limits.
     pub(super) fn all_pass(&self, filter: &str) -> anyhow::Result<bool> {
         let status = Command::new(&self.program)
             .arg(filter)

@@ -8,7 +8,7 @@ use anyhow::{Context, bail, ensure};
 use course::syllabus::Course;
 use serde::Deserialize;
 
-/// Parts of lines that synchronize.
+/// Parts of the lines that synchronize.
 const CALLS: [&str; 7] =
     [".synchronize(", ".wait(", ".record_event(", ".record(", ".join(", "group_start()", "group_end()"];
 
@@ -20,7 +20,7 @@ pub(super) struct Deletion {
     pub(super) exercise: String,
     /// The line, without the surrounding spaces.
     line: String,
-    /// The number of the line among equal lines, counted from 1.
+    /// The number of the line among identical lines, counted from 1.
     #[serde(default = "first")]
     nth: usize,
     /// The replacement, if the line needs one.
@@ -48,7 +48,7 @@ struct Deletions {
 }
 
 impl Deletion {
-    /// Returns the name of the deletion in a problem.
+    /// Returns the name of the deletion for use in a problem.
     pub(super) fn name(&self) -> String {
         format!("{} without `{}` ({})", self.exercise, self.line, self.nth)
     }

@@ -1,4 +1,5 @@
-//! Runs cudarc's own examples, from its package, on the virtual GPU. They are programs that the course did not write.
+//! Runs cudarc's own examples, from its package, on the virtual GPU. They are programs that were not written for the
+//! course.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -44,8 +45,9 @@ const EXAMPLES: &[Example] = &[
         "12-context-config",
         &["Updated stack size: 2048 bytes", "Updated cache config: CU_FUNC_CACHE_PREFER_SHARED"],
     ),
-    // The example uses handle 0 for the default stream of each GPU, which means that of the current context. cudarc
-    // makes the other GPU's context current while it copies. Nothing orders the copy before the read that follows it.
+    // The example uses handle 0 for the default stream of each GPU, but that handle means the default stream of the
+    // current context. cudarc makes the other GPU's context current while it copies. So the copy is not ordered before
+    // the read that follows it.
     Example {
         name: "13-copy-multi-gpu",
         checks: "error",
@@ -57,7 +59,7 @@ const EXAMPLES: &[Example] = &[
     runs("nvrtc-compile", &["Compilation succeeded!"]),
 ];
 
-/// Returns the files of the examples' package. The sources stay where Cargo unpacked them.
+/// Returns the files of the examples' package. The sources remain where Cargo unpacked them.
 pub(super) fn files(root: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     let folder = source(root)?.join("examples");
     let mut manifest = format!(
@@ -95,7 +97,7 @@ pub(super) fn check(root: &Path, scratch: &Path) -> anyhow::Result<Vec<String>> 
     Ok(problems)
 }
 
-/// Runs an example in the folder of its own files, with the virtual driver as `libcuda.so`.
+/// Runs an example in the folder with its own files, using the virtual driver as `libcuda.so`.
 fn run(example: &Example, program: &Path, folder: &Path, libraries: &Path) -> anyhow::Result<Option<String>> {
     let Example { name, checks, succeeds, says } = example;
     let inherited = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();

@@ -9,7 +9,7 @@ use course::syllabus::Course;
 
 use super::cargo;
 
-/// The features of each package, by its name and version.
+/// The features of each package, by name and version.
 type Features = BTreeMap<String, String>;
 
 /// Returns the dependencies whose features for another package of the workspace differ from those for `lab`.
@@ -31,7 +31,7 @@ pub(super) fn differences(root: &Path, course: &Course) -> anyhow::Result<Vec<St
     Ok(problems)
 }
 
-/// Returns what Cargo builds for a package and its tests.
+/// Returns the packages that Cargo builds for a package and its tests.
 fn features(root: &Path, package: &str) -> anyhow::Result<Features> {
     let arguments = ["tree", "--prefix", "none", "--format", "{p}|{f}", "--no-dedupe", "--package", package];
     let output = cargo(root).args(arguments).output().context("can't run cargo tree")?;

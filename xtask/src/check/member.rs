@@ -12,7 +12,7 @@ pub(super) fn folder_of(path: &Path) -> String {
     path.iter().next().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Returns the workspace's own manifest, adapted to members in another place.
+/// Returns the workspace's own manifest, adapted to members in a different location.
 pub(super) fn workspace_manifest(root: &Path, manifest: &str) -> anyhow::Result<String> {
     let mut text = String::new();
     let mut replaced = 0;

@@ -1,4 +1,4 @@
-//! `cargo xtask mutants`: changes the answers as cargo-mutants does, and checks that each change makes a check fail.
+//! `cargo xtask mutants`: mutates the answers as cargo-mutants does, and checks that each change makes a check fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,7 +17,7 @@ use super::variants::Variant;
 /// The mutants that no check can detect, each with a reason.
 const EQUIVALENT: &str = "tests/equivalent_mutants.toml";
 
-/// What cargo-mutants writes into a changed line.
+/// The comment that cargo-mutants writes into a changed line.
 const MARK: &str = " /* ~ changed by cargo-mutants ~ */";
 
 /// Options of `cargo xtask mutants`.
@@ -59,7 +59,8 @@ struct Position {
 /// A changed answer.
 struct Mutant {
     exercise: String,
-    /// The number of the solution's line where the change begins, and the line before and after it, without the surrounding spaces.
+    /// The number of the solution's line where the change begins, and the line before and after the change, without the
+    /// surrounding spaces.
     number: usize,
     line: String,
     becomes: String,
@@ -224,7 +225,7 @@ fn changed_lines(root: &Path, commit: &str, file: &str) -> anyhow::Result<BTreeS
     Ok(text.lines().filter_map(hunk_lines).flatten().collect())
 }
 
-/// Returns the new lines of a hunk's header, `@@ -1,2 +3,4 @@`.
+/// Returns the range of new lines in a hunk header, `@@ -1,2 +3,4 @@`.
 fn hunk_lines(line: &str) -> Option<std::ops::Range<usize>> {
     let new = line.strip_prefix("@@ ")?.split(' ').nth(1)?.strip_prefix('+')?;
     let (start, count) = new.split_once(',').unwrap_or((new, "1"));

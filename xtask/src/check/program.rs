@@ -1,5 +1,6 @@
-//! Test programs with many variants of an exercise. A program for each of hundreds of variants would take three times as long to build:
-//! the compiler would read the same crates, and the linker would write the same code, for each of them.
+//! Test programs with many variants of an exercise. Building a separate program for each of hundreds of variants would
+//! take three times as long, because the compiler would read the same crates, and the linker would write the same code,
+//! for each program.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,12 +24,12 @@ pub(super) struct Program {
     /// The names of its variants.
     pub(super) variants: Vec<String>,
     manifest: String,
-    /// What the checks call the library of the exercise: `multi_gpu`.
+    /// The name that the checks use for the library of the exercise: `multi_gpu`.
     library: String,
 }
 
 impl Program {
-    /// Distributes variants among programs. A program has variants of one exercise only.
+    /// Distributes variants among programs. Each program has variants of only one exercise.
     pub(super) fn all<'v>(
         course: &Course,
         solutions: &BTreeMap<PathBuf, String>,
@@ -124,7 +125,8 @@ pub(super) fn sources(
     Ok(files)
 }
 
-/// Returns what the checks call the library of a module: its test program says `use s04_multi_gpu as multi_gpu;`.
+/// Returns the name that the checks use for the library of a module: its test program says
+/// `use s04_multi_gpu as multi_gpu;`.
 fn crate_name(solutions: &BTreeMap<PathBuf, String>, module: &str) -> anyhow::Result<String> {
     let path = format!("{module}/tests/{module}.rs");
     let text = solutions.get(Path::new(&path)).with_context(|| format!("solutions/ has no {path}"))?;

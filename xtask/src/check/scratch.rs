@@ -1,4 +1,4 @@
-//! A workspace below the target folder for all starters and changed solutions, so that they share what they build.
+//! A workspace below the target folder for all starters and changed solutions, so that they share build outputs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,7 +28,7 @@ struct Output {
     /// The test programs, by their packages.
     executables: BTreeMap<String, PathBuf>,
     errors: Vec<Diagnostic>,
-    /// What Cargo said to people.
+    /// Cargo's human-readable output.
     said: String,
 }
 
@@ -75,7 +75,7 @@ impl Scratch {
         Self::write_with(root, course, "xtask-check", own, variants.iter())
     }
 
-    /// Writes a workspace that has only these variants, in a folder of its own.
+    /// Writes a workspace that has only these variants, in a separate folder.
     pub(super) fn write_variants<'v>(
         root: &Path,
         course: &Course,
@@ -92,7 +92,7 @@ impl Scratch {
         mut files: BTreeMap<PathBuf, String>,
         variants: impl Iterator<Item = &'v Variant> + Clone,
     ) -> anyhow::Result<Self> {
-        // All scratch workspaces build the same crates below their members.
+        // All scratch workspaces build the same dependencies.
         let built = target(root).join("xtask-check/target");
         let folder = target(root).join(folder);
         let read = |path: &str| {
@@ -124,7 +124,8 @@ impl Scratch {
             println!("building {} …", self.folder.display());
             let Output { executables, errors, said } = self.compile()?;
             let known = broken.len();
-            // The compiler reports some errors only where there are no others, so more variants may turn out not to compile.
+            // The compiler reports some errors only if there are no others, so further variants may turn out not to
+            // compile.
             for Diagnostic { rendered, spans, .. } in &errors {
                 if let Some(variant) = spans.iter().find_map(|span| variant_of(&span.file_name)) {
                     broken.entry(variant.to_owned()).or_default().push_str(rendered);
@@ -149,7 +150,7 @@ impl Scratch {
         }
     }
 
-    /// Builds what compiles.
+    /// Builds everything that compiles.
     fn compile(&self) -> anyhow::Result<Output> {
         let output = cargo(&self.folder)
             .args(["build", "--workspace", "--tests", "--keep-going", "--quiet", "--message-format", "json"])

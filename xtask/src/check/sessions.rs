@@ -14,7 +14,7 @@ use course::syllabus::Course;
 use super::{cargo, command, member, target};
 use crate::starters;
 
-/// Runs the sessions. Their dependencies are built in the same place as the scratch workspace.
+/// Runs the sessions. Their dependencies are built in the same folder as the scratch workspace.
 pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
     let folder = target(root).join("xtask-check");
     let copy = folder.join("sessions");
@@ -22,7 +22,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
     let last = course.modules.last().context("course.toml lists no module")?;
     write(root, &copy).with_context(|| format!("can't write {}", copy.display()))?;
     let target = folder.join("target");
-    // Builds the modules' dependencies first, so that no student waits for them.
+    // Builds the modules' dependencies first, so that the simulated students don't wait for them.
     let mut build = cargo(&copy);
     build.args(["test", "--no-run", "-q", "-p", &last.starter_package()]);
     build.env("CARGO_TARGET_DIR", &target).env("CARGO_INCREMENTAL", "0");
@@ -33,7 +33,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut test = cargo(root);
     test.args(["test", "-q", "-p", "course", "--test", "commands", "--", "--ignored", "what_students_see"])
         .env("COURSE_SESSIONS", &copy)
-        // Only the students' own builds go to this folder.
+        // This folder contains only the students' own builds.
         .env("COURSE_SESSIONS_TARGET", &target);
     command(&mut test)
 }
@@ -73,7 +73,7 @@ fn write(root: &Path, copy: &Path) -> anyhow::Result<()> {
     for name in ["solutions", "tests"] {
         let link = copy.join(name);
         if fs::read_link(&link).ok().as_ref() != Some(&root.join(name)) {
-            // There may be an old link to another place.
+            // There may be an old link to a different target.
             let _ = fs::remove_file(&link);
             symlink(root.join(name), &link)?;
         }

@@ -20,7 +20,7 @@ pub(super) struct Variant {
     pub(super) source: String,
 }
 
-/// The known answers that apply to their solutions.
+/// The known answers that apply cleanly to their solutions.
 pub(super) struct Applied<'a, T> {
     pub(super) answers: Vec<&'a T>,
     /// A variant for each of these answers.

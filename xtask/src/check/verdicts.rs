@@ -28,8 +28,8 @@ pub(super) fn of_starter(exercise: &Exercise, outcomes: &Outcomes) -> Vec<String
     problems
 }
 
-/// Returns the problem of a deletion. It must make its recorded check fail with the recorded words, or no check if it
-/// is harmless.
+/// Returns the problem of a deletion. The deletion must make its recorded check fail with the recorded words, or no
+/// check if it is harmless.
 pub(super) fn of_deletion(deletion: &Deletion, outcomes: &Outcomes) -> Option<String> {
     let name = deletion.name();
     let Some(fails) = &deletion.fails else {
@@ -44,7 +44,7 @@ pub(super) fn of_deletion(deletion: &Deletion, outcomes: &Outcomes) -> Option<St
     Some(format!("{name}: {fails} fails, but doesn't say `{missing}`. It says:\n{message}"))
 }
 
-/// Returns the problems of a right answer. All checks must accept it.
+/// Returns the problems of a right answer. All checks must accept the answer.
 pub(super) fn of_alternative(path: &str, outcomes: &Outcomes) -> Vec<String> {
     if outcomes.passed.is_empty() && outcomes.failed.is_empty() {
         return vec![format!("{path}: no check ran")];
@@ -55,7 +55,7 @@ pub(super) fn of_alternative(path: &str, outcomes: &Outcomes) -> Vec<String> {
         .collect()
 }
 
-/// Returns the problem of a mistake. It must make its check fail with its words.
+/// Returns the problem of a mistake. The mistake must make its check fail with its words.
 pub(super) fn of_mistake(mistake: &Mistake, outcomes: &Outcomes) -> Option<String> {
     let (path, fails) = (mistake.patch.path(), &mistake.fails);
     if outcomes.passed.contains(fails) {

@@ -7,7 +7,7 @@ use course::syllabus::Exercise;
 /// The required form of a page.
 pub(super) struct Page {
     title: String,
-    /// The first words below the title.
+    /// The first words after the title.
     start: String,
     headings: &'static [&'static str],
     words: RangeInclusive<usize>,
@@ -93,7 +93,7 @@ pub(super) fn count(text: &str) -> usize {
 
 /// Returns the problems of a module's page.
 pub(super) fn module_problems(text: &str) -> Vec<String> {
-    // Every second part is inside a code block.
+    // Every other part is inside a code block.
     let count: usize = text.split("```").step_by(2).map(|part| part.split_whitespace().count()).sum();
     match count <= MOST_WORDS_OF_MODULE {
         true => vec![],

@@ -1,6 +1,6 @@
 //! Splits code into words: names, numbers, and operators.
 
-/// Names of Rust and its standard library that no lesson needs to introduce.
+/// Names from Rust and its standard library that lessons don't need to introduce.
 const RUST: &str = include_str!("rust.txt");
 
 /// Returns the code in a Markdown text: its code blocks and code spans.
@@ -22,7 +22,7 @@ pub(super) fn words(code: &str) -> Vec<String> {
     let mut words = Vec::new();
     for line in code.lines() {
         let line = line.split("//").next().unwrap_or_default();
-        // Every second part is inside a string.
+        // Every other part is inside a string.
         for part in line.split('"').step_by(2) {
             words_of_line(part, &mut words);
         }

@@ -5,9 +5,9 @@ use virtual_gpu_machine::Execution;
 use crate::arguments;
 use crate::gpu::Gpu;
 
-/// Runs a block of 32 threads. Each thread starts two copies of the 4 bytes `x[tid]`, each in a group of its own: the
-/// first to `tile[tid]`, the second to `tile[32 + tid]`. Then `body` runs, and the value that it leaves in `%r4` is
-/// stored in `y[tid]`.
+/// Runs a block of 32 threads. Each thread starts two copies of the 4 bytes `x[tid]`, each in its own group: the first
+/// to `tile[tid]`, the second to `tile[32 + tid]`. Then `body` runs, and the value that it leaves in `%r4` is stored in
+/// `y[tid]`.
 fn copies(body: &str) -> (Execution, Vec<u32>) {
     let source = format!(
         ".version 8.0\n.target sm_80\n.address_size 64\n
@@ -75,7 +75,7 @@ fn nothing_but_a_wait_ends_a_copy() {
         assert_eq!(got, [u32::MAX; 32], "{body}: nothing is there yet");
         assert!(done.unwritten.is_some());
     }
-    // The last group is still running.
+    // The last group is still pending.
     let (done, _) = copies("cp.async.wait_group 1; ld.shared.u32 %r4, [%r2+128];");
     assert!(done.race.expect("it goes on").under_way);
 }

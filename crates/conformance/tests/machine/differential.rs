@@ -15,7 +15,7 @@ thread_local! {
     static COMPARED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Whether a result of the machine is right; if it isn't, the error describes the right result.
+/// Whether the machine's result is right; if it isn't, the error describes the right result.
 type Verdict = Result<(), String>;
 
 /// Runs an instruction on `LANES` sets of operands and judges each result.
@@ -183,7 +183,7 @@ fn sums_and_products_in_every_rounding() {
     assert!(COMPARED.get() >= 60_000, "{}", COMPARED.get());
 }
 
-/// Returns on which side of a quotient or root a candidate is: the sign of the exact result minus the candidate.
+/// Returns the side of a quotient or root on which a candidate lies: the sign of the exact result minus the candidate.
 fn side(op: &str, format: Format, [a, b]: [u64; 2], candidate: u64) -> i32 {
     let opposite = |bits: u64| bits ^ format.sign();
     let number = |bits| Exact::number(format, bits);
@@ -386,7 +386,7 @@ fn comparisons_of_floats() {
 fn smaller_and_larger_floats() {
     for format in [F16, BF16, F32, F64] {
         let r = register(format.bits());
-        // As sign and magnitude, all numbers are ordered, with −0 below +0.
+        // In sign-magnitude form, all numbers are ordered, with −0 below +0.
         let order = |bits: u64| {
             let size = (bits & (format.sign() - 1)) as i128;
             if bits & format.sign() != 0 { -1 - size } else { size }

@@ -60,12 +60,12 @@ impl Format {
         if self.is_subnormal(bits) { bits & self.sign() } else { bits }
     }
 
-    /// Returns the exponent of the last place of the smallest numbers.
+    /// Returns the exponent of the last digit of the smallest numbers.
     fn least(self) -> i32 {
         2 - (1 << (self.exponent - 1)) - self.fraction as i32
     }
 
-    /// Returns a finite number's digits and the exponent of their last place.
+    /// Returns a finite number's digits and the exponent of the last digit.
     fn parts(self, bits: u64) -> (u64, i32) {
         let size = bits & (self.sign() - 1);
         let (power, digits) = (size >> self.fraction, size & ((1 << self.fraction) - 1));

@@ -162,7 +162,7 @@ fn load_and_run(source: &str) -> bool {
 /// The longest time that one module may take, on a machine that is also busy with other work.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Tries `count` changed modules, and returns how many of them loaded.
+/// Tries `count` modified modules, and returns how many of them loaded.
 fn try_modules(seed: u64, count: usize) -> usize {
     let mut mutator = Mutator::new(seed);
     let mut loaded = 0;

@@ -23,7 +23,7 @@ fn evaluate(result: &str, instructions: &str, inputs: &[u64]) -> u64 {
     run_on_threads(result, instructions, &[inputs])[0]
 }
 
-/// Does the same on one thread per set of inputs.
+/// Like `evaluate`, but runs one thread per set of inputs.
 pub(crate) fn run_on_threads(result: &str, instructions: &str, inputs: &[&[u64]]) -> Vec<u64> {
     let count = inputs[0].len();
     let mut loads = String::new();
@@ -478,7 +478,7 @@ fn half_precision_rounds_once() {
             | same(half(a >> 16).to_f64() + half(b >> 16).to_f64()) << 16
     });
     differential("%p0", "setp.lt.f16 %p0, %h1, %h2;", |[a, b]| u64::from(half(a) < half(b)));
-    // 1 + 2^-11 + 2^-24 is just above the middle between 1 and 1 + 2^-10; a sum that is rounded twice would be 1.
+    // 1 + 2^-11 + 2^-24 is just above the midpoint of 1 and 1 + 2^-10; a sum that is rounded twice would be 1.
     let (one, near) = (f16::from_f64(1.0), f16::from_f64(2f64.powi(-24)));
     let halfway = f16::from_f64(2f64.powi(-11));
     let inputs = [u64::from(one.to_bits()), u64::from(halfway.to_bits()), u64::from(near.to_bits())];

@@ -1,4 +1,4 @@
-//! Races in shared memory: each kernel runs with and without the operation that orders its threads.
+//! Races in shared memory: each kernel runs both with and without the operation that orders its threads.
 
 use virtual_gpu_machine::Race;
 

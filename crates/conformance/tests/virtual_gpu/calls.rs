@@ -1,4 +1,4 @@
-//! Functions that call themselves, and the stack space that they need.
+//! Recursive functions, and the stack space that they need.
 
 use cudarc::driver::sys::{CUlimit_enum as CUlimit, CUresult};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, PushKernelArg};

@@ -1,5 +1,5 @@
-//! Programs that checks start in separate processes, to set variables that the driver reads only once, or to observe
-//! the end of a process.
+//! Programs that checks start in separate processes, in order to set variables that the driver reads only once, or to
+//! observe the end of a process.
 
 use std::process::{Command, ExitCode};
 

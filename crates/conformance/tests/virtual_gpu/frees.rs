@@ -1,4 +1,4 @@
-//! Memory that one stream frees while another uses it: the report is the same whichever comes first.
+//! Memory that one stream frees while another uses it: the report is the same, regardless of which comes first.
 //!
 //! Event tracking is off, because cudarc would add the missing wait.
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Compares a report with the stored one, ignoring addresses and the numbers of source lines.
+/// Compares a report with the stored one, ignoring addresses and source line numbers.
 pub(crate) fn is_kept(name: &str, report: &str) -> anyhow::Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/virtual_gpu/reports");
     let file = folder.join(format!("{name}.txt"));
@@ -16,7 +16,7 @@ pub(crate) fn is_kept(name: &str, report: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Removes the numbers of source lines, so that inserting a line above them changes nothing.
+/// Removes source line numbers, so that inserting a line above them changes nothing.
 fn without_numbers(report: &str) -> String {
     let mut kept = String::new();
     for (at, line) in report.lines().enumerate() {

@@ -81,7 +81,7 @@ fn at_each_launch() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Captures a fork by an event, and the join that ends it.
+/// Captures a fork through an event, and the join that ends it.
 fn over_two_streams() -> anyhow::Result<()> {
     let context = untracked(0);
     let (one, other) = (context.new_stream()?, context.new_stream()?);

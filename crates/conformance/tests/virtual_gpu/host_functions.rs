@@ -1,4 +1,4 @@
-//! Functions of the program that run in stream order.
+//! Host functions of the program that run in stream order.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};

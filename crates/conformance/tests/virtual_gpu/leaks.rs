@@ -1,4 +1,4 @@
-//! Reports about memory that a program has not freed when it ends.
+//! Reports about memory that a program has not freed before it ends.
 
 use std::fs::File;
 use std::io::Read;

@@ -47,15 +47,15 @@ use std::time::Duration;
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
 
-/// The timeout of the virtual GPU in these checks, which is longer than a busy machine needs for a report. Only one
-/// check has to wait for it.
+/// The timeout of the virtual GPU in these checks, which is longer than the time that even a busy machine needs for a
+/// report. Only one check has to wait for it.
 const TIMEOUT: Duration = Duration::from_secs(4);
 
 fn main() -> ExitCode {
     if let Some(ended) = child::run() {
         return ended;
     }
-    // The environment is that of the check, or the one that it chose.
+    // The environment is that of the check, or one that the check chose.
     if let Some(code) = rank_processes::obey(&[&nccl_processes::PROGRAMS, nccl_wrong::PROGRAMS].concat()) {
         return code;
     }

@@ -106,7 +106,7 @@ fn same_bytes() -> anyhow::Result<()> {
     increment(&first, &mut data, 40)?;
     first.synchronize()?;
     assert_eq!(data.as_slice()?, [11; 40]);
-    // The second GPU is not the one where the data was allocated, and has memory of its own.
+    // The second GPU is not the one where the data was allocated, and has its own memory.
     let own = second.clone_htod(&[1_u8; 100])?;
     increment(&second, &mut data, 40)?;
     second.synchronize()?;

@@ -116,7 +116,7 @@ fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// A collective starts when the last rank is ready, so it waits for the kernel of another process.
+/// A collective starts when the last rank is ready, so it waits for a kernel in another process.
 fn virtual_time_is_shared() -> anyhow::Result<()> {
     all_right(&plan("times", &[1, 1]))
 }
@@ -143,7 +143,7 @@ fn times(me: &TestRank) -> Said {
     }
 }
 
-/// Messages through a rank of another process order one stream's write before another stream's use.
+/// Messages through a rank in another process order one stream's write before another stream's use.
 fn order_through_another() -> anyhow::Result<()> {
     all_right(&plan("relays", &[1, 1]))?;
     let wrong = run(&Plan { wrong: true, ..plan("relays", &[1, 1]) })?;

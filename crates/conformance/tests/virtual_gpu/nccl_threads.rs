@@ -38,11 +38,11 @@ impl Handed {
         Self(rank, buffer)
     }
 
-    /// Makes an all-reduce in place, some time after that of the previous rank, and waits for it.
+    /// Makes an in-place all-reduce, some time after that of the previous rank, and waits for it.
     fn step(&self) {
         let Self(rank, buffer) = self;
         rank.stream.context().bind_to_thread().unwrap();
-        // This is longer than a waiting thread takes to check whether another thread has ended.
+        // This is longer than the interval at which a waiting thread checks whether another thread has ended.
         std::thread::sleep(Duration::from_millis(40 * rank.rank as u64));
         rank.call(Function::AllReduce, address(buffer), address(buffer), floats(4)).unwrap();
         rank.stream.synchronize().unwrap();
@@ -126,7 +126,7 @@ fn polling() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A rank polls forever although another rank has gone. A rank that has its own deadline reaches it first, and a rank
+/// A rank polls forever although another rank has gone. A rank with its own deadline reaches that first, and a rank
 /// that polls only occasionally is not in a loop.
 pub(crate) fn asks() -> anyhow::Result<()> {
     lab::attach(2)?;

@@ -26,7 +26,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// An element with a small integer value, so that results of a few elements are exact in every type.
+/// An element with a small integer value, so that results from a few elements are exact in every type.
 trait Element: DeviceRepr + ValidAsZeroBits + Copy + PartialEq + std::fmt::Debug + Send + Sync + 'static {
     const TYPE: ncclDataType_t;
     /// Whether an average multiplies by 1/n first instead of dividing at the end.

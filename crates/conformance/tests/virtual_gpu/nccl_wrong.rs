@@ -10,20 +10,20 @@ use crate::rank_processes::{self, Plan, Program};
 use crate::raw::{Arguments, Function, address, answer, floats, in_group};
 use crate::twins::{Said, TestRank, driver, pair, peer, said, split, twins, wait};
 
-/// Words that differ if the other rank is in another process, about which less is known.
+/// Words that are different if the other rank is in another process, about which less is known.
 const ELSEWHERE: [(&str, &str); 6] = [
     ("rank 2 never comes: its thread has ended", "rank 2 is gone: process"),
     // It may end before another rank has called.
     ("ranks 0 and 1 wait in ncclAllReduce", "rank 2 is gone: process"),
     ("its thread waits in cuStreamSynchronize", "has not called it"),
-    // Other ranks don't learn of a call that moves nothing.
+    // Other ranks are not informed of a call that moves nothing.
     ("ncclAllReduce(count 0, float32, sum), which NCCL drops", "rank 0 never called it"),
     ("the same count", "every rank must make every collective call"),
     ("deadlock: calls that never complete", "deadlock: a collective that never completes"),
 ];
 
-/// Timeouts in seconds. A result that depends on another process may be decided by the wall clock, and a busy machine
-/// may need more than the first timeout.
+/// Timeouts in seconds. A result that depends on another process may be determined by the wall clock, and a busy
+/// machine may need more than the first timeout.
 const TIMEOUT: [&str; 2] = ["0.5", "10"];
 
 /// Like [`twins`], with one process per rank.
@@ -205,7 +205,8 @@ programs! {
         let second = me.second();
         let (one, other) = (me.buffer(4), me.buffer(4));
         let broadcast = || said(second.call(Function::Broadcast, address(&other), address(&other), floats(4)));
-        // Each rank makes one communicator's stream wait for the other's, and one rank does so in reverse.
+        // Each rank makes one communicator's stream wait for the other communicator's stream, and one rank does so in
+        // reverse.
         if me.is_wrong(1) {
             broadcast()?;
             driver(me.own.stream.join(&second.stream))?;

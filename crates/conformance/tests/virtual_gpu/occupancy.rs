@@ -1,4 +1,4 @@
-//! The number of blocks of a kernel that can be resident at the same time, as the driver reports it.
+//! The number of blocks of a kernel that can be resident at the same time, as reported by the driver.
 
 use std::ffi::c_int;
 use std::sync::Arc;

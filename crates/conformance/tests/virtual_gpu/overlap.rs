@@ -1,4 +1,4 @@
-//! The formulas for overlap hold on the virtual clock, with times measured by events.
+//! Tests that the formulas for overlap hold on the virtual clock, with times measured by events.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const MICROSECOND: u64 = 1_000;
 
-/// The relative error that a formula may have.
+/// The allowed relative error of a formula.
 const WITHIN: f32 = 0.03;
 
 /// One of two ranks, with a compute stream in addition to its communicator's stream.

@@ -89,7 +89,7 @@ fn counts() -> anyhow::Result<()> {
     set_figure(pool, Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)?;
     set_figure(pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)?;
     assert_eq!(figures(pool)?, [100, 100, 2 * MIB, 2 * MIB]);
-    // Memory from cuMemAlloc comes from no pool.
+    // Memory from cuMemAlloc does not come from a pool.
     // SAFETY: the memory is never read.
     let plain = unsafe { result::malloc_sync(1 << 20) }?;
     assert_eq!(figures(pool)?[0], 100);

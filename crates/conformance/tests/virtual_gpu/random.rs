@@ -18,7 +18,7 @@ const BUFFERS: usize = 3;
 const COMMUNICATORS: usize = 2;
 const STEPS: usize = 16;
 
-/// One step, which is the same on every rank; `on` is the communicator whose stream it uses.
+/// A step, which is the same on every rank; `on` is the communicator whose stream the step uses.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     AllReduce {

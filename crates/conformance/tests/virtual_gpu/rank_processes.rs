@@ -116,7 +116,7 @@ impl Process {
     }
 }
 
-/// Runs what this process was started for, if anything.
+/// Runs the program that this process was started for, if any.
 pub(crate) fn obey(programs: &[(&str, Program)]) -> Option<ExitCode> {
     let order = std::env::var(ORDER).ok()?;
     let fields: Vec<&str> = order.split(' ').collect();

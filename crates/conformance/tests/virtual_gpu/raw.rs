@@ -24,7 +24,7 @@ pub(crate) fn address<T>(slice: &CudaSlice<T>) -> u64 {
     slice.device_ptr(slice.stream()).0
 }
 
-/// One rank's handle of a communicator, used only by this thread. It is destroyed on drop.
+/// One rank's handle to a communicator, used only by this thread. It is destroyed on drop.
 pub(crate) struct Rank {
     pub(crate) comm: ncclComm_t,
     pub(crate) rank: usize,
@@ -165,7 +165,7 @@ fn hide_own_lines() {
     });
 }
 
-/// Runs a thread for each of `n` ranks, on GPUs from `first` on.
+/// Runs a thread for each of `n` ranks, on GPUs starting at `first`.
 pub(crate) fn raw_ranks<T: Send>(first: usize, n: usize, work: impl Fn(Rank) -> T + Sync) -> Vec<T> {
     let id = get_uniqueid().unwrap();
     std::thread::scope(|scope| {

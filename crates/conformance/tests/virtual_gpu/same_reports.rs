@@ -1,4 +1,4 @@
-//! The reports of a wrong program, which must not depend on when its threads ran.
+//! The reports of a wrong program, which must not depend on the timing of its threads.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ fn each(work: impl Fn(usize, Id) -> anyhow::Result<()> + Sync) -> anyhow::Result
 pub(crate) fn races() -> anyhow::Result<()> {
     each(|rank, id| {
         let compute = CudaContext::new(rank)?.new_stream()?;
-        // SAFETY: the tested mistake is that nothing orders the two streams.
+        // SAFETY: the mistake under test is that the two streams are unordered.
         unsafe { compute.context().disable_event_tracking() };
         let kernels = Kernels::load(compute.context())?;
         let comm = Comm::from_rank(compute.context().new_stream()?, rank, RANKS, id).readable()?;
@@ -81,12 +81,12 @@ pub(crate) fn races() -> anyhow::Result<()> {
     })
 }
 
-/// Does the same with one thread and a group.
+/// Causes the same races with one thread and a group.
 pub(crate) fn races_of_one_thread() -> anyhow::Result<()> {
     let streams = lab::streams(RANKS)?;
     let mut ranks = Vec::new();
     for stream in &streams {
-        // SAFETY: the tested mistake is that nothing orders the two streams.
+        // SAFETY: the mistake under test is that the two streams are unordered.
         unsafe { stream.context().disable_event_tracking() };
         let buffer = stream.alloc_zeros::<f32>(1000)?;
         stream.synchronize()?;

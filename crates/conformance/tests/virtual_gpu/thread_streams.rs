@@ -60,7 +60,7 @@ fn each_thread_has_its_own() -> anyhow::Result<()> {
     let context = untracked(0);
     let stream = context.per_thread_stream();
     let mut buffer = stream.alloc_zeros::<u8>(64)?;
-    // Do not wait: the other thread's work is not ordered after this thread's.
+    // Don't wait: the other thread's work is not ordered after this thread's.
     let other = {
         let stream = stream.clone();
         std::thread::spawn(move || -> Result<CudaSlice<u8>, DriverError> {

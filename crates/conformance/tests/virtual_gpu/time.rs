@@ -101,7 +101,7 @@ fn no_time() -> anyhow::Result<()> {
     let never = context.new_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?;
     let error = timed.elapsed_ms(&never).unwrap_err();
     contains(&text(error), &["never recorded"]);
-    // cudarc itself refuses this, so use the driver's function.
+    // cudarc itself rejects this, so use the driver's function.
     let other = CudaContext::new(1)?;
     let other = other.new_stream()?;
     let far = mark(&other)?;

@@ -1,4 +1,4 @@
-//! Programs that come as twins, a wrong one and a right one.
+//! Twin programs: a wrong one and a right one.
 
 use std::sync::Arc;
 

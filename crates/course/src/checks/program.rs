@@ -54,7 +54,7 @@ struct Event {
     stdout: Option<String>,
 }
 
-/// libtest's variable for the number of checks that run at a time.
+/// libtest's variable for the number of checks that run in parallel.
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
 /// Returns the Cargo that started this program, or else the one in the `PATH`.
@@ -65,8 +65,8 @@ pub fn cargo() -> Command {
 /// Builds the test program of a student's module. The compiler's messages are in color if requested.
 ///
 /// # Errors
-/// If Cargo can't be run, or fails for a reason other than an error in the code. Errors in the code are the inner
-/// error, which contains the compiler's messages.
+/// If Cargo can't be run, or fails for a reason other than an error in the code. Errors in the code are returned as the
+/// inner error, which contains the compiler's messages.
 pub fn build(
     root: &Path,
     module: &Module,
@@ -87,7 +87,7 @@ pub fn build(
     let (is_built, said) = stop.run(command, |line| {
         match serde_json::from_str(line) {
             Ok(Said::Built { target, executable }) if target.kind == ["test"] => program = executable,
-            // The last error only counts the others, and has no location.
+            // The last error is only a count of the others, and has no location.
             Ok(Said::Diagnosed { message }) if message.level == "error" && !message.spans.is_empty() => {
                 errors.push(message.rendered);
             }
@@ -148,11 +148,11 @@ impl Tests {
             command.env(TEST_THREADS, cores.max(4).to_string());
         }
         if let Some(columns) = columns {
-            // Shells also have a variable of this name, but they seldom export it.
+            // Shells also have a variable with this name, but they seldom export it.
             command.env("COLUMNS", columns.to_string());
         }
         if let Some(folder) = timelines {
-            // Without a folder there is no picture, but there is still a verdict.
+            // Without the folder, there is no picture, but there is still a verdict.
             let _ = Timelines::keep_in(folder, &mut command);
         }
         let mut outcomes = BTreeMap::new();

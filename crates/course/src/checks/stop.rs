@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use anyhow::{Context, anyhow, ensure};
 
-/// Stops a build or a run of checks that another thread waits for.
+/// Stops a build or a run of checks that another thread is waiting for.
 #[derive(Default)]
 pub struct Stop(Mutex<Stopping>);
 
@@ -29,7 +29,7 @@ impl Stop {
         let mut state = self.lock();
         state.is_stopped = true;
         if let Some(child) = &mut state.child {
-            // It may have ended by itself.
+            // The command may have ended by itself.
             let _ = child.kill();
         }
     }
@@ -61,7 +61,7 @@ impl Stop {
             if let Then::End = line(&String::from_utf8_lossy(&text?))
                 && let Some(child) = &mut self.lock().child
             {
-                // It may have ended by itself.
+                // The command may have ended by itself.
                 let _ = child.kill();
                 break;
             }

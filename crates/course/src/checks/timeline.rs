@@ -30,7 +30,7 @@ pub fn timeline(root: &Path, exercise: &Exercise, verdict: &Verdict) -> Option<C
                 .filter_map(|name| name.to_str()?.strip_suffix(".json").map(str::to_owned))
                 .filter(|check| check.starts_with(&exercise.filter()))
                 .collect();
-            // Sort, so that ties always have the same winner.
+            // Sort, so that ties are always broken the same way.
             checks.sort();
             let charts = checks.iter().filter_map(|check| Timelines::of(&folder, check));
             let charts = charts.filter(|chart| chart.overlapped() >= SOME);

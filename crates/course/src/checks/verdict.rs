@@ -46,12 +46,13 @@ impl Verdict {
         matches!(self, Self::Passed(_))
     }
 
-    /// Whether the checks decided anything about the answer.
+    /// Whether the checks reached a verdict on the answer.
     pub fn is_decided(&self) -> bool {
         !matches!(self, Self::Ignored(_))
     }
 
-    /// Returns the failure to look at first: that of the first check, because checks go from simple to complex.
+    /// Returns the failure to look at first: that of the first check, because checks are ordered from simple to
+    /// complex.
     pub fn first_failure(&self) -> Option<&Failure> {
         let Self::Failed(_, failures) = self else { return None };
         failures.first()

@@ -1,4 +1,4 @@
-//! One thing that the doctor has examined, and its description.
+//! Something that the doctor has examined, and its description.
 
 use std::fmt::Write as _;
 
@@ -17,13 +17,13 @@ pub(super) enum Status {
     Bad,
 }
 
-/// The doctor's diagnosis of one thing.
+/// The doctor's diagnosis of one item.
 #[derive(Serialize)]
 pub(super) struct Diagnosis {
     pub(super) what: String,
     pub(super) status: Status,
     pub(super) says: String,
-    /// What to do about it.
+    /// What to do about the problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) help: Option<String>,
 }

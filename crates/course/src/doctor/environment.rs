@@ -57,13 +57,13 @@ const KNOWN: &[(&str, &str)] = &[
     ("VIRTUAL_GPU_TRACE", "where the virtual tier writes its timeline"),
 ];
 
-/// Variables that are often set but have no effect.
+/// Variables that are often set but have no effect here.
 const NOTHING: &[(&str, &str)] =
     &[("NCCL_TIMEOUT", "NCCL has no such variable: PyTorch has its own timeout, and NCCL waits forever")];
 
 const PREFIXES: [&str; 3] = ["NCCL_", "LAB_", "VIRTUAL_GPU_"];
 
-/// Returns a diagnosis for each variable that is set and concerns the course.
+/// Returns a diagnosis for each variable that is set and relevant to the course.
 pub(super) fn diagnoses(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<Diagnosis> {
     let mut diagnoses = Vec::new();
     for (name, value) in variables {

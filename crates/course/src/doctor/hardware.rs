@@ -66,7 +66,7 @@ fn gib(bytes: usize) -> String {
     format!("{:.1}", bytes as f64 / f64::from(1 << 30))
 }
 
-/// Reports the available memory of the host, according to Linux.
+/// Reports the host memory that is available according to Linux.
 pub(super) fn memory() -> Diagnosis {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib = text.lines().find_map(|line| {

@@ -43,7 +43,7 @@ fn nvrtc() -> Diagnosis {
     }
 }
 
-/// Describes what the checks will run on, by the number of ranks.
+/// Describes what the checks will run on, depending on the number of ranks.
 pub(super) fn tiers() -> Vec<Diagnosis> {
     let mut diagnoses: Vec<Diagnosis> = Vec::new();
     let mut last = None;

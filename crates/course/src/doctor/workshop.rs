@@ -1,4 +1,4 @@
-//! The examinations for the week before a workshop: can this machine build the course, and how long does that take?
+//! The examinations for the week before a workshop: whether this machine can build the course, and how long that takes.
 
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
@@ -91,7 +91,7 @@ fn remove(folder: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Writes all diagnoses to the file that is to be sent in.
+/// Writes all diagnoses to the file that the participant sends in.
 pub(super) fn write(root: &Path, diagnoses: &[Diagnosis]) -> anyhow::Result<PathBuf> {
     let file = root.join("doctor.json");
     replace(&file, serde_json::to_string_pretty(diagnoses)?)?;

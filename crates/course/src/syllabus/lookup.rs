@@ -69,7 +69,7 @@ impl Course {
         })
     }
 
-    /// Returns the path of that name.
+    /// Returns the path with that name.
     ///
     /// # Errors
     /// If there is none; the error lists the existing paths.

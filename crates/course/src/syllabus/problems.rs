@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{Course, Exercise, Route, Step};
 
 impl Course {
-    /// Returns the problems of the list, and how to fix each. `exists` tells whether a path below the root is a file.
+    /// Returns the problems of the list, and how to fix each. `exists` returns whether a path below the root is a file.
     pub fn problems(&self, exists: impl Fn(&str) -> bool) -> Vec<String> {
         let mut problems = self.path_problems();
         if self.exercises.is_empty() {
@@ -100,7 +100,7 @@ impl Course {
         problems
     }
 
-    /// Checks that a path's exercises exist, and that each comes once and after those that it needs.
+    /// Checks that a path's exercises exist, and that each occurs once and after those that it needs.
     fn exercises_of_path_problems(&self, path: &Route) -> Vec<String> {
         let steps = self.steps(path);
         let on_it: Vec<&str> = steps.iter().flat_map(|step| &step.exercises).map(String::as_str).collect();

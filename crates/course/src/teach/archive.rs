@@ -9,7 +9,7 @@ use course::answers::starter;
 use course::checks::cargo;
 use course::syllabus::Course;
 
-/// Paths that give the answers away, or that are useless without the answers.
+/// Paths that give away the answers, or that are useless without them.
 const LEFT_OUT: [&str; 8] = [
     "solutions/",
     "tests/alternatives/",
@@ -36,7 +36,7 @@ pub(super) fn write(root: &Path, course: &Course, to: &Path) -> anyhow::Result<S
         }
         written.with_context(|| format!("can't write {}", to.display())).map(|()| count)
     });
-    // Leftover files do no harm.
+    // Leftover files are harmless.
     let _ = fs::remove_dir_all(&around);
     Ok(format!("{} files are in {}\n", made?, to.display()))
 }

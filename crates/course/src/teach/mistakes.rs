@@ -1,4 +1,4 @@
-//! `cargo course teach mistakes`: shows known wrong answers, and what the checks say about them.
+//! `cargo course teach mistakes`: shows known wrong answers, and what the checks report about them.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! What the screen shows: the exercise, and what is known about the answer. It fits on the terminal, however small that
-//! is.
+//! What the screen shows: the exercise, and what is known about the answer. It fits on the terminal, no matter how
+//! small.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -47,8 +47,8 @@ impl Watch<'_> {
                 let mut body = wrapped(&details(self.exercise, verdict), columns);
                 let mut last = headline(self.exercise, verdict);
                 let chart = self.chart.as_ref().map_or_else(String::new, |chart| drawn(chart, columns));
-                // People look at a picture before they read. If the screen has room for both, a long message is cut
-                // first.
+                // People look at a picture before they read text. If the screen has room for both, a long message is
+                // cut first.
                 match rows >= ROOM_FOR_CHART && !verdict.is_right() && !chart.is_empty() {
                     true => last.insert_str(0, &format!("{chart}\n")),
                     false => body.push_str(&chart),
@@ -89,7 +89,7 @@ impl Watch<'_> {
         Ok(text)
     }
 
-    /// Whether something is more important to show than the contract. The failure of a starter isn't.
+    /// Whether something is more important to show than the contract. The failure of an unchanged starter is not.
     fn has_failed(&self) -> anyhow::Result<bool> {
         Ok(match &self.below {
             Below::Verdict(Verdict::Failed(..)) => {

@@ -6,7 +6,7 @@ use anyhow::Context;
 use crossterm::terminal::{self, Clear, ClearType, disable_raw_mode, enable_raw_mode};
 use crossterm::{cursor, queue};
 
-/// Puts the terminal into a mode that reports single keys, until this is dropped.
+/// Puts the terminal into a mode that reports single keys, until this value is dropped.
 pub(super) struct RawMode;
 
 impl RawMode {
@@ -18,7 +18,7 @@ impl RawMode {
 
 impl Drop for RawMode {
     fn drop(&mut self) {
-        // If the terminal is gone, nothing else can be done.
+        // If the terminal is gone, there is nothing left to do.
         let _ = disable_raw_mode();
     }
 }

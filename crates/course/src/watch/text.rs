@@ -66,8 +66,8 @@ fn width(text: &str) -> usize {
     strip_str(text).to_string().chars().count()
 }
 
-/// Returns the indentation for the continuation lines of a paragraph. This is the paragraph's own indentation, but that
-/// of the text for a note of a snippet and in a list of changes.
+/// Returns the indentation for the continuation lines of a paragraph. It is the paragraph's own indentation, except for
+/// a note of a snippet and in a list of changes, where it is that of the text.
 fn hanging(line: &str) -> String {
     let plain = strip_str(line).to_string();
     let blanks = |text: &str| text.len() - text.trim_start_matches(' ').len();
@@ -99,8 +99,8 @@ fn broken(line: &str, edge: &str, columns: usize) -> String {
     text
 }
 
-/// Formats a line of a snippet that is too wide, as in messages of the compiler and reports of the virtual GPU. Returns
-/// `None` for any other line.
+/// Formats a line of a snippet that is too wide, as in compiler messages and virtual GPU reports. Returns `None` for
+/// any other line.
 fn snippet_line(line: &str, columns: usize) -> Option<String> {
     let line = strip_str(line).to_string();
     let (number, code) = line.split_once('|')?;

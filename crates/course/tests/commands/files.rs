@@ -1,4 +1,4 @@
-//! A student's files, none of which is ever lost.
+//! A student's files, which are never lost.
 
 use std::fs;
 use std::process::Command;
@@ -138,7 +138,7 @@ fn a_folder_that_can_t_be_written_is_named() {
     use std::os::unix::process::CommandExt;
     const NOBODY: u32 = 65534;
     let student = Student::new("readonly");
-    // The superuser may write everywhere, so the test switches to another user, who must be allowed to run this copy.
+    // The superuser may write anywhere, so the test switches to another user, who must be allowed to run this copy.
     let course = student.root.join("course");
     student.write("modules/01_one/src/first.rs", "// my own work\n");
     fs::copy(env!("CARGO_BIN_EXE_course"), &course).unwrap();

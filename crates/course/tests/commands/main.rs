@@ -1,4 +1,4 @@
-//! The commands as a student runs them, in a small course that each test creates for itself.
+//! The commands as a student runs them, in a small course that each test creates.
 
 mod exercises;
 mod files;

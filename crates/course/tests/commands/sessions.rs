@@ -1,7 +1,7 @@
 //! Students working on the real course, with `cargo course watch` on a small and a large terminal. `tests/sessions`
 //! stores what they see: a wrong answer, the solution, and the next exercise.
 //!
-//! `SNAPSHOTS=overwrite cargo xtask sessions` stores the screens as they are now.
+//! `SNAPSHOTS=overwrite cargo xtask sessions` stores the current screens.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,16 +24,16 @@ const FOLDER: &str = "COURSE_SESSIONS";
 /// The variable for Cargo's target folder.
 const TARGET: &str = "COURSE_SESSIONS_TARGET";
 
-/// The last words of every complete screen.
+/// The words that end every complete screen.
 const LAST_WORDS: &str = "q quit";
 
 /// A student at an exercise, with all earlier exercises right.
 struct Sitting {
     exercise: &'static str,
     first: First,
-    /// The keys that the student presses at the first answer, and at the solution.
+    /// The keys that the student presses after the first answer, and after the solution.
     keys: [&'static str; 2],
-    /// Variables for the checks. If a check exceeds a time limit, which one does must not depend on the order of
+    /// Variables for the checks. If a check exceeds a time limit, which check it is must not depend on the order of
     /// threads.
     variables: &'static [(&'static str, &'static str)],
 }
@@ -97,7 +97,7 @@ const SITTINGS: [Sitting; 10] = [
     Sitting::new("overlap/analysis", First::Mistake("certain")),
 ];
 
-/// A copy of the course, and the course that it was made from.
+/// A copy of the course, and the original course.
 struct Place {
     root: PathBuf,
     own: PathBuf,
@@ -144,7 +144,7 @@ impl Place {
         fs::write(&path, text).with_context(|| path.display().to_string())
     }
 
-    /// Makes every exercise before this one right, and every exercise after it untouched.
+    /// Makes every exercise before this one right, and leaves every exercise after it untouched.
     fn prepare(&self, sitting: &Sitting, exercise: &Exercise) -> anyhow::Result<()> {
         // The folder does not exist at first.
         let _ = fs::remove_dir_all(folder(&self.root));
@@ -175,7 +175,7 @@ impl Place {
         command.args(["watch", sitting.exercise]).current_dir(&self.root);
         command.envs([("TERM", "xterm-256color"), ("LAB_TIER", "virtual"), ("LAB_TIMEOUT", "60")]);
         command.envs(sitting.variables.iter().copied());
-        // Use the same setting as the scratch workspace, so that nothing is built twice.
+        // Use the same settings as the scratch workspace, so that nothing is built twice.
         command.env("CARGO_INCREMENTAL", "0");
         if let Some(target) = std::env::var_os(TARGET) {
             command.env("CARGO_TARGET_DIR", target);

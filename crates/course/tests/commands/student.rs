@@ -52,8 +52,8 @@ title = "A short way"
 steps = [{ minutes = 20, exercises = ["one/first"] }, { minutes = 5, instead = "pause" }]
 "#;
 
-/// A test program that prints what a module's tests print under the flags that `cargo course` passes: one check for
-/// each exercise.
+/// A test program that prints what a module's tests print with the flags that `cargo course` passes: one check for each
+/// exercise.
 const TESTS: &str = r###"
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
@@ -84,7 +84,7 @@ pub(crate) fn solution(name: &str, value: u32) -> String {
     )
 }
 
-/// An unsolved course in a folder of its own.
+/// An unsolved course in a separate folder.
 pub(crate) struct Student {
     pub(crate) root: PathBuf,
 }

@@ -26,7 +26,7 @@ bartholomew      3      0      1       2/2     1/1
 
 "#]]
     );
-    // Invalid files are skipped, and the other files still have their rows.
+    // Invalid files are skipped, and the other files still get their rows.
     for (strange, words) in [
         ("{}", "invalid type: map"),
         ("", "EOF"),

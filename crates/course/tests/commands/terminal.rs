@@ -41,7 +41,7 @@ pub(crate) struct Terminal {
     printed: Receiver<Vec<u8>>,
     /// Printed text that no test has asked for yet.
     text: String,
-    /// What a person sees.
+    /// What a person sees on the screen.
     screen: vt100::Parser,
     child: Child,
 }
@@ -64,7 +64,7 @@ impl Terminal {
             setsid()?;
             Ok(ioctl_tiocsctty(std::io::stdin())?)
         };
-        // SAFETY: both are plain system calls, which a new process may make.
+        // SAFETY: both are plain system calls, which a forked process may make.
         unsafe { command.pre_exec(become_terminal) };
         let child = command.stdin(own()).stdout(own()).stderr(own()).spawn().unwrap();
         let mut printer = keyboard.try_clone().unwrap();
@@ -114,7 +114,7 @@ impl Terminal {
         Ok(())
     }
 
-    /// Returns the lines of the screen, once the cursor is behind `last`, `is_it` accepts them, and nothing more
+    /// Returns the lines of the screen, once the cursor is after `last`, `is_it` accepts them, and no more output
     /// arrives.
     #[track_caller]
     pub(crate) fn screen(&mut self, last: &str, is_it: impl Fn(&str) -> bool) -> String {
@@ -137,7 +137,7 @@ impl Terminal {
         }
     }
 
-    /// Whether the program ends by itself with success.
+    /// Whether the program ends by itself and succeeds.
     pub(crate) fn ends_well(&mut self) -> bool {
         let deadline = Instant::now() + TIMEOUT;
         while Instant::now() < deadline {

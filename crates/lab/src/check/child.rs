@@ -75,7 +75,7 @@ pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
     if passed { ExitCode::SUCCESS } else { ExitCode::from(101) }
 }
 
-/// Runs a check, after which nothing may exist that the exercise has made.
+/// Runs a check, after which no object created by the exercise may exist.
 fn left_behind(check: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
     let Some(driver) = VirtualDriver::find()?.filter(|_| own_sources().is_some()) else { return check() };
     driver.track_objects()?;
@@ -90,7 +90,7 @@ fn left_behind(check: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()>
         bail!("{what}: join what thread::spawn returns, and let each thread finish");
     }
     let objects = driver.live_objects()?;
-    // A buffer that is kept keeps its stream and its events too.
+    // A buffer that is still alive also keeps its stream and its events alive.
     let is_kept =
         |object: &&(String, SourceLine)| !["a stream", "an event"].contains(&object_name(&object.0));
     let Some(kept) = objects.iter().find(is_kept).or(objects.first()) else { return Ok(()) };
@@ -107,7 +107,7 @@ fn left_behind(check: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()>
     )
 }
 
-/// What a function of CUDA or NCCL makes.
+/// What a CUDA or NCCL function creates.
 fn object_name(function: &str) -> &'static str {
     match function {
         "cuStreamCreate" | "cuStreamCreateWithPriority" => "a stream",

@@ -3,7 +3,8 @@
 /// The start of a `todo!` message, which itself names the empty region.
 const TODO: &str = "not yet implemented";
 
-/// Adds the name of the function that the check called to a failure. The name comes first, unless the headline has it.
+/// Adds the name of the function that the check called to a failure. The name comes first, unless the headline already
+/// contains it.
 pub(super) fn with_function(functions: &[&str], failure: &str) -> String {
     let first = failure.lines().next().unwrap_or_default();
     let joined = first.ends_with(" ranks failed");

@@ -119,11 +119,11 @@ impl Supervisor {
     }
 }
 
-/// Returns what to show after a check's failure: the program's own output, and those reports of the virtual GPU that
-/// may be the cause. Returns an empty string if there is nothing to add.
+/// Returns what to show after a check's failure: the program's own output, and those virtual GPU reports that may show
+/// the cause. Returns an empty string if there is nothing to add.
 ///
 /// A report that the failure repeats is left out, and so are the reports after it, because they are consequences. A
-/// report about a release is left out too, because a failing check drops its buffers while they are in use.
+/// report about a release is also left out, because a failing check drops its buffers while they are in use.
 fn printed_after(failure: &str, output: &str) -> String {
     // Ranks that fail alike are reported once, although their numbers and lengths differ.
     let without_digits = |line: &str| line.trim().replace(|next: char| next.is_ascii_digit(), "");

@@ -8,7 +8,7 @@ const CHECK: &str = "LAB_TIMEOUT";
 const BOOTSTRAP: &str = "VIRTUAL_GPU_BOOTSTRAP_TIMEOUT";
 /// The bootstrap timeout for interactive use. Ranks in threads of one process join within milliseconds of each other.
 const SHORT_BOOTSTRAP: &str = "2";
-/// The bootstrap timeout of processes. They start one after the other, and on a busy machine each may take seconds.
+/// The bootstrap timeout of processes. They start one after another, and on a busy machine each may take seconds.
 const BOOTSTRAP_OF_PROCESSES: &str = "10";
 
 /// The time limits for a run of checks, set through environment variables.
@@ -16,7 +16,7 @@ const BOOTSTRAP_OF_PROCESSES: &str = "10";
 pub enum TimeLimits {}
 
 impl TimeLimits {
-    /// Sets the limits of a test program for interactive use. Limits that are already set stay.
+    /// Sets the limits of a test program for interactive use. Limits that are already set are kept.
     pub fn set_interactive(command: &mut Command) {
         for (name, seconds) in [(CHECK, "10"), (BOOTSTRAP, SHORT_BOOTSTRAP)] {
             if std::env::var_os(name).is_none() {
@@ -38,10 +38,10 @@ impl TimeLimits {
     }
 }
 
-/// The words with which the harness reports a check that it stopped.
+/// The words that the harness uses to report a check that it stopped.
 pub(super) const STILL_RUNNING: &str = " still running after ";
 
-/// The words with which the virtual GPU reports a wait that it gave up.
+/// The words that the virtual GPU uses to report a wait that it gave up.
 const NOT_PROVED: &str = "(not proved: ";
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 /// The variable with the parent and the check: `PID NAME`.
 pub(super) const ORDER: &str = "LAB_RUN_ONE_CHECK";
 
-/// The order that the parent gave this process.
+/// The order that the parent gave to this process.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Order {
     pub(super) parent: u32,

@@ -29,7 +29,7 @@ pub(super) struct Ended {
 pub(super) fn run(check: &str, timeout: Duration, capture: bool) -> anyhow::Result<Ended> {
     let mut command = Command::new(std::env::current_exe().context("where is this executable?")?);
     command.env(ORDER, Order::text(check));
-    // The parent finds reports in the output by their first words, which colors would break up.
+    // The parent finds reports in the output by their first words, which color codes would break up.
     command.env_remove("CLICOLOR_FORCE");
     let traced = Timelines::trace(check, &mut command);
     // With its own process group, everything that the check starts ends with it.

@@ -44,7 +44,8 @@ pub fn run(without: &[&str], variables: &[Vec<(&str, String)>]) -> anyhow::Resul
         command.envs(own.iter().map(|(name, value)| (name, value)));
         processes.push(command.stdout(Stdio::piped()).spawn().context("a process for a rank")?);
     }
-    // Each process has its own reader thread, so that one that prints a lot need not wait until the others are read.
+    // Each process has its own reader thread, so that a process that prints a lot does not have to wait until the
+    // others have been read.
     let readers: Vec<_> =
         processes.into_iter().map(|process| thread::spawn(|| process.wait_with_output())).collect();
     let mut said = Vec::new();

@@ -27,7 +27,7 @@ pub(super) struct Traced {
 }
 
 impl Timelines {
-    /// Lets the checks of a test program keep their timelines in `folder`, after emptying it.
+    /// Makes the checks of a test program keep their timelines in `folder`, after emptying it.
     ///
     /// # Errors
     /// Fails if the folder can't be emptied.
@@ -62,7 +62,7 @@ impl Timelines {
         write(Path::new(&folder), check, &chart)
     }
 
-    /// Lets a check's process trace its virtual GPUs, unless `VIRTUAL_GPU_TRACE` already names another file.
+    /// Makes a check's process trace its virtual GPUs, unless `VIRTUAL_GPU_TRACE` already names another file.
     pub(super) fn trace(check: &str, command: &mut Command) -> Option<Traced> {
         let folder = PathBuf::from(std::env::var_os(FOLDER)?);
         if std::env::var_os(TRACE).is_some() {
@@ -86,7 +86,7 @@ impl Timelines {
 }
 
 impl Traced {
-    /// Keeps the traced timeline, unless the check kept one that it measured itself. Deletes the trace.
+    /// Keeps the traced timeline, unless the check kept a timeline that it measured itself. Deletes the trace.
     pub(super) fn keep(self) {
         let Self { check, folder, trace } = self;
         // On a real GPU, or when a process was killed, there is no trace.

@@ -1,5 +1,5 @@
-//! The records that a check's process sends to its parent. They are short, so that a process that dies midway has
-//! already sent what it knew.
+//! The records that a check's process sends to its parent. They are short, so that a process that dies has already sent
+//! everything it knew.
 
 use std::io::Write;
 

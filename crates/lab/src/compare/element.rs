@@ -17,7 +17,7 @@ pub trait Element: Copy + Debug + PartialEq {
     /// Returns the value, for distances. 64-bit integers beyond 2⁵³ are rounded, so compare those exactly.
     fn value(self) -> f64;
 
-    /// Returns a value for guards that no computation produces by chance, and that differs from one index to the next.
+    /// Returns a guard value that no computation produces by chance, and that differs from one index to the next.
     fn canary(index: usize) -> Self;
 }
 
@@ -56,8 +56,8 @@ element!(bf16, |x: bf16| u64::from(x.to_bits()), f64::from, |index| bf16::from_b
 
 /// An element that `approx` compares first by its bits, and then by its value.
 ///
-/// Elements with equal bits are equal, so an infinity or a NaN equals itself. Otherwise, a NaN is within no distance of
-/// any element. Distances are those of [`Element::value`].
+/// Elements with equal bits are equal, so an infinity or a NaN equals itself. Otherwise, a NaN is not within any
+/// distance of any element. Distances are those of [`Element::value`].
 #[derive(Clone, Copy, Debug)]
 pub struct Compared<T>(pub T);
 

@@ -1,12 +1,12 @@
-//! Draws a few elements of a buffer as a table: the expected values, the actual values, and marks where they differ.
+//! Formats a few elements of a buffer as a table: the expected values, the actual values, and marks where they differ.
 
 use std::ops::Range;
 
 use super::Element;
 
-/// The greatest length of a buffer that is shown as a whole.
+/// The maximum length of a buffer that is shown in full.
 const WHOLE: usize = 12;
-/// The number of elements that are shown of a longer buffer.
+/// The number of elements shown for a longer buffer.
 const PART: usize = 8;
 /// The width of a line. A report of several ranks indents it by 4 more columns, which makes 76.
 const COLUMNS: usize = 72;

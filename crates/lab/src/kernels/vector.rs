@@ -1,4 +1,5 @@
-//! The kernels of `vector.cu`: those that reduce a vector to one number, and those that apply one number to a vector.
+//! The kernels of `vector.cu`: those that reduce a vector to one number, and those that apply one number to each
+//! element of a vector.
 
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 
@@ -78,7 +79,8 @@ impl Kernels {
     }
 }
 
-/// Launches a kernel that applies a number in a buffer of its own to each element. `name` is the number's argument.
+/// Launches a kernel that applies a number, which is in a separate buffer, to each element. `name` is the number's
+/// argument.
 fn by_one_number(
     call: &Call<'_>,
     x: &mut impl DevicePtrMut<f32>,

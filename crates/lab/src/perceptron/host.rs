@@ -66,7 +66,7 @@ impl HostPerceptron {
         }
     }
 
-    /// Returns the share of the samples whose most probable class is their label, or 0 if there are no samples.
+    /// Returns the fraction of the samples whose most probable class is their label, or 0 if there are no samples.
     pub fn accuracy(&self, samples: &Samples) -> f64 {
         let best = |values: &[f64]| (0..CLASSES).rev().max_by(|&a, &b| values[a].total_cmp(&values[b]));
         let is_right = |row: &usize| {
@@ -142,7 +142,7 @@ mod tests {
     fn the_gradient_matches_finite_differences() {
         let samples = Digits::load().unwrap().train;
         let mut model = HostPerceptron::new(7, 3);
-        // Biases differ from 0, so that no unit sits at ReLU's bend.
+        // Biases differ from 0, so that no unit is exactly at ReLU's kink.
         let layout = model.layout();
         for (at, index) in layout.b1().chain(layout.b2()).enumerate() {
             model.parameters_mut()[index] = 0.03 * (at as f64 - 6.5);

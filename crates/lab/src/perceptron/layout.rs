@@ -62,9 +62,9 @@ impl Layout {
         columns.chain(&b1[units.clone()]).chain(rows).chain(b2).copied().collect()
     }
 
-    /// Returns initial parameters, which depend only on the seed. Weights are uniform in ±√(6 / inputs), which keeps
-    /// the size of activations through ReLU layers (K. He and others, "Delving Deep into Rectifiers", 2015, arXiv
-    /// 1502.01852). Biases are 0.
+    /// Returns initial parameters, which depend only on the seed. Weights are uniform in ±√(6 / inputs), which
+    /// preserves the scale of activations through ReLU layers (K. He and others, "Delving Deep into Rectifiers", 2015,
+    /// arXiv 1502.01852). Biases are 0.
     pub fn initial(self, seed: u64) -> Vec<f32> {
         let mut random = SplitMix64::new(seed);
         let mut parameters = vec![0.0; self.parameters()];

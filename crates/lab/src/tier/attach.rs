@@ -1,4 +1,4 @@
-//! Loads a tier's libraries, and returns how many ranks they have room for.
+//! Loads a tier's libraries, and returns how many ranks they can run.
 
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;

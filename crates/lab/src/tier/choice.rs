@@ -84,7 +84,7 @@ fn choose(asked: &str, ranks: usize, survey: &Survey) -> anyhow::Result<Tier> {
     }
 }
 
-/// Returns a line that says on which tier `ranks` ranks run here, and why.
+/// Returns a line that explains on which tier `ranks` ranks run here, and why.
 ///
 /// # Errors
 /// Fails like [`tier_for`].

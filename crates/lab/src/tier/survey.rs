@@ -62,7 +62,7 @@ impl std::fmt::Display for NcclVersion {
     }
 }
 
-/// Looks for a driver with a GPU, and for NCCL, on the first call. Only queries their figures.
+/// Looks for a driver with a GPU, and for NCCL, on the first call. Queries only their figures.
 pub fn survey() -> &'static Survey {
     static SURVEY: OnceLock<Survey> = OnceLock::new();
     SURVEY.get_or_init(|| {
@@ -121,7 +121,7 @@ pub fn nvrtc_version() -> Result<String, String> {
 }
 
 fn nccl_version() -> Result<NcclVersion, String> {
-    // Opening `libnccl.so` instead would take that name, also for the virtual library.
+    // Opening `libnccl.so` instead would claim that name, including for the virtual library.
     let nccl = Library::open(Path::new("libnccl.so.2"))
         .map_err(|error| format!("NCCL is not found: {error}; is its folder on LD_LIBRARY_PATH?"))?;
     // SAFETY: `ncclGetVersion` writes an int and returns a result code.

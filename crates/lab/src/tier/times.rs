@@ -1,4 +1,4 @@
-//! Tells apart times from a GPU's clock and times from a model.
+//! Distinguishes times from a GPU's clock from times of a model.
 
 use cudarc::driver::CudaContext;
 
@@ -6,7 +6,7 @@ use super::attach::attached;
 use super::choice::{TOPOLOGY, Tier};
 
 /// Returns where event times come from on the attached tier: `measured on NVIDIA H100 80GB HBM3`, or
-/// `modeled for the machine ...` with what the model leaves out. Every figure is shown with this text.
+/// `modeled for the machine ...` with a note on what the model leaves out. Every figure is shown with this text.
 ///
 /// # Errors
 /// Returns the driver's error.

@@ -26,7 +26,7 @@ pub struct Row {
 pub struct Chart {
     /// The subject of the chart.
     pub title: String,
-    /// The note below the chart, mainly where the times come from, see [`crate::tier::whose_times`].
+    /// The note below the chart, mainly the origin of the times (see [`crate::tier::whose_times`]).
     pub note: String,
     /// The rows, one for each GPU or each run.
     pub rows: Vec<Row>,
@@ -44,8 +44,8 @@ impl Kind {
     }
 }
 
-/// The smallest uncertainty that is shown, in milliseconds. Smaller ones come from the limited digits of an event's
-/// time.
+/// The smallest uncertainty that is shown, in milliseconds. Smaller uncertainties come from the limited precision of
+/// event times.
 const SMALLEST: f64 = 5e-5;
 
 impl Chart {

@@ -2,7 +2,7 @@
 
 use super::{Kind, Span};
 
-/// How long work of a kind ran, split by whether the GPU computed at the same time. Times are in milliseconds.
+/// How long work of one kind ran, split by whether the GPU computed at the same time. Times are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Overlap {
     /// Communication, or copies if there is no communication.
@@ -37,7 +37,7 @@ impl std::fmt::Display for Overlap {
     }
 }
 
-/// Returns for how many milliseconds more than one span runs.
+/// Returns the number of milliseconds during which more than one span runs.
 pub(super) fn at_once(spans: &[Span]) -> f64 {
     let mut ends: Vec<(f64, i32)> = spans.iter().flat_map(|span| [(span.start, 1), (span.end, -1)]).collect();
     // If a span ends at the moment at which another begins, the end comes first.

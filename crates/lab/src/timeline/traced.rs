@@ -10,9 +10,9 @@ use serde_json::Value;
 use super::{Chart, Kind, Row, Span};
 use crate::tier::modeled_for;
 
-/// The kernel with which checks delay streams.
+/// The kernel that checks use to delay streams.
 const DELAY: &str = "spin";
-/// The shortest delay that can hide other work, in milliseconds. Only checks about time have delays this long.
+/// The shortest delay that can hide other work, in milliseconds. Only checks that are about time have delays this long.
 const LONG: f64 = 0.1;
 
 #[derive(Deserialize)]
@@ -105,7 +105,7 @@ fn rows(events: &[Event]) -> Option<Vec<(String, Vec<Span>)>> {
     let run = pieces.split(|(_, kind)| kind.is_none()).rfind(|run| shows_overlap(run))?;
     Some(by_stream(run, |stream| {
         let name = names.get(&(gpu, stream)).map_or("", String::as_str);
-        // A stream that a check named is shown by its role.
+        // A stream that was named by a check is shown under its role.
         let role = name.strip_prefix("the ").and_then(|name| name.strip_suffix(" stream"));
         role.unwrap_or(name).to_owned()
     }))
@@ -156,7 +156,7 @@ fn shows_overlap(run: &[(Operation, Option<Kind>)]) -> bool {
     others && run.iter().any(|(operation, _)| operation.is_long_delay())
 }
 
-/// Returns one row for the GPU if each kind of work has a stream of its own, and otherwise one row per stream.
+/// Returns one row for the GPU if each kind of work has its own stream, and otherwise one row per stream.
 fn by_stream(run: &[(Operation, Option<Kind>)], name: impl Fn(usize) -> String) -> Vec<(String, Vec<Span>)> {
     let mut streams: BTreeMap<usize, Vec<Span>> = BTreeMap::new();
     let mut streams_of_kind: BTreeMap<Kind, Vec<usize>> = BTreeMap::new();

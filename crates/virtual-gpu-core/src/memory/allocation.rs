@@ -1,4 +1,4 @@
-//! An allocation: its bytes, and which of them were written.
+//! An allocation: its bytes, and which of them have been written.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use crate::source_location::CallSite;
 /// The value of each byte that is read before anything has written it: a NaN as a float, −1 as an integer.
 pub const POISON: u8 = 0xff;
 
-/// The numbers of managed allocations start here.
+/// The first number of a managed allocation.
 const FIRST_MANAGED: u64 = 1 << 62;
 
 /// Identifies an allocation for as long as the process lives.
@@ -21,13 +21,13 @@ impl AllocationId {
     /// The first allocation of managed memory.
     pub(super) const FIRST_MANAGED: Self = Self(FIRST_MANAGED);
 
-    /// Returns whether it is managed memory.
+    /// Returns whether the allocation is managed memory.
     pub fn is_managed(self) -> bool {
         self.0 >= FIRST_MANAGED
     }
 }
 
-/// Bytes that the host has at the same addresses as an allocation (managed memory).
+/// An allocation's bytes that the host can access at the same addresses (managed memory).
 pub trait HostBytes: Send + std::fmt::Debug {
     /// Returns the bytes.
     fn bytes(&self) -> &[u8];
@@ -39,7 +39,7 @@ pub trait HostBytes: Send + std::fmt::Debug {
 /// Where an allocation's bytes are.
 #[derive(Debug)]
 pub(super) enum Bytes {
-    /// In memory that no host code finds.
+    /// In memory that host code can't reach.
     Own(Vec<u8>),
     Host(Box<dyn HostBytes>),
 }
@@ -75,12 +75,12 @@ pub struct Allocation {
     pub(super) bytes: Bytes,
     pub(super) written: Written,
     pub(super) call_site: CallSite,
-    /// The sequence number of the call that freed it: later operations no longer find it.
+    /// The sequence number of the call that freed the allocation, which later operations no longer find.
     pub(super) freed_by: Option<OperationNumber>,
 }
 
 impl Allocation {
-    /// Returns its identity.
+    /// Returns the allocation's identity.
     #[inline]
     pub fn id(&self) -> AllocationId {
         self.id
@@ -108,7 +108,7 @@ impl Allocation {
         self.written.is_full()
     }
 
-    /// Returns the offset of the first byte of `range` (offsets in bytes) that nothing has written.
+    /// Returns the offset of the first unwritten byte of `range` (offsets in bytes).
     pub fn first_unwritten(&self, range: Range<u64>) -> Option<u64> {
         self.written.first_missing(range)
     }
@@ -118,13 +118,13 @@ impl Allocation {
         self.written.mark(range);
     }
 
-    /// Returns the bytes and the record of which were written.
+    /// Returns the bytes and the record of which have been written.
     #[inline]
     pub fn parts(&self) -> (&[u8], &Written) {
         (&self.bytes, &self.written)
     }
 
-    /// Returns the bytes and the record of which were written, to be changed together.
+    /// Returns mutable references to the bytes and to the record of which have been written.
     #[inline]
     pub fn parts_mut(&mut self) -> (&mut [u8], &mut Written) {
         (&mut self.bytes, &mut self.written)
@@ -149,7 +149,7 @@ impl Allocation {
         }
     }
 
-    /// Returns all bytes, mutable. Call [`Self::mark_written`] for those that you change.
+    /// Returns a mutable reference to all bytes. Call [`Self::mark_written`] for the bytes that you change.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }

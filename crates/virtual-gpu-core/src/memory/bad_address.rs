@@ -3,7 +3,7 @@
 use super::allocation::AllocationId;
 use crate::source_location::CallSite;
 
-/// What is still known about a freed allocation.
+/// The remaining information about a freed allocation.
 #[derive(Clone, Debug)]
 pub struct Freed {
     /// Its identity.
@@ -19,7 +19,7 @@ pub struct Freed {
 /// Why a range of addresses can't be accessed.
 #[derive(Clone, Debug)]
 pub enum BadAddress {
-    /// The range starts inside or near an allocation and leaves it.
+    /// The range starts inside or near an allocation and extends beyond it.
     OutOfBounds {
         /// The nearest allocation.
         allocation: AllocationId,
@@ -30,14 +30,15 @@ pub enum BadAddress {
         /// The call that made the allocation.
         call_site: CallSite,
     },
-    /// The range lies in memory that was freed.
+    /// The range is in memory that was freed.
     Freed {
         /// The allocation.
         freed: Freed,
         /// Where the access starts, relative to the allocation's first byte.
         offset: u64,
     },
-    /// No allocation was ever there: a null pointer, a host pointer, an address of another GPU.
+    /// There was never an allocation there: the address is a null pointer, a host pointer, or an address of another
+    /// GPU.
     Unknown,
 }
 

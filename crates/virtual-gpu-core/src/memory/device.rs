@@ -8,14 +8,14 @@ use super::written::Written;
 use crate::handle::OperationNumber;
 use crate::source_location::CallSite;
 
-/// Addresses that one GPU may hand out. They are far more than its capacity, so that a freed address is not reused soon
-/// and a stale pointer differs from a live one.
+/// Addresses that one GPU may hand out. There are far more addresses than bytes of capacity, so a freed address is not
+/// reused soon, and a stale pointer differs from a live one.
 pub const ADDRESS_SPACE: u64 = 1 << 39;
 
 /// Every allocation starts at a multiple of this, as `cuMemAlloc` promises for any type (real drivers: 512).
 const ALIGNMENT: u64 = 512;
 
-/// Managed allocations start at a multiple of this, so that each has host pages of its own, whatever their size.
+/// Managed allocations start at a multiple of this, so that each has its own host pages, regardless of the page size.
 const PAGE: u64 = 1 << 16;
 
 /// Unused addresses after each allocation, which distinguish an overrun from an access to the next allocation.
@@ -45,7 +45,7 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Makes empty memory of `capacity` bytes whose addresses are `start..start + ADDRESS_SPACE`.
+    /// Creates empty memory of `capacity` bytes with the addresses `start..start + ADDRESS_SPACE`.
     pub fn new(start: u64, capacity: u64) -> Self {
         Self {
             start,
@@ -62,7 +62,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Makes managed memory, as [`Self::new`] does. Its bytes belong to the host, at the same addresses.
+    /// Creates managed memory in the same way as [`Self::new`]. Its bytes are host memory at the same addresses.
     pub fn managed(start: u64, capacity: u64) -> Self {
         let start = start.next_multiple_of(PAGE);
         Self { alignment: PAGE, next_id: AllocationId::FIRST_MANAGED.0, ..Self::new(start, capacity) }
@@ -88,7 +88,7 @@ impl DeviceMemory {
         (self.start..self.start + ADDRESS_SPACE).contains(&address)
     }
 
-    /// Allocates `size` bytes and returns the address of the first. None of them count as written.
+    /// Allocates `size` bytes and returns the address of the first. None of the bytes count as written.
     pub fn allocate(&mut self, size: u64, call_site: CallSite) -> Result<u64, OutOfMemory> {
         let refused = OutOfMemory { asked: size, free: self.free_bytes() };
         // Asks the host first, because `vec!` ends the process if it fails; its zeroed pages cost nothing until they
@@ -97,8 +97,8 @@ impl DeviceMemory {
         self.insert_new(size, call_site, Written::none(size), |_| Some(Bytes::Own(vec![0; size as usize])))
     }
 
-    /// Allocates `size` bytes that `map` makes at the address it receives. All of them count as written, because the
-    /// host's writes are not observed.
+    /// Allocates `size` bytes, which `map` provides at the address it is passed. All bytes count as written, because
+    /// the host's writes can't be observed.
     pub fn allocate_managed(
         &mut self,
         size: u64,
@@ -108,7 +108,7 @@ impl DeviceMemory {
         self.insert_new(size, call_site, Written::all(), |address| map(address).map(Bytes::Host))
     }
 
-    /// Makes an allocation of `bytes`, which receives the address.
+    /// Creates an allocation of `bytes`, a function that receives the address.
     fn insert_new(
         &mut self,
         size: u64,
@@ -142,7 +142,7 @@ impl DeviceMemory {
         Ok(base)
     }
 
-    /// Finds the next fit: the first gap of `size` bytes after the last allocation, or from the start again.
+    /// Finds the next fit: the first gap of `size` bytes after the last allocation, wrapping around to the start.
     fn find_gap(&self, size: u64) -> Option<u64> {
         let need = size.max(1).checked_add(GAP)?;
         let limit = self.start + ADDRESS_SPACE;
@@ -165,7 +165,7 @@ impl DeviceMemory {
         None
     }
 
-    /// Makes the allocations of managed memory accessible here, until [`Self::give_back`].
+    /// Makes the allocations of managed memory accessible through this memory, until [`Self::give_back`].
     pub fn borrow(&mut self, managed: &mut Self) {
         for (&base, &slot) in &managed.by_base {
             let Some(allocation) = managed.slots[slot].take() else { continue };
@@ -227,15 +227,15 @@ impl DeviceMemory {
         }
     }
 
-    /// Shows the memory as the operation with this sequence number finds it: allocations that a later call freed still
+    /// Shows the memory as the operation with this sequence number sees it: allocations freed by a later call still
     /// exist.
     pub fn as_of(&mut self, sequence: OperationNumber) -> &mut Self {
         self.seen_by = sequence;
         self
     }
 
-    /// Returns the slot of the allocation that contains `address`, for [`Self::in_slot`]. It is valid until something
-    /// is freed.
+    /// Returns the slot of the allocation that contains `address`, for [`Self::in_slot`]. The slot is valid until
+    /// something is freed.
     pub fn slot_of(&self, address: u64) -> Option<usize> {
         let (&base, &slot) = self.by_base.range(..=address).next_back()?;
         let allocation = self.slots[slot].as_ref()?;
@@ -252,7 +252,7 @@ impl DeviceMemory {
         self.slots.get(slot)?.as_ref()
     }
 
-    /// Returns the allocation in a slot, mutable.
+    /// Returns a mutable reference to the allocation in a slot.
     #[inline]
     pub fn in_slot_mut(&mut self, slot: usize) -> Option<&mut Allocation> {
         self.slots.get_mut(slot)?.as_mut()
@@ -269,7 +269,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Returns the same as [`Self::range`], but mutable.
+    /// Like [`Self::range`], but returns a mutable reference.
     pub fn range_mut(&mut self, address: u64, len: u64) -> Result<(&mut Allocation, u64), BadAddress> {
         let offset = self.range(address, len)?.1;
         match self.slot_of(address) {
@@ -281,7 +281,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Does the same as [`Self::explain`], for an address outside this memory.
+    /// Like [`Self::explain`], for an address outside this memory.
     fn explain_borrowed(&self, address: u64) -> BadAddress {
         let before = self.by_base.range(..=address).next_back();
         let allocation = before.and_then(|(_, &slot)| self.in_slot(slot)).filter(|it| it.id.is_managed());
@@ -324,7 +324,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Returns every live allocation, in the order of addresses.
+    /// Returns all live allocations, ordered by address.
     pub fn allocations(&self) -> impl Iterator<Item = &Allocation> {
         let known = self.by_base.values().filter_map(|&slot| self.slots[slot].as_ref());
         known.filter(|allocation| self.sees(allocation))

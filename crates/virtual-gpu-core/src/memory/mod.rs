@@ -1,7 +1,7 @@
-//! Device memory: allocations, their bytes, and which of the bytes were ever written.
+//! Device memory: allocations, their bytes, and which of the bytes have ever been written.
 //!
-//! Addresses are numbers in a range of their own. The bytes are elsewhere, so that no address can be mistaken for a
-//! host pointer.
+//! Addresses come from a separate range. The bytes are stored elsewhere, so no address can be mistaken for a host
+//! pointer.
 
 mod allocation;
 mod bad_address;

@@ -1,8 +1,8 @@
-//! Which bytes were ever written.
+//! Which bytes have ever been written.
 
 use std::ops::Range;
 
-/// Which bytes were written: one bit each.
+/// Which bytes have been written, with one bit per byte.
 #[derive(Clone, Debug, Default)]
 pub struct Written {
     words: Vec<u64>,
@@ -11,17 +11,17 @@ pub struct Written {
 }
 
 impl Written {
-    /// Makes a record of `len` bytes, none of which are written.
+    /// Creates a record of `len` unwritten bytes.
     pub(super) fn none(len: u64) -> Self {
         Self { words: vec![0; len.div_ceil(64) as usize], missing: len }
     }
 
-    /// Makes a record of bytes that all count as written.
+    /// Creates a record of bytes that all count as written.
     pub(super) fn all() -> Self {
         Self { words: Vec::new(), missing: 0 }
     }
 
-    /// Forgets everything, and starts again with `len` bytes.
+    /// Clears the record, and starts again with `len` bytes.
     pub fn reset(&mut self, len: u64) {
         self.words.clear();
         self.words.resize(len.div_ceil(64) as usize, 0);
@@ -41,8 +41,7 @@ impl Written {
         }
     }
 
-    /// Returns whether all `len` bytes from `start` were written. There must be at least one byte, and all must be
-    /// inside.
+    /// Returns whether all `len` bytes from `start` were written. The range must be in bounds and not empty.
     #[inline(always)]
     pub fn covers(&self, start: u64, len: u64) -> bool {
         if self.missing == 0 {
@@ -79,7 +78,7 @@ impl Written {
         });
     }
 
-    /// Returns the first byte of `range` that was not written.
+    /// Returns the first byte of `range` that has not been written.
     pub fn first_missing(&self, range: Range<u64>) -> Option<u64> {
         if self.missing == 0 {
             return None;

@@ -4,7 +4,7 @@
 /// Returns 2 to the power of `x`. Manual: 2 ulp.
 #[inline(always)]
 pub(crate) fn ex2(x: f32) -> f32 {
-    // Beyond these limits, single precision overflows or is zero; NaN passes through `clamp`.
+    // Beyond these limits, the result overflows or is zero in single precision; NaN passes through `clamp`.
     let x = f64::from(x).clamp(-200.0, 200.0);
     // Adding 1.5·2^52 rounds to an integer, which is then in the low bits.
     const ROUND: f64 = 6_755_399_441_055_744.0;
@@ -29,7 +29,7 @@ pub(crate) fn ex2(x: f32) -> f32 {
 pub(crate) fn lg2(x: f32) -> f32 {
     let wide = f64::from(x);
     let bits = wide.to_bits();
-    // The mantissa is in sqrt(1/2)..sqrt(2): one subtraction moves the exponent's step there.
+    // The mantissa is in sqrt(1/2)..sqrt(2): subtracting this moves the boundary between exponents to sqrt(1/2).
     const HALF_ROOT: u64 = 0x3fe6_a09e_667f_3bcd;
     let offset = bits.wrapping_sub(HALF_ROOT);
     let exponent = offset as i64 >> 52;

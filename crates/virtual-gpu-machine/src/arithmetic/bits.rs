@@ -15,24 +15,24 @@ pub(super) fn sign_extend(value: u32, bits: u8) -> u32 {
     ((value << shift) as i32 >> shift) as u32
 }
 
-/// Returns the highest bit set, or all ones.
+/// Returns the position of the highest set bit, or all ones.
 pub(super) fn bfind(value: u32) -> u32 {
     if value == 0 { u32::MAX } else { 31 - value.leading_zeros() }
 }
 
-/// Returns by how much the highest bit set must be shifted to become the top bit, or all ones.
+/// Returns the shift that moves the highest set bit to the top bit, or all ones.
 pub(super) fn bfind_shift(value: u32) -> u32 {
     if value == 0 { u32::MAX } else { value.leading_zeros() }
 }
 
-/// `bfe.u32` and `bfe.u64`: only the low byte of the position and of the length counts.
+/// `bfe.u32` and `bfe.u64`: only the low bytes of the position and the length count.
 pub(super) fn bfe_u(value: u64, position: u32, length: u32) -> u64 {
     let (position, length) = (position & 0xff, length & 0xff);
     let moved = value.checked_shr(position).unwrap_or(0);
     if length >= 64 { moved } else { moved & ((1 << length) - 1) }
 }
 
-/// `bfe.s32` and `bfe.s64` on a sign-extended value: beyond the value, the sign bit of the field is repeated.
+/// `bfe.s32` and `bfe.s64` on a sign-extended value: past the end of the value, the sign bit of the field is repeated.
 pub(super) fn bfe_s(value: i64, bits: u32, position: u32, length: u32) -> i64 {
     let (position, length) = (position & 0xff, length & 0xff);
     if length == 0 {
@@ -66,7 +66,8 @@ pub(super) fn permute(a: u32, b: u32, selector: u32) -> u32 {
     })
 }
 
-/// The manual's table for the modes of `prmt`: which byte goes where, for each of the four selectors.
+/// The manual's table for the modes of `prmt`: which byte is selected for each position, for each of the four
+/// selectors.
 pub(super) fn permute_selector(mode: PermuteMode, selector: u32) -> u32 {
     let rows = match mode {
         PermuteMode::Forward => [0x3210, 0x4321, 0x5432, 0x6543],
@@ -79,7 +80,7 @@ pub(super) fn permute_selector(mode: PermuteMode, selector: u32) -> u32 {
     rows[selector as usize & 3]
 }
 
-/// `fns`: returns the index of the bit, or all ones if there are too few. An offset of 0 asks about bit `base` itself.
+/// `fns`: returns the index of the bit, or all ones if there are too few. An offset of 0 checks bit `base` itself.
 pub(super) fn find_nth_set(mask: u32, base: u32, offset: i32) -> u32 {
     let is_set = |at: &u32| mask & 1 << at != 0;
     let nth = offset.unsigned_abs().saturating_sub(1) as usize;
@@ -92,7 +93,7 @@ pub(super) fn find_nth_set(mask: u32, base: u32, offset: i32) -> u32 {
     found.unwrap_or(u32::MAX)
 }
 
-/// `bmsk`: `count` ones from bit `first` on. Both are clamped to the width of a word, or taken modulo 32.
+/// `bmsk`: `count` ones, starting at bit `first`. Both are clamped to the width of a word, or taken modulo 32.
 pub(super) fn bit_mask(first: u32, count: u32, clamp: bool) -> u32 {
     let [first, count] = if clamp { [first.min(32), count.min(32)] } else { [first % 32, count % 32] };
     // Beyond bit 31, a shift of 64 bits leaves nothing in the low word.

@@ -1,4 +1,4 @@
-//! Arithmetic on numbers of several words, thread by thread.
+//! Multi-word arithmetic, thread by thread.
 
 use crate::mask::{WIDTH, bits};
 use crate::registers::Files;
@@ -31,7 +31,7 @@ pub(crate) fn execute(what: Carry, files: &mut Files, mask: &[u16]) {
     }
 }
 
-/// Returns the low bits of the result, and the carry; for a subtraction, the borrow.
+/// Returns the low bits of the result, and the carry or, for a subtraction, the borrow.
 fn scalar(op: CarryOp, width: u32, [a, b, c]: [u64; 3], carry_in: bool) -> (u64, bool) {
     let (a, b, c, carry_in) = (u128::from(a), u128::from(b), u128::from(c), u128::from(carry_in));
     let ones = u128::MAX >> (128 - width);

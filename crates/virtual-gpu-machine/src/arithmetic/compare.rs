@@ -36,7 +36,7 @@ fn compare_body(what: Compare, files: &mut Files, mask: &[u16]) {
     }
 }
 
-/// Compares values of any type that Rust can compare. With NaN, only the comparisons in -u and `Nan` hold.
+/// Compares values of any comparable type. With NaN, only `Nan` and the comparisons that end in `u` hold.
 #[inline(always)]
 #[expect(
     clippy::double_comparisons,
@@ -62,7 +62,7 @@ fn holds<T: PartialOrd>(comparison: Comparison, a: T, b: T) -> bool {
     }
 }
 
-/// Makes the comparison a constant of the loop over threads.
+/// Turns the comparison into a constant of the loop over threads.
 macro_rules! each_comparison {
     ($comparison:expr, |$constant:ident| $body:expr) => {
         each_comparison!(
@@ -157,7 +157,7 @@ fn longs(what: Compare, files: &mut Files, mask: &[u16], a: Slot, b: Slot, f: im
     }
 }
 
-/// Returns a chunk's answers, one bit each.
+/// Returns a chunk's results, one bit each.
 #[inline(always)]
 fn gather(holds: impl Fn(usize) -> bool) -> u16 {
     let mut answers = [0; WIDTH];
@@ -167,7 +167,7 @@ fn gather(holds: impl Fn(usize) -> bool) -> u16 {
     sign_bits(answers)
 }
 
-/// Returns the signs of a chunk's values. The compiler turns the plain loop into slow code.
+/// Returns the signs of a chunk's values. The compiler generates slow code for the plain loop.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn sign_bits([a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]: [i32; WIDTH]) -> u16 {
@@ -187,7 +187,7 @@ fn sign_bits(values: [i32; WIDTH]) -> u16 {
     values.iter().rev().fold(0, |bits, &value| bits << 1 | u16::from(value < 0))
 }
 
-/// Combines a chunk's answers with the third source and stores them.
+/// Combines a chunk's results with the third source and stores them.
 #[inline(always)]
 fn finish(what: Compare, files: &mut Files, chunk: usize, bits: u16, active: u16) {
     let with = what.c.map_or(0, |condition| files.condition(condition, chunk));

@@ -1,4 +1,4 @@
-//! `cvt` if a floating-point format or saturation is involved.
+//! `cvt`, if it involves a floating-point format or saturation.
 
 use half::{bf16, f16};
 
@@ -17,7 +17,7 @@ vectorized! {
 
 #[inline(always)]
 fn execute_body(conversion: Conversion, files: &mut Files, mask: &[u16], d: Value, a: Value) {
-    // The most frequent conversions need neither doubles nor 128-bit integers.
+    // The most common conversions need neither doubles nor 128-bit integers.
     if let (Value::Word(d), Value::Word(a)) = (d, a) {
         let spans = [d, a, a, a].map(|slot| files.word(slot));
         let each = Each { file: &mut files.words, mask, spans };
@@ -96,7 +96,7 @@ fn any_body(conversion: Conversion, files: &mut Files, mask: &[u16], d: Value, a
     }
 }
 
-/// Converts a single value, which is in the low bits.
+/// Converts a single value, given in the low bits.
 #[inline(always)]
 pub(crate) fn scalar(conversion: Conversion, value: u64) -> u64 {
     match conversion {
@@ -136,7 +136,7 @@ fn limits(kind: IntegerType) -> (i128, i128) {
     }
 }
 
-/// Reads a value as a double, which represents each of the formats exactly.
+/// Reads a value as a double, which can represent every format exactly.
 #[inline(always)]
 fn read_float(kind: FloatType, value: u64, flush: bool) -> f64 {
     match kind {
@@ -225,7 +225,7 @@ fn integer_to_float(value: i128, to: FloatType, rounding: Rounding, saturate: bo
     let value = if saturate { value.clamp(0, 1) } else { value };
     if to == FloatType::F64 {
         let nearest = value as f64;
-        // This is exact: a 64-bit integer and its nearest double are both far inside i128.
+        // This is exact: a 64-bit integer and its nearest double both fit easily into an i128.
         let error = value - nearest as i128;
         let toward_larger = match rounding {
             Rounding::Nearest => return nearest.to_bits(),

@@ -39,13 +39,13 @@ fn scalar(op: FloatOp, mode: FloatMode, a: u64, b: u64, c: u64) -> u64 {
         Sqrt => rounding::sqrt_double(x, rounding),
         Rsqrt => 1.0 / x.sqrt(),
         Copysign => y.copysign(x),
-        // Refused for this type when the PTX is loaded.
+        // Rejected for this type when the PTX is loaded.
         Ex2 | Lg2 | Sin | Cos | Tanh => f64::NAN,
     };
     result.to_bits()
 }
 
-/// Returns the smaller number; −0 is smaller than +0, and a number is preferred to NaN.
+/// Returns the smaller number; −0 is smaller than +0, and a number is preferred over NaN.
 #[inline(always)]
 pub(crate) fn min(a: f64, b: f64) -> f64 {
     if a == b {
@@ -57,7 +57,7 @@ pub(crate) fn min(a: f64, b: f64) -> f64 {
     }
 }
 
-/// Returns the larger number; +0 is larger than −0, and a number is preferred to NaN.
+/// Returns the larger number; +0 is larger than −0, and a number is preferred over NaN.
 #[inline(always)]
 pub(crate) fn max(a: f64, b: f64) -> f64 {
     if a == b {

@@ -1,4 +1,4 @@
-//! Sixteen-bit floating-point arithmetic: computed at higher precision, rounded once.
+//! Sixteen-bit floating-point arithmetic, computed at higher precision and rounded once.
 
 use half::{bf16, f16};
 

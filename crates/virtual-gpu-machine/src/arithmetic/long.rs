@@ -7,8 +7,8 @@ use crate::mask::{WIDTH, bits};
 use crate::registers::{Files, Longs, Span};
 use virtual_gpu_ptx::instruction::{LongOp, Slot};
 
-/// Passes the definition of `op` to `run`. Division by zero gives all ones, as on the hardware (the manual leaves it
-/// open).
+/// Passes the definition of `op` to `run`. Division by zero returns all ones, as on real hardware (the manual leaves it
+/// undefined).
 #[inline(always)]
 fn define<A: Apply<u64>>(op: LongOp, run: A) -> A::Output {
     use LongOp::*;

@@ -3,10 +3,10 @@
 use crate::mask::WIDTH;
 use crate::registers::{Chunk, Span};
 
-/// What happens to an operation's definition: it is applied to the sources of one thread, or in a loop over threads.
+/// How an operation's definition is used: it is applied to the sources of one thread, or in a loop over threads.
 ///
 /// A function from an operation to its definition takes one of these, so that one list serves both. A definition takes
-/// as many sources as the operation has.
+/// as many arguments as the operation has sources.
 pub(super) trait Apply<T> {
     type Output;
 

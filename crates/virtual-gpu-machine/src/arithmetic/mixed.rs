@@ -38,7 +38,8 @@ fn shift_body(op: LongWordOp, files: &mut Files, mask: &[u16], [d, a, b, c]: [Sl
 }
 
 vectorized! {
-    /// Executes operations from 32 to 64 bits; `slots` are `d`, `a`, `b`, `c`, of which `d` and `c` are 64-bit.
+    /// Executes operations with 32-bit sources and a 64-bit result; `slots` are `d`, `a`, `b`, `c`, of which `d` and
+    /// `c` are 64-bit.
     fn widen(op: WidenOp, files: &mut Files, mask: &[u16], slots: [Slot; 4]) = widen_body
 }
 
@@ -76,7 +77,7 @@ fn widen_each(files: &mut Files, mask: &[u16], [d, a, b, c]: [Slot; 4], f: impl 
 }
 
 vectorized! {
-    /// Executes operations from 64 to 32 bits.
+    /// Executes operations with 64-bit sources and a 32-bit result.
     fn narrow(op: NarrowOp, files: &mut Files, mask: &[u16], d: Slot, a: Slot) = narrow_body
 }
 

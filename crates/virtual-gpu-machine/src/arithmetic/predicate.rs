@@ -1,4 +1,4 @@
-//! Logic on predicates, and tests of a number's class.
+//! Logic on predicates, and tests for classes of numbers.
 
 use crate::mask::bits;
 use crate::registers::Files;

@@ -1,4 +1,4 @@
-//! Rounds results in other directions than to nearest. The host only rounds to nearest, so the exact error of its
+//! Rounds results in directions other than to nearest. The host only rounds to nearest, so the exact error of its
 //! result selects the neighbor.
 
 use virtual_gpu_ptx::instruction::Rounding;
@@ -10,7 +10,7 @@ fn sum_error(a: f64, b: f64, sum: f64) -> f64 {
     (a - (sum - b_part)) + (b - b_part)
 }
 
-/// Rounds to odd: the last bit is set if the result is inexact, so that rounding again is exact.
+/// Rounds to odd: the last bit is set if the result is inexact, so that a second rounding is correct.
 #[inline(always)]
 fn to_odd(value: f64, error: f64) -> f64 {
     let bits = value.to_bits();
@@ -38,7 +38,7 @@ pub(crate) fn to_single(value: f64, rounding: Rounding) -> f32 {
     }
 }
 
-/// Sets the sign of a sum that is zero: that of both operands if it is the same, otherwise minus if rounding goes down.
+/// Sets the sign of a sum that is zero: the sign of both operands if they agree, otherwise minus if rounding down.
 #[inline(always)]
 fn zero_sum(sum: f64, a: f64, b: f64, rounding: Rounding) -> f64 {
     let is_cancelled = sum == 0.0 && a.is_sign_positive() != b.is_sign_positive();
@@ -138,7 +138,7 @@ pub(crate) fn fma_double(a: f64, b: f64, c: f64, rounding: Rounding) -> f64 {
         return nearest;
     }
     let error = remainder_sign(a, b, c, nearest);
-    // A sum that is too small for a double keeps its sign; a sum that is zero gets the sign of the rounding.
+    // A sum that underflows a double keeps its sign; the rounding mode determines the sign of a sum that is zero.
     match error == 0.0 {
         true => zero_sum(nearest, a * b, c, rounding),
         false => to_neighbor(nearest, error, rounding),
@@ -164,11 +164,11 @@ pub(crate) fn sqrt_double(a: f64, rounding: Rounding) -> f64 {
     to_neighbor(root, remainder_sign(-root, root, a, 0.0), rounding)
 }
 
-/// Returns a number with the sign of `a * b + c - n`, for finite numbers, if `n` is about as large as the rest, or
-/// zero.
+/// Returns a number with the sign of `a * b + c - n`, for finite numbers, if `n` is about as large as the other terms,
+/// or zero.
 ///
 /// All terms are scaled so that the product is between 1 and 4: neither it nor its error underflows. If a term is
-/// smaller than another term's last place, only its sign counts.
+/// smaller than the last bit of another term, only its sign matters.
 fn remainder_sign(a: f64, b: f64, c: f64, n: f64) -> f64 {
     const FAR: i32 = 200;
     if !n.is_finite() {
@@ -189,7 +189,7 @@ fn remainder_sign(a: f64, b: f64, c: f64, n: f64) -> f64 {
         }
         addend = scaled(digits, (power - scale).max(-FAR));
     }
-    // Shewchuk's expansion: a sum without rounding, with its largest part last.
+    // Shewchuk's expansion: an exact sum, with its largest part last.
     let mut sum = [0.0; 4];
     for (count, mut term) in [product[1], product[0], addend, -scaled(n, -scale)].into_iter().enumerate() {
         for part in &mut sum[..count] {
@@ -202,7 +202,7 @@ fn remainder_sign(a: f64, b: f64, c: f64, n: f64) -> f64 {
     sum.into_iter().rev().find(|part| *part != 0.0).unwrap_or(0.0)
 }
 
-/// Splits a number into digits between 1 and 2 and a power of two.
+/// Splits a number into a mantissa between 1 and 2 and a power of two.
 fn parts(value: f64) -> (f64, i32) {
     let (value, below) = if value.is_subnormal() { (value * 2f64.powi(64), 64) } else { (value, 0) };
     let power = (value.to_bits() >> 52 & 0x7ff) as i32 - 1023;
@@ -215,7 +215,7 @@ fn scaled(value: f64, power: i32) -> f64 {
     value * 2f64.powi(third) * 2f64.powi(third) * 2f64.powi(power - 2 * third)
 }
 
-/// Returns a sum rounded to odd: rounding it again to half its precision is exact.
+/// Returns a sum rounded to odd, so that rounding it again to half its precision is correct.
 #[inline(always)]
 pub(crate) fn add_odd(a: f64, b: f64) -> f64 {
     let sum = a + b;
@@ -234,8 +234,7 @@ pub(crate) fn to_brain(value: f64, rounding: Rounding) -> u16 {
 
 /// Rounds once to a format of `fraction` bits whose smallest normal number is `2^lowest`.
 ///
-/// The conversions of the crate `half` convert to single precision first, or drop a double's lower bits, before they
-/// round.
+/// The conversions in the crate `half` convert to single precision or drop a double's lower bits before they round.
 fn to_sixteen_bits(value: f64, rounding: Rounding, fraction: u32, lowest: i32) -> u16 {
     let sign = if value.is_sign_negative() { 0x8000 } else { 0 };
     let infinity = 0x8000 - (1 << fraction);
@@ -244,7 +243,7 @@ fn to_sixteen_bits(value: f64, rounding: Rounding, fraction: u32, lowest: i32) -
     }
     let size = value.abs();
     let exponent = ((size.to_bits() >> 52) as i32 - 1023).max(lowest);
-    // In units of the last place: scaling by a power of two is exact.
+    // In units in the last place (ulps): scaling by a power of two is exact.
     let scaled = size * f64::from_bits(((1023 + fraction as i32 - exponent) as u64) << 52);
     let is_away = match rounding {
         Rounding::Nearest | Rounding::Zero => false,

@@ -1,4 +1,4 @@
-//! Selections: one of two registers, by a predicate.
+//! Selection of one of two registers by a predicate.
 
 use crate::features::vectorized;
 use crate::registers::Files;

@@ -14,20 +14,20 @@ pub(crate) const NAN: u32 = 0x7fff_ffff;
 const PLAIN: FloatMode =
     FloatMode { rounding: Rounding::Nearest, flush: false, saturate: false, relu: false };
 
-/// The mode of an instruction with `.ftz` alone, which is everywhere in fast-math code.
+/// The mode of an instruction with only `.ftz`, which fast-math code uses everywhere.
 const FLUSHED: FloatMode = FloatMode { flush: true, ..PLAIN };
 
-/// The mode of an instruction with `.rm` alone: `expf` contains an `fma.rm`.
+/// The mode of an instruction with only `.rm`: `expf` contains an `fma.rm`.
 const DOWN: FloatMode = FloatMode { rounding: Rounding::Down, ..PLAIN };
 
-/// What happens to an operation's definition, as in [`Apply`], for numbers or for their bits.
+/// How an operation's definition is used, as in [`Apply`], for numbers or for their bits.
 trait ApplySingle {
     type Output;
 
-    /// Applies a definition that is arithmetic: every NaN becomes the same NaN, and `.ftz` flushes the result.
+    /// Applies an arithmetic definition: every NaN becomes the same NaN, and `.ftz` flushes the result.
     fn numbers<const N: usize>(self, definition: impl Fn([f32; N]) -> f32) -> Self::Output;
 
-    /// Applies a definition that moves bits: a NaN keeps its own bits.
+    /// Applies a definition that only moves bits: a NaN keeps its bits.
     fn bits<const N: usize>(self, definition: impl Fn([u32; N]) -> u32) -> Self::Output;
 }
 
@@ -118,7 +118,7 @@ struct Modified {
 }
 
 impl Modified {
-    /// Returns the sources as the definition receives them.
+    /// Returns the sources in the form that the definition receives.
     #[inline(always)]
     fn read<const N: usize>(&self) -> [f32; N] {
         std::array::from_fn(|n| {
@@ -127,7 +127,7 @@ impl Modified {
         })
     }
 
-    /// Returns the result of the definition, modified.
+    /// Returns the result of the definition, with the modifiers applied.
     #[inline(always)]
     fn write(&self, mut result: f32) -> f32 {
         if self.mode.flush {
@@ -176,7 +176,7 @@ fn scalar(op: FloatOp, mode: FloatMode, a: u32, b: u32, c: u32) -> u32 {
     define(op, mode.rounding, Modified { mode, sources: [a, b, c] })
 }
 
-/// Returns the bits of a result; a NaN becomes the one that single-precision arithmetic gives.
+/// Returns the bits of a result; every NaN becomes the one that single-precision arithmetic produces.
 #[inline(always)]
 pub(crate) fn canonical(value: f32) -> u32 {
     if value.is_nan() { NAN } else { value.to_bits() }
@@ -194,7 +194,7 @@ pub(super) fn saturate(value: f32) -> f32 {
 pub(super) fn round_to_tf32(bits: u32) -> u32 {
     match f32::from_bits(bits).is_nan() {
         true => NAN,
-        // A carry continues into the exponent, and finally to infinity.
+        // A carry propagates into the exponent, and ultimately gives infinity.
         false => bits.wrapping_add(1 << 12) & !0x1fff,
     }
 }
@@ -205,7 +205,7 @@ pub(crate) fn flush(value: f32) -> f32 {
     if value.abs() < f32::MIN_POSITIVE { f32::from_bits(value.to_bits() & 0x8000_0000) } else { value }
 }
 
-/// Returns the smaller number; −0 is smaller than +0, and a number is preferred to NaN.
+/// Returns the smaller number; −0 is smaller than +0, and a number is preferred over NaN.
 #[inline(always)]
 pub(crate) fn min(a: f32, b: f32) -> f32 {
     if a == b {
@@ -217,7 +217,7 @@ pub(crate) fn min(a: f32, b: f32) -> f32 {
     }
 }
 
-/// Returns the larger number; +0 is larger than −0, and a number is preferred to NaN.
+/// Returns the larger number; +0 is larger than −0, and a number is preferred over NaN.
 #[inline(always)]
 pub(crate) fn max(a: f32, b: f32) -> f32 {
     if a == b {

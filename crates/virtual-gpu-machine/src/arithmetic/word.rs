@@ -12,8 +12,8 @@ use crate::mask::WIDTH;
 use crate::registers::{Chunk, Span, Words};
 use virtual_gpu_ptx::instruction::WordOp;
 
-/// Passes the definition of `op` to `run`. Division by zero gives all ones, as on the hardware (the manual leaves it
-/// open).
+/// Passes the definition of `op` to `run`. Division by zero returns all ones, as on real hardware (the manual leaves it
+/// undefined).
 #[inline(always)]
 fn define<A: Apply<u32>>(op: WordOp, run: A) -> A::Output {
     use WordOp::*;

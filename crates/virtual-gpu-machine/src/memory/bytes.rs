@@ -78,7 +78,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Reads what one thread sees at an address. The access is checked and noted, and unwritten bytes are poisoned.
+    /// Reads what one thread sees at an address. The access is checked and recorded, and unwritten bytes are poisoned.
     pub(crate) fn read_bytes(
         &mut self,
         space: Space,
@@ -148,7 +148,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Writes for one thread. The access is checked and noted, and the bytes are marked as written.
+    /// Writes for one thread. The access is checked and recorded, and the bytes are marked as written.
     pub(crate) fn write_bytes(
         &mut self,
         space: Space,

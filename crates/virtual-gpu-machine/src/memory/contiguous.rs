@@ -1,4 +1,4 @@
-//! How the addresses of a chunk's threads are arranged. Contiguous addresses cost one check and one copy.
+//! How the addresses of a chunk's threads are arranged. Contiguous addresses need only one check and one copy.
 
 use crate::mask::{FULL, WIDTH};
 use crate::registers::{Files, Longs, Span};
@@ -41,8 +41,8 @@ pub(super) fn addresses(files: &Files, address: Address, chunk: usize) -> Longs 
 #[inline(always)]
 pub(super) fn pattern(addresses: &Longs, active: u16, first_thread: usize, unit: u64) -> Pattern {
     let first = addresses.0[first_thread];
-    // How the addresses differ from the pattern that the second address suggests, as a sum of bits: the compiler
-    // vectorizes such a loop.
+    // The bits in which any address differs from the pattern that the second address suggests. The compiler vectorizes
+    // such a loop.
     let mut apart = first & (unit - 1);
     if active == FULL {
         if addresses.0[1] == first {

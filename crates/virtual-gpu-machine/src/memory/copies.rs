@@ -1,12 +1,12 @@
-//! Asynchronous copies to shared memory that are under way in a block.
+//! A block's pending asynchronous copies to shared memory.
 
-/// A copy under way. Its source was read when the copy began.
+/// A pending copy. Its source was read when the copy began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy {
     pub(crate) thread: usize,
-    /// The program counter of its instruction.
+    /// The program counter of the instruction that began it.
     pub(crate) pc: usize,
-    /// The number of its group among the thread's groups.
+    /// The number of the copy's group among the thread's groups.
     pub(crate) group: u64,
     /// The offset of the first byte in shared memory.
     pub(crate) offset: usize,
@@ -19,7 +19,7 @@ pub(crate) struct Copy {
 pub(crate) struct Copies {
     /// The copies, in the order in which they began.
     pub(crate) under_way: Vec<Copy>,
-    /// Number of groups that each thread has committed.
+    /// The number of groups that each thread has committed.
     pub(crate) committed: Vec<u64>,
 }
 

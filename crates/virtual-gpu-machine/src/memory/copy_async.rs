@@ -1,5 +1,5 @@
-//! `cp.async`: copies from global to shared memory that end when their thread waits for them. Until then nothing orders
-//! them, not even for the thread itself.
+//! `cp.async`: copies from global to shared memory that complete when their thread waits for them. Until then, they are
+//! unordered, even for the thread itself.
 
 use super::bytes::Location;
 use super::copies::Copy;
@@ -8,7 +8,7 @@ use crate::machine::Machine;
 use crate::mask::Mask;
 use virtual_gpu_ptx::instruction::{Address, Slot, Space};
 
-/// The most copies of a block that are kept under way. If there are more, the oldest end by themselves, which PTX
+/// The maximum number of pending copies in a block. If there are more, the oldest complete by themselves, which PTX
 /// permits.
 const MOST_UNDER_WAY: usize = 1 << 16;
 
@@ -53,14 +53,14 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// `cp.async.commit_group`: the copies that each thread has begun and not committed become a group.
+    /// `cp.async.commit_group`: the copies that each thread has begun but not committed become a group.
     pub(crate) fn commit_copies(&mut self, mask: &Mask) {
         for thread in mask.threads() {
             self.block.copies.committed[thread] += 1;
         }
     }
 
-    /// `cp.async.wait_group`: ends all groups of each thread except the last `pending`.
+    /// `cp.async.wait_group`: completes all groups of each thread except the last `pending`.
     pub(crate) fn end_copies(&mut self, pending: u32, mask: &Mask) {
         for copy in std::mem::take(&mut self.block.copies.under_way) {
             let committed = self.block.copies.committed[copy.thread];

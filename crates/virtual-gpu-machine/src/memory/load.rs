@@ -1,4 +1,4 @@
-//! Loads of whole chunks of threads from one allocation, or from shared memory.
+//! Loads by whole chunks of threads from one allocation, or from shared memory.
 
 use super::contiguous::{Pattern, addresses, element_at, is_inside, long_spans, pattern, word_spans};
 use super::touched::Bits;
@@ -14,7 +14,7 @@ pub(crate) struct Source<'m> {
     pub(crate) base: u64,
     pub(crate) bytes: &'m [u8],
     pub(crate) written: &'m Written,
-    /// Where accesses are noted; `None` for shared memory.
+    /// Where accesses are recorded; `None` for shared memory.
     pub(crate) touched: Option<&'m mut Bits>,
 }
 
@@ -32,7 +32,7 @@ impl Source<'_> {
     }
 
     /// Passes the elements of each thread to `put(element, i, bits)`, including those of inactive threads. Does nothing
-    /// and returns false if an access is wrong or reads unwritten bytes.
+    /// and returns false if an access is invalid or reads unwritten bytes.
     #[inline(always)]
     fn fetch<const SIZE: usize, const COUNT: usize, const ROW: usize>(
         &mut self,
@@ -102,7 +102,7 @@ impl Source<'_> {
 }
 
 vectorized! {
-    /// Loads the chunks that have no fault, and clears them in `left`.
+    /// Loads the chunks without a fault, and removes them from `left`.
     fn load(files: &mut Files, access: &Access, source: &mut Source<'_>, left: &mut Mask) = load_body
 }
 

@@ -1,4 +1,4 @@
-//! Stores of whole chunks of threads to one allocation, or to shared memory.
+//! Stores by whole chunks of threads to one allocation, or to shared memory.
 
 use super::contiguous::{Pattern, addresses, is_inside, long_spans, pattern, word_spans};
 use super::touched::Bits;
@@ -14,7 +14,7 @@ pub(crate) struct Target<'m> {
     pub(crate) base: u64,
     pub(crate) bytes: &'m mut [u8],
     pub(crate) written: &'m mut Written,
-    /// Where accesses are noted; `None` for shared memory.
+    /// Where accesses are recorded; `None` for shared memory.
     pub(crate) touched: Option<&'m mut Bits>,
 }
 
@@ -27,7 +27,7 @@ impl Target<'_> {
         }
     }
 
-    /// Stores `get(element, i)` of each thread. Does nothing and returns false if an access is wrong.
+    /// Stores `get(element, i)` of each thread. Does nothing and returns false if an access is invalid.
     #[inline(always)]
     fn put<const SIZE: usize, const COUNT: usize, const ROW: usize>(
         &mut self,
@@ -86,7 +86,7 @@ impl Target<'_> {
 }
 
 vectorized! {
-    /// Stores the chunks that have no fault, and clears them in `left`.
+    /// Stores the chunks without a fault, and removes them from `left`.
     fn store(files: &Files, access: &Access, target: &mut Target<'_>, left: &mut Mask) = store_body
 }
 

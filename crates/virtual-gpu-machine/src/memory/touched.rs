@@ -5,19 +5,19 @@ use std::ops::Range;
 use crate::fault::Access;
 use virtual_gpu_core::memory::AllocationId;
 
-/// Bytes of an allocation that a launch accessed in one way.
+/// The bytes of an allocation that a launch accessed in a particular way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Touched {
     /// The allocation.
     pub allocation: AllocationId,
-    /// Offsets in it, in bytes, from low to high; adjacent ranges are merged.
+    /// Byte offsets in the allocation, in ascending order; adjacent ranges are merged.
     pub ranges: Vec<Range<u64>>,
     /// How they were accessed.
     pub access: Access,
 }
 
-/// Bytes of an allocation: the contiguous range that grew last, and one bit for each other byte. A kernel that accesses
-/// an allocation from one end to the other, as most do, never needs the bits.
+/// Bytes of an allocation: the contiguous range that grew last, and one bit for each byte outside it. A kernel that
+/// accesses an allocation from one end to the other, as most do, never needs the bits.
 #[derive(Debug, Default)]
 pub(crate) struct Bits {
     latest: Range<u64>,
@@ -50,7 +50,7 @@ impl Bits {
             && last < self.used.end
             && let Some([one, two]) = self.words.get_disjoint_mut([first, first + 1]).ok()
         {
-            // The common case: some 64 bytes, among others of the same launch.
+            // The common case: about 64 bytes, inside the range of words that may hold bits.
             *one |= head & if first == last { tail } else { u64::MAX };
             *two |= if first == last { 0 } else { tail };
             return;
@@ -109,7 +109,7 @@ impl Bits {
                     None => open = Some(at),
                 }
             }
-            // Every word after a run's last word is examined too, so only a run at the end can be open.
+            // Every word after a run's last word is examined too, so only a run at the very end can still be open.
         }
         if let Some(start) = open {
             found(start..self.words.len() as u64 * 64);
@@ -126,7 +126,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Notes that `len` bytes from `start` of the allocation in `slot` were accessed.
+    /// Records an access to `len` bytes from `start` of the allocation in `slot`.
     pub(crate) fn mark(&mut self, slot: usize, start: u64, len: u64, access: Access) {
         self.bits(slot, access).mark(start, len);
     }
@@ -145,7 +145,7 @@ impl Record {
         &mut self.slots[slot][access as usize]
     }
 
-    /// Returns what was noted, by slot and address, and forgets it.
+    /// Returns what was recorded, ordered by slot and address, and clears the record.
     pub(crate) fn drain(&mut self, mut identity: impl FnMut(usize) -> Option<AllocationId>) -> Vec<Touched> {
         let mut all = Vec::new();
         self.used.sort_unstable();

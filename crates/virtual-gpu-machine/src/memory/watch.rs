@@ -8,7 +8,7 @@ use crate::shadow::{How, Unordered};
 use virtual_gpu_ptx::instruction::{Operation, Space};
 
 impl Machine<'_> {
-    /// Notes that a thread loads from shared memory.
+    /// Records that a thread loads from shared memory.
     pub(crate) fn watch_read(
         &mut self,
         space: Space,
@@ -22,7 +22,7 @@ impl Machine<'_> {
         self.note_race(found, thread, Kind::Read, offset, len);
     }
 
-    /// Notes that a thread stores `bytes` to shared memory.
+    /// Records that a thread stores `bytes` to shared memory.
     pub(crate) fn watch_write(
         &mut self,
         space: Space,
@@ -40,14 +40,14 @@ impl Machine<'_> {
         self.note_race(found, thread, Kind::Write, offset, len);
     }
 
-    /// Notes that a thread changes shared memory atomically.
+    /// Records that a thread changes shared memory atomically.
     pub(crate) fn watch_atomic(&mut self, space: Space, thread: usize, address: u64, len: u64) {
         let Some(offset) = self.watched(space, address, len) else { return };
         let found = self.block.shadow.access(offset, len, thread, self.pc, How::Write(true), true);
         self.note_race(found, thread, Kind::Atomic, offset, len);
     }
 
-    /// Notes that a thread begins to copy to shared memory.
+    /// Records that a thread begins to copy to shared memory.
     pub(crate) fn watch_copy(&mut self, thread: usize, offset: u64, len: u64) {
         if self.block.shadow.is_on {
             let found = self.block.shadow.begin_copy(offset, len, thread, self.pc);
@@ -55,7 +55,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Returns the offset in shared memory, if the access lies in it and races are detected.
+    /// Returns the offset in shared memory, if the access is inside it and races are detected.
     fn watched(&self, space: Space, address: u64, len: u64) -> Option<u64> {
         let (space, offset) = concrete(space, address);
         let size = self.block.shared.bytes.len() as u64;

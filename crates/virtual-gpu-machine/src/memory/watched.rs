@@ -1,4 +1,4 @@
-//! Accesses of whole chunks of threads to shared memory while races are detected.
+//! Accesses by whole chunks of threads to shared memory, with race detection.
 
 use super::contiguous::{Pattern, addresses, element_at, is_inside, pattern, word_spans};
 use super::load::Source;
@@ -22,7 +22,7 @@ pub(crate) struct Watched<'m> {
 }
 
 vectorized! {
-    /// Notes what the chunks access, and clears those in `mask` that may race or leave the memory, because their
+    /// Records what the chunks access, and removes from `mask` those that may race or exceed the memory, because their
     /// threads are checked one by one.
     fn watch(files: &Files, access: &Access, watched: &mut Watched<'_>, mask: &mut Mask) = watch_body
 }
@@ -41,8 +41,8 @@ fn watch_body(files: &Files, access: &Access, watched: &mut Watched<'_>, mask: &
 }
 
 vectorized! {
-    /// Loads and notes in one step whole chunks of 32-bit values that are contiguous or all the same, as nearly all
-    /// loads from shared memory are. Clears them in `left`.
+    /// Loads and records, in one step, whole chunks of 32-bit values whose addresses are contiguous or all the same, as
+    /// in nearly all loads from shared memory. Removes them from `left`.
     fn load(files: &mut Files, access: &Access, source: &Source<'_>, watched: &mut Watched<'_>, left: &mut Mask) = load_body
 }
 
@@ -85,7 +85,7 @@ fn load_body(
 }
 
 vectorized! {
-    /// Stores and notes in one step whole chunks of contiguous 32-bit values. Clears them in `left`.
+    /// Stores and records, in one step, whole chunks of contiguous 32-bit values. Removes them from `left`.
     fn store(files: &Files, access: &Access, target: &mut Target<'_>, watched: &mut Watched<'_>, left: &mut Mask) = store_body
 }
 
@@ -119,7 +119,7 @@ fn store_body(
     }
 }
 
-/// Returns the register that an access to a single 32-bit value uses.
+/// Returns the register for an access to a single 32-bit value.
 #[inline(always)]
 fn single_word(files: &Files, access: &Access) -> Option<Span> {
     let is_single_word = access.bytes == 4 && access.values.len() == 1;

@@ -1,5 +1,5 @@
-//! The record of a block: a cell for each unit of memory as large as the smallest access, and the synchronizations so
-//! far.
+//! The record of a block: one cell for each unit of memory, which has the size of the smallest access, and the
+//! synchronizations so far.
 
 use std::ops::RangeInclusive;
 
@@ -12,19 +12,20 @@ use crate::mask::{Mask, WIDTH};
 pub(crate) struct Shadow {
     /// Whether anything is recorded.
     pub(crate) is_on: bool,
-    /// Whether the kernel orders parts of a block other than warps. If so, warps count in chains of such orders.
+    /// Whether the kernel synchronizes parts of a block other than warps. If so, synchronizations of warps count in
+    /// chains of these.
     has_chains: bool,
-    /// A cell has `1 << shift` bytes, the size of the kernel's smallest access.
+    /// A cell covers `1 << shift` bytes, the size of the kernel's smallest access.
     pub(super) shift: u32,
     pub(super) writes: Vec<Stamp>,
     /// The cell's first reader since it was last written.
     pub(super) readers: Vec<Stamp>,
-    /// Its last reader that is a different thread from the first reader; it counts only if there is a first reader.
+    /// The cell's last reader other than the first reader; valid only if there is a first reader.
     pub(super) others: Vec<Stamp>,
-    /// For each [`WIDTH`] cells, the time when all of them were found to have readers of two warps and no recent write.
-    /// Further reads at that time change nothing that matters.
+    /// For each [`WIDTH`] cells, the time at which all of them were found to have readers from two warps and no recent
+    /// write. Further reads at that time don't matter.
     pub(super) settled: Vec<u32>,
-    /// Number of cells whose write is under way.
+    /// The number of cells with a pending write.
     pub(super) under_way: usize,
     pub(super) now: u32,
     /// The time when all threads were last synchronized.
@@ -35,7 +36,7 @@ pub(crate) struct Shadow {
 }
 
 impl Shadow {
-    /// Makes room for a kernel's shared memory, whose accesses have at least `unit` bytes.
+    /// Makes room for a kernel's shared memory, which is accessed in units of at least `unit` bytes.
     pub(crate) fn prepare(&mut self, bytes: usize, unit: u8, has_chains: bool) {
         self.shift = u32::from(unit).trailing_zeros();
         self.has_chains = has_chains;
@@ -48,7 +49,7 @@ impl Shadow {
         self.settled.resize(self.writes.len() / WIDTH + 1, 0);
     }
 
-    /// Starts a block, in which nothing has been accessed.
+    /// Starts a block, with no accesses yet.
     pub(crate) fn start(&mut self) {
         if self.now > 1 << 29 {
             for cells in [&mut self.writes, &mut self.readers, &mut self.others] {
@@ -63,20 +64,20 @@ impl Shadow {
         self.synchronize_all();
     }
 
-    /// Notes that all threads of the block have waited for each other.
+    /// Records that all threads of the block have waited for each other.
     pub(crate) fn synchronize_all(&mut self) {
         self.now += 1;
         self.floor = self.now;
         self.log.clear();
     }
 
-    /// Notes that the threads of `to` have waited for those of `from`.
+    /// Records that the threads of `to` have waited for those of `from`.
     pub(crate) fn synchronize(&mut self, from: Mask, to: Mask) {
         self.push(Order::Barrier { from, to });
     }
 
-    /// Notes that, in each warp, the lanes that are in the mask have waited for each other. `all` are the threads of
-    /// the block.
+    /// Records that, in each warp, the lanes in the mask have waited for each other. `all` are the threads of the
+    /// block.
     pub(crate) fn synchronize_warps(&mut self, threads: Mask, all: &Mask) {
         let mut is_partial = self.has_chains;
         self.now += 1;
@@ -92,7 +93,7 @@ impl Shadow {
         }
     }
 
-    /// Notes that threads have passed a fence.
+    /// Records that threads have passed a fence.
     pub(crate) fn fence(&mut self, threads: Mask) {
         self.push(Order::Fence(threads));
     }
@@ -104,7 +105,7 @@ impl Shadow {
         }
     }
 
-    /// Returns the oldest stamp that is possible since the last synchronization of all threads.
+    /// Returns the oldest possible stamp since the last synchronization of all threads.
     #[inline(always)]
     pub(super) fn oldest(&self) -> i64 {
         i64::from(self.floor) << 32

@@ -3,7 +3,7 @@
 use super::stamp::Stamp;
 use crate::mask::Mask;
 
-/// The most synchronizations of part of a block that are kept. An access that is older than all of them counts as
+/// The maximum number of partial synchronizations of a block that are kept. An access older than all of them counts as
 /// ordered.
 const KEPT: usize = 1024;
 
@@ -35,7 +35,7 @@ impl Log {
         self.events.clear();
     }
 
-    /// Adds a synchronization. Returns the time of the last one that was forgotten to make room.
+    /// Adds a synchronization. Returns the time of the last synchronization that was dropped to make room.
     pub(super) fn push(&mut self, time: u32, what: Order) -> Option<u32> {
         let mut forgotten = None;
         if self.events.len() == KEPT {

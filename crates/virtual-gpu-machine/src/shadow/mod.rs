@@ -2,8 +2,8 @@
 //! threads since. This decides whether an access races with an earlier one.
 //!
 //! Time is the number of synchronizations of the block so far. Most accesses need only one comparison: the earlier
-//! access is older than the last barrier of all threads. The others go through the list of later synchronizations,
-//! which is exact.
+//! access is older than the last barrier of all threads. The others are checked against the list of later
+//! synchronizations, which is exact.
 
 mod cells;
 mod log;

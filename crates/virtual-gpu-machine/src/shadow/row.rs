@@ -1,4 +1,4 @@
-//! Accesses of rows of cells by contiguous threads.
+//! Accesses to rows of cells by contiguous threads.
 
 use std::ops::Range;
 
@@ -8,8 +8,8 @@ use crate::features::vectorized;
 use crate::mask::WIDTH;
 
 impl Shadow {
-    /// Notes that contiguous threads, of which the first is `thread`, read `unit` contiguous bytes each. If one of them
-    /// may race, it notes nothing and returns false.
+    /// Records that contiguous threads, starting with `thread`, read `unit` contiguous bytes each. If one of them may
+    /// race, records nothing and returns false.
     #[inline(always)]
     pub(crate) fn read_row(
         &mut self,
@@ -77,7 +77,7 @@ impl Shadow {
         true
     }
 
-    /// Returns whether no read of these cells needs to be noted.
+    /// Returns whether no read of these cells needs to be recorded.
     #[inline(always)]
     fn is_settled(&self, first: usize, last: usize) -> bool {
         let (first, last) = (first / WIDTH, last / WIDTH);
@@ -86,7 +86,7 @@ impl Shadow {
             && (last <= first + 1 || self.settled[first..last].iter().all(|&time| time == self.now))
     }
 
-    /// Decides, after a read was noted, whether further reads of the cells need to be noted.
+    /// Decides, after a read was recorded, whether further reads of the cells need to be recorded.
     #[inline(always)]
     fn settle(&mut self, range: Range<usize>) {
         const WARP: i64 = 0x3e0 << (PC_BITS + 1);
@@ -111,8 +111,8 @@ impl Shadow {
         }
     }
 
-    /// Does the same as [`Self::read_row`], for threads of one warp that all read the same bytes. `ends` are the lowest
-    /// and the highest thread.
+    /// Like [`Self::read_row`], for threads of one warp that all read the same bytes. `ends` are the lowest and the
+    /// highest thread.
     #[inline(always)]
     pub(crate) fn read_same(&mut self, offset: u64, unit: u64, ends: [usize; 2], pc: usize) -> bool {
         let (start, cells) = ((offset >> self.shift) as usize, (unit >> self.shift) as usize);
@@ -141,7 +141,7 @@ impl Shadow {
         true
     }
 
-    /// Does the same as [`Self::read_row`], for writes.
+    /// Like [`Self::read_row`], for writes.
     #[inline(always)]
     pub(crate) fn write_row(
         &mut self,
@@ -194,7 +194,7 @@ impl Shadow {
         true
     }
 
-    /// Returns whether no earlier write of the cells of a row races with the row's threads.
+    /// Returns whether no earlier write to the cells of a row races with the row's threads.
     fn wrote_themselves(&self, start: usize, cells: usize, threads: usize, thread: usize) -> bool {
         let row = self.writes[start..start + threads * cells].iter().enumerate();
         row.into_iter().all(|(at, &write)| self.is_harmless(write, thread + at / cells))
@@ -213,12 +213,12 @@ impl Shadow {
 
 vectorized! {
     #[inline(never)]
-    /// Notes that a row of cells is read, `cells` of them by each thread.
+    /// Records that a row of cells is read, `cells` of them by each thread.
     fn read_row(shadow: &mut Shadow, row: Range<usize>, cells: usize, thread: usize, pc: usize) -> bool = Shadow::read_row_body
 }
 
 vectorized! {
     #[inline(never)]
-    /// Notes that a row of cells is written, `cells` of them by each thread.
+    /// Records that a row of cells is written, `cells` of them by each thread.
     fn write_row(shadow: &mut Shadow, row: Range<usize>, cells: usize, thread: usize, pc: usize) -> bool = Shadow::write_row_body
 }

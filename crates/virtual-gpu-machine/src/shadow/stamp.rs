@@ -1,15 +1,15 @@
 //! When, where, and by which thread a cell was accessed, in one number.
 
-/// Bits of a stamp that hold the instruction.
+/// The bits of a stamp that contain the instruction.
 pub(super) const PC_BITS: u32 = 21;
 
 /// The bit of a stamp that marks an atomic access.
 pub(super) const ATOMIC: u64 = 1 << PC_BITS;
 
-/// The bit of a write's stamp that marks a write under way, which is later than any time.
+/// The bit of a write's stamp that marks a pending write, which counts as later than any time.
 pub(super) const UNDER_WAY: i64 = 1 << 62;
 
-/// An access: whether it is under way (1 bit), its time (30 bits), the thread of the block (10), whether it is atomic
+/// An access: whether it is pending (1 bit), its time (30 bits), the thread of the block (10), whether it is atomic
 /// (1), and the instruction (21).
 ///
 /// 0 means no access. A stamp is positive as a signed number, because vector units compare signed numbers.
@@ -39,7 +39,7 @@ impl Stamp {
         self.0 as u64 & ATOMIC != 0
     }
 
-    /// Returns whether it is a copy that its thread has not waited for.
+    /// Returns whether the access is a copy that its thread has not waited for.
     pub(crate) fn is_under_way(self) -> bool {
         self.0 & UNDER_WAY != 0
     }

@@ -11,7 +11,7 @@ pub(crate) enum How {
     Write(bool),
 }
 
-/// An earlier access that nothing orders before this one.
+/// An earlier access that is not ordered before this one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unordered {
     pub(crate) earlier: Stamp,
@@ -20,7 +20,7 @@ pub(crate) struct Unordered {
 }
 
 impl Shadow {
-    /// Notes what one thread accesses, and returns an earlier access that it races with.
+    /// Records what one thread accesses, and returns an earlier access that it races with.
     pub(crate) fn access(
         &mut self,
         offset: u64,
@@ -57,7 +57,7 @@ impl Shadow {
         found
     }
 
-    /// Notes that a thread begins to copy to shared memory, and returns an earlier access that the copy races with.
+    /// Records that a thread begins to copy to shared memory, and returns an earlier access that the copy races with.
     pub(crate) fn begin_copy(
         &mut self,
         offset: u64,
@@ -73,7 +73,7 @@ impl Shadow {
         found
     }
 
-    /// Notes that a thread has waited for a copy, as if the thread wrote now.
+    /// Records that a thread has waited for a copy, as if the thread wrote now.
     pub(crate) fn end_copy(&mut self, offset: u64, bytes: u64, thread: usize, pc: usize) {
         let now = Stamp::new(self.now, thread, pc);
         for cell in self.cells(offset, bytes) {

@@ -123,12 +123,12 @@ enum Known<'a> {
     NotCalled,
     Here(PointToPointId, &'a TransferGroup),
     Elsewhere(Option<&'a Arc<Arrived>>),
-    /// The end was called, and its group is gone.
+    /// The end was called, but its group is gone.
     Gone,
 }
 
 impl Known<'_> {
-    /// Whether this end allows the message to be moved.
+    /// Whether this end is ready for the message to be moved.
     fn is_ready(&self) -> bool {
         match self {
             Self::Here(_, group) => {
@@ -216,7 +216,7 @@ impl Traffic {
         here.collect()
     }
 
-    /// Once both ends of a message are called, returns a report if they disagree.
+    /// Once both ends of a message have been called, returns a report if they disagree.
     fn disagreement(&self, key: MessageKey) -> Option<Report> {
         let [send, receive] = &self.messages.get(&key)?.ends;
         let (send, receive) = (send.as_ref()?, receive.as_ref()?);
@@ -267,7 +267,7 @@ impl Communicator {
                 Known::Gone => Missing::Gone,
                 Known::Here(_, peer) if peer.cancelled || peer.failure.is_some() => Missing::Gone,
                 Known::Elsewhere(Some(_)) => return None,
-                // It is being moved, or waits for other ends to be published.
+                // The message is being moved, or the group is waiting for its other ends to be published.
                 Known::Here(_, peer) if peer.arrived => return None,
                 Known::Here(_, peer) => Missing::InStream(peer.op),
                 Known::Elsewhere(_) if rank.left.is_some() => Missing::Gone,
@@ -355,7 +355,7 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Fails both ends of a message if both are called and disagree.
+    /// Fails both ends of a message if both have been called and disagree.
     ///
     /// # Errors
     /// `InternalError` if the message's communicator is gone.

@@ -72,9 +72,9 @@ impl Traffic {
 }
 
 impl Locked<'_> {
-    /// Returns the ends of messages whose other ends are in other processes, so that they can be published now. Returns
-    /// `None` if these calls have failed or their rank has aborted since its stream reached them; then their
-    /// communicator may be gone.
+    /// Returns the ends of messages whose other ends are in other processes, to be published now. Returns `None` if
+    /// these calls have failed or their rank has aborted since its stream reached them; then their communicator may be
+    /// gone.
     pub(crate) fn ends_to_publish(&mut self, id: PointToPointId) -> Option<Vec<ReadyEnd>> {
         let group = self.nccl.communicators.get(&id.comm)?.traffic.transfer_groups.get(&id)?;
         let (op, device, [sent, got]) = (group.op, group.device, group.bytes);
@@ -152,7 +152,7 @@ impl Locked<'_> {
     /// calls for which this was the last message.
     ///
     /// # Errors
-    /// `InternalError` if a call of the message is gone.
+    /// `InternalError` if the call at one of the message's ends is gone.
     pub(crate) fn message_moved(
         &mut self,
         moved: Moving,

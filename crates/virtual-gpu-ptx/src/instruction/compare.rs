@@ -22,7 +22,7 @@ pub enum Comparison {
     Nan,
 }
 
-/// How a comparison reads its sources.
+/// How a comparison interprets its sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "signed, unsigned, or a floating-point format")]
 pub enum CompareAs {
@@ -45,7 +45,7 @@ pub enum BoolOp {
     And,
     Or,
     Xor,
-    /// Only the first source counts.
+    /// Only the first source is used.
     First,
 }
 

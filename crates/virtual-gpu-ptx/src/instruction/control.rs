@@ -34,20 +34,21 @@ pub enum ReductionTarget {
     Predicate(Predicate),
 }
 
-/// A call of a function that calls itself, directly or through others.
+/// A call to a function that calls itself, directly or through others.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
     /// The function's index in [`Kernel`](crate::Kernel)'s list of frames.
     pub frame: u32,
     /// Its first instruction.
     pub target: u32,
-    /// Where each argument of the caller is in local memory.
+    /// The location of each of the caller's arguments in local memory.
     pub arguments: Box<[Address]>,
-    /// Where each result is stored in local memory.
+    /// The location in local memory where each result is stored.
     pub results: Box<[Address]>,
 }
 
-/// A call of a function that the driver provides. Each address is where an argument, or the result, is in local memory.
+/// A call to a function that the driver provides. Each address is the location of an argument, or of the result, in
+/// local memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SystemCall {
     /// `vprintf`

@@ -5,9 +5,9 @@ use super::float::{FloatMode, FloatType, Rounding};
 /// Integer formats, for conversions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IntegerType {
-    /// Its width: 8, 16, 32, or 64.
+    /// The format's width: 8, 16, 32, or 64.
     pub bits: u8,
-    /// Whether it is in two's complement; otherwise it has no sign.
+    /// Whether it is in two's complement; otherwise it is unsigned.
     pub signed: bool,
 }
 

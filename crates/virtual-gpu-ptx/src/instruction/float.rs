@@ -1,6 +1,6 @@
 //! Floating-point operations.
 
-/// Rounding of a floating-point result.
+/// The rounding of a floating-point result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rounding {
     /// To nearest, ties to even (`.rn`).

@@ -60,7 +60,7 @@ pub enum WordOp {
     Prmt,
     /// Byte permute in one of its modes; the selector is `c`.
     PrmtMode(PermuteMode),
-    /// Any function of three bits, given by its table.
+    /// Any function of three bits, given by its truth table.
     Lop3(u8),
     /// Sign-extends the low `n` bits.
     SignExtend(u8),
@@ -75,9 +75,9 @@ pub enum WordOp {
         high: bool,
         signed: [bool; 2],
     },
-    /// `fns`: the index of the `c`th set bit of `a`, counted from bit `b` on.
+    /// `fns`: the index of the `c`th set bit of `a`, counted from bit `b`.
     Fns,
-    /// `bmsk`: `b` ones from bit `a` on.
+    /// `bmsk`: `b` ones, starting at bit `a`.
     BitMask {
         clamp: bool,
     },
@@ -194,7 +194,7 @@ pub enum LongWordOp {
     BfeU,
 }
 
-/// Operations from 32 to 64 bits.
+/// Operations with 32-bit sources and a 64-bit result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is the PTX opcode of its name; S and U: signed or unsigned sources")]
 pub enum WidenOp {
@@ -207,7 +207,7 @@ pub enum WidenOp {
     Pack,
 }
 
-/// Operations from 64 to 32 bits.
+/// Operations with 64-bit sources and a 32-bit result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is the PTX opcode of its name; S and U: signed or unsigned sources")]
 pub enum NarrowOp {
@@ -221,7 +221,7 @@ pub enum NarrowOp {
     BfindShiftU,
 }
 
-/// What an instruction with carry does: `add.cc` to `madc`.
+/// What an instruction with a carry does: `add.cc` to `madc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "PTX's names")]
 pub enum CarryOp {
@@ -232,17 +232,17 @@ pub enum CarryOp {
     MadHighS,
 }
 
-/// Arithmetic on numbers of several words: with carry in, carry out, or both.
+/// Multi-word arithmetic: with carry in, carry out, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carry {
     /// What is added to `c`, or to `a`.
     pub op: CarryOp,
-    /// The carry from the word before.
+    /// The carry from the previous word.
     pub carry_in: Option<Predicate>,
     /// The carry to the next word.
     pub carry_out: Option<Predicate>,
     /// The result.
     pub d: Value,
-    /// The sources, in PTX order; all of the same width.
+    /// The sources, in PTX order; all have the same width.
     pub sources: [Value; 3],
 }

@@ -31,7 +31,7 @@ pub enum AtomicOp {
     Dec,
 }
 
-/// How an atomic reads memory.
+/// How an atomic interprets memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "PTX's types")]
 pub enum AtomicType {
@@ -72,7 +72,7 @@ pub struct Access {
     pub bytes: u8,
     /// Whether the element is sign-extended, for narrow loads only.
     pub signed: bool,
-    /// `.volatile`, `.relaxed`, `.acquire`, `.release`: other threads may wait for the access.
+    /// `.volatile`, `.relaxed`, `.acquire`, `.release`: other threads may be waiting for the access.
     pub communicates: bool,
     /// `.relaxed`, `.acquire`, `.release`: the access races with no other atomic access.
     pub is_atomic: bool,

@@ -1,8 +1,8 @@
 //! The lowered form of a kernel, which the machine executes.
 //!
 //! A register is an index into one of three files: 32-bit registers, 64-bit registers, and predicates. A register
-//! narrower than 32 bits is in the low bits of a 32-bit register. The bits above are undefined, so each reader extends
-//! them. A *uniform* value is the same for every thread of a block, and is stored once.
+//! narrower than 32 bits is in the low bits of a 32-bit register. The bits above it are undefined, so each reader
+//! extends the value. A *uniform* value is the same for every thread of a block, and is stored once.
 
 mod compare;
 mod control;
@@ -25,7 +25,7 @@ pub use warp::*;
 /// One instruction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Instruction {
-    /// `@%p`: only the threads for which it holds execute the operation.
+    /// `@%p`: only the threads for which the predicate holds execute the operation.
     pub guard: Option<Condition>,
     /// What it does.
     pub operation: Operation,
@@ -81,7 +81,7 @@ pub enum Operation {
         d: Slot,
         a: Slot,
     },
-    /// `bfi`: inserts the low `length` bits of `a` into `b`, from bit `position` on.
+    /// `bfi`: inserts the low `length` bits of `a` into `b`, starting at bit `position`.
     InsertWord {
         d: Slot,
         a: Slot,
@@ -188,7 +188,7 @@ pub enum Operation {
     WaitForCopies {
         pending: u32,
     },
-    /// Whether a generic address lies in a space.
+    /// Whether a generic address is in a state space.
     IsSpace {
         space: Space,
         d: Predicate,
@@ -248,7 +248,8 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Returns whether other threads could be waiting for it, or whether its outcome could depend on them or on time.
+    /// Returns whether other threads could be waiting for the operation, or whether its outcome could depend on them or
+    /// on time.
     #[inline]
     pub fn communicates(&self) -> bool {
         match self {

@@ -1,4 +1,4 @@
-//! Registers, and what an instruction reads and writes through them.
+//! Registers, and the operands that an instruction reads and writes through them.
 
 /// A 32- or 64-bit register, or a uniform value. The instruction determines which file it is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,7 +53,7 @@ pub enum Value {
     Long(Slot),
 }
 
-/// The address of a memory instruction: a base that differs by thread, and a constant.
+/// The address of a memory instruction: a base that depends on the thread, and a constant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Address {
     /// The register part.

@@ -61,7 +61,7 @@ pub struct MatrixProduct {
     pub b: Box<[Slot]>,
     /// Registers of the fragment of `c`: 2 or 4.
     pub c: Box<[Slot]>,
-    /// Registers of the fragment of `d`: as many as of `c`.
+    /// Registers of the fragment of `d`: as many as for `c`.
     pub d: Box<[Slot]>,
     /// All lanes of the warp.
     pub members: Slot,

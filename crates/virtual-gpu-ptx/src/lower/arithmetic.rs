@@ -66,7 +66,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// Lowers `mul.wide` and `mad.wide`: a product of twice the width.
+    /// Lowers `mul.wide` and `mad.wide`, whose product has twice the width.
     pub(crate) fn wide_product(&mut self, kind: Type, d: &Operand<'a>, sources: &[Operand<'a>]) -> Lowered {
         let [mut a, mut b, _] = self.words(&sources[..2], kind)?;
         let c = sources.get(2);

@@ -14,7 +14,7 @@ use crate::kernel::{CudaLine, ThreadConstant, Uniform};
 use crate::resolved::ResolvedFunction;
 use crate::syntax::{Variable as Declared, VariableSpace};
 
-/// The most local memory of one thread, as on real GPUs.
+/// The maximum local memory of a thread, as on real GPUs.
 const MAX_LOCAL: u64 = 512 << 10;
 
 /// A kernel under construction.
@@ -29,7 +29,7 @@ pub(crate) struct Lowering<'f, 'a> {
     pub(crate) line: u32,
     pub(crate) location: u32,
     pub(crate) guard: Option<Condition>,
-    /// The carry of the condition code register, once an instruction uses it.
+    /// The carry bit of the condition code register, once an instruction uses it.
     carry: Option<Predicate>,
     /// Instruction index of each label.
     pub(crate) labels: Vec<u32>,
@@ -46,12 +46,12 @@ pub(crate) struct Lowering<'f, 'a> {
     pub(crate) calls: Vec<&'a str>,
     /// Number of calls that were inlined so far.
     pub(crate) inlined: usize,
-    /// Whether the kernel is too long, which has been reported.
+    /// Whether the kernel is too long and this has been reported.
     pub(crate) gave_up: bool,
     /// Where `ret` branches to in a called function; `None` in the kernel itself.
     pub(crate) return_label: Option<u32>,
     pub(crate) subroutines: Vec<Subroutine<'f, 'a>>,
-    /// The frame of the subroutine that is being lowered: the register that holds its address, and its bytes so far.
+    /// The frame of the subroutine that is being lowered: the register that holds its address, and its size so far.
     pub(crate) frame: Option<(u32, u64)>,
     pub(crate) diagnostics: Vec<Diagnostic>,
 }
@@ -64,7 +64,7 @@ pub(crate) struct Subroutine<'f, 'a> {
     pub(crate) entry: u32,
 }
 
-/// Uniform values, each stored once.
+/// The uniform values, each stored once.
 #[derive(Default)]
 pub(crate) struct Uniforms {
     pub(crate) values: Vec<Uniform>,
@@ -112,7 +112,8 @@ impl<'f, 'a> Lowering<'f, 'a> {
             frame: None,
             diagnostics: Vec::new(),
         };
-        // The first uniform value of each width is zero. It stands for a source that an operation doesn't use.
+        // The first uniform value of each width is zero. It is used in place of a source that an operation doesn't
+        // need.
         lowering.uniform_word(Uniform::Constant(0));
         lowering.uniform_long(Uniform::Constant(0));
         lowering
@@ -122,7 +123,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         self.diagnostics.push(Diagnostic::new(line, text));
     }
 
-    /// Notes the source line of the following instructions.
+    /// Records the source line of the following instructions.
     pub(crate) fn locate(&mut self, file: u32, line: u32) {
         let Some(&(_, name)) = self.index.file.sources.iter().find(|&&(index, _)| index == file) else {
             return;
@@ -141,7 +142,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         self.scopes.declare(variable, Class::of(variable.kind));
     }
 
-    /// Reports a name that the scope already declares.
+    /// Reports a name that is already declared in the scope.
     pub(crate) fn declare_once(&mut self, line: u32, name: &str) {
         if self.scopes.declares(name) {
             self.report(line, format!("`{name}` is declared twice"));
@@ -196,7 +197,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         Binding::Shared(offset as u32)
     }
 
-    /// Returns what a name stands for: in the function, or else in the module.
+    /// Returns what a name refers to: in the function, or else in the module.
     pub(crate) fn find(&mut self, name: &'a str) -> Option<Binding> {
         if let Some(binding) = self.scopes.find(name, &mut self.counts) {
             return Some(binding);
@@ -302,7 +303,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         end
     }
 
-    /// Emits a branch for the threads for which both values are equal.
+    /// Emits a branch that is taken by the threads for which both values are equal.
     pub(crate) fn branch_if_equal(&mut self, a: Value, b: Value, target: u32) {
         let predicate = self.new_predicate();
         self.emit(Operation::Compare {
@@ -321,7 +322,8 @@ impl<'f, 'a> Lowering<'f, 'a> {
     }
 }
 
-/// Returns the source that an operation doesn't use: the first uniform value of each width, which is zero.
+/// Returns a placeholder for a source that an operation doesn't use: the first uniform value of each width, which is
+/// zero.
 pub(crate) fn unused() -> Slot {
     Slot::uniform(0)
 }

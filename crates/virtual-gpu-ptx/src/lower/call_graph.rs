@@ -43,7 +43,7 @@ pub(crate) fn recursive<'a>(file: &ResolvedFile<'a>, callable: &[u32]) -> HashSe
     let by_pointer: Vec<usize> = (callable.iter())
         .filter_map(|&index| numbers.get(file.functions[index as usize].name).copied())
         .collect();
-    // A call through a register can reach any function whose address is taken. One additional node stands for all those
+    // A call through a register can reach any function whose address is taken. One additional node stands for all such
     // calls.
     let pointer = functions.len();
     let mut calls: Vec<Vec<usize>> =
@@ -59,7 +59,7 @@ pub(crate) fn recursive<'a>(file: &ResolvedFile<'a>, callable: &[u32]) -> HashSe
     functions.iter().zip(is_left).filter_map(|(function, is_left)| is_left.then_some(function.name)).collect()
 }
 
-/// Returns the numbers of the functions that a function calls, each once.
+/// Returns the indices of the functions that a function calls, without duplicates.
 fn callees(function: &ResolvedFunction<'_>, numbers: &HashMap<&str, usize>, pointer: usize) -> Vec<usize> {
     let mut callees = Vec::new();
     for statement in function.body.iter().flatten() {
@@ -72,7 +72,7 @@ fn callees(function: &ResolvedFunction<'_>, numbers: &HashMap<&str, usize>, poin
     callees
 }
 
-/// Repeatedly removes nodes without an arrow to a remaining node.
+/// Repeatedly removes nodes without an edge to a remaining node.
 fn remove_ends(arrows: &[Vec<usize>], backwards: &[Vec<usize>], is_left: &mut [bool]) {
     let mut counts: Vec<usize> =
         arrows.iter().map(|targets| targets.iter().filter(|&&target| is_left[target]).count()).collect();

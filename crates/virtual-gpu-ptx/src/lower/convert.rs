@@ -93,7 +93,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// Cuts a signed number in a wider unsigned type: its sign bits stay up to that type's width.
+    /// Truncates a signed number in a wider unsigned type: its sign bits are kept up to that type's width.
     fn cut(&mut self, from: IntegerType, to: IntegerType, word: Slot) {
         if from.signed && !to.signed && to.bits < 32 && to.bits > from.bits {
             self.emit_word(WordOp::ZeroExtend(to.bits), word, [word]);

@@ -7,13 +7,13 @@ use crate::instruction::{Condition, Operation, Slot};
 use crate::resolved::{Call, Form, Resolved, ResolvedFunction, ResolvedStatement};
 use crate::syntax::Statement;
 
-/// The most calls inside calls. Recursive functions are not inlined, so only a hostile text comes near.
+/// The maximum depth of nested calls. Recursive functions are not inlined, so only a hostile text comes close.
 const MAX_CALLS: usize = 32;
 
-/// The most instructions of one kernel with all its inlined functions.
+/// The maximum number of instructions in a kernel, including its inlined functions.
 const MAX_INSTRUCTIONS: usize = 1 << 20;
 
-/// The most calls that are inlined in one kernel.
+/// The maximum number of calls that are inlined in a kernel.
 const MAX_INLINED: usize = 1 << 14;
 
 impl<'f, 'a> Lowering<'f, 'a> {

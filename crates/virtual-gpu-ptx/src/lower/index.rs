@@ -85,7 +85,7 @@ impl<'f, 'a> Index<'f, 'a> {
         self.file.functions.iter().position(|one| std::ptr::eq(one, function)).map(|index| index as u32)
     }
 
-    /// Writes addresses into the first bytes of variables.
+    /// Writes addresses into the initial bytes of variables.
     fn place_addresses(&mut self, diagnostics: &mut Vec<Diagnostic>) {
         for variable in self.variables.values() {
             let Some(&index) = self.global_index.get(variable.name) else { continue };

@@ -8,7 +8,7 @@ use crate::kernel::Uniform;
 use crate::resolved::{Call, ResolvedFunction};
 
 impl<'f, 'a> Lowering<'f, 'a> {
-    /// Lowers a call of the function whose address is in `target`; `direct_call` calls it. Any other address is a trap.
+    /// Lowers a call to the function whose address is in `target`; `direct_call` calls it. Any other address is a trap.
     pub(crate) fn indirect_call(
         &mut self,
         target: Slot,

@@ -9,7 +9,7 @@ use crate::resolved::ResolvedFunction;
 use crate::syntax::{Variable as Declared, VariableSpace};
 
 impl<'f, 'a> Lowering<'f, 'a> {
-    /// Lowers a kernel, or a function on its own.
+    /// Lowers a kernel, or a standalone function.
     pub(crate) fn kernel(&mut self, function: &'f ResolvedFunction<'a>) -> Kernel {
         self.scopes.open(true);
         let mut parameters = Vec::new();
@@ -88,7 +88,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         }
     }
 
-    /// Lowers the called subroutines, and those that they call.
+    /// Lowers the called subroutines, and the subroutines that these call.
     fn lower_subroutines(&mut self) -> Vec<Frame> {
         let mut frames = Vec::new();
         while let Some(&Subroutine { function, entry }) = self.subroutines.get(frames.len())
@@ -135,7 +135,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         }
     }
 
-    /// Turns label indices into instruction indices.
+    /// Replaces label indices with instruction indices.
     fn resolve_branches(&mut self) {
         for instruction in &mut self.code {
             if let Operation::Branch { target } | Operation::Call(Call { target, .. }) =
@@ -159,7 +159,7 @@ fn shared_bytes(instruction: &Instruction) -> Option<u8> {
     matches!(space, Space::Shared | Space::Generic).then_some(bytes)
 }
 
-/// Returns whether an instruction orders some but not all threads of a block, beyond their warp.
+/// Returns whether an instruction synchronizes some but not all threads of a block, beyond a single warp.
 fn orders_parts(instruction: &Instruction) -> bool {
     match &instruction.operation {
         Operation::Barrier(barrier) => barrier.threads.is_some() || barrier.arrives_only,

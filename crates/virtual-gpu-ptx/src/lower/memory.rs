@@ -10,7 +10,7 @@ use crate::syntax::{Operand, Written};
 use crate::types::Type;
 
 impl<'a> Lowering<'_, 'a> {
-    /// Returns the address of an operand, and the state space that it lies in.
+    /// Returns the address of an operand, and its state space.
     pub(crate) fn address(&mut self, operand: &Operand<'a>, space: Space) -> Lowered<(Space, Address)> {
         let Operand::Address { name, offset } = operand else {
             return Err("an address in brackets is missing".to_owned());

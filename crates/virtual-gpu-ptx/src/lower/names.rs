@@ -1,4 +1,4 @@
-//! The scopes of a function, and what its names stand for.
+//! The scopes of a function, and what its names refer to.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use crate::instruction::Predicate;
 use crate::syntax::Variable;
 use crate::types::Type;
 
-/// The most nested `{` in a function; compilers nest far less.
+/// The maximum nesting depth of `{` in a function; compilers nest far less.
 pub(crate) const MAX_DEPTH: usize = 64;
 
 /// What a name stands for.
@@ -34,7 +34,7 @@ pub(crate) enum Binding {
     Function(u32),
 }
 
-/// Which register file a type belongs to.
+/// The register file that a type belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     Word(u8),
@@ -52,17 +52,17 @@ impl Class {
     }
 }
 
-/// The names declared between one pair of braces.
+/// The names declared within a pair of braces.
 #[derive(Debug, Default)]
 pub(crate) struct Scope<'a> {
     names: HashMap<&'a str, Binding>,
     /// `%r<30>`: prefix, count, class.
     families: Vec<(&'a str, u32, Class)>,
-    /// Whether it is a function's outermost scope: the scopes around it belong to its caller.
+    /// Whether this is a function's outermost scope: the scopes around it belong to its caller.
     is_function: bool,
 }
 
-/// Number of registers handed out so far.
+/// The number of registers allocated so far.
 #[derive(Debug, Default)]
 pub(crate) struct RegisterCount {
     pub(crate) words: u32,
@@ -108,7 +108,7 @@ impl<'a> Scopes<'a> {
         self.scopes.pop();
     }
 
-    /// Returns whether the innermost scope already declares exactly that name.
+    /// Returns whether exactly that name is already declared in the innermost scope.
     pub(crate) fn declares(&self, name: &str) -> bool {
         self.scopes.last().is_some_and(|scope| {
             scope.names.contains_key(name) || scope.families.iter().any(|(prefix, ..)| *prefix == name)
@@ -121,7 +121,7 @@ impl<'a> Scopes<'a> {
         }
     }
 
-    /// Declares registers, which get an index when they are first used.
+    /// Declares registers, which are assigned an index on first use.
     pub(crate) fn declare(&mut self, variable: &Variable<'a>, class: Class) {
         if let Some(scope) = self.scopes.last_mut() {
             // A single register is a family without a count.
@@ -129,7 +129,7 @@ impl<'a> Scopes<'a> {
         }
     }
 
-    /// Returns what `name` stands for inside the current function.
+    /// Returns what `name` refers to inside the current function.
     pub(crate) fn find(&mut self, name: &'a str, registers: &mut RegisterCount) -> Option<Binding> {
         for scope in self.scopes.iter_mut().rev() {
             if let Some(&binding) = scope.names.get(name) {

@@ -200,7 +200,7 @@ fn unknown(name: &str) -> String {
     }
 }
 
-/// Returns a literal's bits as the type reads them.
+/// Returns a literal's bits as a value of the type.
 fn literal(operand: &Operand<'_>, kind: Type) -> Lowered<u64> {
     let number = match operand {
         Operand::Integer(value) => Number::Integer(*value),
@@ -219,7 +219,7 @@ fn literal(operand: &Operand<'_>, kind: Type) -> Lowered<u64> {
     Ok(number.bits(read_as))
 }
 
-/// Returns the clock that a special register reads, and by how many bits it is shifted.
+/// Returns the clock that a special register reads, and the number of bits by which it is shifted.
 pub(crate) fn clock(name: &str) -> Option<(Clock, u8)> {
     Some(match name {
         "%clock" | "%clock64" => (Clock::Instructions, 0),

@@ -1,4 +1,4 @@
-//! Calls that are not inlined: of functions that may call themselves, directly or through others, and of the driver's
+//! Calls that are not inlined: to functions that may call themselves, directly or through others, and to the driver's
 //! functions.
 //!
 //! A function that may call itself can't be inlined. It is lowered once, after the kernel. Its variables are in a frame
@@ -11,8 +11,9 @@ use crate::instruction::{self, Address, Operation, Slot, SystemCall, Value};
 use crate::resolved::{Call, ResolvedFunction};
 use crate::syntax::VariableSpace;
 
-/// The alignment of a frame's size, and its least size, in bytes. A frame here has the function's variables, including
-/// its parameters. A compiler keeps parameters in registers, and its frames hold registers and the return address.
+/// The alignment of a frame's size, and its minimum size, in bytes. Here, a frame holds the function's variables,
+/// including its parameters. A compiler keeps parameters in registers, and its frames hold registers and the return
+/// address.
 pub(crate) const FRAME_ALIGNMENT: u64 = 16;
 
 /// Returns the address of a variable in local memory.
@@ -27,7 +28,7 @@ fn local_address(binding: Binding) -> Address {
 }
 
 impl<'f, 'a> Lowering<'f, 'a> {
-    /// Lowers a call of a function that may call itself.
+    /// Lowers a call to a function that may call itself.
     pub(super) fn call_subroutine(&mut self, function: &'f ResolvedFunction<'a>, call: &Call<'a>) -> Lowered {
         let mut addresses = Vec::new();
         for (_, binding) in self.match_arguments(function, call)? {
@@ -49,7 +50,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         Ok(())
     }
 
-    /// Returns the function's results and parameters, with the variables that the call has for them.
+    /// Returns the function's results and parameters, with the variables that the call passes for them.
     pub(crate) fn match_arguments(
         &mut self,
         function: &'f ResolvedFunction<'a>,
@@ -73,7 +74,8 @@ impl<'f, 'a> Lowering<'f, 'a> {
         Ok(bindings)
     }
 
-    /// Lowers a call of a function of the driver. Returns false if the driver has no function with that name and shape.
+    /// Lowers a call to a function of the driver. Returns false if the driver has no function with that name and
+    /// signature.
     pub(crate) fn system_call(&mut self, call: &Call<'a>) -> Lowered<bool> {
         let mut addresses = Vec::new();
         for actual in call.arguments.iter().chain(&call.returns) {

@@ -1,4 +1,4 @@
-//! A position among the tokens, and the marks, names, and numbers that are read there.
+//! A position among the tokens, with methods that read marks, names, and numbers there.
 
 use crate::diagnostic::Diagnostic;
 use crate::lexer::{Lexeme, Token};

@@ -109,7 +109,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Parses `= 1`, `= {1, 2}`, or `= generic(name)+4`: the variable's first bytes.
+    /// Parses `= 1`, `= {1, 2}`, or `= generic(name)+4`: the variable's initial bytes.
     fn initial(&mut self, variable: &Variable<'a>) -> Parsed<Initial<'a>> {
         let width = variable.kind.bytes();
         let Initial { mut bytes, mut addresses } = Initial::default();

@@ -1,4 +1,4 @@
-//! Parses tokens into the syntax of a file. Errors are collected; after each one, parsing continues with the next
+//! Parses tokens into the syntax of a file. Errors are collected; after each error, parsing continues with the next
 //! statement.
 
 mod cursor;

@@ -55,7 +55,7 @@ impl<'a> Parser<'a> {
                         self.at += 1;
                         Statement::BranchTargets { name, labels: self.names()? }
                     }
-                    // An indirect call can reach any function whose address is taken and whose parameters fit.
+                    // An indirect call can reach any function whose address is taken and whose parameters match.
                     Some(Token::Dot("callprototype" | "calltargets")) => {
                         self.recover();
                         return Ok(());

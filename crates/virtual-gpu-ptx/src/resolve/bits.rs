@@ -65,7 +65,7 @@ pub(super) fn fns<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     }
 }
 
-/// `bmsk`: a mask of ones from a bit on.
+/// `bmsk`: a mask of ones, starting at a given bit.
 ///
 /// ```text
 /// bmsk.mode.b32  d, a, b;    .mode = { .clamp, .wrap };

@@ -7,7 +7,7 @@ use crate::resolved::Form;
 use crate::syntax::Written;
 use crate::types::Type;
 
-/// Returns the rounding that a modifier names.
+/// Returns the rounding specified by a modifier.
 pub(super) fn rounding(name: &str) -> Option<Rounding> {
     Some(match name {
         "rn" => Rounding::Nearest,
@@ -123,10 +123,10 @@ fn source_count(op: FloatOp) -> usize {
     }
 }
 
-/// How precise a result is.
+/// The precision of a result.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Precision {
-    /// No modifier specifies it.
+    /// Not specified by a modifier.
     Default,
     Rounded(Rounding),
     /// `.approx`
@@ -153,7 +153,7 @@ fn has_format(opcode: Opcode, kind: FloatType) -> bool {
     }
 }
 
-/// Returns whether an instruction exists with this precision, for a format that has the instruction.
+/// Returns whether an instruction exists with this precision, given that it exists for the format.
 fn has_precision(opcode: Opcode, kind: FloatType, precision: Precision) -> bool {
     use Opcode::*;
     let is_half = is_f16(kind) || is_bf16(kind);
@@ -170,7 +170,7 @@ fn has_precision(opcode: Opcode, kind: FloatType, precision: Precision) -> bool 
     }
 }
 
-/// Returns whether an instruction accepts the `.ftz`, `.sat`, and `.relu` that it has, and has those that it requires.
+/// Returns whether an instruction accepts its `.ftz`, `.sat`, and `.relu` modifiers, and has those that it requires.
 fn has_mode(opcode: Opcode, kind: FloatType, mode: FloatMode, precision: Precision) -> bool {
     use Opcode::*;
     let is_approximate = precision == Precision::Approximate;

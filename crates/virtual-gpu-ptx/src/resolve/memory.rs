@@ -7,7 +7,7 @@ use crate::resolved::{Atomic, Form, MemoryAccess};
 use crate::syntax::{Operand, Written};
 use crate::types::Type;
 
-/// Returns the state space that a modifier names.
+/// Returns the state space specified by a modifier.
 pub(super) fn space_named(name: &str) -> Option<Space> {
     Some(match name {
         "global" => Space::Global,
@@ -19,7 +19,7 @@ pub(super) fn space_named(name: &str) -> Option<Space> {
     })
 }
 
-/// How a load or store is ordered among others.
+/// How a load or store is ordered relative to others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ordering {
     Weak,
@@ -88,20 +88,21 @@ fn access(opcode: Opcode, written: &Written<'_>) -> Resolution<(MemoryAccess, us
     Ok((access, elements.unwrap_or(1)))
 }
 
-/// Cache Operators, Cache Eviction Priority Hints, and sizes of prefetches, which change no result.
+/// Cache Operators, Cache Eviction Priority Hints, and sizes of prefetches, which don't affect results.
 struct Hints {
     has_operator: bool,
     /// `.lu` or `.cv`
     is_last_or_volatile: bool,
     has_priority: bool,
-    /// Whether there is a priority for the second level.
+    /// Whether there is an eviction priority for the L2 cache.
     has_level2: bool,
     /// Whether there are hints that only accesses to global memory accept.
     are_global: bool,
 }
 
 impl Hints {
-    /// Takes one hint of each kind. An operator and a priority exclude each other: the second one is left.
+    /// Takes one hint of each kind. An operator and a priority exclude each other: a priority next to an operator is
+    /// left over.
     fn take(modifiers: &mut Modifiers<'_, '_>, is_load: bool) -> Self {
         let operators: &[&str] =
             if is_load { &["ca", "cg", "cs", "lu", "cv"] } else { &["wb", "cg", "cs", "wt"] };

@@ -1,4 +1,4 @@
-//! The shared parts of all resolvers: modifiers, operands, and the errors about them.
+//! The shared parts of all resolvers: modifiers, operands, and errors about them.
 
 use crate::syntax::{Operand, Written};
 use crate::types::Type;
@@ -6,7 +6,7 @@ use crate::types::Type;
 /// The result of resolving; `Err` is the text of the diagnostic.
 pub(super) type Resolution<T> = Result<T, String>;
 
-/// An instruction's modifiers, taken one by one. An instruction with modifiers that no resolver took is not supported.
+/// An instruction's modifiers, taken one by one. If a modifier is left over, the instruction is not supported.
 pub(super) struct Modifiers<'r, 'a> {
     written: &'r Written<'a>,
     pub(super) rest: Vec<&'a str>,
@@ -48,7 +48,7 @@ impl<'r, 'a> Modifiers<'r, 'a> {
         }
     }
 
-    /// Refuses modifiers that remain.
+    /// Rejects any remaining modifiers.
     pub(super) fn finish(self) -> Resolution<()> {
         if self.rest.is_empty() { Ok(()) } else { self.unsupported() }
     }

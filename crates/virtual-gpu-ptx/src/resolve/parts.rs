@@ -58,7 +58,7 @@ pub(super) fn dp2a<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     words::<4>(written, WordOp::Dp2a { high, signed })
 }
 
-/// SIMD Video Instructions on all parts in order, without a mask and without selectors.
+/// SIMD Video Instructions on all parts in order, without masks or selectors.
 ///
 /// ```text
 /// vop2.dtype.atype.btype{.sat}  d, a, b, c;    vop4.dtype.atype.btype{.sat}  d, a, b, c;

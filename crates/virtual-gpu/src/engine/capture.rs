@@ -1,7 +1,7 @@
-//! Stream capture: operations that are enqueued in a stream become a graph instead of being run.
+//! Stream capture: operations that are enqueued in a stream become part of a graph instead of running.
 //!
 //! The rules are those of the CUDA Programming Guide, "Creating a Graph Using Stream Capture". A call that breaks a
-//! rule makes the whole capture invalid: it stays invalid until it is ended, and gives no graph.
+//! rule makes the whole capture invalid. The capture stays invalid until it is ended, and produces no graph.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -15,7 +15,7 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::thread::ThreadKey;
 
-/// `CUstreamCaptureMode`: the threads that break a capture by a call that no graph can hold, such as `cuMemAlloc`.
+/// `CUstreamCaptureMode`: the threads in which a call that can't be captured, such as `cuMemAlloc`, breaks a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureMode {
     /// Every thread.
@@ -47,7 +47,7 @@ struct Capture {
     /// The stream in which the capture began.
     origin: StreamHandle,
     graph: Graph,
-    /// The call that made it invalid.
+    /// The call that made the capture invalid.
     broken: Option<String>,
 }
 
@@ -196,7 +196,7 @@ impl Engine {
         state.resolve_stream(stream).is_ok_and(|stream| state.is_capturing(stream))
     }
 
-    /// Refuses a call that no graph can hold, and breaks every open capture whose mode forbids the call.
+    /// Rejects a call that can't be captured, and breaks every open capture whose mode forbids the call.
     pub(super) fn check_capture_allows(&self, call: &str) -> CudaResult<()> {
         let mut state = self.state();
         let thread = state.current_thread();
@@ -225,7 +225,7 @@ impl State {
     /// Adds calls that were made on a captured stream to the stream's graph.
     ///
     /// # Errors
-    /// Returns the error of a capture that was broken.
+    /// Returns the error of a broken capture.
     pub fn capture_calls(
         &mut self,
         stream: StreamHandle,
@@ -338,14 +338,14 @@ impl State {
         }
     }
 
-    /// Refuses a call that an event of a capture does not allow, and breaks the capture.
+    /// Rejects a call that is not allowed for an event of a capture, and breaks the capture.
     pub(super) fn check_event_done(&mut self, recorded: &Recorded, call: &str) -> CudaResult<()> {
         let Recorded::Captured(captured) = recorded else { return Ok(()) };
         let message = format!("{call} was called for an event that was last recorded in a captured stream");
         Err(self.captures.break_by(captured.id, CudaStatus::CapturedEvent, message))
     }
 
-    /// Refuses a call that a captured stream does not allow, and breaks the capture.
+    /// Rejects a call that is not allowed for a captured stream, and breaks the capture.
     pub(super) fn check_not_captured(&mut self, stream: StreamHandle, what: &str) -> CudaResult<()> {
         let Some(entry) = self.streams.get(&stream) else { return Ok(()) };
         let Some(captured) = &entry.capture else { return Ok(()) };
@@ -353,7 +353,7 @@ impl State {
         Err(self.captures.break_by(captured.id, CudaStatus::StreamCaptureUnsupported, message))
     }
 
-    /// Refuses a wait for a whole context while one of its streams is captured, and breaks the capture.
+    /// Rejects a wait for a whole context while one of its streams is captured, and breaks the capture.
     pub(super) fn check_none_captured(&mut self, context: ContextHandle, call: &str) -> CudaResult<()> {
         let mut captured: Vec<StreamHandle> = self
             .streams
@@ -365,7 +365,7 @@ impl State {
         captured.into_iter().try_for_each(|stream| self.check_not_captured(stream, call))
     }
 
-    /// Refuses work in the legacy default stream while a stream that waits for it is captured, and breaks the capture.
+    /// Rejects work in the legacy default stream while a stream that waits for it is captured, and breaks the capture.
     pub(super) fn check_not_implied(
         &mut self,
         stream: StreamHandle,

@@ -1,7 +1,7 @@
-//! The engine's view of communication between GPUs: a trait, which NCCL implements in a crate of its own.
+//! The engine's view of communication between GPUs: a trait that NCCL implements in a separate crate.
 //!
 //! The lock order is engine, then communication. Every function here is called with the engine locked, and locks the
-//! implementation's own state. It must not call back into a function of the engine that calls this trait
+//! implementation's own state. The implementation must not call any function of the engine that calls this trait
 //! ([`Engine::run_ready`] and [`Engine::block_on`] do).
 
 use std::collections::{BTreeSet, HashSet};
@@ -15,24 +15,25 @@ use virtual_gpu_core::status::{CudaResult, CudaStatus};
 use virtual_gpu_core::sync::MutexGuard;
 use virtual_gpu_core::thread::ThreadKey;
 
-/// Calls that can never complete, found together.
+/// A set of calls that can never complete, found in one search.
 pub type Deadlocked = BTreeSet<CallKey>;
 
-/// Work of a call that can run now. It runs without the engine's lock, and returns with the lock held.
+/// The work of a call that can run now. It runs without the engine's lock, and returns with the lock held.
 pub type CommunicationJob = Box<dyn for<'a> FnOnce(&'a Engine) -> MutexGuard<'a, State> + Send>;
 
 /// Why a rank has not reached a call.
 #[derive(Clone, Copy, Debug)]
 pub enum Missing {
-    /// It has left the communicator, or its call has failed.
+    /// The rank has left the communicator, or its call has failed.
     Gone,
-    /// It has made the call, but its stream has not reached the call yet.
+    /// The rank has made the call, but its stream has not reached it yet.
     InStream(OpRef),
-    /// It has called, in another process, but its stream has not reached the call.
+    /// The rank has made the call in another process, but its stream has not reached it.
     Elsewhere,
-    /// It has not called. This thread drives it.
+    /// The rank has not made the call. This thread drives it.
     NotCalled(ThreadKey),
-    /// It has not called, and the threads hand the ranks of its communicator to each other. This thread used it last.
+    /// The rank has not made the call, and the ranks of its communicator are handed from thread to thread. This thread
+    /// used it last.
     Handed {
         /// The thread.
         thread: ThreadKey,
@@ -41,18 +42,18 @@ pub enum Missing {
     },
 }
 
-/// What a thread waits for in a call that makes or ends communicators.
+/// What a thread waits for in a call that creates or destroys communicators.
 #[derive(Clone, Copy, Debug)]
 pub enum Awaiting {
-    /// A communicator that is being made from an id.
+    /// A communicator that is being created from an id.
     Communicator(CommHandle),
     /// One rank's part of a split or finalize.
     Management(ManagementId),
 }
 
 impl Awaiting {
-    /// Returns the awaited call if the ranks that have to come are known. For an id they are not, because any thread
-    /// may still use it.
+    /// Returns the awaited call if the missing ranks are known. For an id they are not, because any thread may still
+    /// use it.
     pub(super) fn call(&self) -> Option<CallKey> {
         match *self {
             Self::Communicator(_) => None,
@@ -61,9 +62,9 @@ impl Awaiting {
     }
 }
 
-/// Calls in a node of a graph, which each launch makes again.
+/// The calls in a graph node, which are made again at each launch.
 pub trait CapturedCalls: std::fmt::Display + Send + Sync {
-    /// Makes the calls after `after`, in a stream of the launched graph.
+    /// Makes the calls after the operations in `after`, in a stream of the launched graph.
     ///
     /// # Errors
     /// Returns `InvalidValue` if the communicator has been destroyed since.
@@ -75,16 +76,16 @@ pub type SharedCalls = Arc<dyn CapturedCalls>;
 
 /// Communication between GPUs, as the engine uses it.
 pub trait Communication: Send + Sync {
-    /// Notes that a stream has reached a call. Returns the work that can run now.
+    /// Records that a stream has reached a call. Returns the work that can run now.
     ///
     /// # Errors
-    /// Fails if the call is unknown; its stream fails then.
+    /// Fails if the call is unknown; then its stream fails, too.
     fn arrive(&'static self, engine: &mut State, call: CallKey) -> Result<Option<CommunicationJob>, Failure>;
 
     /// Returns why the ranks that a call waits for have not reached it.
     fn missing(&self, call: CallKey) -> Vec<Missing>;
 
-    /// Returns whether a communicator that is being made is ready or has failed, or whether a split or finalize is
+    /// Returns whether a communicator that is being created is ready or has failed, or whether a split or finalize is
     /// over.
     fn is_settled(&self, awaiting: Awaiting) -> bool;
 
@@ -94,7 +95,7 @@ pub trait Communication: Send + Sync {
     /// Makes calls that can't complete fail: at once for the ranks that have arrived, on arrival for the others.
     ///
     /// # Errors
-    /// Fails if a call is unknown; the streams that have reached it fail then.
+    /// Fails if a call is unknown; then the streams that have reached it fail, too.
     fn fail_calls(
         &self,
         engine: &mut State,
@@ -106,16 +107,16 @@ pub trait Communication: Send + Sync {
     /// Ends calls that have waited too long for other ranks. Returns `false` if another process must still answer.
     fn give_up_joining(&self, engine: &mut State, awaited: &[Awaiting]) -> bool;
 
-    /// Notes that a query has answered a thread that an operation is not done.
+    /// Records that a query has reported to a thread that an operation is not done.
     fn was_polled(&self, thread: ThreadKey, op: OpRef);
 
-    /// Notes that a thread has received the error of a failed GPU.
+    /// Records that a thread has received the error of a failed GPU.
     fn note_gpu_failure(&self, device: usize, failure: &Failure);
 
-    /// Returns the threads that drive ranks. The engine keeps what it knows of them.
+    /// Returns the threads that drive ranks. The engine does not forget what it knows about them.
     fn owners(&self) -> HashSet<ThreadKey>;
 
-    /// Notes that streams are gone, so the clocks of other processes no longer need them.
+    /// Announces that streams are gone, so the clocks of other processes no longer need them.
     fn streams_forgotten(&self, streams: &[StreamHandle]);
 
     /// Reports a thread that waits, in `caller`, for a stream on which its own open group holds a call.
@@ -126,7 +127,7 @@ pub trait Communication: Send + Sync {
     ) -> Option<Report>;
 }
 
-/// The communication of an engine without communicators.
+/// A stand-in for an engine without communicators.
 pub(super) struct NoCommunication;
 
 impl Communication for NoCommunication {

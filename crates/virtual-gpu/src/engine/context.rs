@@ -22,7 +22,7 @@ pub struct ContextHandle(pub u64);
 pub(super) struct Device {
     primary: Option<ContextHandle>,
     retained: u32,
-    /// The number of streams created on it so far. It gives them their names.
+    /// The number of streams created on it so far, which determines their names.
     streams: u32,
 }
 
@@ -31,23 +31,24 @@ type Allocations = HashMap<u64, AllocationId>;
 
 pub(super) struct Context {
     pub(super) device: usize,
-    /// The legacy default stream, which is made with the context.
+    /// The legacy default stream, which is created with the context.
     pub(super) default_stream: StreamHandle,
     /// The first failure of an operation. All later operations in this context fail with it, as on a GPU.
     pub(super) failure: Option<Arc<Failure>>,
-    /// Of the races that were found and not yet reported, the one whose calls were made first. Work continues until the
-    /// race is reported, because how far the work has come when a race is found depends on the threads.
+    /// Of the races that have been found but not reported yet, the one whose calls were made first. Work continues
+    /// until the race is reported, because how much work is done when a race is found depends on thread timing.
     pub(super) race: Option<([OperationNumber; 2], Failure)>,
     /// Whether a thread has received the failure. Before that, only calls that wait return it, so that the threads'
     /// timing does not decide which call returns it.
     pub(super) reported: bool,
     pub(super) settings: Settings,
-    /// What `cuMemAlloc` allocated in it, by address. This memory is freed with the context, unlike memory from pools.
+    /// The memory that `cuMemAlloc` allocated in the context, by address. This memory is freed with the context, unlike
+    /// memory from pools.
     allocations: Allocations,
-    /// The output of its kernels that has not been shown yet.
+    /// Output of its kernels that has not been printed yet.
     pub(super) printed: Printed,
-    /// The last operations of destroyed streams, and whether the stream was a blocking one. A wait for the context
-    /// waits for them too, and then they are forgotten.
+    /// The last operations of destroyed streams, and whether the stream was a blocking one. A wait for the context also
+    /// waits for these operations, and then they are forgotten.
     pub(super) retired: Vec<(bool, Awaited)>,
 }
 
@@ -228,8 +229,8 @@ impl State {
             .map(|(&key, _)| key)
             .collect();
         for stream in streams {
-            // The stream's own memory goes with the context, and no later access to memory from pools can be ordered
-            // after the stream any more.
+            // The stream's own memory is freed with the context, and no later access to memory from pools can be
+            // ordered after the stream.
             self.remove_stream(stream, 0);
         }
         self.streams_of_threads.retain(|&(_, of), _| of != context);
@@ -244,7 +245,7 @@ impl State {
         Some((device, variables, allocations))
     }
 
-    /// Records that `cuMemAlloc` made an allocation in the current context.
+    /// Records a `cuMemAlloc` allocation in the current context.
     pub(super) fn own(&mut self, address: u64, allocation: AllocationId) -> CudaResult<()> {
         let context = self.current_context()?;
         if let Some(context) = self.contexts.get_mut(&context) {
@@ -253,7 +254,7 @@ impl State {
         Ok(())
     }
 
-    /// Forgets the owner of an address that is free now.
+    /// Forgets the owner of an address that has been freed.
     pub(super) fn disown(&mut self, address: u64) {
         self.contexts.values_mut().for_each(|context| {
             context.allocations.remove(&address);
@@ -299,7 +300,7 @@ impl State {
         Ok(self.context(context)?.device)
     }
 
-    /// Refuses work in a context whose failure has been reported, because a GPU's error is sticky.
+    /// Rejects work in a context whose failure has been reported, because a GPU's error is sticky.
     pub(super) fn check_usable(&self, context: ContextHandle) -> CudaResult<()> {
         match self.context(context)? {
             Context { reported: true, failure: Some(failure), .. } => Err(failure.to_error()),

@@ -1,4 +1,4 @@
-//! Enqueues operations: each goes to the end of its stream's queue, together with what it waits for.
+//! Enqueues operations: each is appended to its stream's queue, together with what it waits for.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use virtual_gpu_core::status::CudaResult;
 use virtual_gpu_core::sync::MutexGuard;
 
 impl Engine {
-    /// Enqueues `work` and returns; it runs when its turn comes.
+    /// Enqueues `work` and returns. The work runs when its turn comes.
     pub(super) fn submit(&self, stream: StreamHandle, work: Work, call_site: CallSite) -> CudaResult<()> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
         self.submit_in(state, stream, work, call_site)
     }
 
-    /// Does the same as [`Self::submit`], for a resolved stream. A captured stream adds the work to its graph instead.
+    /// Like [`Self::submit`], but for a resolved stream. A captured stream adds the work to its graph instead.
     pub(super) fn submit_in(
         &self,
         mut state: MutexGuard<'_, State>,
@@ -68,7 +68,7 @@ impl State {
         self.enqueue(stream, Work::Collective(call), after, call_site)
     }
 
-    /// Appends an operation that does nothing but wait for `after`.
+    /// Appends an operation that only waits for `after`.
     ///
     /// # Errors
     /// Returns the error of a stream, or of its context, that can't be used.
@@ -118,7 +118,7 @@ impl State {
         stream.queue.front().map(|first| first.enqueued)
     }
 
-    /// Appends an operation as [`Self::enqueue`] does, but not as a call of its own.
+    /// Like [`Self::enqueue`], but the operation does not count as a separate call.
     pub(super) fn append(
         &mut self,
         stream: StreamHandle,

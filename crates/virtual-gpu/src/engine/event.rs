@@ -16,7 +16,7 @@ pub struct EventHandle(pub u64);
 
 pub(super) struct Event {
     pub(super) context: ContextHandle,
-    /// Whether it measures time (not `CU_EVENT_DISABLE_TIMING`).
+    /// Whether the event measures time (not `CU_EVENT_DISABLE_TIMING`).
     timing: bool,
     recorded: Option<Recorded>,
 }
@@ -24,7 +24,7 @@ pub(super) struct Event {
 /// An event's last record: a snapshot of its stream.
 #[derive(Clone)]
 pub(super) enum Recorded {
-    /// The event is done once this is.
+    /// The operation whose completion makes the event done.
     Done(Awaited),
     /// A point in a graph.
     Captured(Captured),
@@ -113,7 +113,7 @@ impl Engine {
         let thread = state.current_thread();
         if let Some(awaited) = &awaited {
             // The answer "not done" takes no time if values are missing, so the clock does not depend on how often a
-            // thread asks.
+            // thread polls.
             while !state.is_done(awaited.op) {
                 if state.give_up_polling(awaited.op) {
                     state = self.run_ready(state);

@@ -1,5 +1,6 @@
-//! Frees memory. Operations that are enqueued after the call find the memory gone. Operations that were enqueued before
-//! it still find the memory, so that an unordered use is the same race, whichever of the two runs first.
+//! Frees memory. Operations that are enqueued after the call no longer find the memory. Operations that were enqueued
+//! before it still do, so that an unordered use is always reported as the same race, regardless of which of the two
+//! runs first.
 
 use super::transfer::owner;
 use super::work::Work;
@@ -11,19 +12,19 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::MutexGuard;
 
-/// Memory that was freed while operations that were enqueued earlier are not all done.
+/// Memory that was freed before all earlier operations were done.
 pub(super) struct Freed {
     device: usize,
     base: u64,
     allocation: AllocationId,
     /// The sequence number of the free.
     sequence: OperationNumber,
-    /// The free, if it is a stream's operation.
+    /// The operation that frees the memory, if the free is in a stream.
     op: Option<OpRef>,
 }
 
 impl Engine {
-    /// `cuMemFree`: waits for the context's work first, as the driver does.
+    /// `cuMemFree`: first waits for the context's work, as the driver does.
     pub fn free(&self, address: u64) -> CudaResult<()> {
         if address == 0 {
             return Ok(());
@@ -45,7 +46,7 @@ impl Engine {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
         if state.is_capturing(stream) {
-            // CUDA requires that, in a capture, the address is one that the graph allocates.
+            // In a capture, CUDA requires an address that was allocated by the graph.
             let message = format!(
                 "{address:#x} is not memory of the graph that is captured: free it after the capture"
             );
@@ -54,7 +55,7 @@ impl Engine {
         drop(state);
         let freed = self.free_from_now(address, &call_site)?;
         let mut state = self.state();
-        // A context that has failed allows frees too, so that programs can clean up.
+        // A failed context also allows frees, so that programs can clean up.
         match state.enqueue(stream, Work::Free { at: address }, Vec::new(), call_site) {
             Ok(enqueued) => {
                 let sequence = state.enqueued;
@@ -102,7 +103,7 @@ impl Engine {
         drop(self.release_freed(state));
     }
 
-    /// Releases the memory whose free comes before every operation that still runs or is still to run.
+    /// Releases the memory that was freed before all operations that are running or pending.
     pub(super) fn release_freed<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         if state.freed.is_empty() {
             return state;

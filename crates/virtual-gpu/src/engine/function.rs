@@ -18,7 +18,7 @@ pub(super) struct Function {
     pub(super) kernel: Arc<Kernel>,
     /// Bytes of dynamic shared memory that a launch may request.
     pub(super) max_dynamic_shared: u32,
-    /// The preferred part of an SM's memory for shared memory, in percent; −1 if the program has no preference.
+    /// The preferred share of an SM's memory for shared memory, in percent; −1 if the program has no preference.
     carveout: i32,
     cache: CachePreference,
 }
@@ -30,7 +30,8 @@ impl Function {
         Self { module, kernel, max_dynamic_shared, carveout: -1, cache: CachePreference::None }
     }
 
-    /// Returns the most threads of a block: the GPU's limit, or less if `.maxntid` or `.reqntid` sets less.
+    /// Returns the maximum number of threads in a block: the GPU's limit, or less if `.maxntid` or `.reqntid` sets
+    /// less.
     pub(super) fn max_threads(&self) -> u32 {
         let bound = self.kernel.required_threads().or(self.kernel.max_threads());
         let product = |[x, y, z]: [u32; 3]| x.saturating_mul(y).saturating_mul(z);
@@ -115,12 +116,12 @@ impl Engine {
         self.state().function_mut(function)?.set_attribute(attribute, value)
     }
 
-    /// Returns what a function uses of a multiprocessor, for the `cuOccupancy` functions.
+    /// Returns the multiprocessor resources that a function uses, for the `cuOccupancy` functions.
     pub fn usage(&self, function: FunctionHandle) -> CudaResult<Usage> {
         self.state().usage(function)
     }
 
-    /// Checks that a handle is that of a stream.
+    /// Checks that a handle refers to a stream.
     ///
     /// # Errors
     /// Returns `InvalidHandle` with a message that names the handle.
@@ -144,7 +145,7 @@ impl State {
         self.functions.get(&function).ok_or_else(|| not_a_function(function))
     }
 
-    /// Returns what a function uses of a multiprocessor.
+    /// Returns the multiprocessor resources that a function uses.
     pub(super) fn usage(&self, function: FunctionHandle) -> CudaResult<Usage> {
         let entry = self.function(function)?;
         let of_context = self.context(self.context_of(entry.module)?)?.settings.cache;

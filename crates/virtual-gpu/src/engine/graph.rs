@@ -1,4 +1,4 @@
-//! Graphs: captured work that is launched as a whole, again and again.
+//! Graphs: captured work that is launched as a whole, repeatedly.
 //!
 //! A launch runs the work of each captured stream in a stream of the graph's own, so that order, time, and deadlocks
 //! follow the same rules as for any other work.
@@ -23,11 +23,11 @@ pub struct GraphHandle(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GraphExecHandle(pub u64);
 
-/// Captured work. A node comes after the nodes before it in its branch, and after the nodes that it names.
+/// Captured work. A node comes after the previous nodes of its branch, and after the nodes that it names.
 #[derive(Clone, Default)]
 pub(super) struct Graph {
     branches: Vec<Branch>,
-    /// Each node comes after all nodes that it depends on.
+    /// The nodes, each after all nodes that it depends on.
     pub(super) nodes: Vec<Node>,
 }
 
@@ -42,7 +42,7 @@ struct Branch {
 #[derive(Clone)]
 pub(super) struct Node {
     pub(super) branch: usize,
-    /// The nodes that it waits for, by index.
+    /// The indices of the nodes that it waits for.
     pub(super) after: Vec<usize>,
     pub(super) work: NodeWork,
     pub(super) call_site: CallSite,
@@ -59,7 +59,7 @@ pub(super) enum NodeWork {
 /// A graph that can be launched.
 struct Exec {
     graph: Arc<Graph>,
-    /// The streams that run its branches, made at the first launch.
+    /// The streams that run its branches, created at the first launch.
     streams: Vec<StreamHandle>,
     /// The end of the last launch, which the next one waits for.
     last: Option<Awaited>,
@@ -86,7 +86,7 @@ impl Graph {
         &self.branches[self.nodes[node].branch].name
     }
 
-    /// Returns the first node that is neither in `last` nor before a node of `last`.
+    /// Returns the first node that is neither in `last` nor a predecessor of a node in `last`.
     pub(super) fn first_not_before(&self, last: &[usize]) -> Option<usize> {
         let mut before = vec![false; self.nodes.len()];
         for &node in last {
@@ -190,7 +190,7 @@ impl Engine {
         Ok(())
     }
 
-    /// `cuGraphUpload`: checks its arguments. A graph needs nothing on its GPUs before its launch.
+    /// `cuGraphUpload`: checks its arguments. Nothing has to be uploaded before a graph's launch.
     pub fn upload_graph(&self, exec: GraphExecHandle, stream: StreamHandle) -> CudaResult<()> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
@@ -199,13 +199,13 @@ impl Engine {
         if known { Ok(()) } else { Err(not_an_exec(exec)) }
     }
 
-    /// `cuGraphDestroy`: destroys a graph; executable graphs made of it stay.
+    /// `cuGraphDestroy`: destroys a graph; executable graphs made from it remain valid.
     pub fn destroy_graph(&self, graph: GraphHandle) -> CudaResult<()> {
         let removed = self.state().graphs.all.remove(&graph);
         removed.map(drop).ok_or_else(|| not_a_graph(graph))
     }
 
-    /// `cuGraphExecDestroy`: returns at once; a launch that is under way still completes.
+    /// `cuGraphExecDestroy`: returns at once; a running launch still completes.
     pub fn destroy_graph_exec(&self, exec: GraphExecHandle) -> CudaResult<()> {
         let mut state = self.state();
         let removed = state.graphs.execs.remove(&exec).ok_or_else(|| not_an_exec(exec))?;
@@ -217,7 +217,7 @@ impl Engine {
 }
 
 impl State {
-    /// Returns the streams that do a graph's work, one for each branch.
+    /// Returns the streams that run a graph's work, one for each branch.
     fn streams_of_graph(&mut self, exec: GraphExecHandle, graph: &Graph) -> CudaResult<Vec<StreamHandle>> {
         let known = self.graphs.execs.get(&exec).map(|exec| exec.streams.clone()).unwrap_or_default();
         if known.len() == graph.branches.len() {

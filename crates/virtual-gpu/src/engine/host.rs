@@ -1,4 +1,4 @@
-//! Host functions: code of the program that runs on a thread of the engine when its turn in a stream has come.
+//! Host functions: code of the program that runs on a thread of the engine when its turn in a stream comes.
 //!
 //! One thread runs them all, one after another. CUDA allows this: functions without a mandated order may be serialized.
 //! The engine's only other threads are those of connections to other processes.
@@ -19,7 +19,7 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::spawn_for_good;
 
-/// A call of the program's code. It is dropped without being called if a GPU has failed or its stream is gone. A graph
+/// A function of the program. It is dropped without being called if a GPU has failed or its stream is gone. A graph
 /// calls it at each launch.
 #[derive(Clone)]
 pub(crate) struct HostFunction(Arc<dyn Fn() + Send + Sync>);
@@ -28,8 +28,8 @@ impl Engine {
     /// `cuLaunchHostFunc`: runs `function` once the work enqueued in `stream` is done; later work there waits for it.
     ///
     /// # Errors
-    /// Returns the errors of any enqueued operation, and `OperatingSystem` if the thread that would run it can't be
-    /// started.
+    /// Returns the errors of any enqueued operation, and `OperatingSystem` if the thread that would run the function
+    /// can't be started.
     pub fn launch_host_function(
         &'static self,
         stream: StreamHandle,
@@ -63,10 +63,10 @@ impl Engine {
             if let Some(context) = context {
                 self.flush_printed(context);
             }
-            // The panic's hook has printed it; the stream continues.
+            // The panic hook has printed the panic; the stream continues.
             let _ = catch_unwind(AssertUnwindSafe(|| function()));
             state = self.state();
-            // The function may have been given up, or its context destroyed.
+            // The wait for the function may have been given up, or its context destroyed.
             if state.streams.get(&op.stream).is_some_and(|stream| stream.is_at(op)) {
                 state.finish_after(op.stream, &View::default(), Cost::Nothing);
             }
@@ -77,8 +77,9 @@ impl Engine {
 }
 
 impl State {
-    /// Notes that a host function starts: its program learns that everything before it is done, as from synchronizing
-    /// with an event. The thread that enqueued it gets the errors, because functions make no CUDA calls of their own.
+    /// Records that a host function starts. The program then knows that everything before the function is done, as
+    /// after synchronizing with an event. The thread that enqueued it gets the errors, because functions make no CUDA
+    /// calls of their own.
     fn hears(&mut self, op: OpRef) {
         if let Some((thread, view)) = self.first_of(op) {
             self.order.saw(thread, &view);
@@ -98,7 +99,7 @@ impl State {
         }
     }
 
-    /// Ends the wait for host functions that have not returned for too long. Returns `false` if none of `ops` waits for
+    /// Ends the wait for host functions that have taken too long to return. Returns `false` if none of `ops` waits for
     /// one.
     pub(super) fn give_up_host_functions(&mut self, ops: &[OpRef], timeout: Timeout) -> bool {
         let mut late: Vec<OpRef> = ops.iter().filter_map(|&op| self.host_function_ahead(op)).collect();

@@ -1,6 +1,6 @@
 //! Host memory: which addresses are pinned, and how copies reach their bytes.
 //!
-//! The bytes belong to the host, and nothing here looks at them: copies carry a function that does.
+//! The bytes belong to the host, and nothing here accesses them: each copy carries a function that does.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -13,17 +13,17 @@ use virtual_gpu_core::handle::OpRef;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
-/// Reads the host's bytes for a copy; more than once if a graph holds the copy.
+/// Reads the host's bytes for a copy. Called more than once if a graph contains the copy.
 pub type HostRead = Arc<dyn Fn() -> Vec<u8> + Send + Sync>;
 
-/// Writes a copy's bytes to the host; more than once if a graph holds the copy.
+/// Writes a copy's bytes to the host. Called more than once if a graph contains the copy.
 pub type HostWrite = Arc<dyn Fn(&[u8]) + Send + Sync>;
 
-/// Keeps the program away from pinned memory that a copy uses, until the guard is dropped.
+/// Prevents the program from accessing pinned memory that a copy uses, until the guard is dropped.
 pub struct Guard {
-    /// The number that [`Engine::host_touched`] takes.
+    /// The number to pass to [`Engine::host_touched`].
     pub id: u64,
-    /// Opens the memory when it is dropped.
+    /// Makes the memory accessible again when dropped.
     pub closed: Box<dyn Any + Send>,
 }
 
@@ -43,7 +43,7 @@ pub enum HostKind {
     Pinned(Option<Guard>),
 }
 
-/// Keeps pinned memory alive; its owner and the copies that are under way hold it.
+/// Keeps pinned memory alive. Its owner and the pending copies hold it.
 pub type Memory = Arc<dyn Any + Send + Sync>;
 
 /// Pinned memory, by the address of its first byte.
@@ -51,7 +51,7 @@ pub type Memory = Arc<dyn Any + Send + Sync>;
 pub(super) struct Pinned(BTreeMap<u64, (u64, Memory)>);
 
 impl Pinned {
-    /// Returns the allocation that `address` lies in, with its first address and size.
+    /// Returns the allocation that contains `address`, with its first address and size.
     fn at(&self, address: u64) -> Option<(u64, u64, &Memory)> {
         let (&start, (len, memory)) = self.0.range(..=address).next_back()?;
         (address - start < *len).then_some((start, *len, memory))
@@ -59,7 +59,7 @@ impl Pinned {
 }
 
 impl Engine {
-    /// `cuMemHostAlloc`: pins the `len` bytes of host memory from `address` on, which live as long as `memory`.
+    /// `cuMemHostAlloc`: pins `len` bytes of host memory at `address`, which live as long as `memory`.
     pub fn pin(&self, address: u64, len: u64, memory: Memory) -> CudaResult<()> {
         self.check_capture_allows("cuMemHostAlloc")?;
         let mut state = self.state();
@@ -73,8 +73,8 @@ impl Engine {
         self.config().checks != Checks::Off
     }
 
-    /// Reports that the calling thread has touched memory that the guard with this number keeps closed. The memory is
-    /// open now.
+    /// Reports that the calling thread has touched memory that the guard with this number protects. The memory is now
+    /// accessible.
     pub fn host_touched(&self, id: u64) {
         let here = CallSite::here();
         let mut state = self.state();
@@ -96,7 +96,7 @@ impl Engine {
         }
     }
 
-    /// `cuMemFreeHost`: returns at once; copies that are under way keep the memory until they are done.
+    /// `cuMemFreeHost`: returns at once; pending copies keep the memory until they are done.
     ///
     /// # Errors
     /// Returns `InvalidValue` for anything but the first byte of pinned memory.
@@ -105,7 +105,7 @@ impl Engine {
         let mut state = self.state();
         state.current_context()?;
         if let Some((_, memory)) = state.pinned.0.remove(&address) {
-            // It is dropped outside the lock, because it may be large.
+            // The memory is dropped outside the lock, because it may be large.
             drop(state);
             drop(memory);
             return Ok(());
@@ -120,7 +120,7 @@ impl Engine {
         Err(Error::new(CudaStatus::InvalidValue, message))
     }
 
-    /// Returns the pinned memory that contains all `len` bytes from `address` on; `None` if they are pageable.
+    /// Returns the pinned memory that contains all `len` bytes at `address`; `None` if they are pageable.
     ///
     /// # Errors
     /// Returns `InvalidValue` if they begin in pinned memory and extend beyond it.
@@ -146,7 +146,7 @@ impl State {
         self.held.push(Held { op, writes, call_site, guard });
     }
 
-    /// Opens the memory of copies that a thread has waited for.
+    /// Makes the memory of copies that a thread has waited for accessible again.
     pub(super) fn open_seen(&mut self) {
         let order = &self.order;
         self.held.retain(|held| !order.is_seen(held.op.stream, held.op.number));

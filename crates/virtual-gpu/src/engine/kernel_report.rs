@@ -7,7 +7,7 @@ use virtual_gpu_core::status::CudaStatus;
 use virtual_gpu_machine::{Access, Assertion, Fault, FaultKind, MemoryAccess, Race, ThreadReport};
 use virtual_gpu_ptx::instruction::Space;
 
-/// Returns the code that CUDA gives for a fault.
+/// Returns the code that CUDA returns for a fault.
 pub(super) fn status_of(fault: &Fault) -> CudaStatus {
     match fault.kind {
         FaultKind::BadAddress(_)
@@ -25,7 +25,7 @@ pub(super) fn status_of(fault: &Fault) -> CudaStatus {
 
 /// Returns the report of a fault in a kernel that was launched at `launched`.
 ///
-/// `foreign` adds the owner of an address that lies in no memory of the kernel's GPU.
+/// `foreign` adds the owner of an address that is not in the memory of the kernel's GPU.
 pub(super) fn fault_report(
     fault: &Fault,
     launched: &CallSite,
@@ -84,7 +84,7 @@ pub(super) fn fault_report(
     }
 }
 
-/// Returns the report of a read of bytes that nothing wrote; `memory` is the memory that the kernel ran on.
+/// Returns the report of a read of unwritten bytes; `memory` is the memory that the kernel ran on.
 pub(super) fn unwritten_report(read: &ThreadReport, memory: &DeviceMemory, launched: &CallSite) -> Report {
     let report = Report::new(format!("kernel `{}` reads bytes that nothing wrote", read.kernel));
     let report = with_source(report, read);
@@ -105,7 +105,7 @@ pub(super) fn unwritten_report(read: &ThreadReport, memory: &DeviceMemory, launc
     report.before_at("launched", launched).help(help)
 }
 
-/// Returns the report of two accesses to shared memory that nothing orders.
+/// Returns the report of two unordered accesses to shared memory.
 pub(super) fn race_report(race: &Race, launched: &CallSite) -> Report {
     let (earlier, later) = (&race.earlier, &race.later);
     let report = Report::new(format!("kernel `{}` has a data race in shared memory", later.kernel));

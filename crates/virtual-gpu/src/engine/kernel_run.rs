@@ -1,4 +1,4 @@
-//! Runs kernels, without the engine's lock, on whichever thread their stream's turn came.
+//! Runs kernels, without the engine's lock, on whichever thread their stream's turn comes.
 
 use super::Engine;
 use super::Failure;
@@ -22,18 +22,19 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::CudaStatus;
 use virtual_gpu_machine::{Access, Execution, Fault, FaultKind, Launch};
 
-/// The most instructions that the threads of a launch may execute together, so that an endless kernel is stopped: about
-/// a minute of one core.
+/// The maximum number of instructions that all threads of a launch may execute, so that an endless kernel is stopped
+/// after about a minute on one core.
 const INSTRUCTION_LIMIT: u64 = 1 << 36;
 
-/// The most instructions that one thread may execute: some ten seconds of one core for a thread that runs alone.
+/// The maximum number of instructions that one thread may execute: about ten seconds on one core for a thread that runs
+/// alone.
 const THREAD_LIMIT: u64 = 1 << 28;
 
 /// A kernel that has run, or has failed.
 struct Ran {
     outcome: Result<Execution, Box<Fault>>,
     touched: Vec<Touched>,
-    /// The report of a read of bytes that nothing had written.
+    /// The report of a read of unwritten bytes.
     unwritten: Option<Report>,
 }
 
@@ -77,7 +78,7 @@ impl Engine {
         Ok(Done { touched, cost })
     }
 
-    /// Runs a kernel on its GPU's memory and on managed memory, which both stay locked meanwhile.
+    /// Runs a kernel on its GPU's memory and on managed memory, both of which stay locked while it runs.
     fn run_in_memory(&self, launch: &KernelLaunch, turn: &Turn) -> Result<Ran, Failure> {
         let &Turn { device, ref call_site, sequence, start_ns } = turn;
         let mut memory = self.memory_as_of(device, sequence);
@@ -97,7 +98,7 @@ impl Engine {
             instruction_limit: INSTRUCTION_LIMIT,
             thread_limit: THREAD_LIMIT,
         };
-        // Managed memory is locked after every GPU's memory, so that two kernels can't wait for each other.
+        // Managed memory is locked after the GPU's memory, so that two kernels can't deadlock.
         let mut managed =
             Some(self.memory_as_of(self.managed(), sequence)).filter(|managed| !managed.is_empty());
         if let Some(managed) = &mut managed {
@@ -144,7 +145,7 @@ impl Engine {
         by_allocation
     }
 
-    /// Adds the owner of an address that a kernel used and that lies in no memory of its GPU.
+    /// Adds the owner of an address that a kernel used and that is not in the memory of its GPU.
     fn whose(&self, report: Report, address: u64) -> Report {
         if self.state().is_pinned(address) {
             return report.fact("it is pinned host memory, which the virtual GPU's kernels can't access");

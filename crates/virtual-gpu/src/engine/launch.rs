@@ -26,14 +26,14 @@ pub struct LaunchShape {
     pub dynamic_shared: u32,
 }
 
-/// A launch that waits for its turn.
+/// A launch that is waiting for its turn.
 #[derive(Clone)]
 pub(super) struct KernelLaunch {
     pub(super) kernel: Arc<Kernel>,
     pub(super) shape: LaunchShape,
     pub(super) parameters: Vec<u8>,
     pub(super) globals: Arc<[u64]>,
-    /// Blocks that the GPU holds at a time.
+    /// The number of blocks resident on the GPU at the same time.
     pub(super) resident: u64,
     pub(super) is_cooperative: bool,
     pub(super) context: ContextHandle,
@@ -64,7 +64,7 @@ impl Engine {
     /// `cuLaunchCooperativeKernel`: all blocks run at the same time, and may wait for each other.
     ///
     /// # Errors
-    /// Returns `CooperativeLaunchTooLarge` if the GPU can't hold that many blocks at a time.
+    /// Returns `CooperativeLaunchTooLarge` if that many blocks can't be resident on the GPU at the same time.
     pub fn launch_cooperative(
         &self,
         function: FunctionHandle,
@@ -117,7 +117,7 @@ impl Engine {
     }
 }
 
-/// Refuses a block shape that the kernel was not compiled for (`__launch_bounds__`, `__block_size__`).
+/// Rejects a block shape that the kernel was not compiled for (`__launch_bounds__`, `__block_size__`).
 fn check_bounds(kernel: &Kernel, block: [u32; 3]) -> Result<(), String> {
     let [x, y, z] = block;
     let threads = u64::from(x * y * z);
@@ -133,7 +133,7 @@ fn check_bounds(kernel: &Kernel, block: [u32; 3]) -> Result<(), String> {
     }
 }
 
-/// Refuses a launch that no GPU of this kind can do. The error names the value and the limit.
+/// Rejects a launch that exceeds what this kind of GPU supports. The error names the value and the limit.
 fn check_shape(function: &Function, shape: &LaunchShape) -> CudaResult<()> {
     let kernel = &function.kernel;
     let refuse = |what: String| {
@@ -171,7 +171,7 @@ fn check_shape(function: &Function, shape: &LaunchShape) -> CudaResult<()> {
     Ok(())
 }
 
-/// Refuses a cooperative launch whose blocks don't all fit at the same time.
+/// Rejects a cooperative launch whose blocks don't all fit at the same time.
 fn check_fits(kernel: &Kernel, shape: &LaunchShape, resident: u64) -> CudaResult<()> {
     let [x, y, z] = shape.grid;
     let blocks = shape.grid.into_iter().map(u64::from).product::<u64>();

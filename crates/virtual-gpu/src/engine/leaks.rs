@@ -8,10 +8,10 @@ use crate::config::Checks;
 use crate::report::{Report, size};
 use virtual_gpu_core::source_location::{CallSite, SourceLine};
 
-/// The most source lines that are listed.
+/// The maximum number of source lines that are listed.
 const LISTED: usize = 8;
 
-/// The buffers that one source line allocated in one memory.
+/// The buffers that a source line allocated in one GPU's memory or in managed memory.
 struct Leak {
     call_site: CallSite,
     buffers: u64,
@@ -19,9 +19,9 @@ struct Leak {
 }
 
 impl Engine {
-    /// Returns the report of the device and managed memory that is still allocated as the process ends: by the lines
-    /// that allocated it, most bytes first. Returns `None` if there is no such memory, if a GPU has failed (which has
-    /// been reported), or if a thread is still at work, because its buffers may be in use.
+    /// Returns the report of the device and managed memory that is still allocated as the process ends: grouped by the
+    /// lines that allocated it, most bytes first. Returns `None` if there is no such memory, if a GPU has failed (which
+    /// has been reported), or if a thread is still working, because its buffers may be in use.
     pub fn leak_report(&self) -> Option<Report> {
         if self.config().checks == Checks::Off {
             return None;

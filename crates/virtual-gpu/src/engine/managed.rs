@@ -1,7 +1,7 @@
 //! Managed memory: memory that all GPUs share with the host, at the same addresses.
 //!
-//! It lies in one memory, and accessing it from another processor costs nothing extra. So prefetches and advice are
-//! checked, and change nothing. The host's own accesses are invisible, so all of it counts as written.
+//! It is stored in one place, and accessing it from another processor costs nothing extra. So prefetches and advice are
+//! checked, but have no effect. The host's own accesses are invisible, so all of it counts as written.
 
 use super::work::Work;
 use super::{Engine, lock};
@@ -11,7 +11,7 @@ use virtual_gpu_core::memory::{HostBytes, OutOfMemory};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
-/// `CUmemAttach_flags`: what may use managed memory if processors can't share it.
+/// `CUmemAttach_flags`: what may access managed memory if processors can't share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attachment {
     /// Any stream of any GPU.
@@ -40,9 +40,9 @@ impl Attachment {
 /// `CUmemLocation`: a processor's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// That of a GPU, by its number.
+    /// The memory of a GPU, by number.
     Gpu(i32),
-    /// That of the host, or of one of its NUMA nodes.
+    /// The memory of the host, or of one of its NUMA nodes.
     Host,
 }
 

@@ -2,7 +2,8 @@
 //!
 //! An operation runs once its predecessors in its stream and the events it waits for are done. It runs without the
 //! engine's lock, on whichever host thread made it ready or waits for it. The results are those of a correct GPU for a
-//! correctly synchronized program. Nothing here knows in which order or at what time a GPU would produce them.
+//! correctly synchronized program. Nothing here models the order in which, or the time at which, a GPU would produce
+//! them.
 
 mod capture;
 mod communication;
@@ -67,17 +68,17 @@ use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::{Condvar, Mutex, MutexGuard, thread};
 use virtual_gpu_core::thread::ThreadKey;
 
-/// How many times, a millisecond apart, the end of the process tries to get the lock for the trace.
+/// How many times the end of the process tries to get the lock for the trace, a millisecond apart.
 const TRIES: usize = 1000;
 
-/// A set of virtual GPUs and everything that programs made on them.
+/// A set of virtual GPUs, and everything that programs have created on them.
 pub struct Engine {
     config: Config,
     /// The first device address.
     addresses: u64,
     /// The memory of each GPU; the last one is managed memory.
     memories: Vec<Mutex<DeviceMemory>>,
-    /// The PTX texts that were parsed last, with their modules.
+    /// The most recently parsed PTX texts, with their modules.
     parsed: Mutex<VecDeque<(Box<str>, Arc<virtual_gpu_ptx::Module>)>>,
     state: Mutex<State>,
     /// Notified whenever an operation is done, so that waiting threads check again.
@@ -96,13 +97,13 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Makes a failure from a report, and prints the report.
+    /// Creates a failure from a report, and prints the report.
     pub fn announce(status: CudaStatus, report: &Report) -> Self {
         report.print();
         Self::quietly(status, report)
     }
 
-    /// Makes a failure from a report like one that was already printed.
+    /// Creates a failure from a report like one that was already printed.
     pub(crate) fn quietly(status: CudaStatus, report: &Report) -> Self {
         Self { status, report: report.to_string().into() }
     }
@@ -143,11 +144,11 @@ pub struct State {
     any_failure: bool,
     /// The sequence number of the last operation.
     enqueued: OperationNumber,
-    /// Memory that was freed, in the order of the calls, while operations enqueued earlier are not done.
+    /// Memory that was freed before all earlier operations were done, in the order of the calls.
     freed: VecDeque<free::Freed>,
-    /// Operations done since the start.
+    /// The number of operations done since the start.
     finished: u64,
-    /// Operations that threads are running.
+    /// The number of operations that threads are running.
     under_way: usize,
     /// Host functions whose turn has come, each with its operation.
     host_functions: VecDeque<(OpRef, host::HostFunction)>,
@@ -156,16 +157,16 @@ pub struct State {
     blocked: BTreeSet<ThreadKey>,
     /// The number of threads that are waiting for the times of completed operations.
     waiting_for_times: usize,
-    /// The value of the configuration.
+    /// As configured.
     pub timeout: Timeout,
-    /// The value of the configuration.
+    /// As configured.
     pub bootstrap_timeout: Timeout,
     pub(crate) communication: &'static dyn Communication,
-    /// Streams that no clock holds any more, and that have not been announced to other processes.
+    /// Streams that no clock holds anymore, and that have not been announced to other processes yet.
     forgotten_streams: Vec<StreamHandle>,
-    /// Once there are this many threads, those that have ended are forgotten.
+    /// Once there are this many threads, threads that have ended are forgotten.
     prune_threads_at: usize,
-    /// What happened before what.
+    /// The happens-before order.
     pub order: Order,
     /// The virtual clocks.
     pub time: Time,
@@ -178,8 +179,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Engine {
-    /// Makes the GPUs that `config` requests. Their addresses start at `addresses`, and take [`Engine::address_space`]
-    /// bytes.
+    /// Creates the GPUs that `config` requests. Their addresses start at `addresses`, and take
+    /// [`Engine::address_space`] bytes.
     pub fn new(config: Config, addresses: u64) -> Self {
         let start = |gpu: usize| addresses + gpu as u64 * ADDRESS_SPACE;
         let of_gpus = (0..config.gpus).map(|gpu| DeviceMemory::new(start(gpu), TOTAL_MEMORY));
@@ -235,8 +236,8 @@ impl Engine {
         (gpus as u64 + 1) * ADDRESS_SPACE
     }
 
-    /// Writes the trace that `VIRTUAL_GPU_TRACE` requests, as the process ends. It contains everything that is done by
-    /// then.
+    /// Writes the trace that `VIRTUAL_GPU_TRACE` requests, as the process ends. The trace contains everything that is
+    /// done by then.
     ///
     /// # Errors
     /// Returns a sentence that names the variable and the file.
@@ -247,14 +248,14 @@ impl Engine {
             match self.state.try_lock() {
                 Ok(mut state) => return state.time.write_trace(path).map_err(|error| say(&error)),
                 Err(TryLockError::Poisoned(_)) => return Err(say(&"not written: a thread has panicked")),
-                // A thread is still at work.
+                // A thread is still working.
                 Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
             }
         }
         Err(say(&"not written: a thread keeps the GPU busy"))
     }
 
-    /// Sets how the GPUs communicate. Without this, no stream reaches a call of a communicator.
+    /// Sets how the GPUs communicate. Without this, no stream ever reaches a communicator's call.
     pub fn set_communication(&self, communication: &'static dyn Communication) {
         self.state().communication = communication;
     }
@@ -269,7 +270,7 @@ impl Engine {
         self.config.physical(gpu)
     }
 
-    /// Returns the configuration that the engine was made with.
+    /// Returns the configuration that the engine was created with.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -279,12 +280,12 @@ impl Engine {
         lock(&self.state)
     }
 
-    /// Locks a GPU's memory, as the program sees it.
+    /// Locks a GPU's memory, as seen by the program.
     pub fn memory(&self, device: usize) -> MutexGuard<'_, DeviceMemory> {
         self.memory_as_of(device, AFTER_ALL)
     }
 
-    /// Locks a GPU's memory, as the operation with this sequence number sees it.
+    /// Locks a GPU's memory, as seen by the operation with this sequence number.
     pub(crate) fn memory_as_of(
         &self,
         device: usize,
@@ -295,7 +296,7 @@ impl Engine {
         memory
     }
 
-    /// Returns the GPU that hands out `address`; managed memory counts as one more after the last GPU.
+    /// Returns the GPU to which `address` belongs; managed memory counts as an additional GPU after the last one.
     pub fn device_of(&self, address: u64) -> Option<usize> {
         let gpu = address.checked_sub(self.addresses)? / ADDRESS_SPACE;
         usize::try_from(gpu).ok().filter(|&gpu| gpu < self.memories.len())
@@ -306,12 +307,12 @@ impl Engine {
         self.config.gpus
     }
 
-    /// Returns where a memory is, in the words of a report.
+    /// Returns where a memory is, as worded in a report.
     fn name_of(&self, device: usize) -> String {
         if device == self.managed() { "in managed memory".to_owned() } else { format!("on GPU {device}") }
     }
 
-    /// Returns whether the address lies in a GPU's own memory, which the host can't access.
+    /// Returns whether the address is in a GPU's own memory, which the host can't access.
     pub fn is_device_address(&self, address: u64) -> bool {
         self.device_of(address).is_some_and(|device| device != self.managed())
     }
@@ -337,7 +338,7 @@ impl Engine {
 }
 
 impl State {
-    /// Returns a handle that nothing else has.
+    /// Returns a unique handle.
     pub fn new_handle(&mut self) -> u64 {
         // Multiples of 16 look like pointers, and differ from the reserved stream handles 0, 1, and 2.
         let handle = self.next_handle * 16;
@@ -345,7 +346,7 @@ impl State {
         handle
     }
 
-    /// Returns a stream if it is not gone.
+    /// Returns a stream, unless it is gone.
     pub fn stream(&self, stream: StreamHandle) -> Option<&stream::Stream> {
         self.streams.get(&stream)
     }

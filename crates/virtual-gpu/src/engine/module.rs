@@ -73,7 +73,7 @@ impl Engine {
     /// Parses a PTX text. Every rank loads the same texts, so the last few are kept.
     fn parse(&self, text: &str) -> CudaResult<Arc<virtual_gpu_ptx::Module>> {
         const KEPT: usize = 32;
-        // The lock is held while parsing, so ranks that bring the same text meanwhile find it parsed.
+        // The lock is held while parsing, so ranks that load the same text in the meantime find it already parsed.
         let mut parsed = lock(&self.parsed);
         if let Some((_, module)) = parsed.iter().find(|(known, _)| **known == *text) {
             return Ok(module.clone());
@@ -145,7 +145,7 @@ impl Engine {
         Ok((address, variable.size))
     }
 
-    /// Returns the kernel of a function, which describes a launch's parameters.
+    /// Returns the kernel of a function, which describes the parameters of a launch.
     pub fn kernel(&self, function: FunctionHandle) -> CudaResult<Arc<Kernel>> {
         Ok(self.state().function(function)?.kernel.clone())
     }

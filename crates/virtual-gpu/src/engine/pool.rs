@@ -1,6 +1,6 @@
 //! Memory pools: which allocation came from which pool, and how much each pool holds.
 //!
-//! A pool has figures of its own. An allocation takes its memory when it is made, no matter what a pool holds in
+//! A pool only does bookkeeping. An allocation takes its memory when it is made, regardless of what a pool holds in
 //! reserve, and `cuMemGetInfo` counts a pool's unused memory as free.
 
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolHandle(pub u64);
 
-/// A pool takes and returns memory in pieces of this many bytes, the smallest that GPUs map.
+/// A pool takes and returns memory in pieces of this many bytes, the smallest size that GPUs map.
 const PIECE: u64 = 2 << 20;
 
 /// A figure of a pool: a number of bytes, or one of its switches.
@@ -69,13 +69,13 @@ impl Gauge {
 
 struct Pool {
     device: usize,
-    /// The most bytes that may be in use at a time.
+    /// The maximum number of bytes in use at the same time.
     most: u64,
     reuse: [bool; 3],
     release_threshold: u64,
     reserved: Gauge,
     used: Gauge,
-    /// Whether it was destroyed while some of its memory was in use.
+    /// Whether the pool was destroyed while some of its memory was in use.
     destroyed: bool,
 }
 
@@ -102,7 +102,7 @@ impl Pool {
         self.reserved.set(self.reserved.now.max(used.next_multiple_of(PIECE)));
     }
 
-    /// Releases memory that is held in reserve until no more than `keep` bytes are held, apart from those in use.
+    /// Releases memory held in reserve until no more than `keep` bytes are held, in addition to those in use.
     fn trim(&mut self, keep: u64) {
         let needed = self.used.now.next_multiple_of(PIECE);
         self.reserved.now = needed.max(self.reserved.now.min(keep));
@@ -133,7 +133,7 @@ impl Pools {
         }
     }
 
-    /// Returns the bytes of an allocation that is gone to its pool.
+    /// Returns the bytes of a freed allocation to its pool.
     pub(super) fn freed(&mut self, address: u64) {
         if let Some((pool, bytes)) = self.allocations.remove(&address) {
             self.return_bytes(pool, bytes);
@@ -188,7 +188,7 @@ impl Engine {
         Ok(())
     }
 
-    /// `cuMemPoolCreate`, on a GPU. `most` limits the bytes in use; 0 means that only the GPU's memory limits them.
+    /// `cuMemPoolCreate`, on a GPU. `most` limits the bytes in use; if it is 0, only the GPU's memory limits them.
     pub fn create_pool(&self, device: i32, most: u64) -> CudaResult<PoolHandle> {
         let device = self.check_device(device)?;
         let most = if most == 0 { u64::MAX } else { most };
@@ -275,10 +275,10 @@ impl Engine {
         self.allocate_from(pool, stream, bytes)
     }
 
-    /// `cuMemAllocFromPoolAsync`: allocates `bytes` from a pool, on its GPU. None of them count as written.
+    /// `cuMemAllocFromPoolAsync`: allocates `bytes` from a pool, on its GPU. None of the bytes count as written.
     ///
     /// Later work in this stream can use the address at once, as CUDA promises. The engine does not reuse an address
-    /// before its free has run.
+    /// until the operation that frees it has run.
     ///
     /// # Errors
     /// Returns `NotSupported` in a captured stream, because a graph would own the memory.

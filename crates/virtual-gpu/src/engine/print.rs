@@ -1,8 +1,8 @@
-//! Kernel output: kept in the context, and shown where CUDA shows it.
+//! Kernel output: kept in the context, and printed where CUDA prints it.
 //!
 //! "The buffer is flushed only when one of these actions is performed: kernel launch, synchronization, blocking copies,
 //! module loading and unloading, context destruction, prior to a stream callback" ("CUDA C++ Programming Guide",
-//! formatted output). Output that remains when the program ends is lost, as with CUDA.
+//! formatted output). Output that has not been flushed when the program ends is lost, as with CUDA.
 
 use std::io::Write;
 
@@ -10,7 +10,7 @@ use super::{ContextHandle, Engine, State, lock};
 use virtual_gpu_core::sync::Mutex;
 use virtual_gpu_machine::Printed;
 
-/// Held while a buffer is taken and written, so that output is written in the order in which it is taken.
+/// Held from taking a buffer until it is written, so that output is written in the order in which it is taken.
 static OUTPUT: Mutex<()> = Mutex::new(());
 
 impl Engine {
@@ -24,12 +24,12 @@ impl Engine {
         let _turn = lock(&OUTPUT);
         let taken = self.state().contexts.get_mut(&context).map(|it| std::mem::take(&mut it.printed));
         let text = taken.unwrap_or_default().concat();
-        // A closed output accepts nothing.
+        // Standard output may be closed.
         let mut output = std::io::stdout().lock();
         let _ = output.write_all(&text).and_then(|()| output.flush());
     }
 
-    /// Does the same as [`Self::flush_printed`] for the calling thread's current context, if it has one.
+    /// Like [`Self::flush_printed`], for the calling thread's current context, if it has one.
     pub(super) fn flush_current(&self) {
         let current = self.state().current_context();
         if let Ok(context) = current {

@@ -1,4 +1,4 @@
-//! Takes operations whose turn has come out of their streams, and runs them without the lock.
+//! Removes operations from their streams when their turn has come, and runs them without the lock.
 
 use super::communication::CommunicationJob;
 use super::stream::Op;
@@ -13,13 +13,13 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::sync::MutexGuard;
 use virtual_gpu_core::thread::ThreadKey;
 
-/// Work that has been taken out of its stream and can run without the lock.
+/// Work that has been removed from its stream and can run without the lock.
 enum Job {
     Op { stream: StreamHandle, work: Work, turn: Turn },
     Communication(CommunicationJob),
 }
 
-/// The context in which an operation runs when its turn has come.
+/// What an operation needs to know when it runs.
 pub(super) struct Turn {
     /// The GPU of its stream.
     pub(super) device: usize,
@@ -47,7 +47,7 @@ impl Engine {
         state.forget_threads();
         let before = state.finished;
         while let Some(job) = state.take_ready() {
-            // Other threads may find more ready work.
+            // Other threads may find that more work is ready.
             if !state.blocked.is_empty() && !state.runnable.is_empty() {
                 self.changed.notify_one();
             }
@@ -139,15 +139,15 @@ impl State {
         None
     }
 
-    /// Removes the first operation of a stream, as done.
+    /// Removes the first operation of a stream, which is done.
     pub fn finish(&mut self, handle: StreamHandle) {
         self.finish_after(handle, &View::default(), Cost::Nothing);
     }
 
-    /// Does the same as [`Self::finish`], for an operation that also comes after everything that `others` knows, and
-    /// that has a cost.
+    /// Like [`Self::finish`], for an operation that also comes after everything that `others` knows, and that has a
+    /// cost.
     pub fn finish_after(&mut self, handle: StreamHandle, others: &View, cost: Cost) {
-        // A stream whose context was destroyed meanwhile is gone.
+        // The stream is gone if its context was destroyed in the meantime.
         let Some(stream) = self.streams.get_mut(&handle) else { return };
         stream.busy = false;
         stream.done += 1;
@@ -196,8 +196,9 @@ impl State {
         Some(view)
     }
 
-    /// Returns what an unfinished operation waits for: an operation that the first one of its stream waits for, or the
-    /// collective or host function that the first one is. Returns `None` if the first one is running or about to run.
+    /// Returns what an unfinished operation waits for: an operation that the first operation of its stream waits for,
+    /// or that first operation itself if it is a collective or host function. Returns `None` if the first operation is
+    /// running or about to run.
     pub(super) fn obstacle(&self, op: OpRef) -> Option<Obstacle> {
         let stream = self.streams.get(&op.stream)?;
         let first = stream.queue.front()?;

@@ -1,14 +1,14 @@
 //! The settings of a context: flags, limits, and the preferred split of cache and shared memory.
 //!
-//! They are stored and returned. None of them changes the results. If the virtual GPU has nothing that a setting could
-//! act on, it returns an error or keeps the setting at 0.
+//! They are stored and returned, but none of them changes results. If the virtual GPU has nothing that a setting
+//! applies to, it returns an error or keeps the setting at 0.
 
 use super::{Engine, State};
 use crate::device::TOTAL_MEMORY;
 use crate::report::size;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
-/// `CU_CTX_SCHED_MASK`: how a thread waits. At most one of its bits is set.
+/// `CU_CTX_SCHED_MASK`: how a thread waits. At most one of these bits may be set.
 const SCHEDULING: u32 = 0x07;
 /// `CU_CTX_MAP_HOST` and `CU_CTX_LMEM_RESIZE_TO_MAX`, which have had no effect since CUDA 11.
 const WITHOUT_EFFECT: u32 = 0x18;
@@ -17,10 +17,10 @@ const CORE_DUMPS: u32 = 0x60;
 /// `CU_CTX_SYNC_MEMOPS`
 const SYNC_MEMOPS: u32 = 0x80;
 
-/// The most local memory of one thread ("CUDA C++ Programming Guide", technical specifications).
+/// The maximum local memory of a thread ("CUDA C++ Programming Guide", technical specifications).
 const MOST_STACK: u64 = 512 << 10;
 
-/// Whether the L1 cache or shared memory is to be the larger (`CUfunc_cache`).
+/// Whether the L1 cache or shared memory should be larger (`CUfunc_cache`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum CachePreference {
@@ -63,7 +63,7 @@ pub(super) struct Settings {
 }
 
 impl Default for Settings {
-    /// Returns a driver's initial settings: the figures of the "CUDA C++ Programming Guide" for `printf`, `malloc`, and
+    /// Returns a driver's initial settings: the values in the "CUDA C++ Programming Guide" for `printf`, `malloc`, and
     /// dynamic parallelism, and 1 KiB of stack.
     fn default() -> Self {
         Self {
@@ -84,7 +84,7 @@ fn invalid(message: impl Into<String>) -> Error<CudaStatus> {
 /// Checks the flags of a context.
 ///
 /// # Errors
-/// Returns `InvalidValue` for bits that mean nothing or exclude each other, and `NotSupported` for core dumps.
+/// Returns `InvalidValue` for bits that are undefined or exclude each other, and `NotSupported` for core dumps.
 pub(super) fn check_flags(flags: u32) -> CudaResult<()> {
     if flags & !(SCHEDULING | WITHOUT_EFFECT | CORE_DUMPS | SYNC_MEMOPS) != 0 {
         return Err(invalid(format!("{flags:#x} are no flags of a context")));
@@ -114,13 +114,13 @@ impl Settings {
             0 => self.stack,
             1 => self.printf_buffer,
             2 => self.heap,
-            // Only setting it is refused; its default is two levels.
+            // Only setting it is rejected; its default is two levels.
             3 => 2,
             4 => self.pending_launches,
-            // There is no L2 cache whose fetches or persisting lines could be limited.
+            // There is no L2 cache with fetches or persisting lines to limit.
             5 | 6 => 0,
             7 | 9 => return Err(unsupported_limit(number, GRAPHICS)),
-            // No context is shared with graphics.
+            // Contexts are never shared with graphics.
             8 => 0,
             _ => return Err(invalid(format!("{number} is no limit"))),
         })
@@ -184,7 +184,7 @@ impl Engine {
         })
     }
 
-    /// Returns whether the current context wants copies and memsets without a stream to be done when they return
+    /// Returns whether the current context requires copies and memsets without a stream to be done when they return
     /// (`CU_CTX_SYNC_MEMOPS`).
     pub fn has_synchronous_copies(&self) -> CudaResult<bool> {
         self.with_settings(|settings| Ok(settings.flags & SYNC_MEMOPS != 0))

@@ -1,4 +1,4 @@
-//! Streams: their operations, and what these wait for.
+//! Streams: their operations, and what the operations wait for.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -18,24 +18,24 @@ use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::MutexGuard;
 use virtual_gpu_core::thread::ThreadKey;
 
-/// An operation that something may wait for, and what will have happened once it is done.
+/// An operation that can be waited for, and what will have happened once it is done.
 #[derive(Clone, Debug)]
 pub struct Awaited {
     /// The operation.
     pub op: OpRef,
     /// What will have happened, once it is done.
     pub done: Arc<OnceLock<View>>,
-    /// When it begins and ends, once that is known.
+    /// When the operation begins and ends, once that is known.
     pub when: When,
 }
 
 /// A `CUstream`: operations that run one after another.
 pub struct Stream {
-    /// The context that it was made in.
+    /// The context in which the stream was created.
     pub context: ContextHandle,
     /// The GPU.
     pub device: usize,
-    /// Whether it and the legacy default stream wait for each other (not `CU_STREAM_NON_BLOCKING`).
+    /// Whether the stream and the legacy default stream wait for each other (not `CU_STREAM_NON_BLOCKING`).
     pub(super) blocking: bool,
     pub(super) legacy: bool,
     /// Its name in reports.
@@ -49,16 +49,16 @@ pub struct Stream {
     pub(super) view: View,
     /// The last operation that touched memory that may still exist.
     pub(super) last_touch: u64,
-    /// Whether the first operation is running, or is a collective whose other ranks have not come.
+    /// Whether the first operation is running, or is a collective that other ranks have not reached.
     pub(super) busy: bool,
     pub(super) destroyed: bool,
-    /// Whether it belongs to a graph: its operations are part of the graph's launch, not calls of their own.
+    /// Whether the stream belongs to a graph: its operations are part of the graph's launch, not separate calls.
     pub(super) of_graph: bool,
     /// Its part in a capture: enqueued operations go into a graph.
     pub(super) capture: Option<Captured>,
 }
 
-/// What a stream is made for.
+/// What a stream is created for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum StreamKind {
     /// A context, as its legacy default stream.
@@ -78,7 +78,7 @@ pub(super) struct Op {
     pub(super) thread: ThreadKey,
     /// Its sequence number.
     pub(super) enqueued: OperationNumber,
-    /// What its thread knew when it enqueued the operation; once the operation runs, also what its predecessors knew.
+    /// What the thread knew when it enqueued the operation; once the operation runs, also what its predecessors knew.
     pub(super) view: View,
     pub(super) done: Arc<OnceLock<View>>,
     pub(super) ticket: Ticket,
@@ -230,7 +230,7 @@ impl State {
         }
     }
 
-    /// Removes a stream that has nothing left to do; `last_touch` is its last operation that anything can race with.
+    /// Removes a stream that has nothing left to do; `last_touch` is its last operation that an access can race with.
     pub(super) fn remove_stream(&mut self, handle: StreamHandle, last_touch: u64) {
         self.leave_capture(handle);
         let Some(stream) = self.streams.remove(&handle) else { return };
@@ -242,12 +242,12 @@ impl State {
         } else if let (false, Some(context)) = (stream.of_graph, self.contexts.get_mut(&stream.context)) {
             context.retired.push((stream.blocking, stream.last));
         }
-        // Work that waited for it can continue.
+        // Work that was waiting for the stream can continue.
         let freed = self.waiting.remove(&handle).unwrap_or_default();
         self.runnable.extend(freed);
     }
 
-    /// Forgets a stream in every clock. Returns `false` if something can still race with it.
+    /// Removes a stream from every clock. Returns `false` if an access can still race with it.
     pub fn forget_in_clocks(&mut self, handle: StreamHandle, last_touch: u64) -> bool {
         let gone = self.order.forget_stream(handle, last_touch);
         if let Some(gone) = gone {
@@ -263,8 +263,8 @@ impl State {
         self.resolve_stream_in(stream, context)
     }
 
-    /// Does the same as [`Self::resolve_stream`], for a call that works on `device` whichever GPU is current: a default
-    /// stream is that of `device`.
+    /// Like [`Self::resolve_stream`], for a call that works on `device` regardless of the current GPU: a default stream
+    /// is that of `device`.
     pub fn resolve_stream_on(&mut self, stream: StreamHandle, device: usize) -> CudaResult<StreamHandle> {
         let current = self.thread().contexts.last().copied();
         let context = match current.filter(|&context| self.device_of_context(context) == Ok(device)) {
@@ -289,7 +289,7 @@ impl State {
         }
     }
 
-    /// Returns the calling thread's default stream in a context (`CU_STREAM_PER_THREAD`), which is made at its first
+    /// Returns the calling thread's default stream in a context (`CU_STREAM_PER_THREAD`), which is created on first
     /// use. It and the legacy default stream wait for each other.
     fn stream_of_thread(&mut self, context: ContextHandle) -> CudaResult<StreamHandle> {
         let key = (self.current_thread(), context);
@@ -324,7 +324,7 @@ impl State {
         self.contexts.get(&context).into_iter().flat_map(|context| &context.retired)
     }
 
-    /// Forgets destroyed streams whose end a thread has seen.
+    /// Forgets destroyed streams that a thread has seen complete.
     fn forget_retired(&mut self) {
         let order = &self.order;
         let is_seen = |(_, last): &mut (bool, Awaited)| order.is_seen(last.op.stream, last.op.number);
@@ -336,14 +336,14 @@ impl State {
         }
     }
 
-    /// Notes that the calling thread has waited for operations, and so knows what had happened when they were done.
+    /// Records that the calling thread has waited for operations, and so knows what had happened when they were done.
     pub(super) fn saw(&mut self, awaited: Vec<Awaited>, caller: &str) {
         let thread = self.current_thread();
         self.time.wait(thread, awaited.iter().map(|awaited| &awaited.when), caller);
         self.knows(awaited);
     }
 
-    /// Notes that the calling thread knows that operations are done.
+    /// Records that the calling thread knows that operations are done.
     pub(super) fn knows(&mut self, done: impl IntoIterator<Item = Awaited>) {
         let thread = self.current_thread();
         for view in done.into_iter().filter_map(|awaited| awaited.done.get().cloned()) {
@@ -353,8 +353,7 @@ impl State {
         self.open_seen();
     }
 
-    /// Returns whether an operation is done. An operation of a stream that is gone never runs, and nothing waits for
-    /// it.
+    /// Returns whether an operation is done. An operation of a stream that is gone never runs, so nothing waits for it.
     pub(crate) fn is_done(&self, op: OpRef) -> bool {
         self.streams.get(&op.stream).is_none_or(|stream| stream.done >= op.number)
     }

@@ -8,7 +8,7 @@ use super::wait::{Blocked, Polled};
 use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::thread::{Life, ThreadKey};
 
-/// This many threads are always remembered.
+/// The number of threads that are always remembered.
 pub(super) const FEW_THREADS: usize = 64;
 
 /// What the engine knows about a host thread.
@@ -17,7 +17,7 @@ pub(super) struct Thread {
     /// The contexts of the thread; the last one is current.
     pub(super) contexts: Vec<ContextHandle>,
     pub(crate) blocked: Option<Blocked>,
-    /// The operations that queries have answered with "not ready", by stream.
+    /// The operations for which queries have returned "not ready", by stream.
     pub(super) polled: HashMap<StreamHandle, Polled>,
 }
 
@@ -28,7 +28,7 @@ impl State {
         ThreadKey::current()
     }
 
-    /// Forgets threads that have ended and drive no rank. Prunes only when their number has doubled.
+    /// Forgets threads that have ended and don't drive a rank. Prunes only when the number of threads has doubled.
     pub(super) fn forget_threads(&mut self) {
         if self.threads.len() < self.prune_threads_at {
             return;

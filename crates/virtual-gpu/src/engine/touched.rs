@@ -1,4 +1,4 @@
-//! Records what operations touched, and reports accesses that nothing orders.
+//! Records what operations touched, and reports unordered accesses.
 
 use super::{Engine, Failure, State};
 use crate::config::Checks;
@@ -18,7 +18,7 @@ pub(super) struct Done {
     pub(super) cost: Cost,
 }
 
-/// What an operation touched of one allocation.
+/// The parts of an allocation that an operation touched.
 pub struct Touched {
     pub(crate) device: usize,
     pub(crate) allocation: AllocationId,
@@ -29,7 +29,7 @@ pub struct Touched {
 }
 
 impl Touched {
-    /// Makes the entry for one range of an allocation.
+    /// Creates the entry for one range of an allocation.
     pub fn range(device: usize, allocation: &Allocation, offset: u64, len: u64, writes: bool) -> Self {
         let (size, call_site) = (allocation.size(), allocation.call_site().clone());
         Self {
@@ -43,8 +43,8 @@ impl Touched {
 }
 
 impl Engine {
-    /// Records in [`Order`](crate::order::Order) what the first operation of `stream` has touched. An access that
-    /// nothing orders is reported, and fails both GPUs' contexts unless reports are only printed.
+    /// Records in [`Order`](crate::order::Order) what the first operation of `stream` has touched. An unordered access
+    /// is reported, and fails both GPUs' contexts unless reports are only printed.
     pub fn note_touched(
         &self,
         state: &mut State,
@@ -93,7 +93,8 @@ impl Engine {
     }
 }
 
-/// Merges the entries of each allocation, so that an operation that both reads and writes it accesses it once.
+/// Merges the entries of each allocation, so that an operation that both reads and writes an allocation counts as one
+/// access.
 fn by_allocation(touched: Vec<Touched>) -> Vec<Touched> {
     let mut merged: Vec<Touched> = Vec::new();
     for next in touched {

@@ -17,11 +17,11 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::Mutex;
 
-/// The legacy default stream, in which the calls without a stream run.
+/// The legacy default stream, in which calls without a stream run.
 const LEGACY: StreamHandle = StreamHandle(0);
 
 impl Engine {
-    /// `cuMemAlloc`: allocates `bytes` on the current context's GPU. None of them count as written.
+    /// `cuMemAlloc`: allocates `bytes` on the current context's GPU. None of the bytes count as written.
     pub fn allocate(&self, bytes: u64) -> CudaResult<u64> {
         self.check_capture_allows("cuMemAlloc")?;
         let device = self.usable_stream_device(LEGACY)?;
@@ -64,7 +64,7 @@ impl Engine {
         let call_site = CallSite::here();
         self.check_range("copy to", to, len, &call_site)?;
         let work = match kind {
-            // A graph's copy reads at each launch.
+            // A copy in a graph reads at each launch.
             HostKind::Pageable if !self.is_capturing(stream) => Work::Upload { to, bytes: read() },
             HostKind::Pageable => Work::UploadLater { to, len, read },
             HostKind::Pinned(guard) => {
@@ -74,8 +74,7 @@ impl Engine {
         self.submit(stream, work, call_site)
     }
 
-    /// Does the same as [`Self::submit`], for a copy of pinned memory. If the stream is captured, the memory stays
-    /// open.
+    /// Like [`Self::submit`], for a copy of pinned memory. If the stream is captured, the memory stays accessible.
     fn submit_guarded(
         &self,
         stream: StreamHandle,
@@ -106,7 +105,7 @@ impl Engine {
     }
 
     /// `cuMemcpyDtoHAsync`: passes the bytes to `write` when the copy's turn comes. If the memory is pageable, the call
-    /// returns only then.
+    /// does not return before then.
     pub fn copy_to_host(
         &self,
         stream: StreamHandle,
@@ -137,7 +136,7 @@ impl Engine {
         self.download(LEGACY, from, len, call_site)
     }
 
-    /// Copies bytes to the host by way of a slot, because a wait that times out leaves the copy unfinished.
+    /// Copies bytes to the host through a slot, because a wait that times out leaves the copy unfinished.
     fn download(
         &self,
         stream: StreamHandle,
@@ -162,7 +161,8 @@ impl Engine {
     /// `cuMemsetD8Async`, and its forms for 16 and 32 bits: writes the bytes of `element` `count` times.
     ///
     /// # Errors
-    /// Returns `InvalidValue` if the address is not a multiple of the element's size, or the range is in no allocation.
+    /// Returns `InvalidValue` if the address is not a multiple of the element's size, or the range is not in any
+    /// allocation.
     pub fn set<const SIZE: usize>(
         &self,
         stream: StreamHandle,
@@ -191,7 +191,7 @@ impl Engine {
         state.device_of_context(context)
     }
 
-    /// Refuses a range of addresses that is in no allocation, as the driver does at the call.
+    /// Rejects a range of addresses that is not in any allocation, as the driver does at the call.
     pub(super) fn check_range(
         &self,
         verb: &str,
@@ -335,7 +335,7 @@ impl Engine {
         let mut touched = vec![read];
         let mut starts = unwritten.iter().map(|at| at + 1).collect::<Vec<_>>();
         starts.insert(0, 0);
-        // The written bytes between two unwritten bytes, or all of them.
+        // The written bytes between two unwritten bytes, or all bytes if all are written.
         for (start, end) in starts.into_iter().zip(unwritten.into_iter().chain([len])) {
             let part = &bytes[start as usize..end as usize];
             touched.extend(self.write(to + start, end - start, turn, |out| out.copy_from_slice(part))?);
@@ -344,7 +344,7 @@ impl Engine {
     }
 }
 
-/// Repeats a pattern to the end, where it may be cut off.
+/// Repeats a pattern to the end, where the last copy may be cut off.
 fn fill(out: &mut [u8], pattern: [u8; 4]) {
     match pattern {
         [byte, ..] if pattern == [byte; 4] => out.fill(byte),
@@ -352,14 +352,14 @@ fn fill(out: &mut [u8], pattern: [u8; 4]) {
     }
 }
 
-/// Returns the failure of a copy whose range existed at the call and has been freed since.
+/// Returns the failure of a copy whose range existed at the call but has been freed since.
 fn gone(memory: &DeviceMemory, address: u64, len: u64, device: usize, call_site: &CallSite) -> Failure {
     let report = address_report("a buffer was freed before a copy of it ran", memory, address, len, device)
         .at("called", call_site);
     Failure::announce(CudaStatus::IllegalAddress, &report)
 }
 
-/// Reports what is wrong with `len` bytes at `address` on `device`.
+/// Reports why `len` bytes at `address` on `device` can't be accessed.
 pub fn address_report(
     headline: &str,
     memory: &DeviceMemory,
@@ -371,7 +371,7 @@ pub fn address_report(
     let report = Report::new(headline);
     let report = match &bad {
         BadAddress::OutOfBounds { size: whole, offset, .. } => {
-            // Wide enough for any number of bytes that a caller may pass.
+            // Wide enough for any byte count that a caller may pass.
             let (start, end) = (i128::from(*offset), i128::from(*offset) + i128::from(len));
             let over = (end - i128::from(*whole)).max(-start).max(0);
             report.fact(format!("bytes {start}..{end}: {} outside", size(over as u64)))

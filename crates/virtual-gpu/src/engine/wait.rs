@@ -1,8 +1,8 @@
-//! Blocks host threads, and finds out when what they wait for will never come.
+//! Blocks host threads, and detects waits that will never end.
 //!
 //! A thread waits for operations. An operation waits for others, or for the ranks of its collective. A missing rank
 //! waits for the thread that drives it. A wait is deadlocked if everything it still needs has ended, or waits in the
-//! same cycle. Nothing here looks at a clock, except for the last resort, [`Config::timeout`](crate::config::Config).
+//! same cycle. Nothing here depends on a clock, except for the last resort, [`Config::timeout`](crate::config::Config).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -24,15 +24,15 @@ use virtual_gpu_core::thread::ThreadKey;
 /// How often a blocked thread checks whether a thread that it waits for has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// A loop over a query may have a deadline of its own, so it gets this many times the timeout of a wait.
+/// A polling loop may have its own deadline, so it gets this many times the timeout of a wait.
 const POLLING: u32 = 3;
 
-/// What a blocked thread waits for. It needs all of it.
+/// What a blocked thread waits for. It waits for all of it.
 #[derive(Clone, Debug)]
 pub enum Wait {
     /// Operations.
     Ops(Vec<OpRef>),
-    /// Communicators of this thread that are being made, split, or finalized.
+    /// Communicators of this thread that are being created, split, or finalized.
     Communicators(Vec<Awaiting>),
 }
 
@@ -40,7 +40,7 @@ pub enum Wait {
 #[derive(Clone, Debug)]
 pub(crate) struct Blocked {
     pub(crate) wait: Wait,
-    /// The function that it called.
+    /// The function that the thread called.
     pub(crate) caller: &'static str,
     pub(crate) call_site: CallSite,
 }
@@ -55,8 +55,8 @@ pub(crate) struct Polled {
 }
 
 impl Engine {
-    /// Blocks the calling thread until `wait` is over, and runs whatever becomes ready meanwhile. A wait that would
-    /// never end is made to fail, so this always returns.
+    /// Blocks the calling thread until `wait` is over, and runs any work that becomes ready in the meantime. A wait
+    /// that would never end fails, so this always returns.
     pub fn block_on<'a>(
         &'a self,
         wait: Wait,
@@ -70,7 +70,7 @@ impl Engine {
         }
         state.thread().blocked = Some(Blocked { wait: wait.clone(), caller, call_site: CallSite::here() });
         state.blocked.insert(me);
-        // Time while something runs does not count, because the awaited thread may be running it.
+        // Time during which an operation runs does not count, because the awaited thread may be running it.
         let mut idle = Duration::ZERO;
         let timeout = match &wait {
             Wait::Ops(_) => state.timeout,
@@ -126,7 +126,7 @@ impl Engine {
     }
 }
 
-/// Returns why a wait that can't be decided has ended.
+/// Returns why a wait whose outcome can't be determined has ended.
 pub fn given_up(timeout: Timeout) -> String {
     format!("(not proved: given up after {} s, {})", timeout.duration.as_secs_f64(), timeout.variable)
 }
@@ -167,9 +167,9 @@ impl State {
         blocked.into_iter().any(|blocked| self.is_over(&blocked.wait))
     }
 
-    /// Returns the calls that certainly keep a blocked thread waiting forever: those that wait only for each other and
-    /// for what will never come. Calls that in turn wait for these may continue once these have failed, whichever
-    /// thread looks first.
+    /// Returns the calls that are certain to keep a blocked thread waiting forever: those that wait only for each other
+    /// and for ranks that will never arrive. Calls that wait for these may continue once these have failed. The result
+    /// does not depend on which thread looks first.
     fn deadlocked(&self, thread: ThreadKey) -> Option<Deadlocked> {
         let mut search = Search { state: self, open: Vec::new(), deadlocked: Deadlocked::new() };
         let found = search.thread_is_stuck(thread).then_some(search.deadlocked)?;
@@ -209,8 +209,8 @@ impl State {
         seen
     }
 
-    /// Ends a wait that can't be decided but has lasted too long. Returns `false` if only a running kernel delays it:
-    /// the kernel will end, so the wait continues.
+    /// Ends a wait whose outcome can't be determined and that has lasted too long. Returns `false` if only a running
+    /// kernel delays it: the kernel will end, so the wait continues.
     fn give_up(&mut self, thread: ThreadKey) -> bool {
         let timeout = self.timeout;
         match self.blocked(thread).map(|blocked| blocked.wait.clone()) {
@@ -231,8 +231,7 @@ impl State {
         true
     }
 
-    /// Does the same as [`Self::give_up`], for a thread that repeatedly queries an operation while nothing is under
-    /// way.
+    /// Like [`Self::give_up`], for a thread that repeatedly queries an operation while no operation is running.
     pub(super) fn give_up_polling(&mut self, op: OpRef) -> bool {
         let (timeout, busy, now) = (self.timeout.duration, self.under_way > 0, Instant::now());
         let new = Polled { number: op.number, since: now, last: now };
@@ -267,7 +266,7 @@ impl State {
     }
 }
 
-/// A walk along the wait-for edges. Meeting a node that is still open closes a cycle, and the node counts as stuck.
+/// A walk along the wait-for edges. Reaching a node that is still open closes a cycle, and the node counts as stuck.
 struct Search<'a> {
     state: &'a State,
     open: Vec<Node>,
@@ -289,14 +288,14 @@ impl Search<'_> {
         let before = self.deadlocked.clone();
         let stuck = look(self);
         if !stuck {
-            // The calls found below counted as stuck only because this node did.
+            // The calls found below this node counted as stuck only because the node did.
             self.deadlocked = before;
         }
         self.open.pop();
         stuck
     }
 
-    /// Returns whether a thread will never continue by itself.
+    /// Returns whether a thread will never continue on its own.
     fn thread_is_stuck(&mut self, thread: ThreadKey) -> bool {
         let Some(entry) = self.state.threads.get(&thread) else { return false };
         match &entry.blocked {

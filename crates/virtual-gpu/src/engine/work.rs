@@ -1,4 +1,4 @@
-//! What operations do, and how a trace and the clock see them.
+//! What operations do, and how they appear in a trace and to the clock.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use virtual_gpu_core::sync::Mutex;
 /// What an operation does when its turn has come.
 #[derive(Clone)]
 pub(super) enum Work {
-    /// Only its position in the stream matters.
+    /// Nothing: only the operation's position in the stream matters.
     Nothing,
     /// Records an event.
     Record,
@@ -36,7 +36,7 @@ pub(super) enum Work {
         len: u64,
         read: HostRead,
     },
-    /// Copies device bytes to the host, which may or may not wait for them.
+    /// Copies device bytes to the host, which may or may not wait for the copy.
     DownloadLater {
         from: u64,
         len: u64,
@@ -50,21 +50,21 @@ pub(super) enum Work {
     Set {
         at: u64,
         len: u64,
-        /// The four bytes that are repeated.
+        /// The four bytes to repeat.
         pattern: [u8; 4],
     },
     Free {
         at: u64,
     },
     Kernel(Box<KernelLaunch>),
-    /// A call of the program's code; `None` once the thread that runs it has taken it.
+    /// A function of the program; `None` once the thread that runs it has taken it.
     Host(Option<HostFunction>),
     /// One rank's part of a collective.
     Collective(CallKey),
 }
 
 impl Work {
-    /// Returns its label in a trace; `None` if a trace does not show it.
+    /// Returns the operation's label in a trace; `None` if traces don't show it.
     pub(super) fn label(&self) -> Option<Label> {
         let copy = |name: &str, bytes: u64| Some(Label::new("copy", name).with("bytes", bytes));
         match self {
@@ -82,7 +82,7 @@ impl Work {
         }
     }
 
-    /// Returns how the clock treats it.
+    /// Returns how the clock treats the operation.
     pub(super) fn class(&self) -> Class {
         match self {
             Self::Nothing | Self::Free { .. } => Class::Nothing,
@@ -102,7 +102,7 @@ impl Work {
 }
 
 impl std::fmt::Display for Work {
-    /// Writes the operation as a report names it.
+    /// Formats the operation as reports name it.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Nothing | Self::Record | Self::Wait => f.write_str("an event"),

@@ -14,7 +14,7 @@ impl Clock {
         self.0.binary_search_by_key(&stream, |entry| entry.0).is_ok_and(|at| self.0[at].1 >= number)
     }
 
-    /// Notes that the `number`th operation of `stream` has happened, and so have all operations before it.
+    /// Records that the `number`th operation of `stream` has happened, and so have all operations before it.
     pub fn advance(&mut self, stream: StreamHandle, number: u64) {
         match self.0.binary_search_by_key(&stream, |entry| entry.0) {
             Ok(at) => self.0[at].1 = self.0[at].1.max(number),
@@ -33,12 +33,12 @@ impl Clock {
         }
     }
 
-    /// Returns its streams with their numbers.
+    /// Returns the clock's streams with their numbers.
     pub fn entries(&self) -> &[(StreamHandle, u64)] {
         &self.0
     }
 
-    /// Forgets streams that are gone, because nothing will ask for them again.
+    /// Removes streams that are gone, because they won't be queried again.
     pub(crate) fn forget(&mut self, gone: &HashSet<StreamHandle>) {
         self.0.retain(|entry| !gone.contains(&entry.0));
     }
@@ -46,8 +46,8 @@ impl Clock {
 
 /// What had happened when an operation was enqueued, or when it is done.
 ///
-/// A driver can't see how host threads synchronize. So accesses that one thread enqueued are ordered by what that
-/// thread has seen, and accesses of different threads by what any thread has seen.
+/// A driver can't see how host threads synchronize. So accesses enqueued by one thread are ordered by what that thread
+/// has seen, and accesses of different threads by what any thread has seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     /// As far as the enqueuing thread knows.
@@ -57,7 +57,7 @@ pub struct View {
 }
 
 impl View {
-    /// Adds what another view knows.
+    /// Adds everything that another view knows.
     pub fn join(&mut self, other: &Self) {
         self.own.join(&other.own);
         self.any.join(&other.any);

@@ -1,4 +1,4 @@
-//! The accesses to the bytes of an allocation: the last write and the reads since then, by ranges.
+//! The accesses to the bytes of an allocation: for each range, the last write and the reads since then.
 
 use std::collections::BTreeMap;
 use std::iter;
@@ -24,9 +24,9 @@ pub(crate) struct Accessor {
     /// Whether it reads the allocation, and whether it writes to it.
     pub(crate) reads: bool,
     pub(crate) writes: bool,
-    /// The range from the first byte of the allocation that it touches to the last.
+    /// The range from the first to the last byte of the allocation that the operation touches.
     pub(crate) extent: Range<u64>,
-    /// Whether it frees the memory.
+    /// Whether the operation frees the memory.
     pub(crate) frees: bool,
     pub(crate) what: Arc<str>,
     pub(crate) stream_name: Arc<str>,
@@ -38,7 +38,7 @@ pub(crate) struct Accessor {
 /// The bytes of an allocation that an operation accessed in the same way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Touch {
-    /// Offsets, from low to high.
+    /// Offsets, in ascending order.
     pub(crate) ranges: Vec<Range<u64>>,
     pub writes: bool,
     /// Whether only atomic instructions access the bytes. These don't race with each other.
@@ -46,21 +46,21 @@ pub struct Touch {
 }
 
 impl Touch {
-    /// Makes an access to one range, without atomic instructions.
+    /// Creates an access to one range, without atomic instructions.
     pub(crate) fn of(range: Range<u64>, writes: bool) -> Self {
         Self { ranges: iter::once(range).collect(), writes, atomic: false }
     }
 }
 
-/// Two accesses that nothing orders.
+/// Two unordered accesses.
 #[derive(Debug)]
 pub(super) struct Conflict {
     pub(super) range: Range<u64>,
-    /// The access that was noted before.
+    /// The access that was recorded earlier.
     pub(super) other: Arc<Accessor>,
 }
 
-/// An access as the histories of bytes see it.
+/// An access, in the form that the histories of bytes need.
 pub(super) struct Now<'a> {
     pub(super) by: &'a Arc<Accessor>,
     pub(super) view: &'a View,
@@ -68,12 +68,12 @@ pub(super) struct Now<'a> {
     pub(super) atomic: bool,
 }
 
-/// The last write of some bytes, and the reads since then.
+/// The last write to some bytes, and the reads since then.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Last {
     /// The write, and whether it was atomic.
     write: Option<(Arc<Accessor>, bool)>,
-    /// At most one per stream: the last.
+    /// At most one per stream: the last one.
     reads: Vec<Arc<Accessor>>,
 }
 
@@ -97,7 +97,7 @@ pub(super) struct History {
 const SEGMENTS_PER_PAGE: usize = 64;
 
 impl History {
-    /// Notes an access; returns the first conflict with an earlier one.
+    /// Records an access, and returns the first conflict with an earlier one.
     pub(super) fn touch(&mut self, by: &Arc<Accessor>, view: &View, touch: &Touch) -> Option<Conflict> {
         let now = Now { by, view, writes: touch.writes, atomic: touch.atomic };
         let mut conflict = None;
@@ -129,7 +129,7 @@ impl History {
         self.pages.values_mut().for_each(|page| page.forget(stream));
     }
 
-    /// Notes an access to a range of any length: to the pages in it, and to the segments between them.
+    /// Records an access to a range of any length: in its pages, and in the segments between them.
     fn touch_range(&mut self, now: &Now, Range { start, end }: Range<u64>) -> Option<Conflict> {
         let first = start / PAGE * PAGE;
         let pages: Vec<u64> = self.pages.range(first..end).map(|(&page, _)| page).collect();
@@ -186,7 +186,7 @@ impl History {
         conflict
     }
 
-    /// Makes `at` a boundary between segments.
+    /// Splits the segment at `at`, so that `at` is a boundary.
     fn split(&mut self, at: u64) {
         let Some((_, segment)) = self.segments.range_mut(..at).next_back() else { return };
         if segment.end > at {
@@ -221,7 +221,7 @@ impl History {
 }
 
 impl Last {
-    /// Returns the conflict of an access with what was noted before, in the bytes of `range`, whose history this is.
+    /// Returns the conflict of an access with earlier ones in the bytes of `range`, whose history this is.
     pub(super) fn conflict(&self, range: Range<u64>, now: &Now) -> Option<Conflict> {
         let found = |other: &Arc<Accessor>| Conflict { range, other: other.clone() };
         if let Some((write, atomic)) = &self.write
@@ -333,7 +333,7 @@ mod tests {
         }
     }
 
-    /// Returns what a history must answer, computed byte by byte.
+    /// Returns the result that a history must return, computed byte by byte.
     fn touch_bytes(
         bytes: &mut [Last],
         by: &Arc<Accessor>,

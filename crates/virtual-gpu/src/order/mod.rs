@@ -1,8 +1,8 @@
-//! Order: finds accesses to the same bytes that nothing orders.
+//! Order: finds unordered accesses to the same bytes.
 //!
 //! An event is a snapshot of its stream's clock, a wait is a maximum, a collective is a join of its ranks' streams, and
-//! a synchronization is a join with the host thread. This module reads what was enqueued and which bytes were touched,
-//! and never when something ran.
+//! a synchronization is a join with the host thread. This module depends on what was enqueued and which bytes were
+//! touched, but never on when an operation ran.
 
 mod clock;
 mod history;
@@ -23,24 +23,24 @@ use virtual_gpu_core::memory::AllocationId;
 use virtual_gpu_core::source_location::{CallSite, SourceLine};
 use virtual_gpu_core::thread::ThreadKey;
 
-/// What host threads have seen, and which operations touched which bytes last.
+/// What host threads have seen, and which operations last touched which bytes.
 #[derive(Default)]
 pub struct Order {
     seen_by: Map<ThreadKey, Clock>,
-    /// Streams that were forgotten. They are kept because a stored clock may bring them back.
+    /// Streams that were forgotten. They are remembered because a stored clock may still contain them.
     gone: HashSet<StreamHandle>,
     seen: Clock,
     histories: Map<(usize, AllocationId), History>,
     reported: HashSet<[Option<SourceLine>; 2]>,
 }
 
-/// The end of the name of a stream that runs a branch of a graph.
+/// The suffix of the name of a stream that runs a branch of a graph.
 pub(crate) const OF_A_GRAPH: &str = " of a graph";
 
-/// The end of the name of a stream that is named by its role.
+/// The suffix of the name of a stream that is named by its role.
 pub(crate) const OF_A_ROLE: &str = " stream";
 
-/// Two accesses to the same bytes that nothing orders. At least one of them writes.
+/// Two unordered accesses to the same bytes, at least one of which writes.
 pub(crate) struct Race {
     pub(crate) report: Report,
     /// Whether it is the first race between its two source lines.
@@ -60,13 +60,13 @@ pub(crate) struct TouchedBuffer<'a> {
 }
 
 impl Order {
-    /// Returns what `thread` knows to have happened. A new thread knows everything that was complete by then.
+    /// Returns what `thread` knows to have happened. A new thread knows everything that is complete at that point.
     pub fn view_of(&mut self, thread: ThreadKey) -> View {
         let own = self.seen_by.entry(thread).or_insert_with(|| self.seen.clone()).clone();
         View { own, any: self.seen.clone() }
     }
 
-    /// Notes that a thread has waited for an operation.
+    /// Records that a thread has waited for an operation.
     pub(crate) fn saw(&mut self, thread: ThreadKey, done: &View) {
         let seen = &self.seen;
         self.seen_by.entry(thread).or_insert_with(|| seen.clone()).join(&done.own);
@@ -105,8 +105,8 @@ impl Order {
         self.histories.remove(&(device, allocation));
     }
 
-    /// Notes accesses of one operation to one allocation. Returns the first race with an earlier access to the same
-    /// bytes.
+    /// Records the accesses of one operation to one allocation. Returns the first race with an earlier access to the
+    /// same bytes.
     pub(crate) fn touch(
         &mut self,
         buffer: &TouchedBuffer,
@@ -145,7 +145,7 @@ fn extent(touches: &[Touch]) -> Range<u64> {
     first..ranges().map(|range| range.end).max().unwrap_or_default()
 }
 
-/// Reports a race. The two sides are in the order in which they were enqueued, whichever ran first.
+/// Reports a race. The two sides are in the order in which they were enqueued, regardless of which ran first.
 fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Report {
     let Conflict { range, other } = conflict;
     let mut sides = [other.as_ref(), by];
@@ -160,7 +160,7 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
         true => format!("{} of GPU {}", side.stream_name, side.stream_device),
         false => side.stream_name.to_string(),
     };
-    // The bytes are only of interest if the two operations access different parts.
+    // The bytes only matter if the two operations access different parts.
     let allocated = match earlier.extent == later.extent {
         true => "the buffer was allocated here".to_owned(),
         false => format!(
@@ -183,7 +183,7 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
             false => report.at(format!("{verb} by {} on {}", side.what, name(side)), &side.call_site),
         };
     }
-    // A line outside the program's own sources is no place to change.
+    // A line outside the program's own sources is not one that the user should change.
     let [first_line, later_line] = sides.map(|side| side.call_site.own_line());
     let in_one_file = match (&first_line, &later_line) {
         (Some(one), Some(other)) => one.file == other.file,
@@ -230,7 +230,7 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
             "{first_place} was enqueued first, then {later_place}, as in the next round of a loop"
         ));
     }
-    // Roles are probably also the names of the program's variables. The default stream has no variable.
+    // A role is probably also the name of a variable in the program. The default stream has no variable.
     let role = |side: &Accessor| {
         let name = side.stream_name.trim_end_matches(OF_A_GRAPH).trim_start_matches("the ");
         let role = name.strip_suffix(OF_A_ROLE).filter(|role| *role != "default")?;

@@ -1,4 +1,4 @@
-//! The history of bytes that were touched in many short ranges: it takes two bytes for each byte.
+//! The history of bytes that were touched in many short ranges. It needs two bytes of memory for each byte.
 
 use std::ops::Range;
 
@@ -11,16 +11,16 @@ pub(super) const PAGE: u64 = 4096;
 /// The last accesses to each byte of a page.
 #[derive(Debug)]
 pub(super) struct Page {
-    /// The different histories of its bytes.
+    /// The distinct histories of the page's bytes.
     lasts: Vec<Last>,
     /// For each byte, the index of its history in `lasts`.
     of: Box<[u16; PAGE as usize]>,
-    /// The number of `lasts` above which those that no byte has are removed.
+    /// The number of `lasts` above which unused ones are removed.
     room: usize,
 }
 
 impl Page {
-    /// Makes a page from the histories of its parts, which are given by their offsets in it.
+    /// Creates a page from the histories of its parts, which are given by their offsets in the page.
     pub(super) fn of(parts: impl Iterator<Item = (Range<u64>, Last)>) -> Self {
         let mut page = Self { lasts: vec![Last::default()], of: Box::new([0; PAGE as usize]), room: 0 };
         for (range, last) in parts {
@@ -31,13 +31,14 @@ impl Page {
         page
     }
 
-    /// Notes an access to ranges of the page, which begins at `base`; returns the first conflict with an earlier one.
+    /// Records an access to ranges of the page, which begins at `base`, and returns the first conflict with an earlier
+    /// one.
     pub(super) fn touch(&mut self, base: u64, now: &Now, ranges: &[Range<u64>]) -> Option<Conflict> {
         if self.lasts.len() > self.room {
             self.clean();
         }
         let mut conflict = None;
-        // The index of what each of `lasts` has become.
+        // The index of the new version of each of `lasts`.
         let mut became: Vec<Option<u16>> = vec![None; self.lasts.len()];
         for range in ranges {
             let (mut at, end) = ((range.start - base) as usize, (range.end - base) as usize);
@@ -70,7 +71,7 @@ impl Page {
         self.lasts.len()
     }
 
-    /// Keeps only the histories that some byte has.
+    /// Keeps only the histories that at least one byte has.
     fn clean(&mut self) {
         let mut moved: Vec<Option<u16>> = vec![None; self.lasts.len()];
         let mut kept = Vec::new();

@@ -1,27 +1,27 @@
-//! Reports on a narrow terminal: source lines are cut around their marks.
+//! Reports for narrow terminals, in which source lines are cut around their marks.
 
 use std::ops::Range;
 
 /// Columns by which a report may be indented where it is shown: below its headline, and within the message of a check.
 const INDENT: usize = 8;
 
-/// Stands for the text that is cut off a line.
+/// Replaces the text that is cut from a line.
 const CUT: &str = "…";
 
-/// Returns the columns that are left for a report, if `COLUMNS` gives the width of a terminal.
+/// Returns the number of columns available to a report, if `COLUMNS` specifies the width of a terminal.
 pub(super) fn of_terminal() -> Option<usize> {
     let columns = std::env::var("COLUMNS").ok()?.parse().ok();
     columns.filter(|columns| (40..=400).contains(columns)).map(|columns: usize| columns - INDENT)
 }
 
-/// Cuts each line of a source so that it fits behind the line numbers. The text that `spans` mark stays, and the spans
-/// move with it.
+/// Cuts each line of a source so that it fits next to the line numbers. The text that `spans` mark is kept, and the
+/// spans move with it.
 pub(super) fn cut_lines(text: &str, mut spans: Vec<&mut Range<usize>>, width: usize) -> String {
     let digits = text.lines().count().to_string().len();
     let room = width.saturating_sub(digits + " | ".len());
     let mut shown = String::new();
     let mut at = 0;
-    // A span that was moved must not be mistaken for a span of a later line.
+    // A span that has been moved must not be mistaken for a span of a later line.
     spans.sort_by_key(|span| span.start);
     let mut spans = spans.into_iter().peekable();
     for line in text.split_inclusive('\n') {

@@ -1,4 +1,4 @@
-//! `NCCL_ALGO` and `NCCL_PROTO`: what a program lets NCCL choose from, parsed as NCCL parses it (`parseList` in
+//! `NCCL_ALGO` and `NCCL_PROTO`: what a program allows NCCL to choose from, parsed as NCCL parses it (`parseList` in
 //! `graph/tuning.cc`, NCCL 2.30).
 
 use std::sync::OnceLock;
@@ -13,7 +13,7 @@ const OTHER_ALGORITHMS: [&str; 3] = ["CollNetDirect", "CollNetChain", "PAT"];
 pub struct Enabled {
     algorithms: [[bool; ALGORITHMS.len()]; FUNCTIONS.len()],
     protocols: [[bool; PROTOCOLS.len()]; FUNCTIONS.len()],
-    /// The variables, as they are set.
+    /// The values of the two variables.
     given: [Option<String>; 2],
 }
 
@@ -32,7 +32,7 @@ impl Enabled {
     /// Reads the environment, once.
     ///
     /// # Errors
-    /// Returns NCCL's sentence, with the variable's name in front.
+    /// Returns NCCL's message, preceded by the variable's name.
     pub fn from_env() -> Result<&'static Self, &'static str> {
         static ENABLED: OnceLock<Result<Enabled, String>> = OnceLock::new();
         let enabled = ENABLED.get_or_init(|| {
@@ -66,7 +66,7 @@ impl Enabled {
             && self.protocols[function as usize][protocol as usize]
     }
 
-    /// Returns the message for a function that has nothing left to choose.
+    /// Returns the message for a function with no remaining choice.
     pub fn none_left(&self, function: Function, data_type: &str) -> String {
         let name = FUNCTIONS[function as usize].0;
         let mut text =

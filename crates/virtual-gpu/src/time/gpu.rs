@@ -1,7 +1,7 @@
 //! What overlaps on one GPU: multiprocessors, memory, and copy engines.
 //!
-//! An operation that was enqueued earlier keeps what it got; a later one gets what is left. So nothing on the GPU is
-//! used twice, and a time that a thread has seen never changes.
+//! An operation that was enqueued earlier keeps its share of the GPU, and a later one gets what is left. So nothing on
+//! the GPU is used twice, and a time that a thread has seen never changes.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::horizon::Horizon;
 use super::preset::Preset;
 use super::{Cost, Span, When};
 
-/// An engine that does one thing at a time.
+/// An engine that processes one operation at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Engine {
     Upload,
@@ -21,13 +21,13 @@ enum Engine {
 #[derive(Clone, Copy, Debug, Default)]
 struct Demand {
     engine: Option<Engine>,
-    /// The share of the GPU's room for blocks, held from start to end.
+    /// The share of the GPU's capacity for blocks that the operation occupies from start to end.
     room: f64,
     /// Nanoseconds before the work begins.
     lead: u64,
-    /// The least number of nanoseconds that it takes, which does not depend on what overlaps with it.
+    /// The minimum duration in nanoseconds, which does not depend on what overlaps with the operation.
     least: u64,
-    /// Nanoseconds that the work takes if nothing else runs.
+    /// The time that the work takes if nothing else runs, in nanoseconds.
     work: f64,
     /// The shares of all multiprocessors' throughput and of the memory's throughput that the work uses at that speed.
     compute: f64,
@@ -46,7 +46,7 @@ struct Used {
     memory: f64,
 }
 
-/// A communication on this GPU, from the time when its own stream reaches it.
+/// A communication on this GPU, from the time at which its own stream reaches it.
 #[derive(Clone, Debug)]
 struct Window {
     index: u64,
@@ -70,25 +70,25 @@ pub(super) struct Pending {
 pub(super) struct Gpu {
     /// Operations enqueued so far.
     pub(super) issued: u64,
-    /// The latest time of this GPU that a host thread has seen.
+    /// The latest time on this GPU that a host thread has seen.
     pub(super) seen: u64,
     pub(super) pending: BTreeMap<u64, Pending>,
-    /// `used` and `windows` are in the order of their ends.
+    /// `used` and `windows` are sorted by their ends.
     used: Vec<Used>,
     windows: Vec<Window>,
-    /// The number of both at which old ones are removed.
+    /// The total number of entries in both at which old ones are removed.
     full: usize,
 }
 
 /// How many operations a GPU remembers before it removes old ones.
 const REMEMBERED: usize = 1024;
 
-/// A smaller part of a throughput than this counts as none.
+/// A smaller share of a throughput than this counts as zero.
 const NONE_LEFT: f64 = 1e-6;
 
 impl Gpu {
-    /// Returns a time that must be known before an operation can be placed: that of an operation that was enqueued
-    /// before it and ends no later. Returns `None` if the operation can be placed.
+    /// Returns a time that must be known before an operation can be placed: that of another operation that was enqueued
+    /// earlier and ends no later. Returns `None` if the operation can be placed.
     pub(super) fn obstacle(&mut self, index: u64, before: &Horizon) -> Option<When> {
         let mut begun = Vec::new();
         for (&earlier, pending) in self.pending.range(..index).filter(|(_, it)| it.before.is_within(before)) {
@@ -106,7 +106,7 @@ impl Gpu {
         None
     }
 
-    /// Makes a communication hold the GPU from `start`, when its own stream reaches it.
+    /// Makes a communication occupy the GPU from `start`, when its own stream reaches it.
     pub(super) fn communicated(&mut self, index: u64, start: u64) {
         let Some(Pending { before, communicates: Some(duration), .. }) = self.pending.remove(&index) else {
             return;
@@ -116,7 +116,7 @@ impl Gpu {
         self.windows.insert(at, Window { index, before, span });
     }
 
-    /// Gives an operation the first free time from `ready` on.
+    /// Assigns an operation the first free time at or after `ready`.
     pub(super) fn schedule(
         &mut self,
         preset: &Preset,
@@ -143,7 +143,7 @@ impl Gpu {
                 let span = Span { start, end: demand.end(start, &overlapping, &slow, slowdown) };
                 demand.fits(span, &overlapping).then_some(span)
             })
-            // After the end of the last one, nothing overlaps with it.
+            // After the last operation has ended, nothing overlaps with this one.
             .unwrap_or(Span { start: ready, end: ready });
         self.pending.remove(&index);
         let length = (span.end - span.start) as f64;
@@ -157,7 +157,7 @@ impl Gpu {
         span
     }
 
-    /// Forgets operations that nothing can overlap with any more, because no operation starts before `clock`.
+    /// Forgets operations that can't overlap with later ones, because no operation starts before `clock`.
     pub(super) fn forget(&mut self, clock: u64) {
         if self.used.len() + self.windows.len() < self.full.max(REMEMBERED) {
             return;
@@ -186,13 +186,14 @@ fn demand(preset: &Preset, cost: &Cost) -> Demand {
             Demand { lead: preset.copy_latency_ns, work, memory: 1.0, ..Demand::default() }
         }
         Cost::Kernel { blocks, resident, instructions, bytes, longest_thread } => {
-            // The busiest multiprocessor runs `each` blocks, rounded up, and the others run as many or one less.
+            // The busiest multiprocessor runs `each` blocks, rounded up, and the others run the same number or one
+            // fewer.
             let each = blocks as f64 * preset.stands_for / preset.multiprocessors;
             let share = each / each.ceil().max(1.0);
             let instructions = nanoseconds(instructions, preset.instructions);
             let drawn = (preset.multiprocessor_bytes * preset.multiprocessors * each.min(1.0))
                 .min(preset.memory_bytes);
-            // A roofline: the slowest part decides.
+            // A roofline model: the slowest part determines the time.
             let work = (instructions / share).max(nanoseconds(bytes, drawn));
             let part = |alone: f64| if work > 0.0 { alone / work } else { 0.0 };
             Demand {
@@ -209,7 +210,7 @@ fn demand(preset: &Preset, cost: &Cost) -> Demand {
 }
 
 impl Demand {
-    /// Returns when an operation that starts at `start` ends. It progresses with what overlapping operations leave.
+    /// Returns when an operation that starts at `start` ends. It uses what overlapping operations leave.
     fn end(&self, start: u64, overlapping: &[&Used], slow: &[Span], slowdown: f64) -> u64 {
         let begin = start + self.lead;
         let least = begin + self.least;
@@ -228,12 +229,12 @@ impl Demand {
             left -= (until - now) * speed;
             now = until;
         }
-        // After the last change, nothing overlaps with it.
+        // After the last change, nothing overlaps with the operation.
         let end = now + left / self.speed(now, overlapping, slow, slowdown).max(NONE_LEFT);
         least.max(end.round() as u64)
     }
 
-    /// Returns how fast the work progresses at a time; 1 if nothing overlaps with it.
+    /// Returns how fast the work progresses at a given time; 1 if nothing overlaps with it.
     fn speed(&self, now: f64, overlapping: &[&Used], slow: &[Span], slowdown: f64) -> f64 {
         let is_in = |span: &Span| span.start as f64 <= now && now < span.end as f64;
         let (compute, memory) = overlapping
@@ -246,13 +247,13 @@ impl Demand {
         if slow.iter().any(is_in) { speed / slowdown } else { speed }
     }
 
-    /// Returns whether its engine is free and there is room for its blocks.
+    /// Returns whether the operation's engine is free and there is room for its blocks.
     fn fits(&self, span: Span, overlapping: &[&Used]) -> bool {
         let meets = |used: &&&Used| used.span.start < span.end && span.start < used.span.end;
         if self.engine.is_some() && overlapping.iter().filter(meets).any(|used| used.engine == self.engine) {
             return false;
         }
-        // The least room is left where another operation begins, or at the start.
+        // There is least room where another operation begins, or at the start.
         let taken_at = |at: u64| -> f64 {
             let running = overlapping.iter().filter(|used| used.span.start <= at && at < used.span.end);
             running.map(|used| used.room).sum()

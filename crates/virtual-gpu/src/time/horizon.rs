@@ -1,20 +1,19 @@
-//! How far an operation depends on what others do: the communications and host functions that it comes after.
+//! How much an operation depends on others: the communications and host functions that it comes after.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use virtual_gpu_core::handle::StreamHandle;
 
-/// Communications and host functions, by stream: all up to a number.
+/// Communications and host functions: for each stream, all up to a certain number.
 ///
-/// If an operation depends on no more of them than another operation does, it is certain to be over when the other is,
-/// whatever other threads do meanwhile. Only such operations may affect the other's time; otherwise two runs could
-/// differ.
+/// If an operation A depends on no more of them than an operation B does, A is certain to be over when B is, regardless
+/// of what other threads do in the meantime. Only such operations may affect B's time; otherwise two runs could differ.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Horizon(Arc<BTreeMap<StreamHandle, u64>>);
 
 impl Horizon {
-    /// Adds what another horizon holds.
+    /// Adds everything in another horizon.
     pub(super) fn join(&mut self, other: &Self) {
         if Arc::ptr_eq(&self.0, &other.0) || other.is_within(self) {
             return;
@@ -30,14 +29,14 @@ impl Horizon {
         }
     }
 
-    /// Returns this horizon with one more: the `number`th operation of its GPU.
+    /// Returns this horizon with one more entry: the `number`th operation of its GPU.
     pub(super) fn with(&self, stream: StreamHandle, number: u64) -> Self {
         let mut more = self.clone();
         Arc::make_mut(&mut more.0).insert(stream, number);
         more
     }
 
-    /// Returns whether the other horizon holds all of this one.
+    /// Returns whether the other horizon contains all of this one.
     pub(super) fn is_within(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
             || self.0.iter().all(|(stream, number)| other.0.get(stream).is_some_and(|known| known >= number))

@@ -1,12 +1,12 @@
-//! Time: when operations happen, by a virtual clock in nanoseconds; never by the wall clock.
+//! Time: when operations happen, according to a virtual clock in nanoseconds, never the wall clock.
 //!
 //! An operation starts when the previous operation of its stream and everything it waits for have ended, its launch has
-//! reached the GPU, and the engine it needs is free. Times are computed when a thread asks, for everything that is done
-//! by then. They reveal nothing about values, and nothing about order.
+//! reached the GPU, and the engine it needs is free. Times are computed on demand, for everything that is done by then.
+//! They have no effect on values or on order.
 //!
-//! Times don't depend on which thread looks when. On its GPU, an operation meets only what was enqueued there before it
-//! and is certain to be over when it is: see `horizon.rs`. So threads that each feed a GPU of their own get the same
-//! times on every run, however they are scheduled.
+//! Times don't depend on which thread asks, or when. On its GPU, an operation is affected only by operations that were
+//! enqueued there before it and are certain to be over when it is: see `horizon.rs`. So threads that each enqueue work
+//! on their own GPU get the same times on every run, no matter how they are scheduled.
 
 pub mod choice;
 mod gpu;
@@ -41,7 +41,7 @@ pub(crate) struct Span {
 #[derive(Debug)]
 pub struct Moment {
     key: Key,
-    /// The communications and host functions that it comes after, and itself if it is one.
+    /// The communications and host functions that it comes after, including the operation itself if it is one.
     horizon: Horizon,
     span: OnceLock<Span>,
 }
@@ -50,7 +50,7 @@ pub struct Moment {
 pub(crate) type When = Arc<Moment>;
 
 impl Moment {
-    /// Returns the beginning of time on a GPU.
+    /// Returns time zero on a GPU.
     pub(crate) fn start(gpu: usize) -> When {
         let span = OnceLock::from(Span::default());
         Arc::new(Self { key: (gpu, 0), horizon: Horizon::default(), span })
@@ -64,7 +64,7 @@ impl Moment {
 /// How the clock treats an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// It takes no time: a free, a join of streams.
+    /// The operation takes no time, such as a free or a join of streams.
     Nothing,
     /// An event is recorded.
     Record,
@@ -72,28 +72,28 @@ pub(crate) enum Class {
     Wait,
     /// A kernel or a copy, which shares the GPU with others.
     Engine,
-    /// It needs other ranks.
+    /// The operation needs other ranks.
     Communication,
-    /// The program's own code.
+    /// The operation runs the program's own code.
     Host,
 }
 
 /// What an operation needs from its GPU.
 #[derive(Clone, Debug)]
 pub enum Cost {
-    /// What its class implies.
+    /// Only what the operation's class implies.
     Nothing,
     /// A kernel that has run.
     Kernel {
         /// Blocks of its grid.
         blocks: u64,
-        /// Blocks that fit on a multiprocessor at a time.
+        /// The number of blocks that fit on a multiprocessor at the same time.
         resident: u64,
         /// Instructions, counted once per thread.
         instructions: u64,
         /// Bytes of device memory that it read and wrote.
         bytes: u64,
-        /// Nanoseconds of the thread that took longest, at one nanosecond per instruction.
+        /// The time of the slowest thread in nanoseconds, at one nanosecond per instruction.
         longest_thread: u64,
     },
     /// Bytes copied from the host.
@@ -102,7 +102,7 @@ pub enum Cost {
     Download(u64),
     /// Bytes that a copy or a set moves between memory and the multiprocessors.
     Device {
-        /// Read and written together.
+        /// The sum of the bytes read and written.
         traffic: u64,
     },
     /// Bytes copied to or from another GPU.
@@ -120,20 +120,20 @@ pub enum Cost {
         /// Nanoseconds.
         duration: u64,
     },
-    /// Messages, each of which moves once both its ends are ready.
+    /// Messages, each of which moves once both of its ends are ready.
     PointToPoint {
         /// The other end of each message, and the nanoseconds that it takes.
         partners: Vec<(Ticket, u64)>,
     },
 }
 
-/// What is known about an operation when it is enqueued.
+/// The information about an operation when it is enqueued.
 #[derive(Clone, Debug)]
 pub struct Ticket {
     class: Class,
     /// The earliest time at which the GPU can start it.
     reaches_gpu: u64,
-    /// What it comes after; the last entry is its predecessor in its stream.
+    /// The operations that it comes after; the last entry is its predecessor in its stream.
     after: Vec<When>,
     before: Horizon,
     pub(crate) when: When,
@@ -146,24 +146,24 @@ pub struct Time {
     gpus: Vec<Gpu>,
     /// Finished operations that have no time yet.
     done: BTreeMap<Key, (Ticket, Cost)>,
-    /// Operations of `done` to look at: new ones, and those that may have a time now.
+    /// Operations in `done` to examine: new ones, and those whose time may be known now.
     look_at: BTreeSet<Key>,
-    /// Operations of `done` that wait for another operation's time, by that operation.
+    /// Operations in `done` that wait for another operation's time, keyed by that operation.
     waiting: Map<Key, Vec<Key>>,
-    /// Parts of collectives that could start, with the time when they could.
+    /// Parts of collectives that are ready to start, with the time at which they became ready.
     parts: Map<CollectiveId, Vec<(Key, u64)>>,
     /// The trace to write when the process ends.
     trace: Option<Box<Trace>>,
 }
 
-/// An operation's GPU, and its index in the order of enqueuing on that GPU.
+/// An operation's GPU, and its index among the operations enqueued on that GPU.
 type Key = (usize, u64);
 
 /// A host thread.
 #[derive(Clone, Debug, Default)]
 struct Host {
     clock: u64,
-    /// What the thread has waited for.
+    /// Everything that the thread has waited for.
     known: Horizon,
 }
 
@@ -189,18 +189,18 @@ impl Time {
         }
     }
 
-    /// Returns the figures that it uses.
+    /// Returns the figures that the model uses.
     pub fn preset(&self) -> &Preset {
         &self.preset
     }
 
-    /// Notes that a thread makes a call for a GPU. Its clock is never earlier than what any thread has seen of that
-    /// GPU.
+    /// Records that a thread makes a call for a GPU. The thread's clock is never earlier than what any thread has seen
+    /// of that GPU.
     pub(crate) fn call(&mut self, thread: ThreadKey, gpu: usize, what: impl FnOnce() -> String) {
         self.advance(thread, gpu, 0, what);
     }
 
-    /// Notes that a call of a thread returns, at `end` at the earliest.
+    /// Records that a thread's call returns, at `end` at the earliest.
     fn advance(&mut self, thread: ThreadKey, gpu: usize, end: u64, what: impl FnOnce() -> String) {
         let host = self.hosts.entry(thread).or_default();
         let seen = &mut self.gpus[gpu].seen;
@@ -212,8 +212,8 @@ impl Time {
         }
     }
 
-    /// Notes that a thread enqueues an operation on a GPU, after others. The last of these is its predecessor in its
-    /// stream.
+    /// Records that a thread enqueues an operation on a GPU, after other operations. The last of these is its
+    /// predecessor in its stream.
     pub(crate) fn enqueue(
         &mut self,
         thread: ThreadKey,
@@ -242,8 +242,8 @@ impl Time {
         Ticket { class, reaches_gpu, after, before, when }
     }
 
-    /// Sets how long a communication that was just enqueued takes once all its ranks are ready. Until they are, it
-    /// holds its GPU's multiprocessors, too.
+    /// Sets how long a communication that was just enqueued takes once all its ranks are ready. It also occupies its
+    /// GPU's multiprocessors until they are.
     pub fn communicates(&mut self, when: &When, duration: u64, label: impl FnOnce() -> Label) {
         let (gpu, index) = when.key;
         if let Some(pending) = self.gpus[gpu].pending.get_mut(&index) {
@@ -270,7 +270,7 @@ impl Time {
         trace.enqueued(ticket.when.key, stream, label, others.iter().map(|when| when.key).collect());
     }
 
-    /// Writes what happened, if a trace was requested.
+    /// Writes the trace, if one was requested.
     ///
     /// # Errors
     /// Returns why the file can't be written.
@@ -284,7 +284,7 @@ impl Time {
         ticket.reaches_gpu
     }
 
-    /// Notes that an operation is done, and what it did.
+    /// Records that an operation is done, and what it did.
     pub(crate) fn finish(&mut self, ticket: Ticket, cost: Cost) {
         let key = ticket.when.key;
         self.look_at.insert(key);
@@ -303,7 +303,7 @@ impl Time {
         whens.all(|when| when.get().is_some())
     }
 
-    /// Notes that a thread has waited for operations: it continues when they have ended.
+    /// Records that a thread has waited for operations. The thread continues at the time when they have ended.
     pub(crate) fn wait<'a>(
         &mut self,
         thread: ThreadKey,
@@ -318,7 +318,7 @@ impl Time {
         whens.for_each(|when| host.known.join(&when.horizon));
     }
 
-    /// Returns whether an operation has ended. The query itself takes the thread a moment.
+    /// Returns whether an operation has ended. The query itself takes the thread some time.
     pub(crate) fn has_ended(&mut self, thread: ThreadKey, when: &When) -> bool {
         self.settle();
         self.advance(thread, when.key.0, 0, || QUERY.to_owned());
@@ -339,7 +339,7 @@ impl Time {
         }
     }
 
-    /// Gives an operation its time.
+    /// Assigns an operation its time.
     ///
     /// # Errors
     /// Returns the time that must be known first.
@@ -385,7 +385,7 @@ impl Time {
         Ok(())
     }
 
-    /// Notes that a communication is done, and when its own stream reached it.
+    /// Records that a communication is done, and when its own stream reached it.
     fn came(&mut self, key: Key, at: u64) {
         self.gpus[key.0].communicated(key.1, at);
         if let Some(trace) = &mut self.trace {
@@ -402,7 +402,7 @@ impl Time {
         }
     }
 
-    /// Sets an operation's time, and looks again at the operations that wait for it.
+    /// Sets an operation's time, and schedules the operations that wait for it to be examined again.
     fn set(&mut self, key: Key, span: Span) {
         let Some((ticket, _)) = self.done.remove(&key) else { return };
         // This succeeds, because the entry existed until now.
@@ -414,12 +414,12 @@ impl Time {
     }
 }
 
-/// Returns when everything that an operation comes after has ended, or a time that is not known yet.
+/// Returns when everything that an operation comes after has ended, or else a time that is not known yet.
 fn ready(reaches_gpu: u64, after: &[When]) -> Result<u64, &When> {
     after.iter().try_fold(reaches_gpu, |latest, when| Ok(latest.max(when.get().ok_or(when)?.end)))
 }
 
-/// Returns when the stream of an operation that is ready reaches it.
+/// Returns the time at which the stream of a ready operation reaches it.
 fn turn(ticket: &Ticket) -> u64 {
     ready(ticket.reaches_gpu, ticket.after.last().map_or(&[], std::slice::from_ref))
         .unwrap_or(ticket.reaches_gpu)

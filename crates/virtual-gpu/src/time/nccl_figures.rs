@@ -25,15 +25,15 @@ pub(super) const NVLS: Latencies =
 pub(super) const NVLS_TREE: Latencies =
     Latencies { base: [0.0; 3], nvlink: [25.0; 3], pci: [0.0; 3], network: [14.0; 3] };
 
-/// The highest bandwidths that a generation reaches, in GB/s, on one node, on two, and on more.
+/// The maximum bandwidths of a generation, in GB/s, on one node, on two, and on more.
 pub(super) struct Caps {
-    /// With LL, over all channels, on one node. On several nodes, the CPUs decide.
+    /// With LL, over all channels, on one node. On several nodes, it depends on the CPUs.
     pub(super) ll: f64,
     pub(super) ring_ll128: [f64; 3],
     pub(super) tree_ll128: [f64; 3],
     pub(super) tree: [f64; 3],
     pub(super) nvls_tree: [f64; 3],
-    /// The fraction of the switches' bandwidth that is reached.
+    /// The achievable fraction of the switches' bandwidth.
     pub(super) nvls_efficiency: f64,
 }
 
@@ -73,7 +73,7 @@ pub(super) const BLACKWELL: Caps = Caps {
     nvls_efficiency: 0.74,
 };
 
-/// `treeCorrectionFactor`: the fraction of a tree's bandwidth that is reached, by powers of two from 64 bytes on.
+/// `treeCorrectionFactor`: the achievable fraction of a tree's bandwidth, by powers of two from 64 bytes.
 pub(super) const TREE_CORRECTION: [[f64; 23]; 3] = [
     [
         1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0,
@@ -89,12 +89,13 @@ pub(super) const TREE_CORRECTION: [[f64; 23]; 3] = [
     ],
 ];
 
-/// Bytes per channel and rank from which rings over several nodes show a plateau, with the factor on their latency.
+/// Bytes per channel and rank from which rings over several nodes reach a plateau, and the factor by which their
+/// latency grows.
 pub(super) const RING_PLATEAU: (f64, f64) = (64.0, 1.4);
 
 /// Microseconds that each step of a ring over several nodes costs the CPU (`getNetOverhead`, AMD); three times as much
 /// with Simple.
 pub(super) const NETWORK_OVERHEAD: f64 = 2.0;
 
-/// The most bytes for which point-to-point uses LL (`NCCL_P2P_LL_THRESHOLD`).
+/// The maximum number of bytes for which point-to-point uses LL (`NCCL_P2P_LL_THRESHOLD`).
 pub(super) const POINT_TO_POINT_LL: f64 = 16_384.0;

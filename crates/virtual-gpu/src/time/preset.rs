@@ -1,4 +1,4 @@
-//! The machines that can be modeled: figures from a TOML file, which names the source of each.
+//! The machines that can be modeled: figures from a TOML file that cites a source for each.
 
 use std::path::Path;
 
@@ -15,41 +15,41 @@ const BUILT_IN: [(&str, &str); 5] = [
     ("2x8-h100", include_str!("../../presets/2x8-h100.toml")),
 ];
 
-/// Figures of nodes with equal GPUs. Rates are per second; times are in nanoseconds.
+/// Figures for nodes with identical GPUs. Rates are per second; times are in nanoseconds.
 ///
 /// A program's data stands for [`Self::stands_for`] times as much: throughput costs multiply its bytes and instructions
-/// by this number, and latencies stay as they are.
+/// by this number, and latencies are unchanged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Preset {
-    /// Its name, which every modeled figure carries.
+    /// The preset's name, which is shown with every modeled figure.
     pub name: String,
-    /// How many times more data a program's data stands for.
+    /// The number of times more data that a program's data stands for.
     pub stands_for: f64,
     /// GPUs of all nodes, unless `VIRTUAL_GPU_COUNT` sets another number.
     pub gpus: usize,
-    /// GPUs of a node; GPUs beyond these are on further nodes.
+    /// GPUs per node; any further GPUs are on additional nodes.
     pub gpus_per_node: usize,
     /// Streaming multiprocessors.
     pub multiprocessors: f64,
-    /// The number of per-thread instructions, summed over all multiprocessors.
+    /// Per-thread instructions per second, summed over all multiprocessors.
     pub instructions: f64,
-    /// Bytes between the multiprocessors and memory.
+    /// Bytes transferred between the multiprocessors and memory.
     pub memory_bytes: f64,
-    /// The most bytes that one multiprocessor can draw.
+    /// The maximum number of bytes that one multiprocessor can transfer.
     pub multiprocessor_bytes: f64,
-    /// The time of a call on the host.
+    /// The time that a call takes on the host.
     pub call_ns: u64,
-    /// The time from a call's return until the GPU can start what it enqueued.
+    /// The time from a call's return until the GPU can start the enqueued work.
     pub launch_ns: u64,
-    /// The time to record an event, or to step over an event that is waited for.
+    /// The time to record an event, or to pass a wait for an event.
     pub event_ns: u64,
-    /// The time before a copy's first byte moves.
+    /// The time until a copy's first byte moves.
     pub copy_latency_ns: u64,
-    /// Bytes from the host to the device.
+    /// Bytes copied from the host to the device.
     pub upload_bytes: f64,
-    /// Bytes from the device to the host.
+    /// Bytes copied from the device to the host.
     pub download_bytes: f64,
-    /// Bytes to or from a peer, by copies.
+    /// Bytes copied to or from a peer.
     pub peer_bytes: f64,
     /// The figures that NCCL's tuning model reads.
     pub links: Links,
@@ -58,7 +58,7 @@ pub struct Preset {
 /// What NCCL knows about a node's GPUs and their connections.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Links {
-    /// Which of NCCL's tables apply.
+    /// Which of NCCL's tables applies.
     pub generation: Generation,
     /// How the GPUs of a node are connected.
     pub kind: LinkKind,
@@ -66,9 +66,9 @@ pub struct Links {
     pub channels: f64,
     /// Bytes per second of each channel.
     pub channel_bytes: f64,
-    /// The fraction of the bus bandwidth that is reached, above 0 and at most 1.
+    /// The achievable fraction of the bus bandwidth, above 0 and at most 1.
     pub efficiency: f64,
-    /// Bytes per second of each GPU's channel of in-switch reductions (NVLS); 0 if there are none.
+    /// Bytes per second of each GPU's channel for in-switch reductions (NVLS); 0 if there is none.
     pub switch_channel_bytes: f64,
     /// Bytes per second of all of a node's adapters.
     pub network_bytes: f64,
@@ -214,7 +214,7 @@ fn show(value: &Value) -> String {
     }
 }
 
-/// A part of a file whose keys are taken out one by one; any key that is left is unknown.
+/// A section of a file whose keys are removed one by one; any remaining key is unknown.
 struct Figures {
     table: Table,
     /// `part.`, the prefix of each key.
@@ -255,12 +255,12 @@ impl Figures {
         self.within(key, 0.0, 1e9).map(|number| number as u64)
     }
 
-    /// Takes a whole number of at least 1.
+    /// Reads a whole number of at least 1.
     fn count(&mut self, key: &str) -> Result<f64, String> {
         self.count_to(key, 1e6)
     }
 
-    /// Takes a whole number from 1 to `most`.
+    /// Reads a whole number from 1 to `most`.
     fn count_to(&mut self, key: &str, most: f64) -> Result<f64, String> {
         let number = self.within(key, 1.0, most)?;
         if number.fract() != 0.0 {

@@ -12,7 +12,7 @@ struct Published {
     algorithm: Option<&'static str>,
     bytes: u64,
     measured: Measured,
-    /// The largest error that the model may have. `None`: the table only states the error.
+    /// The maximum allowed error of the model. `None`: the table only states the error.
     within: Option<f64>,
     source: &'static str,
 }

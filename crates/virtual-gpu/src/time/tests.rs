@@ -1,17 +1,17 @@
 use super::*;
 use virtual_gpu_core::handle::{CommId, SequenceNumber};
 
-/// Returns a clock with the figures of a DGX H100.
+/// Returns a clock that uses the figures of a DGX H100.
 fn dgx(gpus: usize) -> Time {
     Time::new(Preset::find("dgx-h100").unwrap(), gpus, false)
 }
 
-/// Returns the cost of a kernel that takes this long and uses next to nothing of the GPU.
+/// Returns the cost of a kernel that takes this long and uses almost none of the GPU.
 fn kernel(blocks: u64, nanoseconds: u64) -> Cost {
     Cost::Kernel { blocks, resident: 1, instructions: 0, bytes: 0, longest_thread: nanoseconds }
 }
 
-/// Returns the cost of a kernel that fills `blocks` multiprocessors and draws this many bytes.
+/// Returns the cost of a kernel that fills `blocks` multiprocessors and transfers this many bytes.
 fn reader(blocks: u64, bytes: u64) -> Cost {
     Cost::Kernel { blocks, resident: 16, instructions: 0, bytes, longest_thread: 0 }
 }
@@ -53,7 +53,7 @@ fn concurrent_kernels_share_the_memory_and_lose_none_of_its_throughput() {
     assert_eq!(length(&alone), 1_000_000);
     let [first, second] = side_by_side([reader(132, bytes), reader(132, bytes)]);
     assert_eq!((length(&first), span(&second).end - span(&first).start), (1_000_000, 2_000_000));
-    // Ten multiprocessors can't draw all of it: the other kernel gets the rest.
+    // Ten multiprocessors can't use all of the bandwidth; the other kernel gets the rest.
     let [few, many] = side_by_side([reader(10, bytes), reader(1320, bytes)]);
     let few_alone = 3.35 / (10.0 * 0.1267) * 1e6;
     assert!((length(&few) as f64 / few_alone - 1.0).abs() < 1e-3, "{} ns", length(&few));
@@ -96,7 +96,7 @@ fn compute_is_slower_while_a_collective_holds_multiprocessors() {
     time.finish(meanwhile, reader(132, 3_350_000_000));
     time.finish(waits, kernel(1, 700_000));
     time.settle();
-    // The collective is not done; other ranks may come late. It holds its share from the time when its own stream
+    // The collective is not done; other ranks may come late. It occupies its share from the time when its own stream
     // reaches it.
     let done_beside = 500_000.0 / 1.19;
     assert_eq!(length(&slow), 500_000 + (1_000_000.0 - done_beside) as u64 + 1);
@@ -166,7 +166,7 @@ fn recording_and_waiting_take_a_microsecond_together() {
     assert_eq!(span(&waited).start, time.preset().launch_ns, "its stream reaches it at once");
 }
 
-/// Numbers that look random, and are the same for the same seed.
+/// Random-looking numbers that are the same for the same seed.
 struct Numbers(u64);
 
 impl Numbers {
@@ -180,7 +180,7 @@ impl Numbers {
 struct Made {
     ticket: Ticket,
     cost: Cost,
-    /// Operations that run before it does, by their indices.
+    /// The indices of the operations that run before it.
     behind: Vec<usize>,
     /// The other rank's part of a collective.
     with: Option<usize>,
@@ -200,7 +200,7 @@ struct Program<'a> {
     made: Vec<Made>,
     /// The last operation of each stream; two streams belong to each GPU.
     last: [Option<usize>; 4],
-    /// The thread that feeds each GPU.
+    /// The thread that enqueues work on each GPU.
     threads: [ThreadKey; 2],
 }
 
@@ -250,7 +250,7 @@ fn program(time: &mut Time, seed: u64) -> Vec<Made> {
     program.made
 }
 
-/// The times are the same, whichever operation runs first, and whenever a thread looks.
+/// The times are the same regardless of which operation runs first, and of when a thread asks.
 #[test]
 fn times_do_not_depend_on_which_operation_runs_first_or_when_a_thread_looks() {
     for seed in 0..200 {

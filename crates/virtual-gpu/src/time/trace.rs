@@ -20,20 +20,20 @@ use virtual_gpu_core::thread::ThreadKey;
 const HOST: usize = 1;
 const FIRST_GPU: usize = 2;
 
-/// The name of a call that asks whether something is over.
+/// The name of a call that queries whether an operation is over.
 pub(super) const QUERY: &str = "query";
 
 /// The description of an operation.
 #[derive(Clone, Debug)]
 pub struct Label {
-    /// Its kind, by which Perfetto colors and filters.
+    /// The operation's kind, by which Perfetto colors and filters.
     pub(crate) category: &'static str,
     pub(crate) name: String,
     pub(crate) arguments: Map<String, Value>,
 }
 
 impl Label {
-    /// Makes a label without arguments.
+    /// Creates a label without arguments.
     pub fn new(category: &'static str, name: impl Into<String>) -> Self {
         Self { category, name: name.into(), arguments: Map::new() }
     }
@@ -60,7 +60,7 @@ struct Operation {
 struct Call {
     span: Span,
     name: String,
-    /// How often the call was made in direct succession.
+    /// How many times in a row the call was made.
     times: u64,
 }
 
@@ -123,7 +123,7 @@ impl Trace {
         self.threads.entry(thread).or_insert((gpu, before));
         let calls = self.calls.entry(thread).or_default();
         match calls.last_mut() {
-            // A thread that polls repeats its query.
+            // A polling thread repeats its query.
             Some(last) if last.name == name && last.name == QUERY && last.span.end == span.start => {
                 last.span.end = span.end;
                 last.times += 1;
@@ -132,7 +132,7 @@ impl Trace {
         }
     }
 
-    /// Returns all events, in the order of the file.
+    /// Returns all events, in file order.
     fn events(&self, preset: &str) -> Vec<Value> {
         let mut threads: Vec<ThreadKey> = self.threads.keys().copied().collect();
         threads.sort_by_key(|thread| self.threads[thread]);
@@ -279,7 +279,7 @@ struct Event {
     at: Track,
     /// Nanoseconds.
     time: u64,
-    /// Nanoseconds; `None` for an end of an arrow.
+    /// Nanoseconds; `None` for the end of an arrow.
     length: Option<u64>,
     arrow: u64,
     rest: Map<String, Value>,
@@ -297,7 +297,7 @@ impl Track {
         Event { at: self, time: span.start, length: Some(span.end - span.start), arrow: 0, rest }
     }
 
-    /// Returns an end of an arrow: `s` starts it, `f` finishes it. It belongs to the slice around it.
+    /// Returns an end of an arrow: `s` starts the arrow, `f` finishes it. The end belongs to the slice around it.
     fn arrow(self, end: &str, time: u64, arrow: u64) -> Event {
         let mut rest = Map::new();
         rest.insert("ph".to_owned(), end.into());

@@ -1,5 +1,5 @@
-//! How long NCCL takes for a collective, and with which algorithm and protocol, by its own tuning model (NCCL 2.30,
-//! `graph/tuning.cc`). `time = latency + bytes / algorithm bandwidth`, for the fastest combination that is allowed.
+//! How long NCCL takes for a collective, and which algorithm and protocol it uses, according to its own tuning model
+//! (NCCL 2.30, `graph/tuning.cc`). `time = latency + bytes / algorithm bandwidth`, for the fastest allowed combination.
 
 use super::choice::Enabled;
 use super::nccl_figures::AMPERE;
@@ -93,7 +93,7 @@ impl Protocol {
 pub struct World {
     /// The number of ranks.
     pub ranks: usize,
-    /// The number of nodes that they are on.
+    /// The number of nodes that the GPUs are on.
     pub(crate) nodes: usize,
 }
 
@@ -123,8 +123,8 @@ pub struct Choice {
     pub nanoseconds: u64,
 }
 
-/// Returns what NCCL chooses for a collective whose larger side has this many bytes; `None` if every combination that
-/// exists is switched off. `in_switch` is true if the switches can reduce this data.
+/// Returns what NCCL chooses for a collective whose larger side has this many bytes; `None` if all existing
+/// combinations are disabled. `in_switch` is true if the switches can reduce this data.
 pub fn choose(
     preset: &Preset,
     enabled: &Enabled,
@@ -135,7 +135,7 @@ pub fn choose(
 ) -> Option<Choice> {
     let bytes = bytes as f64 * preset.stands_for;
     if world.ranks < 2 {
-        // A copy, whose launch costs what any launch costs.
+        // A copy, whose launch costs the same as any other launch.
         let nanoseconds = RING.base[0] * 1e3 + 2.0 * bytes / preset.memory_bytes * 1e9;
         let (algorithm, protocol) = (Algorithm::Ring, Protocol::Simple);
         return Some(Choice { algorithm, protocol, nanoseconds: nanoseconds as u64 });
@@ -258,7 +258,7 @@ impl Model<'_> {
             }
             Algorithm::Nvls | Algorithm::NvlsTree if protocol == Protocol::Simple => {
                 let is_tree = algorithm == Algorithm::NvlsTree;
-                // Each GPU of a node is the head of a channel. Two heads are not worth it.
+                // Each GPU of a node is the head of a channel. It is not worthwhile for two heads.
                 let heads = (ranks / nodes) as f64;
                 let one_sided = matches!(self.function, Function::AllGather | Function::ReduceScatter);
                 if heads <= 2.0 || is_tree != (nodes > 1) || !(all_reduce || (one_sided && !is_tree)) {
@@ -279,7 +279,7 @@ impl Model<'_> {
         }
     }
 
-    /// Returns the microseconds before the data's own time.
+    /// Returns the latency in microseconds, without the time for the data.
     fn latency(&self, algorithm: Algorithm, protocol: Protocol) -> f64 {
         let World { ranks, nodes } = self.world;
         let latencies = match algorithm {
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn the_tree_of_two_nodes_has_the_latency_that_nccl_prints() {
-        // A log of two nodes of eight H100 gives 25.207 µs for a few bytes, with Tree and LL.
+        // A log from two nodes with eight H100s shows 25.207 µs for a few bytes, with Tree and LL.
         let enabled = Enabled::parse(Some("Tree"), Some("LL")).unwrap();
         let preset = Preset::find("dgx-h100").unwrap();
         let world = World { ranks: 16, nodes: 2 };

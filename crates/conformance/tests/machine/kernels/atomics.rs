@@ -82,7 +82,7 @@ fn on_64_bits() {
 
 #[test]
 fn on_floats_and_by_compare_and_swap() {
-    // All numbers are sixteenths, so no order of summation rounds.
+    // All numbers are multiples of 1/16, so summation is exact in any order.
     let a: Vec<f32> = Numbers(3).floats(100).into_iter().map(|x| (x * 64.0).round() / 16.0).collect();
     for source in BUILDS {
         let mut gpu = Gpu::new(source);

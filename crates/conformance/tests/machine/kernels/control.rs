@@ -6,7 +6,7 @@ use crate::gpu::{Gpu, Numbers, Plain};
 
 const BUILDS: [&str; 4] = builds!("control");
 
-/// Returns the value that a thread of `dense_switch` leaves in `out[i]`, which was `before` at the start.
+/// Returns the value that a thread of `dense_switch` leaves in `out[i]`, whose initial value is `before`.
 fn dense_switch(x: i32, i: i32, before: i32) -> i32 {
     match x {
         0 => 3,

@@ -46,7 +46,7 @@ pub(super) fn nearest(value: f64, infinity: u16, decode: impl Fn(u16) -> f64) ->
         return sign | infinity;
     }
     let above = match high == infinity {
-        // After the largest finite number, use the number that would come next.
+        // After the largest finite number, use the number that would follow.
         true => 2.0 * decode(low) - decode(low - 1),
         false => decode(high),
     };
@@ -85,7 +85,7 @@ fn fma(x: u16, y: u16, z: u16) -> f64 {
     if sum == 0 {
         return product + z;
     }
-    // Keep the leading bits, and one bit that says whether any bits were lost.
+    // Keep the leading bits, and one bit that records whether any bits were lost.
     let shift = (128 - sum.unsigned_abs().leading_zeros()).saturating_sub(50);
     let rest = i128::from(sum.unsigned_abs() & ((1 << shift) - 1) != 0);
     let cut = (sum.unsigned_abs() >> shift) as i128 * 2 + rest;
@@ -170,7 +170,7 @@ fn functions_within_two_units() {
             ];
             for (at, (&got, exact)) in got.iter().zip(exact).enumerate() {
                 let expected = round(exact);
-                // As sign and magnitude, neighbors differ by one. `hsin` and `hcos` may be off by two.
+                // In sign-magnitude form, neighbors differ by one. `hsin` and `hcos` may be off by two.
                 let order = |bits: u16| i32::from(bits & 0x7fff) * if bits & 0x8000 == 0 { 1 } else { -1 };
                 let is_near = (order(got) - order(expected)).abs() <= 2;
                 assert!(
@@ -220,7 +220,7 @@ fn conversions_from_every_type_in_every_rounding() {
             1 => {
                 let half = wide((numbers.next() % 0x7bff) as u16);
                 let next = wide(round(half).wrapping_add(1));
-                // This is just above the middle; rounding twice would make it a tie.
+                // This is just above the midpoint; rounding twice would make it a tie.
                 ((half + next) / 2.0) * (1.0 + 2f64.powi(-40))
             }
             _ => f64::from_bits(numbers.next()),

@@ -1,4 +1,4 @@
-//! How processes find the root and join: addresses, interfaces, and problems with a process that joins.
+//! How processes find the root and join: addresses, interfaces, and problems with joining processes.
 
 use std::net::TcpListener;
 use std::time::Duration;

@@ -35,7 +35,7 @@ pub(super) fn garbage_on_the_port() -> anyhow::Result<()> {
     for process in [root, member] {
         process.said()?.map_err(anyhow::Error::msg)?;
     }
-    // A process without the id received an error about that, or no answer.
+    // A process without the id either received an error about that, or received no answer.
     let mut answer = [0; 16];
     kept[5].set_read_timeout(Some(Duration::from_secs(1)))?;
     kept[5].read_exact(&mut answer)?;

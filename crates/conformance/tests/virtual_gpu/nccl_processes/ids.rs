@@ -1,4 +1,4 @@
-//! How many communicators can be made with one id.
+//! How many communicators can be created with one id.
 
 use super::values::sums;
 use super::{all_right, free_port, plan, reported};
@@ -6,7 +6,7 @@ use crate::rank_processes::{Plan, run};
 use crate::raw::Rank;
 use crate::twins::{Said, TestRank};
 
-/// Makes another communicator with the id of the first; both are used.
+/// Creates a second communicator with the id of the first; both are used.
 pub(super) fn again(me: &TestRank) -> Said {
     let TestRank { rank, n, ids, .. } = *me;
     let stream = me.own.stream.context().new_stream().unwrap();

@@ -42,7 +42,7 @@ fn kill_and_check(processes: &mut Vec<Process>, which: usize, words: &[&str]) ->
     Ok(())
 }
 
-/// Prints that this rank is ready. If this is the rank that will be killed, it sleeps from here on.
+/// Prints that this rank is ready. If this is the rank that will be killed, it sleeps from this point on.
 fn ready(me: &TestRank, sleeper: usize) {
     println!("ready");
     if me.rank == sleeper {

@@ -8,7 +8,7 @@ use crate::nccl::last_error;
 use crate::raw::{Answer, Function, Rank, address, answer, config, floats};
 use crate::twins::{Said, TestRank, said, split};
 
-/// Begins to make the second id's communicator of `n` ranks; [`poll`] waits until it is ready.
+/// Begins to create the second id's communicator of `n` ranks; [`poll`] waits until it is ready.
 pub(super) fn init_without_waiting(me: &TestRank, n: usize) -> ncclComm_t {
     let mut config = config();
     config.blocking = 0;

@@ -41,7 +41,7 @@ pub(super) fn every_function() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The number of elements of each part.
+/// The number of elements in each part.
 pub(super) const LEN: usize = 5;
 
 /// Returns the values that `rank` contributes in `part`.

@@ -31,7 +31,7 @@ pairs! {
         bench.end()
     }
 
-    /// An event that is recorded inside the group comes before the collective.
+    /// An event that is recorded inside the group precedes the collective.
     the_event_is_recorded_inside_the_group |bench, wrong| {
         let [near, far] = bench.comms();
         let (mut x, mut y) = (buffer(&bench.one), buffer(&bench.far));
@@ -122,7 +122,7 @@ pairs! {
         bench.end()
     }
 
-    /// Each communicator has its own stream, and nothing orders the two streams.
+    /// Each communicator has its own stream, and the two streams are unordered.
     two_communicators_on_one_buffer |bench, wrong| {
         let [near, far] = bench.comms();
         let second = Comm::from_devices(vec![bench.one.clone(), bench.far.clone()]).unwrap();

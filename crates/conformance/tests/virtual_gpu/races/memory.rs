@@ -137,7 +137,7 @@ pairs! {
         Ok(unsafe { result::free_host(pinned.as_mut_ptr().cast()) }?)
     }
 
-    /// Apart from waits, the driver sees nothing that orders the two threads.
+    /// Apart from waits, the driver can't see anything that orders the two threads.
     a_buffer_is_handed_over_too_early |bench, wrong| {
         let mut x = buffer(&bench.one);
         let (send, receive) = channel::<CudaSlice<f32>>();
@@ -156,12 +156,12 @@ pairs! {
         bench.end()
     }
 
-    /// cudarc's tracking makes programs wait; without it, nothing does.
+    /// cudarc's tracking makes programs wait; without tracking, nothing does.
     event_tracking_is_off |_bench, wrong| {
         let context = CudaContext::new(2)?;
         let (one, two) = (context.new_stream()?, context.new_stream()?);
         if wrong {
-            // SAFETY: the check is about this.
+            // SAFETY: this is what the check tests.
             unsafe { context.disable_event_tracking() };
         }
         let mut x = one.alloc_zeros::<u8>(4096)?;

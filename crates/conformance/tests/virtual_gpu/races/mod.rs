@@ -1,6 +1,5 @@
-//! Programs that come in pairs: in the wrong one, a call is missing, comes too early, or is on the wrong stream, or a
-//! buffer is used twice. The wrong program causes the report that is stored in `reports/`, and the right one causes
-//! none.
+//! Pairs of programs: in the wrong one, a call is missing, comes too early, or is on the wrong stream, or a buffer is
+//! used twice. The wrong program causes the report that is stored in `reports/`, and the right one causes none.
 //!
 //! Event tracking is off in all but the last programs, because cudarc would add the missing call.
 

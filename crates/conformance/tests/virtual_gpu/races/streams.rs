@@ -135,7 +135,8 @@ pairs! {
         bench.end()
     }
 
-    /// A query that reports completion is as good as a wait, but a single query may report that the work is not done.
+    /// A query that reports completion is equivalent to a wait, but a single query may report that the work is not
+    /// done.
     the_answer_of_a_query_is_ignored |bench, wrong| {
         let mut x = buffer(&bench.one);
         bench.kernels.scale(&bench.one, &mut x, 2.0)?;

@@ -22,7 +22,7 @@ const BELOW: f64 = 84.0;
 const FONT: f64 = 22.0;
 /// The approximate width of a letter, as a fraction of the font's height.
 const LETTER: f64 = 0.55;
-/// The same for a bold letter.
+/// The same factor for a bold letter.
 const BOLD: f64 = 0.6;
 
 impl Kind {
@@ -38,8 +38,8 @@ impl Kind {
 }
 
 impl Chart {
-    /// Returns a picture that needs no other file, for a slide or a browser. Each span has its name as a tooltip. A bar
-    /// at the end of a row shows the uncertainty of its times.
+    /// Returns a self-contained picture for a slide or a browser. Each span has its name as a tooltip. A bar at the end
+    /// of a row shows the uncertainty of its times.
     pub fn svg(&self) -> String {
         let kinds = self.kinds();
         let row_height = LANE * kinds.len() as f64 + GAP;
@@ -63,7 +63,7 @@ impl Chart {
         document.to_string()
     }
 
-    /// Describes the picture for readers who can't see it: how long each row did what.
+    /// Describes the picture for readers who can't see it: what each row did, and for how long.
     fn description(&self) -> String {
         let (first, last) = self.range();
         let mut text = format!("{:.2} milliseconds.", last - first);
@@ -154,7 +154,7 @@ fn fitting(name: &str, width: f64) -> Option<&str> {
     [name, name.rsplit(' ').next().unwrap_or(name)].into_iter().find(fits)
 }
 
-/// Rounds to tenths, because further digits would only be noise in the file.
+/// Rounds to tenths, because further digits would only add noise to the file.
 fn tenths(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }

@@ -8,7 +8,7 @@ use crate::timeline::{Kind, Overlap, Span};
 const LABEL: usize = 15;
 /// The width of a line's times.
 const COLUMNS: usize = 96;
-/// The minimum width of the times; with fewer columns, a chart would show nothing.
+/// The minimum width of the times; with fewer columns, a chart would be useless.
 const FEWEST: usize = 16;
 /// Marks work that is too short for a cell.
 const THIN: char = '▏';
@@ -44,7 +44,7 @@ impl Chart {
         };
         let mut below = broken(&overlap, columns);
         below.extend(broken(&self.note, columns));
-        // The axis takes a line too.
+        // The axis also takes a line.
         let room = lines.saturating_sub(below.len() + 1);
         if room == 0 || columns < label_width + FEWEST {
             return String::new();
@@ -67,8 +67,8 @@ impl Chart {
         text
     }
 
-    /// Returns for how many milliseconds the streams of one GPU overlapped: hidden communication or copies, or other
-    /// work if there is neither.
+    /// Returns how many milliseconds the streams of one GPU overlapped: hidden communication or copies, or other work
+    /// if there is neither.
     pub fn overlapped(&self) -> f64 {
         let spans = self.all_spans();
         Overlap::of(&spans).map_or_else(|| at_once(&spans), |overlap| overlap.hidden)
