@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{anyhow, bail, ensure};
+use anyhow::{bail, ensure};
 use cudarc::driver::{CudaSlice, CudaStream};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::kernels::Product;
@@ -191,6 +191,11 @@ impl<'a> Model<'a> {
 
     /// Compares the states, once the compute stream is done.
     fn compare(&self) -> anyhow::Result<()> {
+        self.compare_where("")
+    }
+
+    /// As [`Self::compare`], with a relative clause about the run for the message.
+    fn compare_where(&self, run: &str) -> anyhow::Result<()> {
         let (rank, world_size) = (self.comm.rank(), self.comm.world_size());
         // An error of the streams comes before the comparison, because it is more informative.
         self.comm.stream().synchronize()?;
@@ -199,7 +204,7 @@ impl<'a> Model<'a> {
             // The states are fractions with few binary digits, which are exact in an f32.
             Expected::new(
                 rank,
-                &format!("the buffer of states of half {name}"),
+                &format!("the buffer of states of half {name}{run}"),
                 &serial(world_size, half, LAYERS),
             )
             .if_instead(&states(half), "they are as they were at first: no sum was ever added")
@@ -316,7 +321,7 @@ fn a_sum_runs_beside_the_other_half() -> anyhow::Result<()> {
                 let needed = || {
                     let were_there = span(&spans, &sum)?.end <= span(&spans, &others)?.start;
                     Ok(were_there
-                        .then(|| format!("of the sums, it needs only {sum}, which was over before that")))
+                        .then(|| format!("it needs only the sums of {sum}, which was over before that")))
                 };
                 ensure_beside_or(rank, &spans, &others, &next, needed)?;
             }
@@ -366,13 +371,11 @@ fn one_half_may_be_pending_alone() -> anyhow::Result<()> {
             let mut pending = forward(&compute, &stream, &mut model, pending)?;
             model.settle(last, &mut pending)?;
             finish(&compute, &mut model, pending)?;
-            model.compare().map_err(|error| {
-                anyhow!(
-                    "where only half {} is pending for `forward`, and then only half {} for `finish`: {error}",
-                    HALVES[1 - before],
-                    HALVES[1 - last]
-                )
-            })?;
+            model.compare_where(&format!(
+                ", where only half {} was pending for the second `forward` and only half {} for `finish`,",
+                HALVES[1 - before],
+                HALVES[1 - last]
+            ))?;
         }
         Ok(())
     })

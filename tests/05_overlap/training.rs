@@ -333,10 +333,10 @@ pub(super) fn communication_runs_beside_the_backward_pass(step: &Step) -> anyhow
 /// As [`communication_runs_beside_the_backward_pass`], if no rank uses parameter 3, in the middle.
 pub(super) fn communication_skips_an_unused_parameter(step: &Step) -> anyhow::Result<()> {
     let unused: Unused = |_, _, parameter| parameter == 3;
-    communication_runs_beside(step, unused, "no rank uses parameter 3, so no hook is called for it; ")
+    communication_runs_beside(step, unused, "\n  no rank uses parameter 3, so its hook is never called")
 }
 
-/// `told` comes before the findings of the messages.
+/// `told` is the end of the messages.
 fn communication_runs_beside(step: &Step, unused: Unused, told: &str) -> anyhow::Result<()> {
     on_two_ranks(|rank| {
         let (number, world_size) = (rank.number(), rank.comm.world_size());
@@ -353,7 +353,7 @@ fn communication_runs_beside(step: &Step, unused: Unused, told: &str) -> anyhow:
             ensure!(
                 hook.overlap(*next) > 0.0,
                 "rank {number}: the communication that the hook of parameter {} enqueued and the computation of the \
-                 gradient of parameter {} never overlapped, but they must; {told}{}",
+                 gradient of parameter {} never overlapped, but they must; {}{told}",
                 used[call],
                 used[call + 1],
                 match known.host_waited[call] {
@@ -368,7 +368,7 @@ fn communication_runs_beside(step: &Step, unused: Unused, told: &str) -> anyhow:
             let own = &gradient(unused, number, 0)[place.clone()];
             ensure!(
                 world_size == 1 || snapshot[place] != *own,
-                "rank {number}: when the backward pass was over, the gradient of parameter {parameter} was still this rank's own: {told}no all-reduce of it was in the comm stream by then"
+                "rank {number}: when the backward pass was over, the gradient of parameter {parameter} was still this rank's own: no all-reduce of it was in the comm stream by then{told}"
             );
         }
         Ok(())

@@ -190,8 +190,7 @@ impl Training {
             "the classes' biases are in the scores once for each rank of the row: add them after the sum"
         } else if let Some(divisor) = divisor() {
             &format!(
-                "the gradient is {:.3} times that of the batch: the sum over {rows} rows was divided by {divisor}, not by {rows}",
-                rows as f64 / divisor as f64
+                "the gradient is {rows}/{divisor} times that of the batch: the sum over {rows} rows was divided by {divisor}"
             )
         } else if explains(times(&right, rate / f64::from(LEARNING_RATE))) {
             &another_rate(rate)
