@@ -102,11 +102,13 @@ fn compare(world_size: usize, lengths: &[usize], cut: Cut) -> anyhow::Result<()>
     let ranks = train(&samples, &batches, world_size, cut)?;
     let most = (0..world_size).map(|rank| cut(&batches[0], rank, world_size).len()).sum();
     let mut earlier = vec![0.0; ranks[0][0].parameters.len()];
+    let mut earlier_loss = 0.0;
     for (index, step) in steps(&samples, &batches, most).iter().enumerate() {
         let place = format!("world size {world_size}, step {} (samples {:?})", index + 1, step.batch);
         for (rank, made) in ranks.iter().enumerate() {
             let cuts: Vec<_> = (0..world_size).map(|rank| cut(&step.batch, rank, world_size)).collect();
-            let attempt = Attempt { samples: &samples, step, cuts: &cuts, rank, earlier: &earlier };
+            let attempt =
+                Attempt { samples: &samples, step, cuts: &cuts, rank, earlier: &earlier, earlier_loss };
             attempt
                 .compare_parameters(&made[index].parameters)
                 .and_then(|()| attempt.compare_loss(made[index].loss))
@@ -122,6 +124,7 @@ fn compare(world_size: usize, lengths: &[usize], cut: Cut) -> anyhow::Result<()>
             .map_err(|error| anyhow!("{place}, {error}"))?;
         }
         earlier.iter_mut().zip(&step.gradient).for_each(|(sum, slope)| *sum += slope);
+        earlier_loss += step.loss;
     }
     Ok(())
 }
@@ -135,6 +138,8 @@ struct Attempt<'a> {
     rank: usize,
     /// The sum of the gradients of earlier steps.
     earlier: &'a [f64],
+    /// The sum of the losses of earlier steps.
+    earlier_loss: f64,
 }
 
 impl Attempt<'_> {
@@ -238,6 +243,10 @@ impl Attempt<'_> {
                 "it is this rank's own: average it like the gradient".to_owned()
             }
             () if alike(self.unscaled().0) => self.scale_is_forgotten(),
+            () if self.earlier_loss > 0.0 && alike(self.earlier_loss + step.loss) => {
+                "the earlier steps' losses are in it as well: the loss is the last element of `total`, which was not cleared"
+                    .to_owned()
+            }
             () if alike(self.mean_of_means().0) => {
                 "it is the mean of the micro-batches' means: a longer one must count for more".to_owned()
             }

@@ -97,7 +97,35 @@ fn gradient(step: usize, rank: usize) -> Vec<f32> {
     irregular::integers(1 + 100 * step + rank, LEN)
 }
 
+/// Counts the collectives of a step in which the gradients of both ranks overflow, so that no rank waits for the other.
+fn overflowing_ranks_make_collectives() -> anyhow::Result<()> {
+    rendezvous(&lab::streams(2)?, |comm| {
+        let (rank, stream) = (comm.rank(), comm.stream());
+        let kernels = Kernels::load(stream.context())?;
+        let mut parameters = stream.alloc_zeros::<f32>(LEN)?;
+        let mut own = gradient(0, rank);
+        overflow(&mut own, rank, 0);
+        let mut own = stream.clone_htod(&own)?;
+        let step = || {
+            let (mut parameters, mut own) = (parameters.as_view_mut(), own.as_view_mut());
+            step(&comm, &kernels, &mut parameters, &mut own, LEARNING_RATE)
+        };
+        let budget = Budget::of("step").collectives(&[("AllReduce", 1), ("AllReduce", LEN)]);
+        let made = budget.or_collectives(&[("AllReduce", 1)]).spend(step);
+        let made_none = made.is_err_and(|error| error.to_string().contains("makes no collective"));
+        stream.synchronize()?;
+        ensure!(
+            !made_none,
+            "`step` makes no collective on a rank whose own gradient overflows; expected at least one, the question to all ranks\n  \
+             the other ranks make that collective, and would wait for this rank"
+        );
+        Ok(())
+    })?;
+    Ok(())
+}
+
 fn any_overflow_skips_the_step() -> anyhow::Result<()> {
+    overflowing_ranks_make_collectives()?;
     for world_size in lab::world_sizes() {
         train(world_size, &answers(world_size))?;
     }

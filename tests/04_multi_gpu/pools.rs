@@ -5,14 +5,14 @@ mod release;
 
 use std::sync::Arc;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
 use cudarc::driver::sys::CUmemPool_attribute::{
     CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT as RESERVED, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH as RESERVED_HIGH,
     CU_MEMPOOL_ATTR_USED_MEM_CURRENT as USED, CU_MEMPOOL_ATTR_USED_MEM_HIGH as USED_HIGH,
 };
 use cudarc::driver::{CudaSlice, CudaStream};
-use lab::{Budget, Check, Expected, Kernels, MemoryPool, each_call_fails, irregular};
+use lab::{Budget, Check, Expected, Kernels, MemoryPool, each_call_fails, irregular, without_panic};
 
 use crate::multi_gpu::pools::{Distances, PoolReport, release as release_buffer, report, watch};
 use release::{Spins, released};
@@ -25,7 +25,11 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("pools::each_time_has_its_own_marks", each_time_has_its_own_marks).calls(&["watch"]),
         Check::new("pools::the_report_comes_when_the_work_is_done", report_comes_when_the_work_is_done)
             .calls(&["watch"]),
+        Check::new("pools::an_error_of_the_work_is_returned", an_error_of_the_work_is_returned)
+            .calls(&["watch"]),
         Check::new("pools::distances_are_right", distances_are_right).calls(&["Distances::squared"]),
+        Check::new("pools::longer_vectors_are_an_error", longer_vectors_are_an_error)
+            .calls(&["Distances::new", "Distances::squared"]),
         Check::new("pools::measuring_allocates_nothing", measuring_allocates_nothing)
             .calls(&["Distances::squared"]),
         Check::new("pools::the_other_stream_is_done_before_the_free", || {
@@ -206,6 +210,31 @@ fn report_comes_when_the_work_is_done() -> anyhow::Result<()> {
     Ok(())
 }
 
+fn an_error_of_the_work_is_returned() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    for failing in [0, 2] {
+        let watched = without_panic("watch, whose work fails,", || {
+            watch(&stream, 4, |index| {
+                ensure!(index != failing, "batch {index} is missing");
+                Ok(())
+            })
+        })?;
+        let error = match watched {
+            Ok(reports) => bail!(
+                "call {} of `work` failed, and `watch` returned Ok with {} reports; expected the error of `work`",
+                failing + 1,
+                reports.len()
+            ),
+            Err(error) => format!("{error:#}"),
+        };
+        ensure!(
+            error.contains(&format!("batch {failing} is missing")),
+            "`watch` must return the error of `work`, `batch {failing} is missing`; it returned: {error}"
+        );
+    }
+    Ok(())
+}
+
 const LENGTHS: [usize; 6] = [1, 1031, 37, 700, 1031, 2];
 const LONGEST: usize = 1031;
 
@@ -248,6 +277,31 @@ fn distances_are_right() -> anyhow::Result<()> {
             LENGTHS[index]
         );
         Expected::of("a, which is only read,", &a_host).exactly(&stream.clone_dtoh(a)?)?;
+    }
+    Ok(())
+}
+
+fn longer_vectors_are_an_error() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    let mut distances = Distances::new(&stream, LONGEST)?;
+    let mut is_taken = |len: usize| -> anyhow::Result<bool> {
+        let (a, b) = (stream.alloc_zeros::<f32>(len)?, stream.alloc_zeros::<f32>(len)?);
+        without_panic("Distances::squared of vectors that are too long", || {
+            Ok(distances.squared(&a.as_view(), &b.as_view()).is_ok())
+        })?
+    };
+    let longer = LONGEST + 1;
+    if is_taken(longer)? {
+        const BYTES: usize = LONGEST * size_of::<f32>();
+        let cause = match is_taken(BYTES)? && !is_taken(BYTES + 1)? {
+            true => format!(
+                "\n  likely cause: `difference` has {BYTES} elements, the number of bytes: cudarc allocates elements"
+            ),
+            false => String::new(),
+        };
+        bail!(
+            "`Distances::new` was told that vectors have at most {LONGEST} elements, but `squared` took vectors of {longer}; expected an error, since `difference` has no room for them{cause}"
+        );
     }
     Ok(())
 }

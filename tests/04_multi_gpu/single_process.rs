@@ -104,7 +104,8 @@ fn compare(count: usize, lengths: &[usize]) -> anyhow::Result<()> {
     let batches = batches(lengths);
     let mut run = start(count, &batches)?;
     let on_gpu = samples.to_device(run.replicas[0].model.stream())?;
-    for (index, step) in steps(&samples, &batches, count).iter().enumerate() {
+    let all = &steps(&samples, &batches, count);
+    for (index, step) in all.iter().enumerate() {
         let place = format!("{count} GPUs, step {} (samples {:?})", index + 1, step.batch);
         let loss = run
             .step(&on_gpu, &step.batch, LEARNING_RATE)
@@ -112,7 +113,7 @@ fn compare(count: usize, lengths: &[usize]) -> anyhow::Result<()> {
         let first = &run.replicas[0].model;
         let parameters = first.stream().clone_dtoh(&first.parameters())?;
         let place = format!("{count} GPUs, step {} (samples {:?})", index + 1, step.batch);
-        compare_parameters(&samples, step, count, &parameters)
+        compare_parameters(&samples, (all, index), count, &parameters)
             .map_err(|error| anyhow!("{place}: {error}"))?;
         compare_loss(&samples, step, count, loss).map_err(|error| anyhow!("{place}: {error}"))?;
     }
@@ -145,8 +146,37 @@ fn stale_gradient(
     gradient
 }
 
-fn compare_parameters(samples: &Samples, step: &Step, count: usize, got: &[f32]) -> anyhow::Result<()> {
-    let gpus = count as f64;
+/// Returns the gradient if a replica without samples still has that of the last step in which it had some, and the
+/// number of the first such replica.
+fn with_leftovers(
+    samples: &Samples,
+    steps: &[Step],
+    index: usize,
+    count: usize,
+) -> Option<(Vec<f64>, usize)> {
+    let idle = |index: usize, replica: usize| piece(&steps[index].batch, replica, count).is_empty();
+    let first = (0..count).find(|&replica| idle(index, replica))?;
+    let mut gradient = steps[index].gradient.clone();
+    let mut add = |slopes: &[f64]| gradient.iter_mut().zip(slopes).for_each(|(sum, slope)| *sum += slope);
+    for replica in (0..count).filter(|&replica| idle(index, replica)) {
+        let Some(last) = (0..index).rev().find(|&earlier| !idle(earlier, replica)) else { continue };
+        match replica {
+            // The sum over all replicas is in that of replica 0.
+            0 => add(&steps[last].gradient),
+            _ => add(&steps[last].sum(samples, &parts(&steps[last], count)[replica..=replica]).1),
+        }
+    }
+    Some((gradient, first))
+}
+
+/// Compares the parameters after the step with this index.
+fn compare_parameters(
+    samples: &Samples,
+    (steps, index): (&[Step], usize),
+    count: usize,
+    got: &[f32],
+) -> anyhow::Result<()> {
+    let (step, gpus) = (&steps[index], count as f64);
     let parts = parts(step, count);
     let stale = |model_of: &dyn Fn(usize) -> HostPerceptron| stale_gradient(samples, step, &parts, model_of);
     let never = stale(&|index| HostPerceptron::new(HIDDEN, SEED + index as u64));
@@ -184,6 +214,14 @@ fn compare_parameters(samples: &Samples, step: &Step, count: usize, got: &[f32])
                 &step.along(&step.sum(samples, &equally(step, count, 1.0 / gpus)).1),
                 "the mean of the parts' means: a part of more samples must count for more",
             );
+    }
+    if let Some((leftovers, replica)) = with_leftovers(samples, steps, index, count) {
+        expected = expected.if_instead(
+            &step.along(&leftovers),
+            format!(
+                "replica {replica} has no samples in this step, and its gradient of an earlier step was summed again"
+            ),
+        );
     }
     let (rate, at_that_rate) = step.rate_of(got);
     expected.if_instead(&at_that_rate, another_rate(rate)).within(step.bound, got)

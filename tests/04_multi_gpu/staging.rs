@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use cudarc::driver::sys::{self, CU_MEMHOSTALLOC_WRITECOMBINED};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
+use lab::kernels::SCALE_AND_ADD_ONE;
 use lab::{Budget, Check, Expected, Guarded, Kernels, each_call_fails, irregular};
 
 use crate::multi_gpu::staging::{Feed, Results, scaled_sum};
@@ -25,6 +26,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("staging::results_lie_in_memory_that_is_fast_to_read", results_are_fast_to_read)
             .calls(&["Results::new"]),
         Check::new("staging::host_and_gpu_share_the_memory", host_and_gpu_share_the_memory)
+            .calls(&["scaled_sum"]),
+        Check::new("staging::the_sum_is_over_what_the_gpu_wrote", the_sum_is_over_what_the_gpu_wrote)
             .calls(&["scaled_sum"]),
         Check::new("staging::each_batch_is_one_copy", each_batch_is_one_copy),
         Check::new("staging::a_failed_call_is_an_error", a_failed_call_is_an_error),
@@ -120,7 +123,8 @@ fn batches_are_staged_in_pinned_memory() -> anyhow::Result<()> {
         })?;
         ensure!(
             is_pinned,
-            "batch {index} is filled in pageable memory: `memcpy_htod` takes it, but a copy from it is not asynchronous"
+            "`Feed::next` let `fill` write batch {index} to pageable memory, expected pinned memory: the slot's `staged`\n  \
+             a copy from pageable memory is not asynchronous, and a copy from there to `staged` costs the host as much time as `fill`"
         );
     }
     copies.synchronize()?;
@@ -235,6 +239,29 @@ fn host_and_gpu_share_the_memory() -> anyhow::Result<()> {
             .if_instead(&input, "this is the input: the GPU worked on a copy of it, not on `shared`")
             .exactly(shared.as_slice()?)?;
     }
+    Ok(())
+}
+
+/// Passes a `scale` kernel that also adds 1, so that the sum of what it writes differs from any sum of the input.
+fn the_sum_is_over_what_the_gpu_wrote() -> anyhow::Result<()> {
+    const FACTOR: f32 = 3.0;
+    let compute = &Bench::new()?.compute;
+    let kernels = Kernels::with_scale(compute.context(), SCALE_AND_ADD_ONE)?;
+    // SAFETY: all of it is written before it is read, and any bits are a valid number.
+    let mut shared = unsafe { compute.context().alloc_unified::<f32>(LEN, true) }?;
+    shared.as_mut_slice()?.fill(0.0);
+    // Integers below 2²⁴ are summed exactly in any order: |sum| ≤ (9 · 3 + 1) · 4099.
+    let input = irregular::small_integers(2, LEN);
+    let sum = scaled_sum(compute, &kernels, &mut shared, &input, FACTOR)?;
+    let written: f32 = shared.as_slice()?.iter().sum();
+    let cause = match sum == FACTOR * input.iter().sum::<f32>() {
+        true => "\n  this is the sum of factor × `input`, which the host computed without `shared`",
+        false => "",
+    };
+    ensure!(
+        sum == written,
+        "`scaled_sum` returned {sum}, expected {written}, the sum of what the GPU wrote to `shared`: in this check, its kernel adds 1 to each product{cause}"
+    );
     Ok(())
 }
 

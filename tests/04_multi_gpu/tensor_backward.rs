@@ -131,7 +131,10 @@ fn check_mlp(case: &Case<'_>) -> anyhow::Result<()> {
                 THE_WRONG_SIDE,
             )
             .exactly(&read(case, mlp.hidden_gradient.as_view())?)?;
-        compare_columns(case, &first, &mlp.first, &input, &hidden_gradient)?;
+        const WITHOUT_RELU: &str =
+            "the first layer got the gradient of the hidden units from before `relu_gradient` changed it";
+        let instead = Some((unbent.as_slice(), WITHOUT_RELU));
+        compare_columns_or(case, &first, &mlp.first, &input, &hidden_gradient, instead)?;
         compare_input_of_columns(case, &first, &hidden_gradient, &back.read()?)?;
         Expected::new(case.comm.rank(), "mlp.hidden", &own_hidden)
             .exactly(&read(case, mlp.hidden.as_view())?)?;
@@ -184,8 +187,14 @@ fn bend(gradient: &[f32], values: &[f32]) -> Vec<f32> {
 }
 
 /// Compares a part's gradient with the expected one, and with those that result from mixing the ranks' parts. `parts`
-/// are those of all ranks.
-fn compare_part(case: &Case<'_>, buffer: &str, parts: Vec<Vec<f32>>, got: &[f32]) -> anyhow::Result<()> {
+/// are those of all ranks. `mistake` has the values that result from another mistake, and its cause.
+fn compare_part(
+    case: &Case<'_>,
+    buffer: &str,
+    parts: Vec<Vec<f32>>,
+    mistake: Option<(Vec<f32>, &str)>,
+    got: &[f32],
+) -> anyhow::Result<()> {
     let (rank, world_size) = (case.comm.rank(), case.comm.world_size());
     let own = parts[rank].clone();
     let mut expected = Expected::new(rank, buffer, &own);
@@ -196,6 +205,9 @@ fn compare_part(case: &Case<'_>, buffer: &str, parts: Vec<Vec<f32>>, got: &[f32]
         expected = expected
             .if_instead(&sum, format!("a sum {cause}"))
             .if_instead(&mean, format!("an average {cause}"));
+    }
+    if let Some((values, cause)) = mistake {
+        expected = expected.if_instead(&values, cause);
     }
     expected.if_instead(&vec![0.0; got.len()], "nothing was written").exactly(got)
 }
@@ -209,13 +221,32 @@ fn compare_columns(
     input: &[f32],
     output_gradient: &[f32],
 ) -> anyhow::Result<()> {
+    compare_columns_or(case, whole, shard, input, output_gradient, None)
+}
+
+/// As [`compare_columns`]. If the gradients are those for `instead`, the message has that cause.
+fn compare_columns_or(
+    case: &Case<'_>,
+    whole: &Weights,
+    shard: &Linear,
+    input: &[f32],
+    output_gradient: &[f32],
+    instead: Option<(&[f32], &str)>,
+) -> anyhow::Result<()> {
     let parts = |values: &[f32]| -> Vec<Vec<f32>> {
         all_parts(case, whole.outputs).map(|part| columns_of(values, whole.outputs, part)).collect()
     };
-    let weights = parts(&weights_gradient(whole, input, output_gradient));
-    compare_part(case, "the gradient of the columns", weights, &read(case, shard.weights_gradient())?)?;
-    let bias = parts(&bias_gradient(whole, output_gradient));
-    compare_part(case, "the gradient of the columns' biases", bias, &read(case, shard.bias_gradient())?)
+    let mistake = |gradient: &dyn Fn(&[f32]) -> Vec<f32>| {
+        let (output_gradient, cause) = instead?;
+        Some((parts(&gradient(output_gradient)).swap_remove(case.comm.rank()), cause))
+    };
+    let of_weights = |output_gradient: &[f32]| weights_gradient(whole, input, output_gradient);
+    let of_bias = |output_gradient: &[f32]| bias_gradient(whole, output_gradient);
+    let (weights, bias) = (parts(&of_weights(output_gradient)), parts(&of_bias(output_gradient)));
+    let got = read(case, shard.weights_gradient())?;
+    compare_part(case, "the gradient of the columns", weights, mistake(&of_weights), &got)?;
+    let got = read(case, shard.bias_gradient())?;
+    compare_part(case, "the gradient of the columns' biases", bias, mistake(&of_bias), &got)
 }
 
 /// Compares the gradients of a row shard with the rows of the whole layer's gradients, and with the gradient of the
@@ -231,7 +262,7 @@ fn compare_rows(
     let all = weights_gradient(whole, input, output_gradient);
     let of_rows = |rows: Range<usize>| all[rows.start * whole.outputs..rows.end * whole.outputs].to_vec();
     let weights = all_parts(case, whole.inputs).map(of_rows).collect();
-    compare_part(case, "the gradient of the rows", weights, &read(case, shard.weights_gradient())?)?;
+    compare_part(case, "the gradient of the rows", weights, None, &read(case, shard.weights_gradient())?)?;
     let bias = bias_gradient(whole, output_gradient);
     let sum: Vec<f32> = bias.iter().map(|value| value * world_size as f32).collect();
     let mut expected = Expected::new(rank, "the gradient of the bias", &bias);

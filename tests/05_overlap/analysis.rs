@@ -35,14 +35,22 @@ fn span(kind: Kind, start: f64, end: f64) -> Span {
     Span { kind, name: format!("{start} to {end}"), start, end }
 }
 
+/// Returns the spans' time after 0, the origin, if no two of them overlap.
+fn after_the_origin(times: &[(f64, f64)]) -> f64 {
+    times.iter().map(|(start, end)| end.max(0.0) - start.max(0.0)).sum()
+}
+
 fn every_moment_counts_once() -> anyhow::Result<()> {
-    let cases: [(&[(f64, f64)], f64); 6] = [
+    let cases: [(&[(f64, f64)], f64); 9] = [
         (&[], 0.0),
         (&[(2.0, 5.0)], 3.0),
         (&[(7.0, 8.5), (2.0, 5.0)], 4.5),
         (&[(2.0, 5.0), (4.0, 6.0)], 4.0),
         (&[(1.0, 9.0), (2.0, 3.0), (4.0, 5.0)], 8.0),
         (&[(0.0, 2.0), (2.0, 3.0), (6.0, 7.0), (6.0, 7.0)], 4.0),
+        (&[(-7.0, -4.5)], 2.5),
+        (&[(-3.0, 2.0), (4.0, 5.0)], 6.0),
+        (&[(-9.0, -6.0), (-7.0, -5.0), (-1.0, 1.0)], 6.0),
     ];
     for (times, expected) in cases {
         let spans: Vec<Span> = times.iter().map(|&(start, end)| span(Kind::Compute, start, end)).collect();
@@ -53,6 +61,8 @@ fn every_moment_counts_once() -> anyhow::Result<()> {
             "`busy` of spans {times:?} (start, end in ms) is wrong\n  expected {expected} ms in which at least one of them runs, got {got} ms{}",
             if abs_diff_eq!(got, all, epsilon = ROUNDING) {
                 "\n  likely cause: where two spans overlap, the time is counted twice; that leads to an efficiency above 1"
+            } else if abs_diff_eq!(got, after_the_origin(times), epsilon = ROUNDING) {
+                "\n  likely cause: the time before 0 is not counted; the origin is arbitrary, so spans may be before it"
             } else {
                 ""
             }
@@ -71,7 +81,16 @@ fn the_total_is_from_first_to_last() -> anyhow::Result<()> {
         span(Communication, 15.0, 16.0),
         span(Copy, 2.5, 3.0),
     ];
-    let got = measure(&spans);
+    // The origin is arbitrary: before all spans, between them, or after them.
+    for by in [0.0, -8.0, -20.0] {
+        check_measure(&shifted(&spans, by), by)?;
+    }
+    Ok(())
+}
+
+/// Checks the spans of [`the_total_is_from_first_to_last`], which were shifted by this many milliseconds.
+fn check_measure(spans: &[Span], by: f64) -> anyhow::Result<()> {
+    let got = measure(spans);
     let expected = Overlap { compute: 7.0, communication: 7.0, total: 13.5 };
     ensure!(
         got.total != 6.0,
@@ -93,7 +112,9 @@ fn the_total_is_from_first_to_last() -> anyhow::Result<()> {
     };
     ensure!(
         alike(got.compute, 7.0) && alike(got.communication, 7.0) && alike(got.total, 13.5),
-        "`measure` is wrong for spans from 2.5 ms (a copy) to 16 ms\n  expected {expected:?}\n  got {got:?}{cause}"
+        "`measure` is wrong for spans from {} ms (a copy) to {} ms\n  expected {expected:?}\n  got {got:?}{cause}",
+        2.5 + by,
+        16.0 + by
     );
     Ok(())
 }
@@ -123,11 +144,14 @@ fn the_efficiency_is_between_0_and_1() -> anyhow::Result<()> {
             }
         );
     }
-    let nothing = Overlap { compute: 3.0, communication: 0.0, total: 3.0 }.efficiency();
-    ensure!(
-        nothing.is_none(),
-        "Overlap::efficiency with M = 0: expected None, since there is nothing to overlap, got {nothing:?}"
-    );
+    for (compute, communication) in [(3.0, 0.0), (0.0, 3.0), (0.0, 0.0)] {
+        let total = compute + communication;
+        let nothing = Overlap { compute, communication, total }.efficiency();
+        ensure!(
+            nothing.is_none(),
+            "Overlap::efficiency with C = {compute} and M = {communication} ms: expected None, since there is nothing to overlap, got {nothing:?}"
+        );
+    }
     Ok(())
 }
 

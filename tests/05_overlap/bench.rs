@@ -1,6 +1,6 @@
 //! Helpers that the checks of several exercises share: running ranks, and examining spans.
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use approx::abs_diff_eq;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
@@ -42,9 +42,26 @@ pub(super) fn span<'a>(spans: &'a [Span], name: &str) -> anyhow::Result<&'a Span
 
 /// Checks that both spans ran at the same time for a while.
 pub(super) fn ensure_beside(rank: usize, spans: &[Span], one: &str, other: &str) -> anyhow::Result<()> {
+    ensure_beside_or(rank, spans, one, other, || Ok(None))
+}
+
+/// As [`ensure_beside`]. If the spans did not overlap, the message also has what `finding` found out.
+pub(super) fn ensure_beside_or(
+    rank: usize,
+    spans: &[Span],
+    one: &str,
+    other: &str,
+    finding: impl FnOnce() -> anyhow::Result<Option<String>>,
+) -> anyhow::Result<()> {
     let (first, second) = (span(spans, one)?, span(spans, other)?);
-    ensure!(first.overlap(second) > 0.0, "rank {rank}: {one} and {other} never overlapped, but they must");
-    Ok(())
+    if first.overlap(second) > 0.0 {
+        return Ok(());
+    }
+    let (earlier, later) = if first.start < second.start { (one, other) } else { (other, one) };
+    let finding = finding()?.map_or_else(String::new, |finding| format!("\n  {finding}"));
+    bail!(
+        "rank {rank}: {one} and {other} never overlapped, but they must\n  {later} started only when {earlier} was over{finding}"
+    )
 }
 
 /// Returns the mean length of the spans whose names contain `what`, in milliseconds.

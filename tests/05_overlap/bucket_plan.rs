@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use anyhow::ensure;
+use anyhow::{anyhow, ensure};
 use approx::relative_eq;
 use lab::Check;
 
@@ -18,6 +18,8 @@ pub(crate) fn checks() -> Vec<Check> {
             a_large_parameter_has_a_bucket_of_its_own,
         )
         .calls(&["plan"]),
+        Check::new("bucket_plan::buckets_may_be_larger_than_4_gib", buckets_may_be_larger_than_4_gib)
+            .calls(&["plan"]),
         Check::new("bucket_plan::the_arithmetic_is_that_of_the_lesson", the_arithmetic_is_that_of_the_lesson)
             .calls(&["predicted", "best_number"]),
     ]
@@ -64,6 +66,24 @@ fn check_plan(lengths: &[usize], cap: usize, expected: &[Range<usize>]) -> anyho
     Ok(())
 }
 
+/// Returns the plan if the bytes of a bucket and the cap are counted in 32 bits.
+fn planned_in_32_bits(lengths: &[usize], cap: usize) -> Vec<Range<usize>> {
+    let in_32_bits = |bytes: usize| bytes & 0xffff_ffff;
+    let mut buckets: Vec<Range<usize>> = Vec::new();
+    for parameter in (0..lengths.len()).rev() {
+        match buckets.last_mut() {
+            Some(bucket)
+                if in_32_bits(4 * lengths[parameter..bucket.end].iter().sum::<usize>())
+                    <= in_32_bits(cap) =>
+            {
+                bucket.start = parameter;
+            }
+            _ => buckets.push(parameter..parameter + 1),
+        }
+    }
+    buckets
+}
+
 #[expect(clippy::single_range_in_vec_init, reason = "a plan may be one bucket")]
 fn the_plan_goes_backwards() -> anyhow::Result<()> {
     check_plan(&[], 100, &[])?;
@@ -88,6 +108,27 @@ fn a_large_parameter_has_a_bucket_of_its_own() -> anyhow::Result<()> {
     check_plan(&[3, 1, 4], 3, &[2..3, 1..2, 0..1])?;
     check_plan(&[3, 1, 4], 0, &[2..3, 1..2, 0..1])?;
     check_plan(&LENGTHS, 1500, &[3..6, 2..3, 0..2])
+}
+
+/// Compares a plan of sizes that 32 bits can't hold.
+fn check_large_plan(lengths: &[usize], cap: usize, expected: &[Range<usize>]) -> anyhow::Result<()> {
+    check_plan(lengths, cap, expected).map_err(|error| {
+        match plan(&layout(lengths), cap) == planned_in_32_bits(lengths, cap) {
+            true => anyhow!("{error}\n  this is the plan of sizes modulo 4 GiB: a `u32` can't hold them"),
+            false => error,
+        }
+    })
+}
+
+/// A plan needs no memory for the gradients, so they may be larger than any GPU.
+fn buckets_may_be_larger_than_4_gib() -> anyhow::Result<()> {
+    // Each parameter has 2 GiB.
+    const HALF: usize = 1 << 29;
+    check_large_plan(&[HALF; 4], 6 << 30, &[1..4, 0..1])?;
+    check_large_plan(&[HALF; 4], 4 << 30, &[2..4, 0..2])?;
+    check_large_plan(&[3, HALF, HALF, HALF, 5], 100, &[4..5, 3..4, 2..3, 1..2, 0..1])?;
+    // A parameter of 20 GiB.
+    check_large_plan(&[7, 10 * HALF, 7, 30], 1000, &[2..4, 1..2, 0..1])
 }
 
 fn check_close(what: &str, got: f64, expected: f64) -> anyhow::Result<()> {

@@ -44,6 +44,11 @@ pub(crate) fn checks() -> Vec<Check> {
         })
         .calls(&["step"])
         .min_ranks(2),
+        Check::new("buckets::a_bucket_is_ready_without_an_unused_gradient", move || {
+            training::communication_skips_an_unused_parameter(&own)
+        })
+        .calls(&["step"])
+        .min_ranks(2),
         Check::new("buckets::it_returns_with_everything_enqueued", move || {
             training::it_returns_with_everything_enqueued(&own)
         })

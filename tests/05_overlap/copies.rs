@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use anyhow::ensure;
-use cudarc::driver::{CudaContext, CudaViewMut, PinnedHostSlice};
+use cudarc::driver::{CudaContext, CudaEvent, CudaViewMut, PinnedHostSlice};
 use cudarc::nccl::{Comm, ReduceOp};
-use lab::timeline::{Kind, Timeline};
+use lab::timeline::{Kind, Timeline, timed};
 use lab::{Budget, Check, Expected, Guarded, Kernels, Readable, each_call_fails, irregular};
 
-use crate::exercise::bench::{MILLISECOND, ensure_beside, on_each_rank, on_ranks, on_two_ranks, span};
+use crate::exercise::bench::{MILLISECOND, ensure_beside_or, on_each_rank, on_ranks, on_two_ranks, span};
 use crate::overlap::copies::{Streams, Work, stream_through};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -57,6 +57,8 @@ struct Bench<'a> {
     kernels: Kernels,
     timeline: Timeline,
     delays: Delays,
+    /// For each batch, an event after all copies that were enqueued before its computation.
+    copied: Vec<CudaEvent>,
     inputs: Vec<PinnedHostSlice<f32>>,
     outputs: Vec<PinnedHostSlice<f32>>,
     buffers: [Guarded<f32>; 2],
@@ -107,15 +109,16 @@ impl<'a> Bench<'a> {
             stream.synchronize()?;
         }
         let timeline = Timeline::start(&streams.compute)?;
-        Ok(Self { comm, streams, kernels, timeline, delays, inputs, outputs, buffers })
+        let copied = Vec::new();
+        Ok(Self { comm, streams, kernels, timeline, delays, copied, inputs, outputs, buffers })
     }
 
     fn run(&mut self) -> anyhow::Result<()> {
-        let Self { comm, streams, kernels, timeline, delays, inputs, outputs, buffers } = self;
+        let Self { comm, streams, kernels, timeline, delays, copied, inputs, outputs, buffers } = self;
         timeline.record(&streams.copy, Kind::Copy, "the spin before", || {
             kernels.spin(&streams.copy, delays.copy)
         })?;
-        let mut batches = Batches { comm, streams, kernels, timeline, delays: *delays };
+        let mut batches = Batches { comm, streams, kernels, timeline, copied, delays: *delays };
         let [first, second] = buffers;
         stream_through(streams, &mut batches, &mut [first.view_mut(), second.view_mut()], inputs, outputs)
     }
@@ -154,12 +157,14 @@ struct Batches<'a> {
     streams: &'a Streams,
     kernels: &'a Kernels,
     timeline: &'a mut Timeline,
+    copied: &'a mut Vec<CudaEvent>,
     delays: Delays,
 }
 
 impl Work for Batches<'_> {
     fn compute(&mut self, batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
         let Self { streams, kernels, delays, .. } = self;
+        self.copied.push(timed(&streams.copy)?);
         self.timeline.record(
             &streams.compute,
             Kind::Compute,
@@ -221,12 +226,16 @@ fn the_next_batch_is_computed_beside_it() -> anyhow::Result<()> {
         bench.compare()?;
         let spans = bench.timeline.spans()?;
         (0..2).try_for_each(|batch| {
-            ensure_beside(
-                comm.rank(),
-                &spans,
-                &format!("the all-reduce of batch {batch}"),
-                &format!("the computation of batch {}", batch + 1),
-            )
+            let (sum, next) =
+                (format!("the all-reduce of batch {batch}"), format!("the computation of batch {}", batch + 1));
+            // Whether the batch came in only after the sum, so that its computation could not start earlier.
+            let came_late = || {
+                let came = bench.timeline.time(&bench.copied[batch + 1])?;
+                let late = came >= span(&spans, &sum)?.end;
+                let told = "the copies that were enqueued before that computation were done only after the all-reduce, too";
+                Ok(late.then(|| told.to_owned()))
+            };
+            ensure_beside_or(comm.rank(), &spans, &sum, &next, came_late)
         })
     })
 }

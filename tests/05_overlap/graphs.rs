@@ -9,6 +9,7 @@ use cudarc::driver::sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 use cudarc::driver::sys::CUstreamCaptureStatus;
 use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, CudaViewMut};
 use cudarc::nccl::{Comm, ReduceOp};
+use lab::explain::error_text;
 use lab::{Budget, Check, Expected, Guarded, Kernels, Readable, each_call_fails, irregular, without_panic};
 
 use crate::exercise::bench::{MILLISECOND, on_each_rank, on_ranks, on_two_ranks};
@@ -26,6 +27,11 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["capture"])
             .min_ranks(2),
         Check::new("graphs::an_error_ends_the_capture", an_error_ends_the_capture).calls(&["capture"]),
+        Check::new(
+            "graphs::an_error_between_fork_and_join_is_returned",
+            an_error_before_the_join_is_returned,
+        )
+        .calls(&["capture"]),
         Check::new("graphs::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)
             .calls(&["replay"])
             .min_ranks(2),
@@ -167,7 +173,8 @@ fn replayed(bench: &Bench, rounds: usize) -> anyhow::Result<Replayed> {
     let graph = graph?;
     ensure!(
         calls == 1,
-        "rank {rank}: `replay` enqueued the pipeline {calls} times for {rounds} inputs, expected once: it was not captured once and replayed"
+        "rank {rank}: `replay` called `iteration` {calls} times for {rounds} input{}; expected one call, inside the capture",
+        if rounds == 1 { "" } else { "s" }
     );
     Ok(Replayed { _graph: graph, buffer, outputs })
 }
@@ -239,6 +246,33 @@ fn an_error_ends_the_capture() -> anyhow::Result<()> {
     ensure!(
         stream.capture_status()? == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE,
         "the stream is still captured after `capture` returned an error, and what is enqueued on it from now on never runs: end the capture also where the pipeline fails"
+    );
+    Ok(())
+}
+
+/// A pipeline that fails before its second stream is joined makes the end of the capture fail too.
+fn an_error_before_the_join_is_returned() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    // SAFETY: the second stream has no work of its own.
+    unsafe { stream.context().disable_event_tracking() };
+    let (other, kernels) = (stream.context().new_stream()?, Kernels::load(stream.context())?);
+    let mut buffer = stream.clone_htod(&input(0, 0))?;
+    let failed = without_panic("capture, where the pipeline fails before its streams are joined,", || {
+        capture(&stream, || {
+            other.wait(&stream.record_event(None)?)?;
+            kernels.scale(&other, &mut buffer, 2.0)?;
+            bail!("no weights for this layer")
+        })
+    })?;
+    let Err(error) = failed else {
+        bail!("the pipeline returned an error, and `capture` returned Ok; expected that error")
+    };
+    ensure!(
+        format!("{error:#}").contains("no weights for this layer"),
+        "`capture` lost the error of the pipeline, `no weights for this layer`, and returned that of the capture's end\n  \
+         the pipeline failed before its second stream was joined, so the capture could not end either\n  \
+         returned: {}",
+        error_text(&error)
     );
     Ok(())
 }

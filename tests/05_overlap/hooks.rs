@@ -16,6 +16,8 @@ pub(crate) fn checks() -> Vec<Check> {
             training::each_step_is_that_of_one_gpu(&own)
         })
         .calls(&["step"]),
+        Check::new("hooks::the_order_is_from_the_last_to_the_first", the_order_is_from_the_last_to_the_first)
+            .calls(&["step"]),
         Check::new("hooks::what_one_rank_does_not_use_is_averaged_too", move || {
             training::what_one_rank_does_not_use_is_averaged_too(&own)
         })
@@ -46,6 +48,37 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["step"]),
         Check::new("hooks::a_failed_call_is_an_error", a_failed_call_is_an_error).calls(&["step"]),
     ]
+}
+
+/// Compares the order on one rank, where no other rank can wait for a collective that never comes. The samples use half of
+/// the parameters, so hooks are called for those alone.
+fn the_order_is_from_the_last_to_the_first() -> anyhow::Result<()> {
+    // SAFETY: the check has not started any other threads yet.
+    let log = unsafe { NcclLog::open() };
+    let rank = one_rank()?;
+    let before = log.calls("AllReduce")?.len();
+    step(&rank.comm, &mut QuietModel::new(&rank)?)?;
+    rank.synchronize()?;
+    // All lengths differ.
+    let parameter = |&count: &usize| LENGTHS.iter().position(|&length| length == count);
+    let got: Option<Vec<usize>> = log.calls("AllReduce")?[before..].iter().map(parameter).collect();
+    // Another check looks at the lengths.
+    let Some(got) = got else { return Ok(()) };
+    let missing: Vec<usize> = (0..LENGTHS.len()).filter(|parameter| !got.contains(parameter)).collect();
+    let hooks = QuietModel::USED;
+    ensure!(
+        missing.is_empty(),
+        "`step` made no all-reduce of parameters {missing:?} of {}; expected one for each parameter, used or not\n  \
+         the backward pass called the hooks of parameters {hooks:?}, because the samples use only these",
+        LENGTHS.len()
+    );
+    let last_to_first: Vec<usize> = (0..LENGTHS.len()).rev().collect();
+    ensure!(
+        got == last_to_first,
+        "`step` made the all-reduces of parameters {got:?}, in this order; expected {last_to_first:?}\n  \
+         the backward pass called the hooks of parameters {hooks:?}, because the samples use only these"
+    );
+    Ok(())
 }
 
 fn each_gradient_has_an_all_reduce() -> anyhow::Result<()> {

@@ -133,6 +133,9 @@ fn communication_runs_beside_computation() -> anyhow::Result<()> {
             let both = overlap(*sum, *next);
             let why = match pipeline.was_over(iteration + 1) {
                 true => "the host enqueued the preprocessing only after the all-reduce was over",
+                false if next.start < sum.start => {
+                    "the all-reduce started only when the preprocessing was over, so the comm stream waited"
+                }
                 false => {
                     "the preprocessing was enqueued before the all-reduce was over, so the compute stream waited"
                 }

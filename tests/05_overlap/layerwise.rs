@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use cudarc::driver::{CudaSlice, CudaStream};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::kernels::Product;
@@ -10,7 +10,7 @@ use lab::timeline::{Kind, Timeline};
 use lab::{Budget, Check, Expected, Guarded, Kernels, Readable, each_call_fails, irregular};
 
 use crate::exercise::bench::{
-    MILLISECOND, ensure_beside, ensure_takes, mean, on_each_rank, on_ranks, on_two_ranks, span,
+    MILLISECOND, ensure_beside_or, ensure_takes, mean, on_each_rank, on_ranks, on_two_ranks, span,
 };
 use crate::overlap::layerwise::{Layer, Part, Pending, finish, forward};
 
@@ -29,6 +29,9 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["forward", "finish"])
             .min_ranks(2),
         Check::new("layerwise::the_last_sums_are_pending", the_last_sums_are_pending)
+            .calls(&["forward", "finish"])
+            .min_ranks(2),
+        Check::new("layerwise::one_half_may_be_pending_alone", one_half_may_be_pending_alone)
             .calls(&["forward", "finish"])
             .min_ranks(2),
         Check::new("layerwise::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)
@@ -177,8 +180,22 @@ impl<'a> Model<'a> {
         finish(&compute, self, pending)
     }
 
+    /// Adds the sums of a pending half to its states.
+    fn settle(&mut self, half: usize, pending: &mut Pending) -> anyhow::Result<()> {
+        let Some(summed) = pending[half].take() else {
+            bail!("nothing is pending for half {} when `forward` returns", HALVES[half])
+        };
+        self.compute.wait(&summed)?;
+        self.residual_and_norm(half)
+    }
+
     /// Compares the states, once the compute stream is done.
     fn compare(&self) -> anyhow::Result<()> {
+        self.compare_where("")
+    }
+
+    /// As [`Self::compare`], with a relative clause about the run for the message.
+    fn compare_where(&self, run: &str) -> anyhow::Result<()> {
         let (rank, world_size) = (self.comm.rank(), self.comm.world_size());
         // An error of the streams comes before the comparison, because it is more informative.
         self.comm.stream().synchronize()?;
@@ -187,7 +204,7 @@ impl<'a> Model<'a> {
             // The states are fractions with few binary digits, which are exact in an f32.
             Expected::new(
                 rank,
-                &format!("the buffer of states of half {name}"),
+                &format!("the buffer of states of half {name}{run}"),
                 &serial(world_size, half, LAYERS),
             )
             .if_instead(&states(half), "they are as they were at first: no sum was ever added")
@@ -292,13 +309,21 @@ fn a_sum_runs_beside_the_other_half() -> anyhow::Result<()> {
                 let start = |half| anyhow::Ok(span(&spans, &named("product", half, layer, part))?.start);
                 let (first, other) = if start(0)? < start(1)? { (0, 1) } else { (1, 0) };
                 let sum = named("all-reduce", first, layer, part);
-                ensure_beside(rank, &spans, &sum, &named("product", other, layer, part))?;
+                let product = named("product", other, layer, part);
+                ensure_beside_or(rank, &spans, &sum, &product, || Ok(None))?;
                 let next = match part {
                     Part::Attention => named("product", first, layer, Part::Mlp),
                     Part::Mlp if layer + 1 < LAYERS => named("product", first, layer + 1, Part::Attention),
                     Part::Mlp => continue,
                 };
-                ensure_beside(rank, &spans, &named("all-reduce", other, layer, part), &next)?;
+                let others = named("all-reduce", other, layer, part);
+                // Whether the sums that the product needs were there before the other half's sum.
+                let needed = || {
+                    let were_there = span(&spans, &sum)?.end <= span(&spans, &others)?.start;
+                    Ok(were_there
+                        .then(|| format!("it needs only the sums of {sum}, which was over before that")))
+                };
+                ensure_beside_or(rank, &spans, &others, &next, needed)?;
             }
         }
         // B equal buckets take c + (B − 1) · max(c, m) + m. The residual belongs to the product after it.
@@ -330,6 +355,29 @@ fn the_last_sums_are_pending() -> anyhow::Result<()> {
         let pending = forward(&compute, &stream, &mut model, pending)?;
         finish(&compute, &mut model, pending)?;
         model.compare()
+    })
+}
+
+/// Settles one half between two layers, and the same or the other one before the end, so that `forward` and `finish` find
+/// only one half pending.
+fn one_half_may_be_pending_alone() -> anyhow::Result<()> {
+    on_two_ranks(|comm| {
+        for (before, last) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let mut model = Model::new(comm, Delays::default())?;
+            let (compute, stream) = (model.compute.clone(), comm.stream());
+            let mut pending = forward(&compute, &stream, &mut model, [None, None])?;
+            model.settle(before, &mut pending)?;
+            model.layer = 1;
+            let mut pending = forward(&compute, &stream, &mut model, pending)?;
+            model.settle(last, &mut pending)?;
+            finish(&compute, &mut model, pending)?;
+            model.compare_where(&format!(
+                ", where only half {} was pending for the second `forward` and only half {} for `finish`,",
+                HALVES[1 - before],
+                HALVES[1 - last]
+            ))?;
+        }
+        Ok(())
     })
 }
 

@@ -327,23 +327,35 @@ pub(super) fn it_returns_with_everything_enqueued(step: &Step) -> anyhow::Result
 /// Checks that after the backward pass, every gradient is averaged whose hook was called. Also checks that while the
 /// hook of one gradient communicates, the next gradient is computed.
 pub(super) fn communication_runs_beside_the_backward_pass(step: &Step) -> anyhow::Result<()> {
+    communication_runs_beside(step, all_used, "")
+}
+
+/// As [`communication_runs_beside_the_backward_pass`], if no rank uses parameter 3, in the middle.
+pub(super) fn communication_skips_an_unused_parameter(step: &Step) -> anyhow::Result<()> {
+    let unused: Unused = |_, _, parameter| parameter == 3;
+    communication_runs_beside(step, unused, "\n  no rank uses parameter 3, so its hook is never called")
+}
+
+/// `told` is the end of the messages.
+fn communication_runs_beside(step: &Step, unused: Unused, told: &str) -> anyhow::Result<()> {
     on_two_ranks(|rank| {
         let (number, world_size) = (rank.number(), rank.comm.world_size());
         let delays = Delays { gradient: MILLISECOND, ..Delays::default() };
-        let mut known = Known { watched: true, ..Known::new(rank, all_used, delays)? };
+        let mut known = Known { watched: true, ..Known::new(rank, unused, delays)? };
         step(&rank.comm, &mut known)?;
         known.compare(1)?;
         let intervals = |marks: &[Mark]| -> anyhow::Result<Vec<_>> {
             marks.iter().map(|mark| rank.interval(mark)).collect()
         };
         let (computed, averaged) = (intervals(&known.computed)?, intervals(&known.averaged)?);
+        let used: Vec<usize> = (0..LENGTHS.len()).rev().filter(|&at| !unused(number, 0, at)).collect();
         for (call, (hook, next)) in averaged.iter().zip(&computed[1..]).enumerate() {
-            let parameter = LENGTHS.len() - 1 - call;
             ensure!(
                 hook.overlap(*next) > 0.0,
-                "rank {number}: the communication that the hook of parameter {parameter} enqueued and the computation of the \
-                 gradient of parameter {} never overlapped, but they must; {}",
-                parameter - 1,
+                "rank {number}: the communication that the hook of parameter {} enqueued and the computation of the \
+                 gradient of parameter {} never overlapped, but they must; {}{told}",
+                used[call],
+                used[call + 1],
                 match known.host_waited[call] {
                     true => "the host waited in the hook",
                     false => "the host did not wait in the hook, so the compute stream waited",
@@ -351,11 +363,12 @@ pub(super) fn communication_runs_beside_the_backward_pass(step: &Step) -> anyhow
             );
         }
         let snapshot = rank.compute.clone_dtoh(&known.snapshot)?;
-        for (parameter, place) in known.layout.iter().enumerate().rev() {
-            let own = &gradient(all_used, number, 0)[place.clone()];
+        for parameter in used {
+            let place = known.layout[parameter].clone();
+            let own = &gradient(unused, number, 0)[place.clone()];
             ensure!(
-                world_size == 1 || snapshot[place.clone()] != *own,
-                "rank {number}: when the backward pass was over, the gradient of parameter {parameter} was still this rank's own: no all-reduce of it was in the comm stream by then"
+                world_size == 1 || snapshot[place] != *own,
+                "rank {number}: when the backward pass was over, the gradient of parameter {parameter} was still this rank's own: no all-reduce of it was in the comm stream by then{told}"
             );
         }
         Ok(())

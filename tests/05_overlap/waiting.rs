@@ -4,11 +4,12 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{bail, ensure};
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, LaunchConfig};
 use cudarc::nccl::Comm;
 use cudarc::nvrtc::Ptx;
 use lab::compare::UNIT_ROUNDOFF;
+use lab::explain::missing_wait;
 use lab::kernels::TRAP;
 use lab::{Budget, Check, Expected, Guarded, each_call_fails, irregular, without_panic};
 
@@ -153,7 +154,13 @@ impl Data {
     }
 
     fn compare(&self, rank: &Rank, way: &str) -> anyhow::Result<()> {
-        rank.synchronize().with_context(|| format!("`{way}` returned, but then the GPU failed"))?;
+        rank.synchronize().map_err(|error| {
+            let finding = match missing_wait(&error) {
+                Some(missing) => format!("after `{way}`, {missing}"),
+                None => format!("`{way}` returned, but then the GPU failed"),
+            };
+            error.context(finding)
+        })?;
         let world_size = rank.comm.world_size();
         for (index, (buffer, output)) in self.buffers.iter().zip(&self.outputs).enumerate() {
             let inputs: Vec<_> = (0..world_size).map(|rank| input(rank, index)).collect();
@@ -194,7 +201,7 @@ fn the_handle_gives_the_average_back() -> anyhow::Result<()> {
             );
             rank.compute.memcpy_dtod(&average, output)?;
         }
-        data.compare(rank, "Pending::wait")
+        data.compare(rank, "Pending::average` and `Pending::wait")
     })
 }
 

@@ -38,6 +38,36 @@ pub const SPIN: &str = include_str!("../kernels/spin.ptx");
 pub const TRAP: &str =
     ".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry trap() {\n    trap;\n    ret;\n}\n";
 
+/// The PTX of another `scale`, which computes `x[i] = x[i] * factor + 1`, for checks of where a result comes from.
+pub const SCALE_AND_ADD_ONE: &str = "\
+.version 8.0
+.target sm_70
+.address_size 64
+.visible .entry scale(.param .u64 x, .param .f32 factor, .param .u32 n) {
+    .reg .pred %p;
+    .reg .f32 %value, %factor;
+    .reg .b32 %index, %n, %block, %threads, %thread;
+    .reg .b64 %x, %offset;
+    ld.param.u64 %x, [x];
+    ld.param.f32 %factor, [factor];
+    ld.param.u32 %n, [n];
+    mov.u32 %block, %ctaid.x;
+    mov.u32 %threads, %ntid.x;
+    mov.u32 %thread, %tid.x;
+    mad.lo.s32 %index, %block, %threads, %thread;
+    setp.ge.u32 %p, %index, %n;
+    @%p bra END;
+    cvta.to.global.u64 %x, %x;
+    mul.wide.u32 %offset, %index, 4;
+    add.s64 %x, %x, %offset;
+    ld.global.f32 %value, [%x];
+    fma.rn.f32 %value, %value, %factor, 0f3F800000;
+    st.global.f32 [%x], %value;
+END:
+    ret;
+}
+";
+
 /// All kernels of `kernels/`, loaded on one GPU.
 ///
 /// Before it launches anything, every method checks its arguments. It fails if a buffer's length does not match the
@@ -107,6 +137,15 @@ impl Kernels {
             count_not_finite: vector.kernel("count_not_finite")?,
             spin: spin.kernel("spin")?,
         })
+    }
+
+    /// Loads every kernel, but `scale` from this PTX.
+    ///
+    /// # Errors
+    /// As for [`Kernels::load`].
+    pub fn with_scale(context: &Arc<CudaContext>, ptx: &str) -> anyhow::Result<Self> {
+        let scale = File::load(context, "scale", ptx)?.kernel("scale")?;
+        Ok(Self { scale, ..Self::load(context)? })
     }
 
     fn call<'a>(

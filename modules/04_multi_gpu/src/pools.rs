@@ -74,7 +74,8 @@ fn watch_once(
     // ANCHOR: watch
     // Report on one call of `work`:
     // 1. both marks are those of this call alone, not of anything before;
-    // 2. the report shows the pool after all work of the call is done on the stream.
+    // 2. the report shows the pool after all work of the call is done on the stream;
+    // 3. an error of `work` is returned.
     todo!("Report on one call of `work`")
     // ANCHOR_END: watch
 }
@@ -96,7 +97,7 @@ impl Distances {
         ensure!(longest > 0, "vectors of no elements");
         // ANCHOR: new
         // Load the kernels, and allocate both buffers:
-        // 1. `difference` has room for a longest vector;
+        // 1. `difference` has room for a longest vector, and for no longer one: `squared` rejects what does not fit;
         // 2. `sum` has room for one number.
         todo!("Load the kernels, and allocate both buffers")
         // ANCHOR_END: new

@@ -131,7 +131,7 @@ pub fn scaled_sum(
     // ANCHOR: scaled_sum
     // Multiply on the GPU and sum on the host, in the same memory:
     // 1. the GPU multiplies in `shared`, and no line of the program copies to or from a GPU;
-    // 2. the sum is over the products, and they stay in `shared`.
+    // 2. the sum is over the products that the GPU wrote to `shared`, and they stay there.
     todo!("Multiply on the GPU and sum on the host, in the same memory")
     // ANCHOR_END: scaled_sum
 }

@@ -22,7 +22,8 @@ pub fn busy(spans: &[&Span]) -> f64 {
     // ANCHOR: busy
     // Measure the time in which something runs:
     // 1. every moment counts once, however many spans run in it;
-    // 2. time between spans does not count.
+    // 2. time between spans does not count;
+    // 3. times have an arbitrary origin, so they may be negative.
     todo!("Measure the time in which something runs")
     // ANCHOR_END: busy
 }
@@ -51,7 +52,8 @@ impl Overlap {
         // Compute the efficiency:
         // 1. it is 0 if nothing overlaps, so that T = C + M;
         // 2. it is 1 if T is the shortest possible time, whichever of C and M is longer;
-        // 3. between these, it grows evenly as T falls.
+        // 3. between these, it grows evenly as T falls;
+        // 4. without computation or without communication, it is `None`.
         todo!("Compute the efficiency")
         // ANCHOR_END: efficiency
     }

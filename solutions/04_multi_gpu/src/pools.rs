@@ -80,7 +80,8 @@ fn watch_once(
     // ANCHOR: watch
     // Report on one call of `work`:
     // 1. both marks are those of this call alone, not of anything before;
-    // 2. the report shows the pool after all work of the call is done on the stream.
+    // 2. the report shows the pool after all work of the call is done on the stream;
+    // 3. an error of `work` is returned.
     pool.reset(USED_HIGH)?;
     pool.reset(RESERVED_HIGH)?;
     work()?;
@@ -106,7 +107,7 @@ impl Distances {
         ensure!(longest > 0, "vectors of no elements");
         // ANCHOR: new
         // Load the kernels, and allocate both buffers:
-        // 1. `difference` has room for a longest vector;
+        // 1. `difference` has room for a longest vector, and for no longer one: `squared` rejects what does not fit;
         // 2. `sum` has room for one number.
 
         Ok(Self {

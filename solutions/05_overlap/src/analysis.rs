@@ -22,7 +22,8 @@ pub fn busy(spans: &[&Span]) -> f64 {
     // ANCHOR: busy
     // Measure the time in which something runs:
     // 1. every moment counts once, however many spans run in it;
-    // 2. time between spans does not count.
+    // 2. time between spans does not count;
+    // 3. times have an arbitrary origin, so they may be negative.
     let mut spans = spans.to_vec();
     spans.sort_by(|one, other| one.start.total_cmp(&other.start));
     let (mut busy, mut until) = (0.0, f64::NEG_INFINITY);
@@ -61,7 +62,8 @@ impl Overlap {
         // Compute the efficiency:
         // 1. it is 0 if nothing overlaps, so that T = C + M;
         // 2. it is 1 if T is the shortest possible time, whichever of C and M is longer;
-        // 3. between these, it grows evenly as T falls.
+        // 3. between these, it grows evenly as T falls;
+        // 4. without computation or without communication, it is `None`.
         let shorter = self.compute.min(self.communication);
         (shorter > 0.0).then(|| (self.compute + self.communication - self.total) / shorter)
         // ANCHOR_END: efficiency

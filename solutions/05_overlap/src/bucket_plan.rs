@@ -12,7 +12,8 @@ pub fn plan(layout: &[Range<usize>], cap: usize) -> Vec<Range<usize>> {
     // Divide the parameters into buckets:
     // 1. the last parameter is in the first bucket, and every parameter is in exactly one bucket;
     // 2. a bucket has at most `cap` bytes, and takes as many parameters as fit;
-    // 3. a parameter that is larger than `cap` has a bucket of its own.
+    // 3. a parameter that is larger than `cap` has a bucket of its own;
+    // 4. parameters and `cap` may have more than 4 GiB.
     let mut buckets: Vec<Range<usize>> = Vec::new();
     for (parameter, gradient) in layout.iter().enumerate().rev() {
         match buckets.last_mut() {

@@ -20,7 +20,7 @@ pub fn step(comm: &Comm, model: &mut impl Trainable, buckets: &[Range<usize>]) -
     // Run the backward pass, average every bucket, and step:
     // 1. an all-reduce starts when all gradients of its bucket are ready, and is free to run in parallel with the backward pass;
     // 2. all ranks make the same all-reduces in the order of `buckets`;
-    // 3. a parameter that a rank's samples do not use counts with a gradient of 0 there;
+    // 3. a parameter that a rank's samples do not use counts with a gradient of 0 there, and its bucket does not wait for it;
     // 4. a bucket is averaged where it is: nothing is allocated or copied;
     // 5. the optimizer steps after all averages, and the host waits for nothing.
     let (compute, communication) = (model.stream().clone(), comm.stream());

@@ -23,7 +23,7 @@ pub fn capture(
     // 1. nothing that `enqueue` enqueues runs now;
     // 2. during the capture, other threads may do anything, such as allocate memory;
     // 3. `stream` is not captured afterwards, even if `enqueue` fails;
-    // 4. an error of `enqueue` is returned.
+    // 4. an error of `enqueue` is returned, even if the capture can't be ended either.
     stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
     let enqueued = enqueue();
     let graph = stream.end_capture(CUgraphInstantiate_flags(0));

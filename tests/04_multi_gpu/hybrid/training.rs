@@ -173,6 +173,11 @@ impl Training {
             parameters[biases..].iter_mut().for_each(|bias| *bias *= self.mesh.tensor as f64);
             of_units(alone(&model(HIDDEN, &parameters), batches()[step].clone(), 1.0))
         };
+        // The sum over the rows, divided by another number than that of the rows.
+        let rows = self.mesh.data;
+        let divisors = (1..=rows * self.mesh.tensor).filter(|&divisor| divisor != rows);
+        let divisor =
+            || divisors.into_iter().find(|&divisor| explains(times(&right, rows as f64 / divisor as f64)));
         let cause = if explains(of_units(own_row.clone())) {
             "the step is along the gradient of its own row's samples: average it over the column, before `descend`"
         } else if explains(alone(&part_only, batch, 1.0)) {
@@ -183,6 +188,10 @@ impl Training {
             "the gradient was averaged over the row, whose ranks have other hidden units: average it over the column"
         } else if explains(biases_of_all()) {
             "the classes' biases are in the scores once for each rank of the row: add them after the sum"
+        } else if let Some(divisor) = divisor() {
+            &format!(
+                "the gradient is {rows}/{divisor} times that of the batch: the sum over {rows} rows was divided by {divisor}"
+            )
         } else if explains(times(&right, rate / f64::from(LEARNING_RATE))) {
             &another_rate(rate)
         } else {
