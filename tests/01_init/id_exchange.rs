@@ -287,10 +287,13 @@ fn half_an_id_is_an_error() -> anyhow::Result<()> {
     for bytes in [0, 60, ID_BYTES - 1] {
         let sent = &to_bytes(&some_id())[..bytes];
         let call = format!("`fetch`, where rank 0 sends {bytes} of {ID_BYTES} bytes and leaves");
-        let fetched = without_panic(&call, || fetch_pieces(&[sent]))?.with_context(|| {
-            format!("{call}: at the end of a connection `read` returns 0 at once, and `read_exact` returns an error")
-        });
-        if let Ok(id) = fetched? {
+        let fetched = match without_panic(&call, || fetch_pieces(&[sent]))? {
+            Ok(fetched) => fetched,
+            Err(error) => bail!(
+                "{call}: {error:#}\n  at the end of a connection, `read` returns 0 at once, and `read_exact` returns an error"
+            ),
+        };
+        if let Ok(id) = fetched {
             let got = to_bytes(&id);
             let cause = match got.starts_with(sent) && got[bytes..].iter().all(|&byte| byte == 0) {
                 true => {
@@ -446,7 +449,8 @@ fn rank_0_listens_at_the_address_alone() -> anyhow::Result<()> {
         ask(address, 1)?;
         Ok(listens_at_other)
     })?;
-    let listens_at_other = listens_at_other.with_context(|| format!("`exchange` on rank 0 with {address}"))?;
+    let listens_at_other =
+        listens_at_other.with_context(|| format!("`exchange` on rank 0 with {address}"))?;
     result.with_context(|| format!("`exchange` on rank 0 with {address} returned an error"))?;
     ensure!(
         !listens_at_other,
@@ -459,9 +463,10 @@ fn rank_0_listens_at_the_address_alone() -> anyhow::Result<()> {
 fn an_address_in_use_is_an_error() -> anyhow::Result<()> {
     let occupied = TcpListener::bind(free_address()?)?;
     let address = occupied.local_addr()?;
-    let result = without_panic(&format!("`exchange` on rank 0, where another program listens at {address}"), || {
-        in_time("exchange", move || exchange(0, 2, address, SHORT))
-    })??;
+    let result =
+        without_panic(&format!("`exchange` on rank 0, where another program listens at {address}"), || {
+            in_time("exchange", move || exchange(0, 2, address, SHORT))
+        })??;
     let Err(error) = result else {
         bail!("another program listens at {address}, and `exchange` on rank 0 returned Ok; expected an error")
     };

@@ -148,9 +148,10 @@ fn over_no_elements_nothing_is_done() -> anyhow::Result<()> {
     let mut target = Guarded::new(&stream, &y)?;
     let source = Guarded::new(&stream, &y)?;
     let nothing = Budget::of("axpy").case("over no elements").kernels(0).copies(0).fills(0).allocations(0);
-    nothing
-        .spend(|| axpy(&stream, &kernel, &mut target.view_mut().slice_mut(5..5), &source.view().slice(5..5), A))
-        .context("`axpy` over no elements")?;
+    nothing.spend(|| {
+        axpy(&stream, &kernel, &mut target.view_mut().slice_mut(5..5), &source.view().slice(5..5), A)
+            .context("`axpy` over no elements returned an error")
+    })?;
     Expected::of("y around a slice of no elements", &y).exactly(&target.read()?)
 }
 

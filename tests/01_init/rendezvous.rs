@@ -148,7 +148,9 @@ fn an_error_names_every_failed_rank() -> anyhow::Result<()> {
             })
         })?;
         let Err(error) = result else {
-            bail!("ranks {failed:?} of {world_size} failed, and `rendezvous` returned Ok; expected their errors")
+            bail!(
+                "ranks {failed:?} of {world_size} failed, and `rendezvous` returned Ok; expected their errors"
+            )
         };
         let text = format!("{error:#}");
         let numbers: Vec<usize> =

@@ -116,8 +116,8 @@ fn why_so_narrow(bound: f64, bits: u32, world_size: usize, largest: f64) -> Stri
         ),
         _ if is(largest * unit(bits)) => "that is one rounding of one value".to_owned(),
         _ if is(n.log2().ceil() * n * largest * unit(bits)) => format!(
-            "that is the bound of a sum in pairs, and of pairs of pairs, with {} levels; in another order, each of the {} additions \
-             rounds another value's share",
+            "that is the bound of a sum in pairs, and of pairs of pairs, with {} levels: in another order, \
+             a value goes through up to {} additions",
             n.log2().ceil(),
             n - 1.0
         ),
