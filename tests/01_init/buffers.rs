@@ -231,7 +231,7 @@ fn each_value_is_copied_once() -> anyhow::Result<()> {
 
     let from = first.clone_htod(&values)?;
     let reading = budget("read").copies(1).bytes_to_host(264 * BYTES).allocations(1);
-    let reading = reading.streams(&[(&first, "the buffer's stream")]);
+    let reading = reading.waits_for_values().streams(&[(&first, "the buffer's stream")]);
     reading.spend(|| read(&from.as_view(), 37..301))?;
 
     let mut to = second.alloc_zeros::<f32>(LEN)?;

@@ -63,8 +63,13 @@ fn every_stream_is_a_new_one() -> anyhow::Result<()> {
     for stream in first.iter().chain(&second) {
         let gpu = stream.context().ordinal();
         let handle = stream.cu_stream() as usize;
-        // 0, 1, and 2 are the handles of the default streams in CUDA's headers.
-        ensure!(handle > 2, "the stream of GPU {gpu} is its default stream, expected a new one");
+        // These are the handles of the default streams in CUDA's headers.
+        let shared = match handle {
+            0 | 1 => "the default stream",
+            2 => "the per-thread default stream",
+            _ => "",
+        };
+        ensure!(shared.is_empty(), "the stream of GPU {gpu} is {shared}, expected a new one");
         ensure!(
             handles.insert(handle),
             "open(…) returned one stream of GPU {gpu} twice, expected a new one each time"

@@ -1,7 +1,7 @@
 //! Checks of `init/id_exchange`.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,6 +35,10 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("id_exchange::a_rank_comes_once", a_rank_comes_once).calls(&["hand_out"]),
         Check::new("id_exchange::a_rank_of_another_world_is_named", a_rank_of_another_world_is_named)
             .calls(&["hand_out"]),
+        Check::new("id_exchange::rank_0_listens_at_the_address_alone", rank_0_listens_at_the_address_alone)
+            .calls(&["exchange"]),
+        Check::new("id_exchange::an_address_in_use_is_an_error", an_address_in_use_is_an_error)
+            .calls(&["exchange"]),
         Check::new("id_exchange::processes_become_a_group", processes_become_a_group)
             .calls(&["exchange"])
             .process(join)
@@ -49,13 +53,13 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 /// The timeout for an event that should come at once.
-const LONG: Duration = Duration::from_secs(6);
+const LONG: Duration = Duration::from_secs(4);
 /// The timeout for processes, which must start first.
 const STARTING: Duration = Duration::from_secs(30);
 /// The time to wait for an event that should never come.
 const SHORT: Duration = Duration::from_millis(100);
 
-/// Runs work that may wait forever because of a mistake, in a thread of its own.
+/// Runs work that may wait forever because of a mistake, in a thread of its own. Gives up before the harness stops the check.
 fn in_time<T: Send + 'static>(
     what: &str,
     work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
@@ -283,7 +287,13 @@ fn half_an_id_is_an_error() -> anyhow::Result<()> {
     for bytes in [0, 60, ID_BYTES - 1] {
         let sent = &to_bytes(&some_id())[..bytes];
         let call = format!("`fetch`, where rank 0 sends {bytes} of {ID_BYTES} bytes and leaves");
-        if let Ok(id) = without_panic(&call, || fetch_pieces(&[sent]))?? {
+        let fetched = match without_panic(&call, || fetch_pieces(&[sent]))? {
+            Ok(fetched) => fetched,
+            Err(error) => bail!(
+                "{call}: {error:#}\n  at the end of a connection, `read` returns 0 at once, and `read_exact` returns an error"
+            ),
+        };
+        if let Ok(id) = fetched {
             let got = to_bytes(&id);
             let cause = match got.starts_with(sent) && got[bytes..].iter().all(|&byte| byte == 0) {
                 true => {
@@ -396,6 +406,74 @@ fn a_rank_comes_once() -> anyhow::Result<()> {
     ensure!(
         text.split(|letter: char| !letter.is_alphanumeric()).any(|word| word == "1"),
         "rank 1 asked twice: the error of hand_out must name it; it says: {text}"
+    );
+    Ok(())
+}
+
+/// Returns the result of `exchange` on rank 0 of a world of two, while `ask` asks at its address.
+fn exchanged<T: Send + 'static>(
+    address: SocketAddr,
+    timeout: Duration,
+    ask: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+) -> anyhow::Result<(anyhow::Result<Id>, anyhow::Result<T>)> {
+    let asking = thread::spawn(ask);
+    let result = in_time("exchange", move || exchange(0, 2, address, timeout))?;
+    Ok((result, join_thread(asking)))
+}
+
+/// Connects as soon as a process listens.
+fn connect(address: SocketAddr) -> anyhow::Result<TcpStream> {
+    let deadline = Instant::now() + LONG;
+    loop {
+        match TcpStream::connect(address) {
+            Ok(stream) => return Ok(stream),
+            Err(_) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
+            Err(error) => return Err(error).with_context(|| format!("rank 0 does not listen at {address}")),
+        }
+    }
+}
+
+fn rank_0_listens_at_the_address_alone() -> anyhow::Result<()> {
+    // Linux has all addresses that start with 127. Elsewhere, there may be just one.
+    let Ok(free) = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 2), 0)) else { return Ok(()) };
+    let address = free.local_addr()?;
+    drop(free);
+    let other = SocketAddr::from((Ipv4Addr::LOCALHOST, address.port()));
+    if TcpStream::connect(other).is_ok() {
+        // Another program has this port.
+        return Ok(());
+    }
+    let (result, listens_at_other) = exchanged(address, LONG, move || {
+        drop(connect(address)?);
+        let listens_at_other = TcpStream::connect(other).is_ok();
+        ask(address, 1)?;
+        Ok(listens_at_other)
+    })?;
+    let listens_at_other =
+        listens_at_other.with_context(|| format!("`exchange` on rank 0 with {address}"))?;
+    result.with_context(|| format!("`exchange` on rank 0 with {address} returned an error"))?;
+    ensure!(
+        !listens_at_other,
+        "`exchange` on rank 0 got the address {address}, and listens at {other} too; expected {address} alone: other networks \
+         must not reach it"
+    );
+    Ok(())
+}
+
+fn an_address_in_use_is_an_error() -> anyhow::Result<()> {
+    let occupied = TcpListener::bind(free_address()?)?;
+    let address = occupied.local_addr()?;
+    let result =
+        without_panic(&format!("`exchange` on rank 0, where another program listens at {address}"), || {
+            in_time("exchange", move || exchange(0, 2, address, SHORT))
+        })??;
+    let Err(error) = result else {
+        bail!("another program listens at {address}, and `exchange` on rank 0 returned Ok; expected an error")
+    };
+    let text = format!("{error:#}");
+    ensure!(
+        text.contains(&address.to_string()),
+        "another program listens at {address}: the error of `exchange` on rank 0 must have this address; it says: {text}"
     );
     Ok(())
 }

@@ -28,6 +28,9 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("rendezvous::an_error_comes_back_with_its_rank", an_error_comes_back_with_its_rank)
             .calls(&["rendezvous"])
             .min_ranks(2),
+        Check::new("rendezvous::an_error_names_every_failed_rank", an_error_names_every_failed_rank)
+            .calls(&["rendezvous"])
+            .min_ranks(3),
         Check::new("rendezvous::groups_one_after_another_do_not_meet", groups_one_after_another_do_not_meet)
             .calls(&["rendezvous"]),
         Check::new("rendezvous::each_rank_makes_one_communicator", each_rank_makes_one_communicator),
@@ -129,6 +132,33 @@ fn an_error_comes_back_with_its_rank() -> anyhow::Result<()> {
         ensure!(
             text.contains("the disk is full") && text.contains(&format!("rank {unlucky}")),
             "rank {unlucky} failed with `the disk is full`; the error of `rendezvous` must have both, got: {text}"
+        );
+    }
+    Ok(())
+}
+
+fn an_error_names_every_failed_rank() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 3) {
+        let failed = [0, world_size - 1];
+        let streams = streams(world_size)?;
+        let result = without_panic(&format!("rendezvous, where ranks {failed:?} fail"), || {
+            rendezvous(&streams, |comm| {
+                ensure!(!failed.contains(&comm.rank()), "the disk is full");
+                Ok(())
+            })
+        })?;
+        let Err(error) = result else {
+            bail!(
+                "ranks {failed:?} of {world_size} failed, and `rendezvous` returned Ok; expected their errors"
+            )
+        };
+        let text = format!("{error:#}");
+        let numbers: Vec<usize> =
+            text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect();
+        let missing: Vec<usize> = failed.into_iter().filter(|rank| !numbers.contains(rank)).collect();
+        ensure!(
+            missing.is_empty(),
+            "ranks {failed:?} of {world_size} failed; the error of `rendezvous` must name both, and {missing:?} is not in it: {text}"
         );
     }
     Ok(())

@@ -20,6 +20,9 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("backends::both_backends_have_the_same_numbers", both_backends_have_the_same_numbers)
             .calls(&["staged_sum"])
             .min_ranks(2),
+        Check::new("backends::all_ranks_have_the_same_bits", all_ranks_have_the_same_bits)
+            .calls(&["staged_sum"])
+            .min_ranks(3),
         Check::new("backends::what_comes_later_finds_the_sum", what_comes_later_finds_the_sum)
             .calls(&["staged_sum"]),
         Check::new("backends::both_are_measured_alike", both_are_measured_alike).calls(&["times_as_long"]),
@@ -107,6 +110,35 @@ fn both_backends_have_the_same_numbers() -> anyhow::Result<()> {
                 .if_instead(&sum(&|sum, value| sum + value.trunc()), "the values were cut to whole numbers")
                 .within(bound, &buffer.read()?)
         })?;
+    }
+    Ok(())
+}
+
+fn all_ranks_have_the_same_bits() -> anyhow::Result<()> {
+    const LEN: usize = 1031;
+    // All bits of a third are used, so that most additions round.
+    let values =
+        |rank| -> Vec<f32> { irregular::fractions(rank, LEN).iter().map(|value| value / 3.0).collect() };
+    // With two ranks, both orders of addition have the same result.
+    for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 3) {
+        let group = HostGroup::new(world_size);
+        let sums = rendezvous(&lab::streams(world_size)?, |comm| {
+            let mut buffer = Guarded::new(&comm.stream(), &values(comm.rank()))?;
+            staged_sum(&group, comm.rank(), &comm.stream(), &mut buffer.view_mut()).context("staged_sum")?;
+            buffer.read()
+        })?;
+        for (rank, sum) in sums.iter().enumerate() {
+            let differs = |at: &usize| sum[*at].to_bits() != sums[0][*at].to_bits();
+            let Some(at) = (0..LEN).find(differs) else { continue };
+            bail!(
+                "the sums of `staged_sum` on rank {rank} of {world_size} have other bits than those on rank 0, at {} of {LEN} \
+                 elements\n  index {at}: rank 0 has {:?}, rank {rank} has {:?}: each rank must add in the same order, or replicas \
+                 drift apart",
+                (0..LEN).filter(differs).count(),
+                sums[0][at],
+                sum[at]
+            );
+        }
     }
     Ok(())
 }

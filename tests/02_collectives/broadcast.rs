@@ -1,5 +1,7 @@
 //! Checks of `collectives/broadcast`.
 
+use std::sync::OnceLock;
+
 use anyhow::{Context, bail, ensure};
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
@@ -20,6 +22,9 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["broadcast"]),
         Check::new("broadcast::equal_replicas_are_found_equal", equal_replicas_are_found_equal)
             .calls(&["replicas_equal"]),
+        Check::new("broadcast::a_rank_that_differs_makes_all_calls", a_rank_that_differs_makes_all_calls)
+            .calls(&["replicas_equal"])
+            .min_ranks(2),
         Check::new(
             "broadcast::every_difference_is_found_by_all_ranks",
             every_difference_is_found_by_all_ranks,
@@ -146,6 +151,34 @@ fn equal_replicas_are_found_equal() -> anyhow::Result<()> {
             }
             Ok(())
         })?;
+    }
+    Ok(())
+}
+
+/// Compares once in each world, so that a rank that returns early comes to no other call.
+fn a_rank_that_differs_makes_all_calls() -> anyhow::Result<()> {
+    for world_size in small_worlds() {
+        let other = world_size - 1;
+        let returned: Vec<OnceLock<bool>> = (0..world_size).map(|_| OnceLock::new()).collect();
+        let compared = rendezvous(&lab::streams(world_size)?, |comm| {
+            let rank = comm.rank();
+            let buffer = Guarded::new(&comm.stream(), &values(usize::from(rank == other)))?;
+            let equal = replicas_equal(&comm, &buffer.view())?;
+            returned[rank].set(equal).ok();
+            Ok(())
+        });
+        let ranks = |has_returned: bool| -> Vec<usize> {
+            (0..world_size).filter(|&rank| returned[rank].get().is_some() == has_returned).collect()
+        };
+        let (returned, stuck) = (ranks(true), ranks(false));
+        let Err(error) = compared else { continue };
+        let text = format!("{error:#}");
+        ensure!(
+            returned.is_empty() || !text.contains(" waits in nccl"),
+            "rank {other} of {world_size} differs, and `replicas_equal` returned on ranks {returned:?} while ranks {stuck:?} still wait \
+             in a collective: every rank must make all collectives, even if it knows the result\n{text}"
+        );
+        bail!("rank {other} of {world_size} differs, and `replicas_equal` failed on ranks {stuck:?}\n{text}");
     }
     Ok(())
 }

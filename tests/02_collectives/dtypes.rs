@@ -1,5 +1,7 @@
 //! Checks of `collectives/dtypes`.
 
+use std::cmp::Ordering;
+
 use anyhow::{Context, bail, ensure};
 use approx::relative_eq;
 use cudarc::driver::DeviceRepr;
@@ -19,6 +21,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("dtypes::a_true_sum_is_within_its_bound", a_true_sum_is_within_its_bound)
             .calls(&["sum_bound"])
             .min_ranks(2),
+        Check::new("dtypes::a_sum_in_any_order_is_within_its_bound", a_sum_in_any_order_is_within_its_bound)
+            .calls(&["sum_bound"]),
         Check::new("dtypes::a_bound_is_no_wider_than_needed", a_bound_is_no_wider_than_needed)
             .calls(&["sum_bound"]),
         Check::new("dtypes::a_sum_is_compared_by_its_bound", a_sum_is_compared_by_its_bound)
@@ -111,12 +115,62 @@ fn why_so_narrow(bound: f64, bits: u32, world_size: usize, largest: f64) -> Stri
             n * largest
         ),
         _ if is(largest * unit(bits)) => "that is one rounding of one value".to_owned(),
+        _ if is(n.log2().ceil() * n * largest * unit(bits)) => format!(
+            "that is the bound of a sum in pairs, and of pairs of pairs, with {} levels: in another order, \
+             a value goes through up to {} additions",
+            n.log2().ceil(),
+            n - 1.0
+        ),
         _ if is(n * largest * unit(bits)) => {
             format!("that is one rounding of the largest sum, and there are {} additions", n - 1.0)
         }
         _ => return String::new(),
     };
     format!("\n  likely cause: {cause}")
+}
+
+/// Rounds a sum to this number of significant bits, to even if it is halfway.
+fn rounded(sum: i64, bits: u32) -> i64 {
+    let unit = 1_i64 << (i64::BITS - sum.leading_zeros()).saturating_sub(bits);
+    let down = sum / unit * unit;
+    let is_up = match (2 * (sum - down)).cmp(&unit) {
+        Ordering::Less => false,
+        Ordering::Equal => (down / unit) % 2 == 1,
+        Ordering::Greater => true,
+    };
+    if is_up { down + unit } else { down }
+}
+
+/// Adds integers below 2^bits, one after the other, so that each addition rounds off as much as it can. Returns the exact sum, and
+/// the rounded one.
+fn sum_far_off(bits: u32, world_size: usize) -> (i64, i64) {
+    let largest = (1_i64 << bits) - 1;
+    let (mut exact, mut sum) = (largest, largest);
+    for _ in 1..world_size {
+        let lost = |value: i64| sum + value - rounded(sum + value, bits);
+        // A few units below the largest value, there is one whose sum is halfway and is rounded down.
+        let span = 4 * world_size as i64;
+        let value = (largest - span..=largest).rev().max_by_key(|&value| lost(value)).unwrap_or(largest);
+        (exact, sum) = (exact + value, rounded(sum + value, bits));
+    }
+    (exact, sum)
+}
+
+fn a_sum_in_any_order_is_within_its_bound() -> anyhow::Result<()> {
+    for (name, bits) in TYPES {
+        for world_size in [2, 3, 5, 8, 16] {
+            let largest = f64::powi(2.0, bits as i32);
+            let (bound, (exact, sum)) = (sum_bound(bits, world_size, largest), sum_far_off(bits, world_size));
+            let off = (exact - sum).abs();
+            ensure!(
+                off as f64 <= bound,
+                "sum_bound({bits}, {world_size}, {largest:?}) is {bound:?}, which is too small\n  {world_size} {name} values below \
+                 2^{bits}, added one after the other, can be off by {off}: the exact sum is {exact}, and the rounded one {sum}{}",
+                why_so_narrow(bound, bits, world_size, largest)
+            );
+        }
+    }
+    Ok(())
 }
 
 fn a_bound_is_no_wider_than_needed() -> anyhow::Result<()> {
@@ -156,7 +210,7 @@ fn a_sum_is_compared_by_its_bound() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that sums that are off by half of the bound pass, and that those that are off by four times the bound do not.
+/// Checks, by the bound of `sum_bound`, that sums that are off by half of it pass, and that those that are off by four times the bound do not.
 fn check_comparison(
     name: &str,
     bits: u32,
@@ -164,10 +218,9 @@ fn check_comparison(
     largest: f64,
     exact: f64,
 ) -> anyhow::Result<()> {
-    let additions = world_size as f64 - 1.0;
-    let bound = additions * world_size as f64 * largest * f64::powi(2.0, -(bits as i32));
+    let bound = sum_bound(bits, world_size, largest);
     for off in [0.0, 0.5 * bound, -0.5 * bound, 4.0 * bound, -4.0 * bound] {
-        let (expected, got) = (off.abs() < bound, may_be_sum(exact + off, exact, bits, world_size, largest));
+        let (expected, got) = (off.abs() <= bound, may_be_sum(exact + off, exact, bits, world_size, largest));
         if got == expected {
             continue;
         }
@@ -184,7 +237,7 @@ fn check_comparison(
         };
         bail!(
             "may_be_sum({:?}, {exact:?}, {bits}, {world_size}, {largest:?}) for {name}: expected {expected}, got {got}\n  \
-             the two differ by {off:e}, and the bound is {bound:e}{cause}",
+             the two differ by {off:e}, and sum_bound returns {bound:e}{cause}",
             exact + off
         );
     }

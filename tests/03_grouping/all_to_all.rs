@@ -294,7 +294,7 @@ fn each_part_is_one_message() -> anyhow::Result<()> {
         budget("scatter", of_root).spend(|| scatter(&comm, Some(&to_all), &mut part.as_view_mut(), ROOT))?;
         let mut from_all = incoming.as_view_mut();
         budget("gather", of_root).spend(|| gather(&comm, &part.as_view(), Some(&mut from_all), ROOT))?;
-        budget("all_to_all", 2 * world_size).spend(|| all_to_all(&comm, &to_all, &mut from_all))?;
+        budget("all_to_all", 2 * world_size).groups(1).spend(|| all_to_all(&comm, &to_all, &mut from_all))?;
         Ok(stream.synchronize()?)
     })?;
     Ok(())

@@ -32,6 +32,8 @@ pub(crate) fn checks() -> Vec<Check> {
             .min_ranks(3),
         Check::new("recover::it_begins_again_until_the_sum_arrives", it_begins_again_until_the_sum_arrives)
             .calls(&["sum_of_survivors"]),
+        Check::new("recover::an_error_of_arrives_is_returned", an_error_of_arrives_is_returned)
+            .calls(&["sum_of_survivors"]),
         Check::new("recover::without_a_loss_nothing_changes", without_a_loss_nothing_changes)
             .calls(&["sum_of_survivors"]),
         Check::new("recover::a_rank_that_is_given_up_can_t_rejoin", a_rank_that_is_given_up_can_t_rejoin)
@@ -312,6 +314,34 @@ fn it_begins_again_until_the_sum_arrives() -> anyhow::Result<()> {
             Expected::new(rank, &format!("the sum of {world_size} ranks"), &sum(&all)).exactly(&total.read()?)
         })?;
     }
+    Ok(())
+}
+
+fn an_error_of_arrives_is_returned() -> anyhow::Result<()> {
+    let comm = world_of_one()?;
+    let stream = comm.stream();
+    let values = stream.clone_htod(&irregular::integers(0, LEN))?;
+    let mut total = stream.alloc_zeros::<f32>(LEN)?;
+    let asked = Cell::new(false);
+    let muster = |rank| {
+        asked.set(true);
+        anyhow::bail!("rank {rank} asks for the survivors")
+    };
+    let arrives = |event: &CudaEvent| {
+        event.synchronize()?;
+        anyhow::bail!("the clock has stopped")
+    };
+    let failed = sum_of_survivors(comm, &values.as_view(), &mut total.as_view_mut(), arrives, muster);
+    stream.synchronize()?;
+    let text = match failed {
+        Ok(_) => "`sum_of_survivors` returned Ok".to_owned(),
+        Err(error) => format!("the error says: {}", lab::explain::error_text(&error)),
+    };
+    ensure!(
+        !asked.get() && text.contains("the clock has stopped"),
+        "`arrives` returned an error, `the clock has stopped`: `sum_of_survivors` must return it{}\n  {text}",
+        if asked.get() { ", but called `muster`, as if the sum had not arrived" } else { "" }
+    );
     Ok(())
 }
 

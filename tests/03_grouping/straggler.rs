@@ -12,6 +12,7 @@ use cudarc::nccl::Comm;
 use cudarc::nvrtc::Ptx;
 use init::rendezvous::rendezvous;
 use lab::kernels::TRAP;
+use lab::yields::yields;
 use lab::{Budget, Check, Expected, Kernels, each_call_fails, without_panic, world_of_one};
 
 use crate::grouping::straggler::{Register, barrier, complete_by, lateness};
@@ -23,6 +24,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("straggler::a_wait_ends_when_time_is_up", a_wait_ends_when_time_is_up)
             .calls(&["complete_by"]),
         Check::new("straggler::a_wait_ends_with_an_error", a_wait_ends_with_an_error).calls(&["complete_by"]),
+        Check::new("straggler::others_may_run_during_a_wait", others_may_run_during_a_wait)
+            .calls(&["complete_by"]),
         Check::new("straggler::who_waited_least_came_last", who_waited_least_came_last).calls(&["lateness"]),
         Check::new("straggler::a_late_gpu_is_told_by_how_much", a_late_gpu_is_told_by_how_much)
             .calls(&["barrier"])
@@ -116,6 +119,34 @@ fn a_wait_ends_when_time_is_up() -> anyhow::Result<()> {
         looks.get()
     );
     Ok(stream.synchronize()?)
+}
+
+fn others_may_run_during_a_wait() -> anyhow::Result<()> {
+    let stream = lab::streams(1)?.remove(0);
+    let kernels = Kernels::load(stream.context())?;
+    kernels.spin(&stream, 0)?;
+    stream.synchronize()?;
+    // Short, because on the virtual GPU each query takes a microsecond of its time, however long the host sleeps.
+    kernels.spin(&stream, MILLISECOND / 5)?;
+    let event = stream.record_event(None)?;
+    let looks = Cell::new(0_u64);
+    let counted = || {
+        looks.set(looks.get() + 1);
+        Duration::ZERO
+    };
+    let (_, yields) = yields(|| complete_by(&event, counted, DEADLINE))?;
+    let Some(yields) = yields else {
+        println!("this system does not count how often a thread yields");
+        return Ok(());
+    };
+    // A wait may spin a little before it yields.
+    ensure!(
+        yields >= looks.get() / 100,
+        "complete_by read the clock {} times in one wait, and slept, blocked, or yielded {yields} times; expected about as often: a \
+         wait that only spins keeps other threads from the core",
+        looks.get()
+    );
+    Ok(())
 }
 
 fn a_wait_ends_with_an_error() -> anyhow::Result<()> {

@@ -18,11 +18,14 @@ const LISTED: usize = 4;
 #[derive(Clone)]
 pub struct Budget {
     function: String,
+    /// The situation, as in `over no elements`.
+    case: Option<&'static str>,
     threads: Threads,
     /// The accepted sets of collectives; if there are none, collectives are not counted.
     collectives: Vec<Vec<(&'static str, usize)>>,
     limits: Vec<(Cost, u64)>,
     streams: Option<Vec<(u64, &'static str)>>,
+    waits_for_values: bool,
 }
 
 /// A resource that is counted.
@@ -30,6 +33,7 @@ pub struct Budget {
 enum Cost {
     Collectives,
     Messages,
+    Groups,
     Kernels,
     BytesToDevice,
     BytesToHost,
@@ -51,11 +55,20 @@ impl Budget {
     pub fn of(function: &str) -> Self {
         Self {
             function: function.to_owned(),
+            case: None,
             threads: Threads::This,
             collectives: Vec::new(),
             limits: Vec::new(),
             streams: None,
+            waits_for_values: false,
         }
+    }
+
+    /// Names the situation that the limits are for, as in `over no elements`. A message has it after the function.
+    #[must_use]
+    pub fn case(mut self, case: &'static str) -> Self {
+        self.case = Some(case);
+        self
     }
 
     /// Counts the calls of all threads. Use it for a function that starts threads.
@@ -89,6 +102,12 @@ impl Budget {
     #[must_use]
     pub fn messages(self, at_most: u64) -> Self {
         self.limit(Cost::Messages, at_most)
+    }
+
+    /// Limits the number of groups. A group within a group is a part of it.
+    #[must_use]
+    pub fn groups(self, at_most: u64) -> Self {
+        self.limit(Cost::Groups, at_most)
     }
 
     /// Limits the number of kernel launches.
@@ -175,6 +194,14 @@ impl Budget {
         self.limit(Cost::Modules, at_most)
     }
 
+    /// Expects a wait after the last copy to the host: for a stream, an event, or a context. A query that reports completion will
+    /// do, and so will a copy without a stream.
+    #[must_use]
+    pub fn waits_for_values(mut self) -> Self {
+        self.waits_for_values = true;
+        self
+    }
+
     /// Allows work only on these streams. Each has the name that the contract uses, such as `the communicator's stream`.
     #[must_use]
     pub fn streams(mut self, streams: &[(&Arc<CudaStream>, &'static str)]) -> Self {
@@ -211,7 +238,16 @@ impl Budget {
             self.check_limit(cost, at_most, &calls)?;
         }
         self.check_streams(&calls)?;
+        self.check_wait_for_values(&calls)?;
         Ok(returned)
+    }
+
+    /// Returns the subject of a message.
+    fn subject(&self) -> String {
+        match self.case {
+            Some(case) => format!("`{}` {case}", self.function),
+            None => format!("`{}`", self.function),
+        }
     }
 
     /// Real GPUs count nothing, but NCCL's log has the collectives.
@@ -247,8 +283,8 @@ impl Budget {
         let accepted: Vec<String> = self.collectives.iter().map(|accepted| in_words(accepted)).collect();
         ensure!(
             self.collectives.is_empty() || is_accepted,
-            "`{}` makes {}; expected {}{}",
-            self.function,
+            "{} makes {}; expected {}{}",
+            self.subject(),
             in_words(made),
             accepted.join(", or "),
             listed(calls)
@@ -257,14 +293,19 @@ impl Budget {
     }
 
     fn check_limit(&self, cost: Cost, at_most: u64, calls: &[Call]) -> anyhow::Result<()> {
-        let spent: Vec<(&Call, u64)> =
-            calls.iter().map(|call| (call, cost.of(call))).filter(|(_, amount)| *amount > 0).collect();
-        let amount: u64 = spent.iter().map(|(_, amount)| amount).sum();
-        let lines: Vec<&Call> = spent.iter().map(|(call, _)| *call).collect();
+        let counted = if cost == Cost::Groups { outermost_groups(calls) } else { calls.iter().collect() };
+        let mut amount = 0;
+        // The lines with which the limit was exceeded come first: those before may be the ones that are needed.
+        let (mut within, mut beyond): (Vec<&Call>, Vec<&Call>) = Default::default();
+        for (call, spent) in counted.into_iter().map(|call| (call, cost.of(call))).filter(|(_, it)| *it > 0) {
+            amount += spent;
+            if amount > at_most { beyond.push(call) } else { within.push(call) }
+        }
+        let lines = [beyond, within].concat();
         ensure!(
             amount <= at_most,
-            "`{}` {}; {}{}",
-            self.function,
+            "{} {}; {}{}",
+            self.subject(),
             cost.in_words(amount),
             enough(at_most),
             listed(&lines)
@@ -284,11 +325,26 @@ impl Budget {
         let calls: Vec<&Call> = elsewhere.iter().map(|(call, _)| *call).collect();
         ensure!(
             calls.is_empty(),
-            "`{}` enqueues work on {}; expected only {}{}",
-            self.function,
+            "{} enqueues work on {}; expected only {}{}",
+            self.subject(),
             if *stream == 0 { "the default stream" } else { "another stream" },
             roles.join(" and "),
             listed(&calls)
+        );
+        Ok(())
+    }
+
+    fn check_wait_for_values(&self, calls: &[Call]) -> anyhow::Result<()> {
+        let is_copy = |call: &Call| call.function == "cuMemcpyDtoHAsync";
+        let Some(copy) = calls.iter().rposition(is_copy).filter(|_| self.waits_for_values) else {
+            return Ok(());
+        };
+        ensure!(
+            calls[copy..].iter().any(|call| Cost::HostWaits.of(call) + Cost::Polls.of(call) > 0),
+            "{} does not wait after its last copy to the host; expected a wait, such as `synchronize`: CUDA only says that the \
+             copy may wait{}",
+            self.subject(),
+            listed(&[&calls[copy]])
         );
         Ok(())
     }
@@ -316,6 +372,7 @@ impl Cost {
         match self {
             Self::Collectives => is(collective(call).is_some()),
             Self::Messages => is(matches!(function, "ncclSend" | "ncclRecv")),
+            Self::Groups => is(function == "ncclGroupStart"),
             Self::Kernels => is(function.starts_with("cuLaunch") && function.contains("Kernel")),
             Self::BytesToDevice => bytes("cuMemcpyHtoD"),
             Self::BytesToHost => bytes("cuMemcpyDtoH"),
@@ -355,6 +412,7 @@ impl Cost {
         let (verb, one, more) = match self {
             Self::Collectives => ("makes", "collective", "collectives"),
             Self::Messages => ("makes", "send or receive", "sends and receives"),
+            Self::Groups => ("opens", "group", "groups"),
             Self::Kernels => ("launches", "kernel", "kernels"),
             Self::BytesToDevice => ("copies", "byte from the host to a GPU", "bytes from the host to a GPU"),
             Self::BytesToHost => ("copies", "byte from a GPU to the host", "bytes from a GPU to the host"),
@@ -381,6 +439,25 @@ fn enough(at_most: u64) -> String {
         1 => "one is enough".to_owned(),
         _ => format!("{} are enough", number(at_most)),
     }
+}
+
+/// Returns the calls that open a group while none is open.
+fn outermost_groups(calls: &[Call]) -> Vec<&Call> {
+    let mut open = 0_usize;
+    let mut outermost = Vec::new();
+    for call in calls {
+        match call.function.as_str() {
+            "ncclGroupStart" => {
+                if open == 0 {
+                    outermost.push(call);
+                }
+                open += 1;
+            }
+            "ncclGroupEnd" => open = open.saturating_sub(1),
+            _ => {}
+        }
+    }
+    outermost
 }
 
 /// Returns the kind and the count of a collective, if the call is one.

@@ -30,6 +30,7 @@ pub mod roll_call;
 pub mod stopwatch;
 pub mod tier;
 pub mod timeline;
+pub mod yields;
 
 pub use at_once::{returns_at_once, returns_at_once_on_each};
 pub use budget::Budget;

@@ -15,6 +15,9 @@ fn main() -> ExitCode {
         Check::new("budget::each_limit_is_named_with_its_lines", each_limit_is_named_with_its_lines),
         Check::new("budget::collectives_are_compared_by_kind_and_length", collectives_are_compared),
         Check::new("budget::other_streams_are_named", other_streams_are_named),
+        Check::new("budget::lines_beyond_the_limit_come_first", lines_beyond_the_limit_come_first),
+        Check::new("budget::nested_groups_are_one", nested_groups_are_one),
+        Check::new("budget::a_missing_wait_is_named", a_missing_wait_is_named),
         Check::new("budget::threads_are_counted_apart", threads_are_counted_apart),
         Check::new("faults::an_error_that_is_returned_passes", an_error_that_is_returned_passes),
         Check::new("faults::a_lost_error_is_named_with_its_call", a_lost_error_is_named_with_its_call),
@@ -109,6 +112,56 @@ fn collectives_are_compared() -> anyhow::Result<()> {
     refusal(none, &["`sum` makes no collective; expected one AllReduce of 4,096 elements"])?;
     let made = Budget::of("open").communicators(0).spend(world_of_one);
     refusal(made, &["`open` makes 1 communicator; none is needed"])
+}
+
+fn lines_beyond_the_limit_come_first() -> anyhow::Result<()> {
+    let stream = stream()?;
+    let budget = Budget::of("sum").case("over 3 elements").allocations(1);
+    let made = budget.spend(|| {
+        let permitted = stream.alloc_zeros::<f32>(3)?;
+        let superfluous = stream.alloc_zeros::<f32>(4)?;
+        Ok((permitted, superfluous))
+    });
+    let text = made.err().ok_or_else(|| anyhow!("it passes"))?.to_string();
+    let place = |words: &str| text.find(words).ok_or_else(|| anyhow!("{words:?} is not in\n{text}"));
+    ensure!(place("let superfluous")? < place("let permitted")?, "{text}");
+    ensure!(text.starts_with("`sum` over 3 elements allocates 2 buffers; one is enough\n"), "{text}");
+    Ok(())
+}
+
+fn nested_groups_are_one() -> anyhow::Result<()> {
+    let group = || -> anyhow::Result<()> {
+        group_start().readable()?;
+        group_start().readable()?;
+        group_end().readable()?;
+        group_end().readable()?;
+        Ok(())
+    };
+    let budget = Budget::of("send").groups(1);
+    budget.spend(group)?;
+    let refused = budget.spend(|| {
+        group()?;
+        group()
+    });
+    refusal(refused, &["`send` opens 2 groups; one is enough", "group_start().readable()"])
+}
+
+fn a_missing_wait_is_named() -> anyhow::Result<()> {
+    let stream = stream()?;
+    let buffer = stream.clone_htod(&[1.0_f32; 3])?;
+    let budget = Budget::of("read").waits_for_values();
+    budget.spend(|| Ok(stream.synchronize()?))?;
+    budget.spend(|| {
+        let values = stream.clone_dtoh(&buffer)?;
+        let copied = stream.record_event(None)?;
+        while !copied.try_is_complete()? {}
+        Ok(values)
+    })?;
+    let refused = budget.spend(|| {
+        stream.synchronize()?;
+        Ok(stream.clone_dtoh(&buffer)?)
+    });
+    refusal(refused, &["`read` does not wait after its last copy to the host; expected a wait", "clone_dtoh"])
 }
 
 fn other_streams_are_named() -> anyhow::Result<()> {

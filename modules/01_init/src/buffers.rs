@@ -38,7 +38,7 @@ pub fn read(buffer: &CudaView<f32>, part: Range<usize>) -> anyhow::Result<Vec<f3
     // ANCHOR: read
     // Copy the part to the host:
     // 1. only the part is copied, on the buffer's own stream;
-    // 2. all values have arrived when the call returns;
+    // 2. all values have arrived when the call returns: the host waits after the copy;
     // 3. a part that reaches beyond the buffer is an error that has both numbers (its end, and the buffer's length), not a panic.
     todo!("Copy the part to the host")
     // ANCHOR_END: read

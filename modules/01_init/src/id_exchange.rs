@@ -101,7 +101,7 @@ pub fn exchange(
 ) -> anyhow::Result<Id> {
     // ANCHOR: exchange
     // Give all ranks the same id:
-    // 1. rank 0 makes it, and listens at `address` until all ranks have it;
+    // 1. rank 0 makes it, and listens at `address`, and at no other, until all ranks have it;
     // 2. all other ranks get it from there;
     // 3. if rank 0 can't listen there, the result is an error with the address.
     todo!("Give all ranks the same id")

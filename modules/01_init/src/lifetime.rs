@@ -57,7 +57,7 @@ pub fn run(
     // Run all iterations:
     // 1. in each, `fill` is called once, and after it every tensor is summed;
     // 2. each rank creates one communicator in total;
-    // 3. when the call returns, all sums are done, but the host does not wait for each of them.
+    // 3. when the call returns, all sums are done, but the host does not wait in every iteration.
     todo!("Run all iterations")
     // ANCHOR_END: run
 }

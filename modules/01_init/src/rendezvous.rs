@@ -24,7 +24,7 @@ pub fn rendezvous<T: Send>(
     // 1. thread `i` is rank `i`, and its communicator works on `streams[i]`;
     // 2. all ranks are members of the same group, whose world size is the number of streams;
     // 3. NCCL uses the GPU of the rank's own stream;
-    // 4. result `i` is that of rank `i`, and an error names the rank on which it happened.
+    // 4. result `i` is that of rank `i`, and an error names every rank that failed.
     todo!("Run `work` in a thread for each stream")
     // ANCHOR_END: rendezvous
 }

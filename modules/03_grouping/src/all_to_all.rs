@@ -100,7 +100,7 @@ pub fn all_to_all(
     // Exchange a part with every rank:
     // 1. part `r` of `incoming` is what rank `r` has for this rank, for every `r`, this rank too;
     // 2. `outgoing` stays as it is;
-    // 3. each part is one message; a rank may copy its own part instead;
+    // 3. each part is one message, and all messages are in one group; a rank may copy its own part instead;
     // 4. no group is left open, even if one of the calls fails;
     // 5. the host does not wait for the GPU.
     todo!("Exchange a part with every rank")

@@ -43,7 +43,7 @@ pub fn read(buffer: &CudaView<f32>, part: Range<usize>) -> anyhow::Result<Vec<f3
     // ANCHOR: read
     // Copy the part to the host:
     // 1. only the part is copied, on the buffer's own stream;
-    // 2. all values have arrived when the call returns;
+    // 2. all values have arrived when the call returns: the host waits after the copy;
     // 3. a part that reaches beyond the buffer is an error that has both numbers (its end, and the buffer's length), not a panic.
     let own = buffer.try_slice(part.clone());
     let own = own.with_context(|| format!("{part:?} is no part of {} elements", buffer.len()))?;

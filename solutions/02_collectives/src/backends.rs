@@ -21,7 +21,7 @@ pub fn staged_sum(
     // ANCHOR: staged_sum
     // Sum over all ranks through the host's memory:
     // 1. on every rank, the sums replace the values;
-    // 2. the sums are `f32` sums, and each rank's values are in them once;
+    // 2. the sums are `f32` sums, each rank's values are in them once, and all ranks have the same bits;
     // 3. earlier work in `stream` is done before the buffer is read, and later work in `stream` finds the sums;
     // 4. each rank copies its buffer to the host once, and the sums back once.
     let own = stream.clone_dtoh(buffer)?;

@@ -59,7 +59,8 @@ pub fn sum_of_survivors(
     // 1. `total` is the sum over the ranks of the communicator that is returned;
     // 2. a sum that does not arrive counts for nothing: the survivors rejoin and sum again, with one all-reduce per attempt;
     // 3. that may happen any number of times;
-    // 4. if no rank is lost, the old communicator is returned, and `muster` is not called.
+    // 4. if no rank is lost, the old communicator is returned, and `muster` is not called;
+    // 5. an error of `arrives` is returned at once: it is not a sum that does not arrive.
     loop {
         all_reduce::sum(&comm, values, total)?;
         if arrives(&comm.stream().record_event(None)?)? {
