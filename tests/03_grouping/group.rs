@@ -199,10 +199,11 @@ fn lengths_that_differ_are_an_error() -> anyhow::Result<()> {
     let log = unsafe { NcclLog::open() };
     for world_size in world_sizes() {
         let comms = comms(world_size)?;
-        let mut some = buffers(&comms, 37)?;
-        some[world_size - 1] =
-            Guarded::new(&comms[world_size - 1].stream(), &irregular::integers(world_size - 1, 41))?;
-        refused(&log, &comms, &mut some, [37, 41], "elements in two buffers")?;
+        for other in 0..world_size {
+            let mut some = buffers(&comms, 37)?;
+            some[other] = Guarded::new(&comms[other].stream(), &irregular::integers(other, 41))?;
+            refused(&log, &comms, &mut some, [37, 41], "elements in two buffers")?;
+        }
     }
     Ok(())
 }
