@@ -216,18 +216,26 @@ fn every_difference_is_found_by_all_ranks() -> anyhow::Result<()> {
             }
             Ok(verdicts)
         })?;
+        let is_found = |index: usize| {
+            let of_difference = index * different.len()..(index + 1) * different.len();
+            verdicts.iter().all(|of_rank| of_rank[of_difference.clone()].iter().all(|&equal| !equal))
+        };
+        let found = DIFFERENCES.iter().enumerate().filter(|(index, _)| is_found(*index));
+        let found: Vec<&str> = found.map(|(_, (name, _))| *name).collect();
         for (index, (name, _)) in DIFFERENCES.iter().enumerate() {
             for (place, other) in different.iter().enumerate() {
                 let equal: Vec<usize> =
                     (0..world_size).filter(|&rank| verdicts[rank][index * different.len() + place]).collect();
                 ensure!(
                     equal.is_empty(),
-                    "rank {other} of {world_size} differs in {name}, but replicas_equal returned true on {}; expected false on every rank",
+                    "rank {other} of {world_size} differs in {name}, but replicas_equal returned true on {}; expected false on every rank\n  \
+                     it finds these differences: {}",
                     if equal.len() == world_size {
                         "every rank".to_owned()
                     } else {
                         format!("ranks {equal:?}")
-                    }
+                    },
+                    if found.is_empty() { "none".to_owned() } else { found.join(", ") }
                 );
             }
         }

@@ -83,11 +83,14 @@ fn left_behind(check: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()>
     check()?;
     let what = match threads.never_ended() {
         0 => None,
-        1 => Some("a thread that the exercise started never ends".to_owned()),
-        count => Some(format!("{count} threads that the exercise started never end")),
+        1 => Some("a thread that the exercise started is".to_owned()),
+        count => Some(format!("{count} threads that the exercise started are")),
     };
     if let Some(what) = what {
-        bail!("{what}: join what thread::spawn returns, and let each thread finish");
+        bail!(
+            "{what} still running after everything is done\n  each thread must end before the function returns: tell it to stop, and join \
+             what thread::spawn returned"
+        );
     }
     let objects = driver.live_objects()?;
     // A buffer that is still alive also keeps its stream and its events alive.
