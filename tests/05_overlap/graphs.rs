@@ -224,24 +224,33 @@ fn another_thread_may_allocate_meanwhile() -> anyhow::Result<()> {
     })
 }
 
+/// The error of the pipelines that fail while they are enqueued.
+const FAILURE: &str = "no weights for this layer";
+
+/// Returns the error that `capture` returned, where the pipeline's own error is [`FAILURE`].
+fn error_of(captured: anyhow::Result<CudaGraph>) -> anyhow::Result<anyhow::Error> {
+    match captured {
+        Ok(_) => bail!("the pipeline returned an error, and `capture` returned Ok; expected that error"),
+        Err(error) => Ok(error),
+    }
+}
+
 fn an_error_ends_the_capture() -> anyhow::Result<()> {
     let stream = lab::streams(1)?.remove(0);
     // SAFETY: there is only one stream.
     unsafe { stream.context().disable_event_tracking() };
     let kernels = Kernels::load(stream.context())?;
     let mut buffer = stream.clone_htod(&input(0, 0))?;
-    let failed = without_panic("capture, where the pipeline fails to be enqueued,", || {
+    let captured = without_panic("capture, where the pipeline fails to be enqueued,", || {
         capture(&stream, || {
             kernels.scale(&stream, &mut buffer, 2.0)?;
-            bail!("no weights for this layer")
+            bail!(FAILURE)
         })
     })?;
-    let Err(error) = failed else {
-        bail!("the pipeline returned an error, and `capture` returned Ok; expected that error")
-    };
+    let error = error_of(captured)?;
     ensure!(
-        format!("{error:#}").contains("no weights for this layer"),
-        "the error of `capture` must have that of the pipeline, `no weights for this layer`; it says: {error:#}"
+        format!("{error:#}").contains(FAILURE),
+        "the error of `capture` must have that of the pipeline, `{FAILURE}`; it says: {error:#}"
     );
     ensure!(
         stream.capture_status()? == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE,
@@ -257,19 +266,17 @@ fn an_error_before_the_join_is_returned() -> anyhow::Result<()> {
     unsafe { stream.context().disable_event_tracking() };
     let (other, kernels) = (stream.context().new_stream()?, Kernels::load(stream.context())?);
     let mut buffer = stream.clone_htod(&input(0, 0))?;
-    let failed = without_panic("capture, where the pipeline fails before its streams are joined,", || {
+    let captured = without_panic("capture, where the pipeline fails before its streams are joined,", || {
         capture(&stream, || {
             other.wait(&stream.record_event(None)?)?;
             kernels.scale(&other, &mut buffer, 2.0)?;
-            bail!("no weights for this layer")
+            bail!(FAILURE)
         })
     })?;
-    let Err(error) = failed else {
-        bail!("the pipeline returned an error, and `capture` returned Ok; expected that error")
-    };
+    let error = error_of(captured)?;
     ensure!(
-        format!("{error:#}").contains("no weights for this layer"),
-        "`capture` lost the error of the pipeline, `no weights for this layer`, and returned that of the capture's end\n  \
+        format!("{error:#}").contains(FAILURE),
+        "`capture` lost the error of the pipeline, `{FAILURE}`, and returned that of the capture's end\n  \
          the pipeline failed before its second stream was joined, so the capture could not end either\n  \
          returned: {}",
         error_text(&error)

@@ -100,7 +100,7 @@ fn judge(
                      own GPU has come, and not when all have"
                 ),
                 () if !named.contains(&late) && !unsigned.contains(&late) => format!(
-                    "\n  rank {late} has signed, so nobody seems to be missing; a rank signs only if its GPU has come before the deadline"
+                    "\n  rank {late} has signed, so no rank seems to be missing; a rank signs only if its GPU has come before the deadline"
                 ),
                 () => String::new(),
             };

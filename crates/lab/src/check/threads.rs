@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long a thread may take to end after the check has returned. What it waits for is over by then.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LIMIT: Duration = Duration::from_secs(1);
 
 /// The start of the names of the virtual GPU's own threads.
 const OF_VIRTUAL_GPU: &str = "virtual GPU";
@@ -21,7 +21,7 @@ impl Threads {
 
     /// Waits until no thread is left that began since then, apart from those of the virtual GPU. Returns how many don't end.
     pub(super) fn never_ended(&self) -> usize {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + LIMIT;
         loop {
             let left = others().difference(&self.0).count();
             if left == 0 || Instant::now() >= deadline {
