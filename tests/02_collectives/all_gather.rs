@@ -84,7 +84,7 @@ fn expected<'a>(comm: &Comm, len: usize, whole: &'a [f32], stale: &[f32]) -> Exp
 fn every_rank_gets_all_shards_in_order() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| {
-            // A rank that finds a mistake continues to the end, because the other ranks would wait for it.
+            // A rank that finds a mistake continues to the end, so that the other ranks do not wait for it.
             let mut verdict = Ok(());
             for len in LENGTHS {
                 verdict = verdict.and(check_all_gather(&comm, len));

@@ -56,7 +56,7 @@ fn check_sum(comm: &Comm, len: usize) -> anyhow::Result<()> {
     let send = Guarded::new(&stream, &inputs[rank])?;
     let mut recv = Guarded::new(&stream, &stale)?;
     sum(comm, &send.view(), &mut recv.view_mut())?;
-    // Sums of integers below 2²⁴ are exact in an f32, in any order.
+    // Integer sums below 2²⁴ are exact in an f32, in any order.
     let expected = added(&inputs);
     Expected::new(rank, "the receive buffer", &expected)
         .if_instead(&stale, "it holds what it held before: no sum was written to it")

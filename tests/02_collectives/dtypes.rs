@@ -52,7 +52,7 @@ const LEN: usize = 1031;
 fn a_true_sum_is_within_its_bound() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| {
-            // A rank that finds a mistake continues to the end, because the other ranks would wait for it.
+            // A rank that finds a mistake continues to the end, so that the other ranks do not wait for it.
             let f64s = check_sum("f64", 53, &comm, |value| value);
             let f32s = check_sum("f32", 24, &comm, |value| value as f32);
             let f16s = check_sum("f16", 11, &comm, f16::from_f64);

@@ -53,7 +53,7 @@ const WHOLES: [usize; 5] = [37, 60, 1031, 3, 1];
 fn each_rank_gets_its_part() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| {
-            // A rank that finds a mistake continues to the end, because the other ranks would wait for it.
+            // A rank that finds a mistake continues to the end, so that the other ranks do not wait for it.
             let mut verdict = Ok(());
             for len in PARTS {
                 verdict = verdict.and(check_part(&comm, len));

@@ -75,7 +75,7 @@ fn combined(inputs: &[Vec<f32>], combine: fn(f32, f32) -> f32) -> Vec<f32> {
 fn only_the_root_gets_the_result() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| {
-            // A rank that finds a mistake continues to the end, because the other ranks would wait for it.
+            // A rank that finds a mistake continues to the end, so that the other ranks do not wait for it.
             let mut verdict = Ok(());
             for root in 0..world_size {
                 for operator in &OPERATORS {

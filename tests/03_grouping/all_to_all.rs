@@ -66,7 +66,7 @@ fn for_each_root(least: usize, check: CheckOfRoot) -> anyhow::Result<()> {
 
 fn for_each_root_of(world_size: usize, check: CheckOfRoot) -> anyhow::Result<()> {
     rendezvous(&lab::streams(world_size)?, |comm| {
-        // A rank that finds a mistake continues to the end, because the other ranks would wait for it.
+        // A rank that finds a mistake continues to the end, so that the other ranks do not wait for it.
         let mut verdict = Ok(());
         for root in (0..world_size).rev() {
             for len in PARTS {

@@ -90,7 +90,7 @@ fn what_comes_is_the_left_neighbour_s() -> anyhow::Result<()> {
 
 fn shifts(world_size: usize) -> anyhow::Result<()> {
     rendezvous(&lab::streams(world_size)?, |comm| {
-        // A rank that finds a mistake continues to the end, because the other ranks would wait for it.
+        // A rank that finds a mistake continues to the end, so that the other ranks do not wait for it.
         let mut verdict = Ok(());
         for len in LENGTHS {
             verdict = verdict.and(check_shift(&comm, len));

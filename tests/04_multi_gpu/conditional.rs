@@ -156,7 +156,7 @@ fn train(world_size: usize, overflows: &[Vec<bool>]) -> anyhow::Result<()> {
         let start = irregular::integers(0, LEN);
         let mut parameters = Guarded::new(&stream, &start)?;
         let mut serial: Vec<f64> = start.into_iter().map(f64::from).collect();
-        // A rank that finds a mistake continues to the end, because the other ranks would wait for it.
+        // A rank that finds a mistake continues to the end, so that the other ranks do not wait for it.
         let mut verdict = Ok(());
         let mut made = 0;
         for (index, overflowed) in overflows.iter().enumerate() {

@@ -212,7 +212,7 @@ fn compare_part(
     expected.if_instead(&vec![0.0; got.len()], "nothing was written").exactly(got)
 }
 
-/// Compares a column shard's gradients with those columns of the whole layer's gradients. `output_gradient` is that of
+/// Compares a column shard's gradients with those columns of the whole layer's gradients. `output_gradient` belongs to
 /// the whole layer.
 fn compare_columns(
     case: &Case<'_>,
@@ -275,7 +275,7 @@ fn compare_rows(
     expected.exactly(&read(case, shard.bias_gradient())?)
 }
 
-/// Compares the gradient of the input, which depends on every column. `output_gradient` is that of the whole layer.
+/// Compares the gradient of the input, which depends on every column. `output_gradient` belongs to the whole layer.
 fn compare_input_of_columns(
     case: &Case<'_>,
     whole: &Weights,

@@ -50,8 +50,8 @@ pub(super) struct Step {
 /// A gradient's component is a mean over the samples. Each sample's part is below 2 here, and results from at most
 /// PIXELS + HIDDEN + CLASSES consecutive additions. Those over the samples and the pieces follow. Each rounds by at
 /// most 2⁻²⁴ of the summed values. Parameters are below 1, so each step rounds a parameter by at most 2⁻²⁴. The errors
-/// of a step grow in later steps: by half in 24 such steps, and a growth of 2 is above that. A sample's loss is below
-/// 5, and a difference in parameters changes it through the gradient.
+/// of a step grow in later steps: by half in 24 such steps, so a factor of 2 is enough. A sample's loss is below 5, and
+/// a difference in parameters changes it through the gradient.
 pub(super) fn steps(samples: &Samples, batches: &[Range<usize>], pieces: usize) -> Vec<Step> {
     let mut model = HostPerceptron::new(HIDDEN, SEED);
     let longest = batches.iter().map(Range::len).max().unwrap_or(0);

@@ -107,7 +107,7 @@ impl Training {
     /// PIXELS + HIDDEN + CLASSES consecutive additions. n more additions follow on the rank, and the AllReduce makes
     /// one per rank. Each rounds by at most u = 2⁻²⁴ of the summed values. Parameters are below 1, so each step rounds
     /// a parameter by at most u. The errors of a step grow in later steps: if the serial run over these batches starts
-    /// 1e-6 off, it ends 1.5e-6 off. A growth of 2 is above that.
+    /// 1e-6 off, it ends 1.5e-6 off. So a growth factor of 2 is enough.
     pub(super) fn bound(&self, steps: usize) -> f64 {
         let growth = 2.0;
         let largest_part = 2.0;
