@@ -1,4 +1,4 @@
-//! Checks of `init/buffers`.
+//! Checks for `init/buffers`.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ fn each_gpu_has_its_part_and_no_more() -> anyhow::Result<()> {
     let values = irregular::integers(0, LEN);
     for count in lab::world_sizes().into_iter().filter(|&count| count <= 5) {
         let mut streams = lab::streams(count)?;
-        // Reversed, so that no GPU's number equals that of its part by chance.
+        // Reversed, so that at most one GPU has the index of its part.
         streams.reverse();
         let parts = parts(count);
         let buffers = spread(&streams, &values, &parts)?;
@@ -92,7 +92,7 @@ fn a_part_is_read() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Copies parts between buffers on these GPUs, given as (from, to).
+/// Copies parts between buffers on these pairs of GPUs, given as (from, to).
 fn copied_between(gpus: &[(usize, usize)]) -> anyhow::Result<()> {
     let most = gpus.iter().map(|&(from, to)| from.max(to)).max().unwrap_or(0);
     let streams = lab::streams(most + 1)?;
@@ -164,7 +164,7 @@ fn a_copy_returns_at_once() -> anyhow::Result<()> {
     Expected::of("`to`", &values).exactly(&to.read()?)
 }
 
-/// Checks that the call is rejected with an error that has both numbers.
+/// Checks that the call is rejected with an error that contains both numbers.
 fn refused<T>(
     call: &str,
     (end, len): (usize, usize),
@@ -213,7 +213,7 @@ fn what_lies_outside_is_an_error() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns two streams of one GPU.
+/// Returns two streams on one GPU.
 fn two_streams() -> anyhow::Result<[Arc<CudaStream>; 2]> {
     let stream = lab::streams(1)?.remove(0);
     Ok([stream.context().new_stream()?, stream])
@@ -226,7 +226,7 @@ fn each_value_is_copied_once() -> anyhow::Result<()> {
     let values = irregular::integers(0, LEN);
     let budget = |function: &str| Budget::of(function).kernels(0).communicators(0);
 
-    // Values may go through a pinned buffer, but not more than once to the GPU.
+    // Values may pass through a pinned buffer, but are copied to the GPU only once.
     let spreading = budget("spread").copies(2).bytes_to_device(267 * BYTES).bytes_to_host(0).allocations(4);
     let spreading = spreading.streams(&[(&first, "streams[0]"), (&second, "streams[1]")]);
     spreading.spend(|| spread(&streams, &values, &[37..301, 5..8]))?;

@@ -1,4 +1,4 @@
-//! Checks of `init/devices`.
+//! Checks for `init/devices`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn available() -> anyhow::Result<usize> {
     Ok(usize::try_from(CudaContext::device_count()?)?)
 }
 
-/// Opens at most as many GPUs as there are, so an error is a mistake of the exercise.
+/// Opens at most the available number of GPUs, so any error is a mistake in the exercise.
 fn open_some(count: usize) -> anyhow::Result<Vec<Arc<CudaStream>>> {
     let available = available()?;
     open(count).map_err(|error| {
@@ -47,7 +47,7 @@ fn stream_i_is_on_gpu_i() -> anyhow::Result<()> {
         for (index, stream) in streams.iter().enumerate() {
             let ordinal = stream.context().ordinal();
             ensure!(ordinal == index, "stream {index} of {count} is on GPU {ordinal}, expected GPU {index}");
-            // The ordinal only repeats the number that the context was created with, but the UUID comes from the GPU.
+            // The ordinal only repeats the number passed to the context, but the UUID comes from the GPU.
             let uuid = stream.context().uuid()?.bytes;
             ensure!(seen.insert(uuid), "stream {index} of {count} is on a GPU that an earlier stream is on");
         }
@@ -57,13 +57,13 @@ fn stream_i_is_on_gpu_i() -> anyhow::Result<()> {
 
 fn every_stream_is_a_new_one() -> anyhow::Result<()> {
     let count = available()?;
-    // Both lists stay alive, because a handle may be reused once its stream is destroyed.
+    // Both lists stay alive, because the handle of a destroyed stream may be reused.
     let (first, second) = (open_some(count)?, open_some(count)?);
     let mut handles = HashSet::new();
     for stream in first.iter().chain(&second) {
         let gpu = stream.context().ordinal();
         let handle = stream.cu_stream() as usize;
-        // These are the handles of the default streams in CUDA's headers.
+        // In CUDA's headers, these handles are the default streams.
         let shared = match handle {
             0 | 1 => "the default stream",
             2 => "the per-thread default stream",

@@ -1,4 +1,4 @@
-//! Checks of `init/environment`. Each assignment is read by a separate process with a launcher's variables.
+//! Checks for `init/environment`. A separate process with a launcher's variables reads each assignment.
 
 use anyhow::{Context, anyhow, bail, ensure};
 use cudarc::driver::CudaContext;
@@ -45,7 +45,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// The variable with the id of a check's group, in hexadecimal digits.
+/// The variable with the id of a check's communicator, in hexadecimal digits.
 const ID: &str = "LAB_TEST_ID";
 
 type Variables = Vec<(&'static str, String)>;
@@ -72,19 +72,19 @@ fn unless_it_panics<T>(function: impl FnOnce() -> anyhow::Result<T>) -> anyhow::
     caught(function).map_err(|panic| anyhow!("{THE_FUNCTION}{panic}"))?
 }
 
-/// Checks that a process that must report an error did not panic instead.
+/// Checks that a process that must report an error did not panic.
 fn check_no_panic(situation: &str, error: &str) -> anyhow::Result<()> {
     ensure!(!error.starts_with(THE_FUNCTION), "{situation}: the contract asks for an error here; {error}");
     Ok(())
 }
 
-/// Returns the assignment, as read by the checks' own code.
+/// Returns the assignment that the check itself reads.
 fn own_assignment() -> anyhow::Result<Assignment> {
     let [rank, local_rank, world_size] = crate::exercise::launch::own_numbers()?;
     Ok(Assignment { rank, local_rank, world_size })
 }
 
-/// Joins the group with [`ID`], and returns what it receives there.
+/// Joins the communicator with [`ID`], and returns the answers that it receives.
 fn join() -> anyhow::Result<String> {
     let assignment = assignment()?;
     let digits = std::env::var(ID)?;
@@ -99,13 +99,12 @@ fn join() -> anyhow::Result<String> {
     )
 }
 
-/// Returns the answers of processes that have these variables, and no other launcher's.
+/// Returns the answers of processes with these variables and none of any other launcher.
 fn ask(variables: &[Variables]) -> anyhow::Result<Vec<processes::Said>> {
     processes::run(&all_variables(), variables)
 }
 
-/// Compares an assignment with the expected one. `others` are assignments that result from known mistakes, with the
-/// causes.
+/// Compares an assignment with the expected one. `others` contains the results of known mistakes, with their causes.
 fn check_assignment(
     situation: &str,
     expected: Numbers,
@@ -124,9 +123,9 @@ fn check_assignment(
     }
 }
 
-/// Ranks on two machines with two processes each. Some ranks fill one machine after the other, which is the default;
-/// others are dealt out in turn, as with `srun --distribution=cyclic`. The first assignment has three different numbers
-/// and no 0, so each mistake leads to a different assignment. The last two are a process of three, and a process alone.
+/// Ranks on two machines with two processes each. By default, a launcher fills one machine after the other; `srun
+/// --distribution=cyclic` alternates between them. The first assignment has three different numbers and no 0, so each
+/// mistake changes it. The last two assignments are one of three processes, and a single process.
 const PROCESSES: [Numbers; 8] =
     [[3, 1, 4], [0, 0, 4], [1, 1, 4], [2, 0, 4], [2, 1, 4], [1, 0, 4], [2, 2, 3], [0, 0, 1]];
 
@@ -177,7 +176,7 @@ fn the_innermost_launcher_counts() -> anyhow::Result<()> {
             both(TORCHRUN.sets(inner), OPEN_MPI.sets(outer)),
         ),
         (
-            // Slurm then speaks PMI, like MPICH's mpirun, but does not pass a local rank through it.
+            // Slurm then uses PMI like MPICH's mpirun, but does not pass a local rank.
             ["`srun --mpi=pmi2`", "Slurm's", "those of PMI"],
             both(
                 SLURM.sets(inner),
@@ -217,22 +216,22 @@ fn the_innermost_launcher_counts() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The numbers of two launchers, of which the outer one started the inner one. All mixtures of these numbers are valid
-/// assignments too, and no two mistakes lead to the same mixture.
+/// The numbers of an outer launcher, and of an inner launcher that it started. Any mixture of these numbers is also a
+/// valid assignment, and each mistake gives a different mixture.
 const OUTER: Numbers = [4, 2, 6];
 const INNER: Numbers = [5, 1, 8];
 
-/// Variables that give no valid assignment.
+/// Variables that do not form a valid assignment.
 struct Refused {
     situation: String,
     variables: Variables,
     /// The words that the error must contain.
     words: Vec<String>,
-    /// Assignments that result from known mistakes, with the causes.
+    /// The assignments that result from known mistakes, with their causes.
     mistakes: Vec<(Numbers, String)>,
 }
 
-/// Checks that all processes reject their variables, each with the words of its case.
+/// Checks that each process rejects its variables, with the words of its case.
 fn check_refused(cases: &[Refused]) -> anyhow::Result<()> {
     let said = ask(&cases.iter().map(|case| case.variables.clone()).collect::<Vec<_>>())?;
     for (Refused { situation, words, mistakes, .. }, said) in cases.iter().zip(said) {
@@ -255,7 +254,7 @@ fn check_refused(cases: &[Refused]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the assignment in which 0 replaces one of the numbers.
+/// Returns the assignment with one number replaced by 0.
 fn taken_for_zero(mut numbers: Numbers, index: usize, variable: &str) -> (Numbers, String) {
     numbers[index] = 0;
     (numbers, format!("0 was taken for {variable}: a number that can't be read has no default"))
@@ -273,7 +272,7 @@ fn a_missing_variable_is_named() -> anyhow::Result<()> {
             });
         }
     }
-    // What torchrun doesn't set, the surrounding job doesn't know either.
+    // If torchrun does not set a variable, the surrounding job's value must not be used instead.
     let variables = [TORCHRUN.sets(INNER), SLURM.sets(OUTER)].concat();
     cases.push(Refused {
         situation: "torchrun inside a Slurm job, without RANK".to_owned(),
@@ -324,7 +323,7 @@ fn a_bad_number_is_named() -> anyhow::Result<()> {
             words,
         ));
     }
-    // Either of the two can be considered wrong.
+    // Either number can be considered wrong.
     cases.push(not_compared("with RANK=0 and WORLD_SIZE=0".to_owned(), [0, 0, 0], vec!["0".to_owned()]));
     check_refused(&cases)
 }
@@ -390,13 +389,13 @@ fn a_gpu_that_is_not_there_is_an_error() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Creates an id in this process, as the variable that [`join`] reads.
+/// Creates an id in this process, and returns it as the variable that [`join`] reads.
 fn id() -> anyhow::Result<(&'static str, String)> {
     let id = Id::new().readable()?;
     Ok((ID, id.internal().iter().map(|&byte| format!("{:02x}", byte as u8)).collect()))
 }
 
-/// Returns the number of processes that can each have a GPU, up to `most`.
+/// Returns the number of processes that can each have their own GPU, up to `most`.
 fn processes_with_gpus(most: usize) -> anyhow::Result<usize> {
     Ok(usize::try_from(CudaContext::device_count()?)?.min(most))
 }

@@ -1,4 +1,4 @@
-//! Checks of `init/errors`.
+//! Checks for `init/errors`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ fn on_each_rank<T: Send>(
     })
 }
 
-/// The result of an attempt on one rank.
+/// The result of one rank's attempt.
 struct Outcome {
     /// The result of `together`, with an error as text.
     result: Result<Vec<f32>, String>,
@@ -55,7 +55,7 @@ struct Outcome {
     owners: usize,
 }
 
-/// Makes an attempt in which the ranks of `failing` fail to prepare. The others prepare a buffer, and sum it over all
+/// Makes an attempt in which the ranks in `failing` fail to prepare. The others prepare a buffer, and sum it over all
 /// ranks.
 fn attempt(comm: &Comm, failing: &[usize]) -> anyhow::Result<Outcome> {
     let (rank, stream) = (comm.rank(), comm.stream());
@@ -86,7 +86,7 @@ fn attempt(comm: &Comm, failing: &[usize]) -> anyhow::Result<Outcome> {
     Ok(Outcome { result, communicated, owners: Arc::strong_count(&token) - 1 })
 }
 
-/// Compares an outcome with the expected one if the ranks of `failing` can't prepare.
+/// Compares an outcome with the expected one if the ranks in `failing` can't prepare.
 fn judge(rank: usize, world_size: usize, failing: &[usize], outcome: &Outcome) -> anyhow::Result<()> {
     if let Err(text) = &outcome.result
         && text.contains("nccl")
@@ -135,7 +135,7 @@ fn judge(rank: usize, world_size: usize, failing: &[usize], outcome: &Outcome) -
     }
 }
 
-/// Makes an attempt for each world size of at least `least`, and for each of several sets of failing ranks.
+/// Makes attempts in each world of at least `least` ranks, with several sets of failing ranks.
 fn attempts(
     least: usize,
     judge: impl Fn(usize, usize, &[usize], &Outcome) -> anyhow::Result<()>,

@@ -1,4 +1,4 @@
-//! Checks of `init/id_exchange`.
+//! Checks for `init/id_exchange`.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -52,14 +52,14 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// The timeout for an event that should come at once.
+/// The timeout for an event that should happen immediately.
 const LONG: Duration = Duration::from_secs(4);
-/// The timeout for processes, which must start first.
+/// The timeout for processes, which need time to start.
 const STARTING: Duration = Duration::from_secs(30);
-/// The time to wait for an event that should never come.
+/// The time to wait for an event that should never happen.
 const SHORT: Duration = Duration::from_millis(100);
 
-/// Runs work that may wait forever because of a mistake, in a thread of its own. Gives up before the harness stops the check.
+/// Runs work that a mistake may block forever, in a separate thread. Gives up before the harness stops the check.
 fn in_time<T: Send + 'static>(
     what: &str,
     work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
@@ -75,7 +75,7 @@ fn in_time<T: Send + 'static>(
              set_read_timeout or a deadline",
             2 * LONG.as_secs()
         ),
-        // The thread panicked, which the harness reports.
+        // The thread panicked, and the harness reports the panic.
         Err(RecvTimeoutError::Disconnected) => match thread.join() {
             Err(panic) => std::panic::resume_unwind(panic),
             Ok(()) => bail!("{what} ended without a result"),
@@ -83,17 +83,17 @@ fn in_time<T: Send + 'static>(
     }
 }
 
-/// Returns an id without a communicator. All its bytes differ, and none is 0.
+/// Returns an id without a communicator. Its bytes are nonzero and all different.
 fn some_id() -> Id {
     from_bytes(std::array::from_fn(|at| at as u8 + 1))
 }
 
-/// Returns the number of leading bytes that agree.
+/// Returns the number of leading bytes that match.
 fn alike(got: &[u8], expected: &[u8]) -> usize {
     got.iter().zip(expected).take_while(|(got, expected)| got == expected).count()
 }
 
-/// Compares an id whose first piece had `first` bytes.
+/// Compares an id that was sent in pieces. The first piece had `first` bytes.
 fn check_id(who: &str, got: &Id, expected: &Id, first: usize) -> anyhow::Result<()> {
     let (got, expected) = (to_bytes(got), to_bytes(expected));
     let same = alike(&got, &expected);
@@ -128,7 +128,7 @@ fn all_ranks_have_one_id() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Fetches as rank 3 would, and returns how long that took.
+/// Fetches as rank 3 would, and returns the elapsed time.
 fn fetched(address: SocketAddr, timeout: Duration) -> anyhow::Result<(anyhow::Result<Id>, Duration)> {
     in_time("fetch", move || {
         let start = Instant::now();
@@ -186,14 +186,14 @@ fn accept(listener: &TcpListener) -> anyhow::Result<(TcpStream, u32)> {
     Ok((peer, u32::from_be_bytes(rank)))
 }
 
-/// Writes pieces with a pause between them, and closes the connection.
+/// Writes the pieces with pauses in between, and closes the connection.
 fn send(mut peer: TcpStream, pieces: &[&[u8]]) -> anyhow::Result<()> {
     peer.set_nodelay(true)?;
     for (at, piece) in pieces.iter().enumerate() {
         if at > 0 {
             thread::sleep(SHORT);
         }
-        // A reader that has enough may already have closed the connection.
+        // A reader that has enough bytes may already have closed the connection.
         let _ = peer.write_all(piece);
     }
     Ok(())
@@ -210,7 +210,7 @@ fn fetch_pieces(pieces: &[&[u8]]) -> anyhow::Result<anyhow::Result<Id>> {
     Ok(got.and_then(|id| sent.map(|()| id)))
 }
 
-/// Fetches although no id can come.
+/// Fetches from an address that never sends an id.
 fn fetch_in_vain(situation: &str, address: SocketAddr) -> anyhow::Result<(anyhow::Result<Id>, Duration)> {
     without_panic(&format!("`fetch` from {address}, where {situation}"), || fetched(address, SHORT))?
         .with_context(|| format!("`fetch` from {address}, where {situation}"))
@@ -231,7 +231,7 @@ fn waiting_ends_at_the_timeout() -> anyhow::Result<()> {
         took >= SHORT,
         "no process listens yet, and fetch gave up after {took:?}, before its timeout of {SHORT:?}: {text}"
     );
-    // A process listens but sends nothing. The system makes connections without `accept`.
+    // A process listens but sends nothing. The system completes connections even without `accept`.
     let listener = TcpListener::bind(free_address()?)?;
     let address = listener.local_addr()?;
     let (result, _) = fetch_in_vain("rank 0 accepts the connection and sends nothing", address)?;
@@ -244,8 +244,8 @@ fn waiting_ends_at_the_timeout() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes connections that are never accepted, until there is no room for more. Further connection attempts then get no
-/// answer, as from a machine that is down.
+/// Makes connections that are never accepted until the queue is full. Further attempts then get no answer, as if the
+/// machine were down.
 fn crowd(listener: &TcpListener) -> anyhow::Result<Vec<TcpStream>> {
     let address = listener.local_addr()?;
     let mut waiting = Vec::new();
@@ -309,7 +309,7 @@ fn half_an_id_is_an_error() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the result of [`hand_out`] for `world_size` ranks while `ask` asks at its address.
+/// Returns the result of [`hand_out`] for `world_size` ranks while `ask` connects to its address.
 fn handed_out<T: Send + 'static>(
     world_size: usize,
     timeout: Duration,
@@ -357,7 +357,7 @@ fn ranks_that_never_come_are_named() -> anyhow::Result<()> {
 
 fn the_timeout_is_for_all_together() -> anyhow::Result<()> {
     let timeout = 2 * SHORT;
-    // Rank 1 is answered after the timeout has started, so rank 3 is too late, no matter how slow this machine is.
+    // Rank 1 is answered after the timeout has started. So rank 3 is too late, even on a slow machine.
     let (result, _) = without_panic("`hand_out`, where rank 3 asks after the timeout", || {
         handed_out(4, timeout, move |address| {
             for rank in 1..4 {
@@ -389,7 +389,7 @@ fn a_rank_comes_once() -> anyhow::Result<()> {
     let (result, asked) = without_panic("`hand_out`, where rank 1 asks twice", || {
         handed_out(3, LONG, |address| {
             ask(address, 1)?;
-            // If the second connection of rank 1 was counted as the last rank, rank 2 gets no answer.
+            // If rank 1's second connection counts as the last rank, rank 2 gets no answer.
             Ok([ask(address, 1).is_ok(), ask(address, 2).is_ok()])
         })
     })??;
@@ -410,7 +410,7 @@ fn a_rank_comes_once() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the result of `exchange` on rank 0 of a world of two, while `ask` asks at its address.
+/// Returns the result of `exchange` on rank 0 of a world of two, while `ask` connects to its address.
 fn exchanged<T: Send + 'static>(
     address: SocketAddr,
     timeout: Duration,
@@ -434,7 +434,7 @@ fn connect(address: SocketAddr) -> anyhow::Result<TcpStream> {
 }
 
 fn rank_0_listens_at_the_address_alone() -> anyhow::Result<()> {
-    // Linux has all addresses that start with 127. Elsewhere, there may be just one.
+    // On Linux, all addresses that start with 127 are local. Other systems may have only one.
     let Ok(free) = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 2), 0)) else { return Ok(()) };
     let address = free.local_addr()?;
     drop(free);
@@ -478,7 +478,7 @@ fn an_address_in_use_is_an_error() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes part as the rank that the launcher assigned, and returns what it receives in the group.
+/// Joins as the rank that the launcher assigned, and returns the answers that it receives.
 fn join() -> anyhow::Result<String> {
     let [rank, local_rank, world_size] = own_numbers()?;
     let id = exchange(rank, world_size, root_address()?, STARTING)?;

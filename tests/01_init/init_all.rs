@@ -1,4 +1,4 @@
-//! Checks of `init/init_all`.
+//! Checks for `init/init_all`.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Returns streams whose GPUs are in descending order, so that no rank equals its GPU's number by chance.
+/// Returns streams with GPUs in descending order, so that at most one rank equals its GPU's number.
 fn streams(world_size: usize) -> anyhow::Result<Vec<Arc<CudaStream>>> {
     let mut streams = lab::streams(world_size)?;
     streams.reverse();
@@ -82,7 +82,7 @@ fn all_are_members_of_one_group() -> anyhow::Result<()> {
 fn an_identity_is_rank_world_size_and_gpu() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         let streams = streams(world_size)?;
-        // Created with cudarc directly, because this check is only about `identity`.
+        // Created with cudarc directly, because this check covers only `identity`.
         let comms = lab::Readable::readable(Comm::from_devices(streams.clone()))?;
         for (rank, comm) in comms.iter().enumerate() {
             let expected = Identity { rank, world_size, gpu: gpu(&streams[rank]) };

@@ -1,4 +1,4 @@
-//! Checks of `init/kernel`.
+//! Checks for `init/kernel`.
 
 use anyhow::{Context, bail, ensure};
 use cudarc::driver::{LaunchConfig, PushKernelArg};
@@ -24,7 +24,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// The factor is so small that integers times it stay below 2²⁴, where an `f32` is exact.
+/// The factor is small, so integers times it stay below 2²⁴, where an `f32` is exact.
 const A: f32 = -3.0;
 
 fn computed(y: &[f32], x: &[f32]) -> Vec<f32> {
@@ -39,7 +39,7 @@ fn axpy_is_loaded_on_each_gpu() -> anyhow::Result<()> {
         let (y, x) = (irregular::integers(0, 37), irregular::integers(1, 37));
         let (mut on_gpu, n) = (Guarded::new(stream, &y)?, 37_u32);
         let source = Guarded::new(stream, &x)?;
-        // The check launches one block itself, because it is only about `load`.
+        // The check launches one block itself, because it covers only `load`.
         let one = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (64, 1, 1), shared_mem_bytes: 0 };
         let (mut target, source) = (on_gpu.view_mut(), source.view());
         let mut launch = stream.launch_builder(&kernel);
@@ -54,8 +54,8 @@ fn axpy_is_loaded_on_each_gpu() -> anyhow::Result<()> {
 }
 
 fn the_grid_covers_every_element() -> anyhow::Result<()> {
-    // A length of a whole block comes first: a division that rounds down is correct there, and most other formulas are
-    // not.
+    // The length of a whole block comes first. There, a division that rounds down is correct, but most other wrong
+    // formulas are not.
     for n in [256, 1, 255, 257, 1031, 300_000] {
         let LaunchConfig { grid_dim, block_dim, shared_mem_bytes } = grid(n);
         ensure!(
@@ -90,7 +90,7 @@ fn check(len: usize) -> anyhow::Result<()> {
     let (mut target, source) = (Guarded::new(&stream, &y)?, Guarded::new(&stream, &x)?);
     axpy(&stream, &kernel, &mut target.view_mut(), &source.view(), A)
         .with_context(|| format!("`axpy` over {len} elements returned an error"))?;
-    // An error of the kernel comes before the comparison, because it is more informative.
+    // An error of the kernel is checked first: it is more informative than a failed comparison.
     stream.synchronize().with_context(|| format!("`axpy` over {len} elements failed on the GPU"))?;
     let expected = computed(&y, &x);
     let whole = len - len % THREADS as usize;
@@ -107,13 +107,13 @@ fn check(len: usize) -> anyhow::Result<()> {
 }
 
 fn every_element_is_computed() -> anyhow::Result<()> {
-    // The tail has a few elements, nearly a block, or none. The other lengths are one element, and hundreds of blocks.
+    // The tail has a few elements, nearly a block, or none. The other lengths are one element and hundreds of blocks.
     [1031, 511, 512, 1, 70_001].into_iter().try_for_each(check)
 }
 
 fn nothing_beside_the_buffer_is_touched() -> anyhow::Result<()> {
-    // For these lengths, a kernel that runs to the end of the last block, or over four times the length, writes only
-    // into the guards. So it does no harm on any GPU.
+    // At these lengths, two mistakes write only into the guards, so they do no harm on any GPU: running to the end of
+    // the last block, and running over four times the length.
     [1230, 22].into_iter().try_for_each(check)
 }
 

@@ -20,23 +20,22 @@ pub(crate) const OPEN_MPI: Launcher = Launcher {
     name: "Open MPI",
     variables: ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"],
 };
-/// The variables that MPICH's mpiexec (Hydra) sets.
+/// The variables set by MPICH's mpiexec (Hydra).
 pub(crate) const MPICH: Launcher =
     Launcher { name: "MPICH", variables: ["PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE"] };
 pub(crate) const SLURM: Launcher =
     Launcher { name: "Slurm", variables: ["SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"] };
 
-/// All launchers, with the innermost first.
+/// All launchers, from the innermost to the outermost.
 pub(crate) const LAUNCHERS: [Launcher; 4] = [TORCHRUN, OPEN_MPI, MPICH, SLURM];
 
 /// A launcher's assignment to a process: rank, local rank, and world size.
 pub(crate) type Numbers = [usize; 3];
 
-/// The variables with rank 0's address. The names are torchrun's; users of other launchers set the variables
-/// themselves.
+/// The variables with rank 0's address. The names are torchrun's; users of other launchers must set these variables.
 const ROOT: [&str; 2] = ["MASTER_ADDR", "MASTER_PORT"];
 
-/// Returns all variables that a launcher of this test run itself may have set.
+/// Returns all variables that the launcher of this test run may have set.
 pub(crate) fn all_variables() -> Vec<&'static str> {
     LAUNCHERS.iter().flat_map(|launcher| launcher.variables).chain(ROOT).collect()
 }
@@ -48,7 +47,7 @@ impl Launcher {
     }
 }
 
-/// Returns the numbers that this process's launcher assigned, for programs that don't use the exercise.
+/// Returns the numbers that this process's launcher assigned, without calling the exercise.
 pub(crate) fn own_numbers() -> anyhow::Result<Numbers> {
     let number = |name: &str| std::env::var(name).ok()?.parse().ok();
     let numbers = LAUNCHERS.iter().map(|launcher| launcher.variables.map(number));
@@ -56,9 +55,9 @@ pub(crate) fn own_numbers() -> anyhow::Result<Numbers> {
     whole.next().context("no launcher started this process")
 }
 
-/// Returns an address of this machine at which no process listens.
+/// Returns an address of this machine on which no process listens.
 ///
-/// The system never assigns this port to a connection, so no attempt to connect can meet itself there.
+/// The system never assigns this port to an outgoing connection, so no attempt can connect to itself.
 pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
     let first = 20_000 + std::process::id() % 5_000 * 2;
     let addresses = (first..first + 2_000)
@@ -78,8 +77,8 @@ pub(crate) fn root_address() -> anyhow::Result<SocketAddr> {
     Ok(SocketAddr::new(ip?.parse()?, port?.parse()?))
 }
 
-/// Returns the command `mpirun` of the installed MPI, for this many processes on this machine, run by any user and on
-/// any number of cores.
+/// Returns a command that runs this many processes on this machine with the installed MPI's `mpirun`. Any user can run
+/// it, on any number of cores.
 pub(crate) fn mpirun(processes: usize) -> Command {
     let mut command = Command::new("mpirun");
     command.args(["-n", &processes.to_string()]);
@@ -93,14 +92,14 @@ pub(crate) fn mpirun(processes: usize) -> Command {
     command
 }
 
-/// Returns a process's final message: the answers that it received from each rank of its group.
+/// Returns the process's final message, with the answer that it received from each rank.
 pub(crate) fn what_it_hears(comm: &Comm) -> anyhow::Result<String> {
     let heard: Vec<String> = roll_call(comm)?.iter().map(Answer::to_string).collect();
     Ok(format!("rank {} hears {}", comm.rank(), heard.join("; ")))
 }
 
-/// Compares the messages of processes with those that all ranks of one machine should send. Each rank uses the GPU of
-/// its own number, or shares one if there are fewer.
+/// Compares the processes' messages with those expected from all ranks of one machine. Rank r uses GPU r, or shares a
+/// GPU if there are fewer.
 pub(crate) fn check_heard(
     by: &str,
     world_size: usize,

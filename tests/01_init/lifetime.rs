@@ -1,4 +1,4 @@
-//! Checks of `init/lifetime`.
+//! Checks for `init/lifetime`.
 
 use std::cell::Cell;
 use std::sync::Mutex;
@@ -27,10 +27,10 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const MILLISECOND: u64 = 1_000_000;
 const ITERATIONS: usize = 3;
-/// There are more tensors than iterations, so one communicator per tensor differs from one per iteration plus one more.
+/// There are more tensors than iterations, so one communicator per tensor differs from one per iteration plus one.
 const LENGTHS: [usize; 5] = [1, 37, 1031, 300, 64];
 
-/// The ids for a group whose ranks are threads. The first rank to ask for an id creates it.
+/// The ids for communicators whose ranks are threads. The first rank that needs an id creates it.
 #[derive(Default)]
 struct Ids(Mutex<Vec<Id>>);
 
@@ -59,8 +59,7 @@ fn added(ranks: &[usize], tensor: usize) -> Vec<f32> {
     total
 }
 
-/// Returns the expected values: each iteration adds the rank's input to the previous result, and sums that over all
-/// ranks.
+/// Returns the expected values. Each iteration adds the rank's input to the previous result, and sums over all ranks.
 fn expected(world_size: usize, tensor: usize) -> Vec<f32> {
     let mut total = vec![0.0; LENGTHS[tensor]];
     for iteration in 0..ITERATIONS {
@@ -76,7 +75,7 @@ fn expected(world_size: usize, tensor: usize) -> Vec<f32> {
 type Fill<'a> = &'a mut dyn FnMut(usize, &mut [CudaViewMut<f32>]) -> anyhow::Result<()>;
 type Run = fn(&UnconnectedRank, usize, &mut [CudaViewMut<f32>], Fill) -> anyhow::Result<()>;
 
-/// Runs the iterations on each rank of a world, and compares the results. The last rank's stream spins in each `fill`.
+/// Runs the iterations on each rank of a world, and compares the results. In each `fill`, the last rank's stream spins.
 fn compare(world_size: usize, run: Run, spin: u64) -> anyhow::Result<()> {
     let streams = lab::streams(world_size)?;
     let ids = Ids::default();
@@ -98,7 +97,7 @@ fn compare(world_size: usize, run: Run, spin: u64) -> anyhow::Result<()> {
         for len in LENGTHS {
             buffers.push(Guarded::new(&stream, &vec![0.0; len])?);
         }
-        // Loads the kernels first, so that loading does not affect what follows.
+        // Loads the kernels first, so that loading does not affect later work.
         kernels.spin(&stream, 0)?;
         stream.synchronize()?;
         let mut views: Vec<_> = buffers.iter_mut().map(Guarded::view_mut).collect();
@@ -184,7 +183,7 @@ fn each_tensor_is_summed_once_and_whole() -> anyhow::Result<()> {
         }
         let mut views: Vec<_> = buffers.iter_mut().map(|buffer| buffer.as_view_mut()).collect();
         let sums: Vec<_> = LENGTHS.repeat(ITERATIONS).into_iter().map(|len| ("AllReduce", len)).collect();
-        // One wait is enough, and a second one does no harm. With a wait in each iteration, there is one more.
+        // One wait is enough, and a second wait is harmless. With a wait in each iteration, there is one more.
         let waits = ITERATIONS as u64 - 1;
         let budget = Budget::of("run").communicators(1).collectives(&sums).host_waits(waits);
         let budget = budget.copies(0).fills(0).kernels(0).allocations(0).new_streams(0);

@@ -1,4 +1,4 @@
-//! The checks of module 01, with one file for each exercise.
+//! The checks for module 01, with one file per exercise.
 
 mod buffers;
 mod devices;

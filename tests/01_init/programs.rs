@@ -1,4 +1,4 @@
-//! Checks of the module's program for one process, which run only on the solutions.
+//! Checks for the module's program for one process, which run only on the solutions.
 
 use std::process::{Command, Stdio};
 
@@ -7,7 +7,7 @@ use lab::Check;
 
 use super::launch::{OPEN_MPI, all_variables, free_address};
 
-/// The path of the program. Cargo passes a package's tests the paths of that package's programs only.
+/// The path of the program. Cargo passes only the paths of a package's own programs to its tests.
 const PROCESS: Option<&str> = option_env!("CARGO_BIN_EXE_s01_init_process");
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -20,7 +20,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Returns the program, without the environment of a launcher.
+/// Returns the program's command, without a launcher's variables.
 fn program() -> anyhow::Result<Command> {
     let mut command = Command::new(PROCESS.context("the check is there only with its program")?);
     for name in all_variables() {

@@ -1,4 +1,4 @@
-//! Checks of `init/rendezvous`.
+//! Checks for `init/rendezvous`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Returns streams whose GPUs are in descending order, so that no rank equals its GPU's number by chance.
+/// Returns streams with GPUs in descending order, so that at most one rank equals its GPU's number.
 fn streams(world_size: usize) -> anyhow::Result<Vec<Arc<CudaStream>>> {
     let mut streams = lab::streams(world_size)?;
     streams.reverse();

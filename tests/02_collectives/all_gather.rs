@@ -1,4 +1,4 @@
-//! Checks of `collectives/all_gather`.
+//! Checks for `collectives/all_gather`.
 
 use anyhow::Context;
 use cudarc::nccl::Comm;
@@ -40,14 +40,14 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// The lengths of a shard. In the first ones, writing one whole buffer too many still ends inside the guards.
+/// The lengths of a shard. With the first three, writing one extra buffer stays within the guards.
 const LENGTHS: [usize; 4] = [1, 3, 13, 1031];
 
 fn all_shards(world_size: usize, len: usize) -> Vec<f32> {
     (0..world_size).flat_map(|rank| irregular::integers(rank, len)).collect()
 }
 
-/// Returns the values that `whole` should hold, and those of known mistakes. `stale` is what it held before.
+/// Returns the values that `whole` should hold, and the results of known mistakes. `stale` contains its earlier values.
 fn expected<'a>(comm: &Comm, len: usize, whole: &'a [f32], stale: &[f32]) -> Expected<'a, f32> {
     let (rank, world_size) = (comm.rank(), comm.world_size());
     let own = &whole[place(rank, len)];
@@ -84,7 +84,7 @@ fn expected<'a>(comm: &Comm, len: usize, whole: &'a [f32], stale: &[f32]) -> Exp
 fn every_rank_gets_all_shards_in_order() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| {
-            // A rank that finds a mistake continues to the end. Otherwise, the other ranks would wait for it.
+            // A rank that finds a mistake continues to the end, so that the other ranks do not wait for it.
             let mut verdict = Ok(());
             for len in LENGTHS {
                 verdict = verdict.and(check_all_gather(&comm, len));

@@ -1,4 +1,4 @@
-//! Checks of `collectives/all_reduce`.
+//! Checks for `collectives/all_reduce`.
 
 use anyhow::Context;
 use cudarc::nccl::Comm;
@@ -56,7 +56,7 @@ fn check_sum(comm: &Comm, len: usize) -> anyhow::Result<()> {
     let send = Guarded::new(&stream, &inputs[rank])?;
     let mut recv = Guarded::new(&stream, &stale)?;
     sum(comm, &send.view(), &mut recv.view_mut())?;
-    // Integers whose sums stay below 2²⁴ are exact in an f32, in any order of summation.
+    // Integer sums below 2²⁴ are exact in an f32, in any order.
     let expected = added(&inputs);
     Expected::new(rank, "the receive buffer", &expected)
         .if_instead(&stale, "it holds what it held before: no sum was written to it")
@@ -133,7 +133,7 @@ fn a_second_call_uses_the_first_result() -> anyhow::Result<()> {
             let mut third = Guarded::new(&stream, &[0.0; LEN])?;
             sum(&comm, &first.view(), &mut second.view_mut())?;
             sum(&comm, &second.view(), &mut third.view_mut())?;
-            // Every rank has the same sum, so the second sum is the first times the number of ranks.
+            // Every rank has the same sum, so a second sum multiplies it by the number of ranks.
             let expected: Vec<f32> = added(&inputs).iter().map(|value| value * world_size as f32).collect();
             Expected::new(
                 rank,

@@ -1,4 +1,4 @@
-//! Checks of `collectives/backends`.
+//! Checks for `collectives/backends`.
 
 use std::cell::Cell;
 
@@ -43,7 +43,7 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const LENGTHS: [usize; 4] = [1, 37, 1031, 65_537];
 
-/// Runs `work` on each rank, with the host group of all ranks.
+/// Runs `work` on each rank, with a host group of all ranks.
 fn on_each_rank(
     world_size: usize,
     work: impl Fn(&Comm, &HostGroup) -> anyhow::Result<()> + Sync,
@@ -96,8 +96,8 @@ fn both_backends_have_the_same_numbers() -> anyhow::Result<()> {
             };
             let in_f16 = sum(&|sum, value| (f16::from_f32(sum) + f16::from_f32(value)).to_f32());
             let in_bf16 = sum(&|sum, value| (bf16::from_f32(sum) + bf16::from_f32(value)).to_f32());
-            // Each of n − 1 additions of values up to 1 rounds by at most 2⁻²⁴ of n. Each backend has its own order of
-            // summation.
+            // Each of n − 1 additions of values up to 1 rounds by at most 2⁻²⁴ of n. Each backend adds in a different
+            // order.
             let bound = 2.0 * ((world_size - 1) * world_size) as f64 * f64::powi(2.0, -24);
             Expected::new(rank, "the result of staged_sum, compared with that of NCCL,", &by_nccl)
                 .if_instead(&all[rank], "these are the rank's own values: no sum was copied to this GPU")
@@ -116,10 +116,10 @@ fn both_backends_have_the_same_numbers() -> anyhow::Result<()> {
 
 fn all_ranks_have_the_same_bits() -> anyhow::Result<()> {
     const LEN: usize = 1031;
-    // All bits of a third are used, so that most additions round.
+    // Thirds use all bits, so most additions round.
     let values =
         |rank| -> Vec<f32> { irregular::fractions(rank, LEN).iter().map(|value| value / 3.0).collect() };
-    // With two ranks, both orders of addition have the same result.
+    // With two ranks, both orders of addition give the same result.
     for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 3) {
         let group = HostGroup::new(world_size);
         let sums = rendezvous(&lab::streams(world_size)?, |comm| {
@@ -150,7 +150,7 @@ fn what_comes_later_finds_the_sum() -> anyhow::Result<()> {
             let kernels = Kernels::load(stream.context())?;
             let own = irregular::integers(rank, 37);
             let mut buffer = stream.clone_htod(&own)?;
-            // A late producer and a consumer are in the same stream. Neither waits on the host.
+            // A slow producer and a consumer use the same stream. Neither waits on the host.
             kernels.spin(&stream, 2_000_000)?;
             kernels.scale(&stream, &mut buffer, 2.0)?;
             staged_sum(group, rank, &stream, &mut buffer.as_view_mut()).context("staged_sum")?;
@@ -168,7 +168,7 @@ fn what_comes_later_finds_the_sum() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the measured ratio of two spins of 2 ms and 0.5 ms. The first spin of each kind takes `first` times as long.
+/// Returns the measured ratio of two spins of 2 ms and 0.5 ms. The first spin of each kind takes `first` times longer.
 fn ratio(first: u64, rounds: usize) -> anyhow::Result<f64> {
     let (stream, kernels) = spinning()?;
     let calls = [Cell::new(0), Cell::new(0)];
@@ -188,12 +188,12 @@ fn ratio(first: u64, rounds: usize) -> anyhow::Result<f64> {
     Ok(got)
 }
 
-/// Returns whether a ratio is between half of this one and twice it. The tolerance is for a GPU that others use too.
+/// Returns whether a ratio is between half and twice this value. The tolerance allows for a GPU with other users.
 fn about(got: f64, ratio: f64) -> bool {
     (0.5 * ratio..2.0 * ratio).contains(&got)
 }
 
-/// Checks a ratio. `mistake` is the ratio that a known mistake gives, and its cause.
+/// Checks a ratio. `mistake` contains the ratio that a known mistake gives, and its cause.
 fn check_ratio(got: f64, mistake: Option<(f64, &str)>) -> anyhow::Result<()> {
     let upside_down = (0.25, "that is nccl / staged: divide the other way round");
     let cause = [Some(upside_down), mistake].into_iter().flatten().find(|&(ratio, _)| about(got, ratio));
@@ -215,7 +215,7 @@ fn both_are_measured_alike() -> anyhow::Result<()> {
 fn warming_up_is_not_measured() -> anyhow::Result<()> {
     let (stream, kernels) = spinning()?;
     let calls = Cell::new(0);
-    // Only the staged one starts slowly.
+    // Only `staged` starts slowly.
     const ROUNDS: usize = 2;
     let got = times_as_long(
         &stream,
@@ -223,7 +223,7 @@ fn warming_up_is_not_measured() -> anyhow::Result<()> {
         || kernels.spin(&stream, if calls.replace(calls.get() + 1) == 0 { 40_000_000 } else { 2_000_000 }),
         || kernels.spin(&stream, 500_000),
     )?;
-    // The measured rounds and the first round, of both.
+    // The measured rounds and the first round, for both ways.
     let with_the_first = (40.0 + 2.0 * ROUNDS as f64) / (0.5 * (1.0 + ROUNDS as f64));
     check_ratio(got, Some((with_the_first, "the first round, of 40 ms, was measured too")))
 }
@@ -272,7 +272,7 @@ fn each_value_goes_to_the_host_and_back_once() -> anyhow::Result<()> {
 
 fn measuring_costs_little() -> anyhow::Result<()> {
     let stream = lab::streams(1)?.remove(0);
-    // All rounds are measured together, so neither an event nor a wait is needed for each of them.
+    // All rounds are measured together, so a round needs no event or wait.
     let budget = Budget::of("times_as_long").events(8).host_waits(16).kernels(0).copies(0).allocations(0);
     let budget = budget.streams(&[(&stream, "`stream`")]);
     budget.spend(|| times_as_long(&stream, 20, || Ok(()), || Ok(())))?;

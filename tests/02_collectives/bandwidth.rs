@@ -1,4 +1,4 @@
-//! Checks of `collectives/bandwidth`.
+//! Checks for `collectives/bandwidth`.
 
 use std::cell::Cell;
 
@@ -47,7 +47,8 @@ fn the_bytes_are_those_of_the_larger_buffer() -> anyhow::Result<()> {
                 let shard = count * element_bytes;
                 let whole = shard * world_size;
                 let expected = if matches!(operation, AllGather | ReduceScatter) { whole } else { shard };
-                // The first world has one rank. A value that is wrong by another factor matches none of these cases.
+                // The first world has one rank, so a shard is the whole. A value with another wrong factor matches no
+                // case.
                 let cause = match got {
                     _ if got == expected => continue,
                     _ if got == shard => {
@@ -68,7 +69,7 @@ fn the_bytes_are_those_of_the_larger_buffer() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the factors of nccl-tests' `doc/PERFORMANCE.md`, times n.
+/// Returns the factors from nccl-tests' `doc/PERFORMANCE.md`, multiplied by n.
 fn parts(operation: Operation, n: usize) -> usize {
     match operation {
         AllReduce => 2 * (n - 1),
@@ -81,7 +82,7 @@ fn factor(operation: Operation, n: usize) -> f64 {
     parts(operation, n) as f64 / n as f64
 }
 
-/// Returns the mistake that gives exactly these factors for the operations on n ranks.
+/// Returns the mistake that gives exactly these factors on n ranks.
 fn why_these_factors(n: usize) -> Option<String> {
     let got = OPERATIONS.map(|operation| bus_factor(operation, n));
     let are = |factor: &dyn Fn(Operation) -> f64| {
@@ -103,12 +104,12 @@ fn why_these_factors(n: usize) -> Option<String> {
 }
 
 fn the_factor_is_that_of_the_operation() -> anyhow::Result<()> {
-    // Two ranks don't come first: with two, the factor of an all-reduce is 1, and so is n − 1.
+    // Two ranks do not come first, because there the factor of an all-reduce equals both 1 and n − 1.
     for n in [5, 2, 3, 4, 8, 16, 1] {
         for operation in OPERATIONS {
             let (got, expected) = (bus_factor(operation, n), factor(operation, n));
             if !abs_diff_eq!(got, expected, epsilon = 1e-9) {
-                // A value with a fraction does not come from an integer division.
+                // A fractional value can't be the result of an integer division.
                 let of_another = || {
                     let same = |other: &Operation| abs_diff_eq!(got, factor(*other, n), epsilon = 1e-9);
                     let other = OPERATIONS.into_iter().find(same).filter(|_| got.fract() != 0.0)?;
@@ -126,7 +127,7 @@ fn the_factor_is_that_of_the_operation() -> anyhow::Result<()> {
 /// How long a round keeps the GPU busy.
 const ROUND: u64 = 400_000;
 
-/// Measures a row of spins. The first `slow` spins take 25 times as long as the others.
+/// Measures a row of spins. The first `slow` spins take 25 times longer than the others.
 fn spins(operation: Operation, world_size: usize, bytes: usize, slow: usize) -> anyhow::Result<(Row, usize)> {
     let (stream, kernels) = spinning()?;
     let calls = Cell::new(0);
@@ -140,11 +141,11 @@ fn spins(operation: Operation, world_size: usize, bytes: usize, slow: usize) -> 
 fn only_warm_rounds_count() -> anyhow::Result<()> {
     let (row, calls) = spins(AllReduce, 4, 1 << 20, WARM_UPS)?;
     let (got, round) = (row.microseconds, ROUND as f64 / 1e3);
-    // A spin lasts at least as long as requested. Five times that is allowed, for a GPU that others use too.
+    // A spin lasts at least as long as requested. Five times as long is allowed, for a GPU with other users.
     if calls == WARM_UPS + ROUNDS && (0.95 * round..5.0 * round).contains(&got) {
         return Ok(());
     }
-    // The times per round that known mistakes measure. A tolerance of a factor of two keeps them apart.
+    // The times per round that known mistakes give. They differ enough for a tolerance of a factor of two.
     let [warm_ups, rounds] = [WARM_UPS, ROUNDS].map(|count| count as f64);
     let first_ones = (25.0 * warm_ups + rounds - warm_ups) / rounds;
     let with_warm_ups = (25.0 * warm_ups + rounds) / rounds;
@@ -244,7 +245,7 @@ fn reference(times: &[(usize, f64)], weight: impl Fn(f64) -> f64) -> Line {
     Line { alpha: (ss * t - s * st) / determinant, beta: (w * st - s * t) / determinant }
 }
 
-/// Returns whether two results of a fit are equal up to its rounding.
+/// Returns whether two results of a fit are equal, except for rounding.
 fn alike(got: f64, expected: f64) -> bool {
     relative_eq!(got, expected, epsilon = 0.0, max_relative = 1e-6)
 }
@@ -324,7 +325,7 @@ fn a_line_needs_two_sizes() -> anyhow::Result<()> {
 
 fn measuring_costs_little() -> anyhow::Result<()> {
     let stream = lab::streams(1)?.remove(0);
-    // All rounds are measured together, so neither an event nor a wait is needed for each. Warm-ups may wait.
+    // All rounds are measured together, so a round needs no event or wait. Warm-ups may wait.
     let budget = Budget::of("measure").events(4).host_waits(12).kernels(0).copies(0).allocations(0);
     let budget = budget.streams(&[(&stream, "`stream`")]);
     budget.spend(|| measure(&stream, AllReduce, 1, 4096, || Ok(())))?;

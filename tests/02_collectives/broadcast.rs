@@ -1,4 +1,4 @@
-//! Checks of `collectives/broadcast`.
+//! Checks for `collectives/broadcast`.
 
 use std::sync::OnceLock;
 
@@ -48,7 +48,7 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const LEN: usize = 1031;
 
-/// Returns irregular values that include two NaNs and both zeros, whose bits arithmetic doesn't preserve.
+/// Returns irregular values, including two NaNs and both zeros, whose bits arithmetic does not preserve.
 fn values(rank: usize) -> Vec<f32> {
     let mut values = irregular::fractions(rank, LEN);
     values[5] = f32::from_bits(0x7fc0_1230 + rank as u32);
@@ -119,7 +119,7 @@ fn a_root_that_is_no_rank_is_an_error() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Calls `replicas_equal` with these values on this rank, and checks that it does not change them.
+/// Calls `replicas_equal` with this rank's values, and checks that it does not change them.
 fn verdict(comm: &Comm, values: &[f32]) -> anyhow::Result<bool> {
     let buffer = Guarded::new(&comm.stream(), values)?;
     let verdict = replicas_equal(comm, &buffer.view())?;
@@ -155,7 +155,7 @@ fn equal_replicas_are_found_equal() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Compares once in each world, so that a rank that returns early comes to no other call.
+/// Compares only once in each world, so that a rank that returns early makes no later call.
 fn a_rank_that_differs_makes_all_calls() -> anyhow::Result<()> {
     for world_size in small_worlds() {
         let other = world_size - 1;
@@ -183,7 +183,7 @@ fn a_rank_that_differs_makes_all_calls() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A change to a replica, with its name.
+/// A named change to a replica.
 type Difference = (&'static str, fn(&mut [f32]));
 
 const DIFFERENCES: [Difference; 8] = [
@@ -293,7 +293,7 @@ fn comparing_moves_each_buffer_a_few_times() -> anyhow::Result<()> {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let stream = comm.stream();
             let buffer = stream.clone_htod(&values(0))?;
-            // A broadcast, two all-reduces, or an all-gather can compare, and none needs a call for each element.
+            // A broadcast, two all-reduces, or an all-gather is enough, and none of them needs one call per element.
             let few = 4 + 2 * world_size as u64;
             let budget = Budget::of("replicas_equal").any_collectives(few).messages(few).communicators(0);
             let budget = budget.copies(few).fills(few).allocations(few).host_waits(few).stream_of(&comm);

@@ -1,4 +1,4 @@
-//! Checks of `collectives/dtypes`.
+//! Checks for `collectives/dtypes`.
 
 use std::cmp::Ordering;
 
@@ -52,7 +52,7 @@ const LEN: usize = 1031;
 fn a_true_sum_is_within_its_bound() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| {
-            // A rank that finds a mistake continues to the end. Otherwise, the other ranks would wait for it.
+            // A rank that finds a mistake continues to the end, so that the other ranks do not wait for it.
             let f64s = check_sum("f64", 53, &comm, |value| value);
             let f32s = check_sum("f32", 24, &comm, |value| value as f32);
             let f16s = check_sum("f16", 11, &comm, f16::from_f64);
@@ -63,8 +63,8 @@ fn a_true_sum_is_within_its_bound() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns integers that use all the bits of the type, with the first bit set. They are even on one rank and odd on the
-/// next, so that the sum of two already needs one bit more, and is rounded.
+/// Returns integers that use all bits of the type, including the highest. Even and odd values alternate between ranks,
+/// so even the sum of two needs one more bit, and is rounded.
 fn full_numbers(rank: usize, bits: u32) -> Vec<i64> {
     let first = 1_i64 << (bits - 1);
     let even = |value: &f32| ((f64::from(value.abs()) * first as f64) as i64 % first) & !1;
@@ -97,7 +97,7 @@ fn check_sum<T: Element + NcclType + DeviceRepr>(
     Ok(())
 }
 
-/// The types, and their numbers of significant bits.
+/// The types with their numbers of significant bits.
 const TYPES: [(&str, u32); 4] = [("f64", 53), ("f32", 24), ("f16", 11), ("bf16", 8)];
 
 /// Returns the mistake that gives exactly this bound.
@@ -129,7 +129,7 @@ fn why_so_narrow(bound: f64, bits: u32, world_size: usize, largest: f64) -> Stri
     format!("\n  likely cause: {cause}")
 }
 
-/// Rounds a sum to this number of significant bits, to even if it is halfway.
+/// Rounds a sum to this number of significant bits, with ties to even.
 fn rounded(sum: i64, bits: u32) -> i64 {
     let unit = 1_i64 << (i64::BITS - sum.leading_zeros()).saturating_sub(bits);
     let down = sum / unit * unit;
@@ -141,14 +141,14 @@ fn rounded(sum: i64, bits: u32) -> i64 {
     if is_up { down + unit } else { down }
 }
 
-/// Adds integers below 2^bits, one after the other, so that each addition rounds off as much as it can. Returns the exact sum, and
-/// the rounded one.
+/// Adds integers below 2^bits one after the other, so that each addition loses as much as possible. Returns the exact
+/// and the rounded sum.
 fn sum_far_off(bits: u32, world_size: usize) -> (i64, i64) {
     let largest = (1_i64 << bits) - 1;
     let (mut exact, mut sum) = (largest, largest);
     for _ in 1..world_size {
         let lost = |value: i64| sum + value - rounded(sum + value, bits);
-        // A few units below the largest value, there is one whose sum is halfway and is rounded down.
+        // Close to the largest value, there is one whose sum is halfway between two results and is rounded down.
         let span = 4 * world_size as i64;
         let value = (largest - span..=largest).rev().max_by_key(|&value| lost(value)).unwrap_or(largest);
         (exact, sum) = (exact + value, rounded(sum + value, bits));
@@ -177,7 +177,7 @@ fn a_bound_is_no_wider_than_needed() -> anyhow::Result<()> {
     for (name, bits) in TYPES {
         for world_size in [1, 2, 3, 5, 8, 1000] {
             for largest in [1.0, 1e-3, 48.0] {
-                // The limit allows n additions instead of n − 1, times four.
+                // The limit is four times the bound for n additions, although n − 1 are enough.
                 let most = 4.0 * (world_size * world_size) as f64 * largest * f64::powi(2.0, -(bits as i32));
                 let bound = sum_bound(bits, world_size, largest);
                 ensure!(
@@ -210,7 +210,7 @@ fn a_sum_is_compared_by_its_bound() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks, by the bound of `sum_bound`, that sums that are off by half of it pass, and that those that are off by four times the bound do not.
+/// Checks sums against `sum_bound`. Errors of half the bound must pass, and errors of four times the bound must not.
 fn check_comparison(
     name: &str,
     bits: u32,
@@ -226,7 +226,7 @@ fn check_comparison(
         }
         let accepted = |off: f64, exact: f64| may_be_sum(exact + off, exact, bits, world_size, largest);
         let cause = match expected {
-            // 2⁻⁵² is 2.2e-16. Here, larger errors are allowed.
+            // 2⁻⁵² is 2.2e-16. This case allows larger errors.
             true if off.abs() > 3e-16 && accepted(2e-16, 0.0) && !accepted(2.5e-16, 0.0) => {
                 "\n  likely cause: just 2⁻⁵² is allowed, which `approx` takes unless it is given an `epsilon`"
             }
@@ -244,7 +244,7 @@ fn check_comparison(
     Ok(())
 }
 
-/// Returns the average of these values, rounded to an `f16`.
+/// Returns the average of these values as an `f16`.
 fn average(inputs: &[Vec<f16>]) -> Vec<f16> {
     let sum = |index: usize| inputs.iter().map(|input| input[index].to_f64()).sum::<f64>();
     (0..LEN).map(|index| f16::from_f64(sum(index) / inputs.len() as f64)).collect()
@@ -258,8 +258,8 @@ fn check_average(comm: &Comm, largest: f64, value: impl Fn(f32) -> f32) -> anyho
     let inputs: Vec<Vec<f16>> = (0..world_size).map(halves).collect();
     let mut buffer = Guarded::new(&comm.stream(), &inputs[rank])?;
     average_halves(comm, &mut buffer.view_mut())?;
-    // 1/n and each of n products round by 2⁻¹¹, relative to at most largest/n. n − 1 sums of at most `largest` round by
-    // 2⁻¹¹. The expected value rounds once more.
+    // 1/n and each of n products round by 2⁻¹¹, relative to at most largest/n. n − 1 sums of at most `largest` also
+    // round by 2⁻¹¹, and the expected value rounds once more.
     let bound = largest * (2.0 + world_size as f64) * f64::powi(2.0, -11);
     Expected::new(rank, "the buffer", &average(&inputs))
         .if_instead(
@@ -300,7 +300,7 @@ fn check_mean(comm: &Comm, byte: impl Fn(f32) -> u8) -> anyhow::Result<()> {
     let wrapped: Vec<f64> = sums.iter().map(|sum| sum % 256.0 / ranks).collect();
     let wrapped_whole: Vec<f64> = wrapped.iter().map(|mean| mean.floor()).collect();
     let wraps = "the sums wrapped at 256: a u8 can't hold them";
-    // A precision of f32 is enough: NCCL's average in f32 is within this bound.
+    // The precision of `f32` is enough: NCCL's average in `f32` is within this bound.
     let bound = 255.0 * (2.0 + ranks) * f64::powi(2.0, -24);
     Expected::new(rank, "the mean", &mean)
         .if_instead(&whole, "the fractions are gone: these are whole numbers")
@@ -313,7 +313,7 @@ fn check_mean(comm: &Comm, byte: impl Fn(f32) -> u8) -> anyhow::Result<()> {
 
 fn the_mean_of_bytes_keeps_its_fraction() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
-        // The values are 0 or 1, so the sum fits in a byte, and the mean is nearly always a fraction.
+        // The values are 0 or 1, so the sum fits in a byte, and the mean is nearly always fractional.
         rendezvous(&lab::streams(world_size)?, |comm| check_mean(&comm, |x| u8::from(x > 0.0)))?;
     }
     Ok(())
@@ -352,7 +352,7 @@ fn an_average_is_one_all_reduce() -> anyhow::Result<()> {
 fn all_bytes_are_summed_at_once() -> anyhow::Result<()> {
     for world_size in small_worlds() {
         rendezvous(&lab::streams(world_size)?, |comm| {
-            // The bytes may be summed as any wider type, or gathered and then summed on the host.
+            // The bytes may be summed in any wider type, or gathered and then summed on the host.
             let budget = Budget::of("mean_of_bytes").any_collectives(1).messages(0).communicators(0);
             let budget = budget.copies(4).fills(2).allocations(4).host_waits(8).stream_of(&comm);
             budget.spend(|| mean_of_bytes(&comm, &[7; LEN]))

@@ -1,4 +1,4 @@
-//! Checks of `collectives/reduce_scatter`.
+//! Checks for `collectives/reduce_scatter`.
 
 use std::ops::Range;
 
@@ -46,13 +46,14 @@ pub(crate) fn checks() -> Vec<Check> {
 
 /// The lengths of a part.
 const PARTS: [usize; 4] = [1, 3, 37, 1031];
-/// The lengths of a whole: odd ones that are rarely divisible, one that mostly is, and some below the number of ranks.
+/// The lengths of a whole buffer: odd lengths that rarely divide evenly, one that mostly does, and some shorter than
+/// the world.
 const WHOLES: [usize; 5] = [37, 60, 1031, 3, 1];
 
 fn each_rank_gets_its_part() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| {
-            // A rank that finds a mistake continues to the end. Otherwise, the other ranks would wait for it.
+            // A rank that finds a mistake continues to the end, so that the other ranks do not wait for it.
             let mut verdict = Ok(());
             for len in PARTS {
                 verdict = verdict.and(check_part(&comm, len));
@@ -135,7 +136,7 @@ fn check_whole(comm: &Comm, len: usize) -> anyhow::Result<()> {
     let total = added(&inputs);
     let average = divided(&total, world_size);
     let (part, rest) = (len / world_size, len % world_size);
-    // The average within `range`, and `other` elsewhere.
+    // Returns the average within `range`, and `other` elsewhere.
     let only = |range: Range<usize>, other: &[f32]| {
         let mut values = other.to_vec();
         values[range.clone()].copy_from_slice(&average[range]);

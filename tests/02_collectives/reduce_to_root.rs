@@ -1,4 +1,4 @@
-//! Checks of `collectives/reduce`.
+//! Checks for `collectives/reduce`.
 
 use anyhow::{Context, bail, ensure};
 use cudarc::nccl::{Comm, ReduceOp};
@@ -51,7 +51,7 @@ pub(crate) fn checks() -> Vec<Check> {
 /// One element, fewer elements than ranks, and an odd length beyond a block.
 const LENGTHS: [usize; 3] = [1, 3, 1031];
 
-/// An operator: its name, its NCCL value, and the function that combines two numbers.
+/// An operator, with its name, its NCCL value, and a function that combines two numbers.
 type Operator = (&'static str, ReduceOp, fn(f32, f32) -> f32);
 
 const OPERATORS: [Operator; 4] = [
@@ -75,7 +75,7 @@ fn combined(inputs: &[Vec<f32>], combine: fn(f32, f32) -> f32) -> Vec<f32> {
 fn only_the_root_gets_the_result() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| {
-            // A rank that finds a mistake continues to the end. Otherwise, the other ranks would wait for it.
+            // A rank that finds a mistake continues to the end, so that the other ranks do not wait for it.
             let mut verdict = Ok(());
             for root in 0..world_size {
                 for operator in &OPERATORS {
@@ -90,7 +90,7 @@ fn only_the_root_gets_the_result() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks a reduction in which every rank passes a receive buffer. Only the root's may change.
+/// Checks a reduction to which every rank passes a receive buffer. Only the root's buffer may change.
 fn check_reduce(comm: &Comm, len: usize, operator: &Operator, root: usize) -> anyhow::Result<()> {
     let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
     let (name, op, combine) = operator;
@@ -168,7 +168,7 @@ fn a_root_that_is_no_rank_is_an_error() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs with one rank only, because the peers of a root would wait for the call that it rejects.
+/// Uses only one rank, because other ranks would wait for the call that the root rejects.
 fn a_root_that_can_t_receive_is_an_error() -> anyhow::Result<()> {
     rendezvous(&lab::streams(1)?, |comm| {
         let stream = comm.stream();
@@ -197,7 +197,7 @@ fn the_range_is_known_to_the_root_alone() -> anyhow::Result<()> {
             let mut verdict = Ok(());
             for root in 0..world_size {
                 for len in LENGTHS {
-                    // All values are on one side of 0, so that a 0 that was never reduced into is detected.
+                    // All values are on one side of 0, so that a 0 that was never reduced is detected.
                     verdict = verdict.and(check_range(&comm, len, root, -3000.0));
                     verdict = verdict.and(check_range(&comm, len, root, 3000.0));
                 }
@@ -275,7 +275,7 @@ fn a_range_takes_two_reduces() -> anyhow::Result<()> {
     for world_size in small_worlds() {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let values = comm.stream().clone_htod(&irregular::integers(comm.rank(), LEN))?;
-            // A rank may find the range of its own values on the host before the ranks combine theirs.
+            // Each rank may find its own range on the host before the ranks combine their ranges.
             let budget = Budget::of("range_on_root").any_collectives(2).messages(0).communicators(0);
             let budget = budget.copies(6).allocations(6).host_waits(8).stream_of(&comm);
             budget.spend(|| range_on_root(&comm, &values.as_view(), world_size - 1))?;
@@ -309,7 +309,7 @@ fn a_buffer_elsewhere_may_have_any_length() -> anyhow::Result<()> {
             let (rank, stream, root) = (comm.rank(), comm.stream(), world_size - 1);
             let inputs = inputs(world_size, LEN);
             let send = Guarded::new(&stream, &inputs[rank])?;
-            // One element fewer than the root's buffer on rank 0, and two elements on rank 1 of three.
+            // On rank 0, one element fewer than the root's buffer; on rank 1 of three, two elements.
             let len = if rank == root { LEN } else { LEN - 1 - 34 * rank };
             let stale = irregular::integers(100 + rank, len);
             let mut recv = Guarded::new(&stream, &stale)?;

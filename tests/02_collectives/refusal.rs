@@ -1,4 +1,4 @@
-//! Checks of calls that must be rejected.
+//! Checks for calls that must be rejected.
 
 use anyhow::{bail, ensure};
 

@@ -1,4 +1,4 @@
-//! Checks of `collectives/timing`.
+//! Checks for `collectives/timing`.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -35,9 +35,9 @@ const MILLISECOND: u64 = 1_000_000;
 /// How long a round keeps the GPU busy.
 const ROUND: u64 = 400_000;
 
-/// Checks the milliseconds per round. A spin lasts at least as long as requested. A little less is allowed, for the
-/// resolution of the clocks, and five times as much, for a GPU that others use too. `mistakes` pairs the number of
-/// rounds that a known mistake measures as one with its cause. A tolerance of a factor of two keeps them apart.
+/// Checks the milliseconds per round. A spin takes at least as long as requested. Slightly less is allowed for the
+/// resolution of the clocks, and five times as long for a GPU with other users. `mistakes` pairs the number of rounds
+/// that a known mistake counts as one with its cause. The numbers differ enough for a tolerance of a factor of two.
 fn check_milliseconds(got: f64, mistakes: &[(f64, &str)]) -> anyhow::Result<()> {
     let round = ROUND as f64 / MILLISECOND as f64;
     let cause = mistakes.iter().find(|(rounds, _)| (0.95 * rounds..2.0 * rounds).contains(&(got / round)));
@@ -80,12 +80,12 @@ fn warming_up_is_not_measured() -> anyhow::Result<()> {
         "3 warm-ups and 2 rounds: gpu_milliseconds called `work` {} times, expected 5",
         calls.get()
     );
-    // There are 3 warm-ups of 10 rounds each, and 2 rounds.
+    // There are 3 warm-ups that take 10 rounds each, and 2 rounds.
     let measured = "the warm-ups, 4 ms each, were measured too";
     check_milliseconds(got, &[(32.0 / 2.0, measured), (32.0 / 5.0, measured)])
 }
 
-/// A clock whose time shows how far the work has come, no matter when and how often it is read.
+/// A clock that shows the stage of the work, independent of when and how often it is read.
 struct Stages {
     earlier: CudaEvent,
     own: RefCell<Option<CudaEvent>>,
@@ -108,7 +108,7 @@ impl Stages {
     }
 }
 
-/// Returns the times of `host_times` for a spin of 20 ms, behind an earlier spin of `earlier` nanoseconds.
+/// Returns the result of `host_times` for a spin of 20 ms after an earlier spin of `earlier` nanoseconds.
 fn staged(earlier: u64) -> anyhow::Result<(Duration, Duration)> {
     let (stream, kernels) = spinning()?;
     if earlier > 0 {
@@ -134,7 +134,7 @@ fn check_stages((called, done): (Duration, Duration)) -> anyhow::Result<()> {
         return Ok(());
     }
     let cause = match (called, done) {
-        // No two other stages are as far apart as the first stage and any other.
+        // No other two stages are as far apart as the first stage and any later stage.
         _ if called.max(done) >= NOTHING - EARLIER_WORK => {
             "\n  likely cause: the clock was first read while earlier work was in the stream: wait for that work first"
         }
@@ -208,7 +208,7 @@ fn measuring_costs_little() -> anyhow::Result<()> {
     let stream = lab::streams(1)?.remove(0);
     let streams = [(&stream, "`stream`")];
     let budget = |function: &str| Budget::of(function).kernels(0).copies(0).allocations(0).streams(&streams);
-    // All rounds are measured together, so neither an event nor a wait is needed for each of them.
+    // All rounds are measured together, so a round needs no event or wait.
     let rounds = budget("gpu_milliseconds").events(4).host_waits(8);
     rounds.spend(|| gpu_milliseconds(&stream, 2, 20, || Ok(())))?;
     let line = budget("finish_line").events(2).host_waits(0).polls(0);
@@ -217,7 +217,7 @@ fn measuring_costs_little() -> anyhow::Result<()> {
 }
 
 fn a_failed_call_is_an_error() -> anyhow::Result<()> {
-    // The work fails, too.
+    // The work's calls are made to fail, too.
     let fill = |stream: &Arc<CudaStream>| -> anyhow::Result<()> {
         let mut buffer = stream.alloc_zeros::<f32>(37)?;
         Ok(stream.memset_zeros(&mut buffer)?)

@@ -1,4 +1,4 @@
-//! Checks of `grouping/all_to_all`.
+//! Checks for `grouping/all_to_all`.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// The lengths of a part: one, and odd lengths beyond a warp and a block.
+/// The lengths of a part: a single element, and odd lengths beyond a warp and a block.
 const PARTS: [usize; 3] = [1, 37, 1031];
 
 type CheckOfRoot = fn(&Comm, usize, usize) -> anyhow::Result<()>;
@@ -66,7 +66,7 @@ fn for_each_root(least: usize, check: CheckOfRoot) -> anyhow::Result<()> {
 
 fn for_each_root_of(world_size: usize, check: CheckOfRoot) -> anyhow::Result<()> {
     rendezvous(&lab::streams(world_size)?, |comm| {
-        // A rank that finds a mistake continues to the end. Otherwise, the other ranks would wait for it.
+        // A rank that finds a mistake continues to the end, so that the other ranks do not wait for it.
         let mut verdict = Ok(());
         for root in (0..world_size).rev() {
             for len in PARTS {
@@ -88,7 +88,7 @@ fn part(rank: usize, world_size: usize, len: usize, of: usize) -> Vec<f32> {
     whole(rank, world_size, len)[of * len..(of + 1) * len].to_vec()
 }
 
-/// Returns the values that a rank's buffer holds at first.
+/// Returns the initial values of a rank's buffer.
 fn stale(rank: usize, len: usize) -> Vec<f32> {
     irregular::integers(1000 + rank, len)
 }
@@ -196,7 +196,8 @@ fn a_rank_alone_keeps_what_it_has() -> anyhow::Result<()> {
     exchanges(1)
 }
 
-/// Checks calls whose receive or send buffer is on another rank's GPU. On the root of a scatter or gather, both are.
+/// Checks calls with a receive or send buffer on another rank's GPU. On the root of a scatter or gather, both buffers
+/// are there.
 fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
     const LEN: usize = 37;
     let check = |comm: &Comm, other: &Arc<CudaStream>| {
@@ -205,7 +206,7 @@ fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
         let mut foreign = Guarded::new(other, &stale(rank, LEN))?;
         let mut foreign_whole = Guarded::new(other, &stale(rank, world_size * LEN))?;
         let own_whole = Guarded::new(&stream, &whole(rank, world_size, LEN))?;
-        // A rank that copies its own part does so on the communicator's stream.
+        // A rank that copies its own part uses the communicator's stream.
         other.synchronize()?;
         stream.context().bind_to_thread()?;
         let judged = |call: &str, result: anyhow::Result<()>, next: anyhow::Result<()>| {
@@ -237,7 +238,7 @@ fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
     unsafe { beside_another_gpu(check) }
 }
 
-/// Checks a scatter and a gather in which the other ranks have no whole buffer at all.
+/// Checks a scatter and a gather in which only the root has a whole buffer.
 fn scattered_and_gathered(comm: &Comm, len: usize, root: usize) -> anyhow::Result<()> {
     let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
     let mut part = Guarded::new(&stream, &stale(rank, len))?;

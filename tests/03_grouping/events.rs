@@ -1,4 +1,4 @@
-//! Checks of `grouping/events`.
+//! Checks for `grouping/events`.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(crate) fn checks() -> Vec<Check> {
 const MILLISECOND: u64 = 1_000_000;
 const LEN: usize = 1031;
 
-/// Two streams of a GPU without event tracking, so that only the exercise orders their work.
+/// Two streams on a GPU without event tracking, so that only the exercise orders their work.
 struct Bench {
     producer: Arc<CudaStream>,
     consumer: Arc<CudaStream>,
@@ -34,7 +34,7 @@ struct Bench {
     buffer: Guarded<f32>,
 }
 
-/// Returns the values that the buffer and the outputs hold at first.
+/// Returns the initial values of the buffer and the outputs.
 fn stale() -> Vec<f32> {
     irregular::integers(1000, LEN)
 }
@@ -43,7 +43,7 @@ impl Bench {
     fn new(rounds: usize) -> anyhow::Result<Self> {
         let producer = lab::streams(1)?.remove(0);
         let context = producer.context();
-        // SAFETY: events or a synchronize must order every use on two streams, and the check verifies that they do.
+        // SAFETY: events or a synchronize must order all uses on different streams, and the check verifies this.
         unsafe { context.disable_event_tracking() };
         let consumer = context.new_stream()?;
         lab::name_stream(&producer, "producer")?;
@@ -54,7 +54,7 @@ impl Bench {
         let outputs = (0..rounds).map(|_| Ok(consumer.clone_htod(&stale())?));
         let outputs = outputs.collect::<anyhow::Result<_>>()?;
         let buffer = Guarded::new(&producer, &stale())?;
-        // Loads the kernels first, so that loading does not affect what follows.
+        // Loads the kernels first, so that loading does not affect later work.
         kernels.spin(&producer, 0)?;
         producer.synchronize()?;
         consumer.synchronize()?;
@@ -96,7 +96,7 @@ impl Bench {
     }
 
     fn compare(&self) -> anyhow::Result<()> {
-        // An error of the streams comes before the comparison, because it is more informative.
+        // Stream errors are checked first: they are more informative than a failed comparison.
         let failed =
             "the GPU failed while the producer stream wrote the buffer and the consumer stream read it";
         self.producer.synchronize().and_then(|()| self.consumer.synchronize()).context(failed)?;
@@ -156,11 +156,11 @@ fn no_host_waits() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The closures count their calls and make no calls of CUDA, so that those of the exercise are counted alone.
+/// The closures count their calls and make no CUDA calls, so that only those of the exercise are counted.
 fn only_events_are_used() -> anyhow::Result<()> {
     const ROUNDS: usize = 5;
     let Bench { producer, consumer, mut buffer, .. } = Bench::new(0)?;
-    // Both streams may get an event in each round, and each wait may have one of its own.
+    // Both streams may record an event in each round, and each wait may have its own event.
     let budget = |function: &str, rounds: usize| {
         let budget = Budget::of(function).events(4 * rounds as u64 + 2).copies(0).fills(0).kernels(0);
         budget.allocations(0).new_streams(0).host_waits(0).polls(0)
@@ -188,7 +188,8 @@ fn only_events_are_used() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The closures enqueue kernels that touch no memory: without a wait whose error is dropped, there is no race to report.
+/// The closures enqueue kernels that touch no memory. So dropping a wait's error causes no race that would be reported
+/// first.
 fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     each_call_fails("hand_over", || {
         let Bench { producer, consumer, kernels, mut buffer, .. } = Bench::new(0)?;

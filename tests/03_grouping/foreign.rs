@@ -1,4 +1,4 @@
-//! Checks of calls that NCCL rejects because a buffer is on another GPU.
+//! Checks for calls that NCCL rejects because a buffer is on another GPU.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use cudarc::driver::CudaStream;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 
-/// Runs `check` on each rank of each world of at least two ranks, with a new stream of another rank's GPU. NCCL is told
-/// to check pointers, so it rejects a buffer on that GPU. Event tracking is off.
+/// Runs `check` on each rank of each world of at least two ranks, with a new stream on another rank's GPU. NCCL's
+/// pointer checks are enabled, so NCCL rejects a buffer on that GPU. Event tracking is off.
 ///
 /// # Safety
 /// Sets an environment variable, so no other thread may read or set any at the same time.
@@ -20,8 +20,8 @@ pub(super) unsafe fn beside_another_gpu(
     for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
         let streams = lab::streams(world_size)?;
         for stream in &streams {
-            // SAFETY: no buffer is used on two streams. A slice's events belong to its GPU, and a stream of another GPU
-            // would reject them.
+            // SAFETY: no buffer is used on two streams. Tracking would fail here, because a stream of one GPU rejects
+            // events of another GPU.
             unsafe { stream.context().disable_event_tracking() };
         }
         rendezvous(&streams, |comm| {

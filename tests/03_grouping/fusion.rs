@@ -1,4 +1,4 @@
-//! Checks of `grouping/fusion`.
+//! Checks for `grouping/fusion`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -56,15 +56,15 @@ pub(crate) fn checks() -> Vec<Check> {
 /// A function that averages tensors.
 type Average = fn(&Comm, &mut [CudaViewMut<f32>]) -> anyhow::Result<()>;
 
-/// Odd lengths, including a single element, not ordered by size.
+/// Odd lengths in no particular order, including a single element.
 const LENGTHS: [usize; 5] = [37, 1, 1031, 300, 5];
 
-/// Returns a rank's values of a tensor.
+/// Returns a rank's values for a tensor.
 fn input(rank: usize, tensor: usize, len: usize) -> Vec<f32> {
     irregular::integers(100 * rank + tensor, len)
 }
 
-/// Returns the sum of all ranks' inputs of a tensor.
+/// Returns the sum of a tensor's inputs over all ranks.
 fn added(world_size: usize, tensor: usize, len: usize) -> Vec<f32> {
     let inputs: Vec<_> = (0..world_size).map(|rank| input(rank, tensor, len)).collect();
     (0..len).map(|index| inputs.iter().map(|input| input[index]).sum()).collect()
@@ -86,7 +86,7 @@ fn compare(
     let flat = lengths.iter().enumerate().flat_map(|(tensor, &len)| divided(&added(world_size, tensor, len)));
     let front: Vec<f32> = flat.take(len).collect();
     // As in `group`: 1/n and each product round by 2⁻²⁴, relative to at most 1000/n, n times over. Then n − 1 sums of
-    // at most 1000 and the expected value round too.
+    // at most 1000 round, and so does the expected value.
     let bound = 1000.0 * (2.0 + world_size as f64) * f64::powi(2.0, -24);
     Expected::new(rank, name, &average)
         .if_instead(
@@ -102,7 +102,7 @@ fn compare(
 fn the_order_is_that_of_the_names() -> anyhow::Result<()> {
     let stream = lab::streams(1)?.remove(0);
     for count in [0, 1, 12] {
-        // Tensor i has i + 1 elements. With two digits, the names have the same order as text and as numbers.
+        // Tensor i has i + 1 elements. Two-digit numbers sort in the same order as text.
         let mut tensors: HashMap<String, CudaSlice<f32>> = HashMap::new();
         for index in 0..count {
             tensors.insert(format!("layer_{index:02}"), stream.alloc_zeros(index + 1)?);
@@ -122,7 +122,7 @@ fn the_order_is_that_of_the_names() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Averages on each rank of each world, with each tensor in a guarded buffer.
+/// Averages on each rank of each world. Each tensor has guards around its buffer.
 fn averages(name: &str, average: Average) -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| {
@@ -143,7 +143,7 @@ fn averages(name: &str, average: Average) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tensors of equal length, which only their names distinguish.
+/// Tensors of equal length, which differ only in their names.
 const EQUAL: [usize; 12] = [37; 12];
 
 fn name(tensor: usize) -> String {
@@ -156,7 +156,7 @@ fn named(stream: &Arc<CudaStream>, rank: usize) -> anyhow::Result<HashMap<String
         .collect()
 }
 
-/// Returns the name of the rank's tensor that has these values.
+/// Returns the name of the rank's tensor with these values.
 fn found(rank: usize, values: &[f32]) -> String {
     let tensor = (0..EQUAL.len()).find(|&tensor| input(rank, tensor, EQUAL[tensor]) == values);
     tensor.map_or_else(|| "no tensor of this rank".to_owned(), |tensor| format!("`{}`", name(tensor)))
@@ -240,7 +240,7 @@ fn a_group_is_launched_whole_or_not_at_all() -> anyhow::Result<()> {
     unsafe { beside_another_gpu(check) }
 }
 
-/// Compares the calls that NCCL itself logs with those of `average_each`.
+/// Compares the calls in NCCL's own log with those of `average_each`.
 fn calls(name: &str, average: Average, in_one: bool) -> anyhow::Result<()> {
     // SAFETY: the check has not started any other threads yet.
     let log = unsafe { NcclLog::open() };
@@ -298,14 +298,14 @@ fn no_way_waits_on_the_host() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every map has an order of its own, as the maps of two ranks have.
+/// Each map has a different order, like the maps of two ranks.
 fn names_may_differ_by_case_alone() -> anyhow::Result<()> {
     const NAMES: [&str; 8] = ["w", "W", "wA", "Wa", "wa", "WA", "b", "B"];
     let stream = lab::streams(1)?.remove(0);
     let mut expected = NAMES;
     expected.sort_unstable();
     for _ in 0..4 {
-        // The tensor at place i of `NAMES` has i + 1 elements.
+        // The tensor of name i has i + 1 elements.
         let tensors = NAMES.iter().enumerate();
         let tensors = tensors.map(|(index, name)| Ok(((*name).to_owned(), stream.alloc_zeros(index + 1)?)));
         let mut tensors = tensors.collect::<anyhow::Result<HashMap<String, CudaSlice<f32>>>>()?;
@@ -334,7 +334,7 @@ fn packing_takes_one_buffer() -> anyhow::Result<()> {
         let each: Vec<_> = LENGTHS.iter().map(|&len| ("AllReduce", len)).collect();
         let grouped = budget("average_grouped").collectives(&each).copies(0).fills(0).allocations(0);
         grouped.spend(|| average_grouped(&comm, &mut views))?;
-        // A second flat buffer may take the averages.
+        // A second flat buffer may receive the averages.
         let fused = budget("average_fused").collectives(&[("AllReduce", elements)]).copies(2 * tensors + 1);
         let fused = fused.fills(2).allocations(2).bytes_to_host(0);
         fused.spend(|| average_fused(&comm, &mut views))?;

@@ -1,4 +1,4 @@
-//! Checks of `grouping/group`.
+//! Checks for `grouping/group`.
 
 use anyhow::{Context, bail, ensure};
 use cudarc::nccl::Comm;
@@ -46,7 +46,7 @@ pub(crate) fn checks() -> Vec<Check> {
 /// One element, fewer elements than ranks, and odd lengths beyond a warp and a block.
 const LENGTHS: [usize; 4] = [1, 3, 37, 1031];
 
-/// Returns the communicators of a world that this thread drives. Rank i is not on GPU i if there are two ranks.
+/// Returns the communicators of a world that this thread drives. With two ranks, no rank has the GPU of its own number.
 fn comms(world_size: usize) -> anyhow::Result<Vec<Comm>> {
     let mut streams = lab::streams(world_size)?;
     streams.reverse();
@@ -57,7 +57,7 @@ fn world_sizes() -> impl Iterator<Item = usize> {
     lab::world_sizes().into_iter().filter(|&size| size >= 2)
 }
 
-/// Returns a buffer for each communicator, each with its own irregular data.
+/// Returns one buffer per communicator, each with different irregular values.
 fn buffers(comms: &[Comm], len: usize) -> anyhow::Result<Vec<Guarded<f32>>> {
     comms.iter().map(|comm| Guarded::new(&comm.stream(), &irregular::integers(comm.rank(), len))).collect()
 }
@@ -85,7 +85,7 @@ fn compare(name: &str, buffers: &[Guarded<f32>]) -> anyhow::Result<()> {
     let total: Vec<f32> = (0..len).map(|index| inputs.iter().map(|input| input[index]).sum()).collect();
     let expected: Vec<f32> = total.iter().map(|value| value / world_size as f32).collect();
     // As in module 02: 1/n and each product round by 2⁻²⁴, relative to at most 1000/n, n times over. Then n − 1 sums of
-    // at most 1000 and the expected value round too.
+    // at most 1000 round, and so does the expected value.
     let bound = 1000.0 * (2.0 + world_size as f64) * f64::powi(2.0, -24);
     for (rank, buffer) in buffers.iter().enumerate() {
         Expected::new(rank, name, &expected)
@@ -127,7 +127,7 @@ fn what_the_calls_return_comes_back() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A call that NCCL rejects makes the end of its group fail too, even if the call's own error is ignored.
+/// A call that NCCL rejects makes the end of its group fail, too, even if the call's own error is ignored.
 fn an_error_of_the_end_comes_back() -> anyhow::Result<()> {
     let comms = comms(1)?;
     let buffer = Guarded::new(&comms[0].stream(), &irregular::integers(0, 37))?;
@@ -208,8 +208,8 @@ fn lengths_that_differ_are_an_error() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that no data is sent, and that the error has both numbers. The log contains only calls from averages that
-/// were rejected.
+/// Checks that no data is sent, and that the error contains both numbers. The log contains only calls of rejected
+/// averages.
 fn refused(
     log: &NcclLog,
     comms: &[Comm],

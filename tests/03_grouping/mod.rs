@@ -1,4 +1,4 @@
-//! The checks of module 03, with one file for each exercise, and helpers that several of them share.
+//! The checks for module 03, with one file per exercise, and helpers that several of them share.
 
 mod all_to_all;
 mod events;

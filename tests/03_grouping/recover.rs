@@ -1,4 +1,4 @@
-//! Checks of `grouping/recover`.
+//! Checks for `grouping/recover`.
 
 use std::cell::Cell;
 use std::sync::{Condvar, Mutex};
@@ -45,10 +45,10 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 const LEN: usize = 1031;
-/// How long a rank waits for the others to ask too.
+/// How long a rank waits for the other survivors.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The supervisor of the ranks for one loss. It knows which rank is lost, and waits until all others have asked.
+/// The supervisor of the ranks for one loss. It knows the lost rank, and waits until all other ranks have asked.
 struct Watch {
     survivors: Vec<usize>,
     asked: Mutex<Vec<usize>>,
@@ -57,7 +57,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Creates a watch for a world of `world_size` ranks, in which `lost` is lost.
+    /// Creates a watch for a world of `world_size` ranks that loses rank `lost`.
     fn new(world_size: usize, lost: usize) -> anyhow::Result<Self> {
         let survivors = (0..world_size).filter(|&rank| rank != lost).collect();
         Ok(Self { survivors, asked: Mutex::default(), complete: Condvar::new(), id: Id::new().readable()? })
@@ -90,8 +90,8 @@ impl Watch {
     }
 }
 
-/// Waits for events, but not forever. The first event is that of a sum without the lost rank, so its wait is only as
-/// long as needed to be sure. The wait for each later event is longer than any sum takes.
+/// Waits for events, but not forever. The first event is that of a sum without the lost rank, so its wait is short.
+/// Later waits are longer than any sum takes.
 fn arrivals() -> impl Fn(&CudaEvent) -> anyhow::Result<bool> {
     let deadline = Cell::new(Duration::from_millis(10));
     move |event| {
@@ -107,8 +107,8 @@ fn arrivals() -> impl Fn(&CudaEvent) -> anyhow::Result<bool> {
     }
 }
 
-/// Returns worlds of at least `least` ranks, each with a rank to lose: every rank in turn in the largest world, and one
-/// in the middle elsewhere.
+/// Returns worlds of at least `least` ranks, each with a rank to lose. The largest world loses each rank in turn, and
+/// other worlds one in the middle.
 fn losses(least: usize) -> Vec<(usize, usize)> {
     let mut sizes: Vec<usize> = lab::world_sizes().into_iter().filter(|&size| size >= least).collect();
     let largest = sizes.pop().unwrap_or(least);
@@ -122,8 +122,8 @@ fn sum(ranks: &[usize]) -> Vec<f32> {
     (0..LEN).map(|index| inputs.iter().map(|input| input[index]).sum()).collect()
 }
 
-/// Sets up the connections of a communicator, as in a program that has run for a while. If a rank were missing in the
-/// very first collective, a host might wait forever.
+/// Sets up the connections of a communicator, as in a program that has been running for a while. If a rank were missing
+/// in the first collective, a host might wait forever.
 fn in_use(comm: &Comm) -> anyhow::Result<()> {
     roll_call(comm)?;
     let input = comm.stream().clone_htod(&irregular::integers(comm.rank(), LEN))?;
@@ -132,7 +132,7 @@ fn in_use(comm: &Comm) -> anyhow::Result<()> {
     Ok(comm.stream().synchronize()?)
 }
 
-/// Compares the ranks and GPUs of a new world with those of the survivors, as they report them through NCCL.
+/// Compares the ranks and GPUs of a new world with those of the survivors. The ranks exchange these through NCCL.
 fn compare_world(old_rank: usize, comm: &Comm, survivors: &[usize], gpu_of: &[usize]) -> anyhow::Result<()> {
     let heard = roll_call(comm)?;
     let got: Vec<_> = heard.iter().map(|answer| (answer.rank, answer.world_size, answer.gpu)).collect();
@@ -145,7 +145,7 @@ fn compare_world(old_rank: usize, comm: &Comm, survivors: &[usize], gpu_of: &[us
     Ok(())
 }
 
-/// Returns the GPU of each rank. With two ranks, no rank has the GPU of its own number.
+/// Returns each rank's stream, and the number of its GPU. With two ranks, no rank has the GPU of its own number.
 fn streams(
     world_size: usize,
 ) -> anyhow::Result<(Vec<std::sync::Arc<cudarc::driver::CudaStream>>, Vec<usize>)> {
@@ -247,7 +247,7 @@ fn compare_total(rank: usize, survivors: &[usize], lost: usize, total: &Guarded<
 
 fn a_second_loss_is_survived_too() -> anyhow::Result<()> {
     let world_size = lab::world_sizes().into_iter().max().unwrap_or(3);
-    // Rank 1 is lost first, and then the rank that was 2 and is 1 among the survivors.
+    // Rank 1 is lost first. Then rank 2, which is rank 1 among the survivors, is lost.
     let watches = [Watch::new(world_size, 1)?, Watch::new(world_size - 1, 1)?];
     rendezvous(&lab::streams(world_size)?, |mut comm| {
         let (rank, stream) = (comm.rank(), comm.stream());
@@ -272,7 +272,7 @@ fn a_second_loss_is_survived_too() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// No rank is lost, but `arrives` returns false for the first two sums, although they complete. Each time, all ranks
+/// No rank is lost, but `arrives` returns false for the first two sums, although they complete. After each, all ranks
 /// start again in a new world.
 fn it_begins_again_until_the_sum_arrives() -> anyhow::Result<()> {
     const REFUSED: usize = 2;
@@ -399,7 +399,7 @@ fn a_rank_that_is_given_up_can_t_rejoin() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A rank alone musters itself again and again.
+/// Musters a single rank, any number of times.
 fn alone(_rank: usize) -> anyhow::Result<Muster> {
     Ok(Muster { survivors: vec![0], id: Id::new().readable()? })
 }
@@ -426,7 +426,7 @@ fn each_attempt_is_one_all_reduce() -> anyhow::Result<()> {
         sums.set(sums.get() + 1);
         Ok(sums.get() > REFUSED)
     };
-    // Each attempt may copy the values, and then sum in place. The only waits are those of `arrives`.
+    // Each attempt may copy the values and sum in place. Only `arrives` waits.
     let budget = budget("sum_of_survivors", REFUSED).collectives(&[("AllReduce", LEN); REFUSED + 1]);
     let budget =
         budget.host_waits(REFUSED as u64 + 1).copies(REFUSED as u64 + 1).bytes_to_host(0).allocations(1);

@@ -1,4 +1,4 @@
-//! Checks of `grouping/ring`.
+//! Checks for `grouping/ring`.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// One element, and odd lengths beyond a warp and a block.
+/// A single element, and odd lengths beyond a warp and a block.
 const LENGTHS: [usize; 3] = [1, 37, 1031];
 
 fn worlds_of_three_and_more() -> impl Iterator<Item = usize> {
@@ -66,7 +66,7 @@ fn neighbours_sit_in_a_circle() -> anyhow::Result<()> {
                     "{neighbours}, but there is no rank {neighbour}: the right neighbour of the last rank is rank 0"
                 );
             }
-            // The right neighbor of each rank is the next rank, and that of the last rank is rank 0.
+            // Each rank's right neighbor is the next rank, and the last rank's is rank 0.
             let next = if rank + 1 == world_size { 0 } else { rank + 1 };
             let previous = if rank == 0 { world_size - 1 } else { rank - 1 };
             ensure!(
@@ -79,7 +79,7 @@ fn neighbours_sit_in_a_circle() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the values that a rank's buffer holds at first.
+/// Returns the initial values of a rank's buffer.
 fn stale(rank: usize, len: usize) -> Vec<f32> {
     irregular::integers(1000 + rank, len)
 }
@@ -90,7 +90,7 @@ fn what_comes_is_the_left_neighbour_s() -> anyhow::Result<()> {
 
 fn shifts(world_size: usize) -> anyhow::Result<()> {
     rendezvous(&lab::streams(world_size)?, |comm| {
-        // A rank that finds a mistake continues to the end. Otherwise, the other ranks would wait for it.
+        // A rank that finds a mistake continues to the end, so that the other ranks do not wait for it.
         let mut verdict = Ok(());
         for len in LENGTHS {
             verdict = verdict.and(check_shift(&comm, len));
@@ -245,7 +245,7 @@ fn a_shift_is_one_message_each_way() -> anyhow::Result<()> {
 }
 
 fn the_sum_reuses_its_buffers() -> anyhow::Result<()> {
-    // The largest world, where a buffer for each round shows most.
+    // In the largest world, allocating a buffer per round shows most clearly.
     let world_size = lab::world_sizes().into_iter().max().unwrap_or(3);
     let ranks = world_size as u64;
     rendezvous(&lab::streams(world_size)?, |comm| {
@@ -253,8 +253,8 @@ fn the_sum_reuses_its_buffers() -> anyhow::Result<()> {
         let kernels = Kernels::load(comm.context())?;
         let own = stream.clone_htod(&irregular::integers(rank, 37))?;
         let mut total = stream.alloc_zeros::<f32>(37)?;
-        // Two copies at the beginning, and one in each round if the buffers are not swapped. A kernel may add the rank's own values
-        // too.
+        // Two copies at the start, and one in each round if the buffers are not swapped. A kernel may also add the
+        // rank's own values.
         let budget = Budget::of("sum_around").messages(2 * (ranks - 1)).collectives(&[]).kernels(ranks);
         let budget = budget.copies(2 + ranks).bytes_to_host(0).allocations(3).host_waits(0).polls(0);
         let budget = budget.new_streams(0).communicators(0).modules(0).stream_of(&comm);
@@ -274,7 +274,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
             Ok(comm.stream().synchronize()?)
         })
     })?;
-    // A ring of one rank makes no shift, so this covers what comes before the first.
+    // A ring of one rank makes no shift, so this covers only the calls before the first shift.
     each_call_fails("sum_around", || {
         let comm = world_of_one()?;
         let kernels = Kernels::load(comm.context())?;

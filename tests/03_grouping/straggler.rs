@@ -1,4 +1,4 @@
-//! Checks of `grouping/straggler`.
+//! Checks for `grouping/straggler`.
 
 mod missing;
 
@@ -51,13 +51,13 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const MILLISECOND: u64 = 1_000_000;
 const DEADLINE: Duration = Duration::from_millis(777);
-/// The message for a wait that gives up too early.
+/// The error for a wait that gives up too early.
 const NOT_SEEN: &str =
     "complete_by returned false before time was up: expected true, once the event is complete";
 /// A time later than any deadline.
 const LONG_AFTER: Duration = Duration::from_secs(1_000_000);
 
-/// Returns a clock that advances by a millisecond each time it is read.
+/// Returns a clock that advances by a millisecond with each reading.
 fn ticking() -> impl Fn() -> Duration {
     let looks = Cell::new(0);
     move || Duration::from_millis(looks.replace(looks.get() + 1))
@@ -80,7 +80,7 @@ fn a_wait_ends_when_its_event_comes() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks, with a running clock, that the wait ends soon after its event completes, long before the deadline.
+/// Checks with a running clock that the wait ends soon after its event completes, long before the deadline.
 fn early_is_seen_early(stream: &Arc<CudaStream>, kernels: &Kernels) -> anyhow::Result<()> {
     const FAR: Duration = Duration::from_secs(3);
     kernels.spin(stream, 2 * MILLISECOND)?;
@@ -88,7 +88,7 @@ fn early_is_seen_early(stream: &Arc<CudaStream>, kernels: &Kernels) -> anyhow::R
     let start = Instant::now();
     let complete = complete_by(&event, || start.elapsed(), FAR)?;
     let took = start.elapsed();
-    // Two thirds of the deadline is far from both cases: a wait that polls takes milliseconds.
+    // Two thirds of the deadline separates both cases clearly: a wait that polls takes only milliseconds.
     ensure!(
         took < FAR * 2 / 3,
         "complete_by returned {complete} after {:.1} s, expected true after a few ms\n  the event was complete after 2 ms, and the \
@@ -126,7 +126,8 @@ fn others_may_run_during_a_wait() -> anyhow::Result<()> {
     let kernels = Kernels::load(stream.context())?;
     kernels.spin(&stream, 0)?;
     stream.synchronize()?;
-    // Short, because on the virtual GPU each query takes a microsecond of its time, however long the host sleeps.
+    // The spin is short, because on the virtual GPU each query advances the clock by only a microsecond, even while the
+    // host sleeps.
     kernels.spin(&stream, MILLISECOND / 5)?;
     let event = stream.record_event(None)?;
     let looks = Cell::new(0_u64);
@@ -139,7 +140,7 @@ fn others_may_run_during_a_wait() -> anyhow::Result<()> {
         println!("this system does not count how often a thread yields");
         return Ok(());
     };
-    // A wait may spin a little before it yields.
+    // A wait may spin briefly before it yields.
     ensure!(
         yields >= looks.get() / 100,
         "complete_by read the clock {} times in one wait, and slept, blocked, or yielded {yields} times; expected about as often: a \
@@ -155,14 +156,14 @@ fn a_wait_ends_with_an_error() -> anyhow::Result<()> {
     let trap = stream.context().load_module(Ptx::from_src(TRAP))?.load_function("trap")?;
     kernels.spin(&stream, 0)?;
     stream.synchronize()?;
-    // Unwritten code panics here, before the kernel below causes a report.
+    // Unwritten code panics here, before the kernel below causes an error.
     complete_by(&stream.record_event(None)?, ticking(), DEADLINE)?;
-    // Ensures that the event is in the stream before the GPU fails.
+    // Ensures that the event is enqueued before the GPU fails.
     kernels.spin(&stream, MILLISECOND / 5)?;
     // SAFETY: the kernel has no arguments and touches no memory.
     unsafe { stream.launch_builder(&trap).launch(LaunchConfig::for_num_elems(1)) }?;
     let event = stream.record_event(None)?;
-    // The clock takes a millisecond each time it is read.
+    // Each reading of the clock takes a millisecond.
     let clock = ticking();
     let slow = || {
         std::thread::sleep(Duration::from_millis(1));
@@ -184,7 +185,7 @@ fn who_waited_least_came_last() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let rank = comm.rank();
-            // Multiples of 1/8 are exact in an f32. The rank that came first is in the middle.
+            // Multiples of 1/8 are exact in an `f32`. The rank that arrived first is in the middle.
             let waited: Vec<f32> =
                 (0..world_size).map(|rank| 4.0 - (rank as f32 - 1.0).abs() * 1.125).collect();
             let longest = waited.iter().copied().fold(0.0, f32::max);
@@ -217,7 +218,7 @@ fn who_waited_least_came_last() -> anyhow::Result<()> {
 }
 
 /// Returns a token to sum, after loading and connecting everything that a barrier needs. The first collective sets up
-/// connections, and if a rank were missing in that one, a host might wait forever.
+/// connections. If a rank were missing there, a host might wait forever.
 fn prepared(comm: &Comm, register: &Register) -> anyhow::Result<(CudaSlice<f32>, Kernels)> {
     let stream = comm.stream();
     let kernels = Kernels::load(stream.context())?;
@@ -228,8 +229,8 @@ fn prepared(comm: &Comm, register: &Register) -> anyhow::Result<(CudaSlice<f32>,
     Ok((token, kernels))
 }
 
-/// Returns the smallest and the largest world in which a rank can be late. The other worlds are skipped, because spins
-/// take time.
+/// Returns the smallest and the largest world in which a rank can be late. The others are skipped, because spins take
+/// time.
 fn worlds() -> Vec<usize> {
     let sizes: Vec<usize> = lab::world_sizes().into_iter().filter(|&size| size >= 2).collect();
     let mut ends: Vec<usize> = [sizes.first(), sizes.last()].into_iter().flatten().copied().collect();
@@ -237,8 +238,8 @@ fn worlds() -> Vec<usize> {
     ends
 }
 
-/// Returns whether these milliseconds are a multiple of 1000 s, by which the hosts' clocks differ, apart from the time
-/// that the check takes.
+/// Returns whether a time in milliseconds is close to a nonzero multiple of 1000 s, the difference between the hosts'
+/// clocks. The tolerance allows for the duration of the check.
 fn is_between_hosts(milliseconds: f32) -> bool {
     let hosts = (milliseconds / 1e6).round();
     hosts != 0.0 && (milliseconds - 1e6 * hosts).abs() < 1e5
@@ -253,7 +254,7 @@ fn a_late_gpu_is_told_by_how_much() -> anyhow::Result<()> {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let rank = comm.rank();
             let (mut token, kernels) = prepared(&comm, &warm_up)?;
-            // Each rank is on a host of its own, which started at a different time.
+            // Each rank simulates a separate host, which started at a different time.
             let (booted, up) = (Instant::now(), Duration::from_secs(1000 * (1 + rank as u64)));
             start.wait();
             if rank == late {
@@ -309,7 +310,7 @@ fn lateness_takes_one_collective() -> anyhow::Result<()> {
         budget("lateness", 1).spend(|| lateness(&comm, 1.0))?;
         let mut token = comm.stream().alloc_zeros::<f32>(1)?;
         let start = Instant::now();
-        // The sum of the token, and what `lateness` takes. The events of its buffers count too.
+        // The sum of the token, and the calls of `lateness`. The events of its buffers count, too.
         let budget = budget("barrier", 2).events(12);
         budget.spend(|| barrier(&comm, &mut token, &register, || start.elapsed(), 100 * DEADLINE))?;
         Ok(comm.stream().synchronize()?)

@@ -1,4 +1,4 @@
-//! Checks of `grouping/tracking`.
+//! Checks for `grouping/tracking`.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub(crate) fn checks() -> Vec<Check> {
 const MILLISECOND: u64 = 1_000_000;
 const LEN: usize = 1031;
 
-/// Streams of one GPU with event tracking, and loaded kernels.
+/// Streams on one GPU with event tracking, and loaded kernels.
 struct Bench {
     streams: Vec<Arc<CudaStream>>,
     kernels: Kernels,
@@ -51,7 +51,7 @@ impl Bench {
         let first = lab::streams(1)?.remove(0);
         let context = first.context();
         let kernels = Kernels::load(context)?;
-        // Loads the kernels first, so that loading does not affect what follows.
+        // Loads the kernels first, so that loading does not affect later work.
         let mut some = first.alloc_zeros::<f32>(1)?;
         kernels.spin(&first, 0)?;
         kernels.scale(&first, &mut some, 1.0)?;
@@ -62,8 +62,8 @@ impl Bench {
     }
 }
 
-/// Returns for how many milliseconds both intervals overlap. A negative result is the gap between them. Each interval
-/// is a pair of events of one GPU.
+/// Returns the overlap of two intervals in milliseconds. A negative result is the gap between them. Each interval is a
+/// pair of events on one GPU.
 fn overlap(one: &(CudaEvent, CudaEvent), other: &(CudaEvent, CudaEvent)) -> anyhow::Result<f32> {
     let (starts, ends) = (one.0.elapsed_ms(&other.0)?, one.0.elapsed_ms(&other.1)?);
     Ok(one.0.elapsed_ms(&one.1)?.min(ends) - starts.max(0.0))
@@ -71,21 +71,21 @@ fn overlap(one: &(CudaEvent, CudaEvent), other: &(CudaEvent, CudaEvent)) -> anyh
 
 /// The work that the exercise does on each half.
 type InHalves<'a> = &'a mut dyn FnMut(&Arc<CudaStream>, &mut CudaViewMut<f32>) -> anyhow::Result<()>;
-/// One of the two ways to work on halves.
+/// A way to work on halves: in two slices or in one.
 type Way = fn(&Arc<CudaStream>, &Arc<CudaStream>, &[f32], InHalves) -> anyhow::Result<Vec<f32>>;
 
 const TWO_SLICES: Way = |first, second, values, work| in_two_slices(first, second, values, work);
 const ONE_SLICE: Way = |first, second, values, work| in_one_slice(first, second, values, work);
 
-/// The times at which the halves were processed.
+/// When the halves were processed.
 struct Worked {
     /// The events around the two spins.
     marks: Vec<(CudaEvent, CudaEvent)>,
-    /// Whether the first half was done when the host enqueued the second.
+    /// Whether the first half was done when the host enqueued the second half.
     one_was_done: bool,
 }
 
-/// Multiplies each half by 6 on its stream, spins between the factors 2 and 3, and compares the result.
+/// Multiplies each half by 2, spins, and multiplies it by 3, all on the half's stream. Compares the result.
 fn halves(bench: &Bench, way: Way, spins: [u64; 2]) -> anyhow::Result<Worked> {
     let [first, second] = &bench.streams[..] else { anyhow::bail!("two streams") };
     let kernels = &bench.kernels;
@@ -97,7 +97,7 @@ fn halves(bench: &Bench, way: Way, spins: [u64; 2]) -> anyhow::Result<Worked> {
         if let Some((_, end)) = marks.last() {
             one_was_done = end.try_is_complete()?;
         }
-        // The view is used before the first event, so the work that tracking waits for is before the event too.
+        // The view is used before the first event, so the work that tracking waits for is before that event, too.
         kernels.scale(stream, half, 2.0)?;
         let start = timed(stream)?;
         kernels.spin(stream, spins[usize::from(stream == second)])?;
@@ -179,14 +179,14 @@ fn a_late_half_is_waited_for() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The results of the readers, and their times.
+/// The readers' results, and the times of their reads.
 struct Read {
     outputs: Vec<CudaSlice<f32>>,
     slice: CudaSlice<f32>,
     marks: Vec<(CudaEvent, CudaEvent)>,
 }
 
-/// Lets three readers copy a slice, each after its spin, and a fourth stream overwrite it.
+/// Lets three readers copy a slice, each after a spin, and then a fourth stream overwrite it.
 fn written_after_reads(bench: &Bench, spins: [u64; 3]) -> anyhow::Result<Read> {
     let kernels = &bench.kernels;
     let (writer, readers) = (&bench.streams[3], &bench.streams[..3]);
@@ -214,13 +214,13 @@ fn written_after_reads(bench: &Bench, spins: [u64; 3]) -> anyhow::Result<Read> {
     Ok(Read { outputs, slice, marks })
 }
 
-/// Returns the values that an output holds at first.
+/// Returns the initial values of an output.
 fn stale() -> Vec<f32> {
     irregular::integers(1000, LEN)
 }
 
 fn compare(bench: &Bench, read: &Read) -> anyhow::Result<()> {
-    // An error of the streams comes before the comparison, because it is more informative.
+    // Stream errors are checked first: they are more informative than a failed comparison.
     let ended = bench.streams.iter().try_for_each(|stream| stream.synchronize());
     ended.context(
         "the GPU failed while the readers' streams read the slice and the writer's stream wrote it",
@@ -276,7 +276,7 @@ fn writing_after_reading_returns_at_once() -> anyhow::Result<()> {
     compare(&bench, &read)
 }
 
-/// `work` makes no calls of CUDA, so that those of the exercise are counted alone.
+/// `work` makes no CUDA calls, so that only those of the exercise are counted.
 fn each_value_is_copied_once_each_way() -> anyhow::Result<()> {
     let values = irregular::integers(0, LEN);
     let bytes = size_of_val(&values[..]) as u64;
@@ -291,7 +291,7 @@ fn each_value_is_copied_once_each_way() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `read` and `write` make no calls of CUDA, so that those of the exercise are counted alone.
+/// `read` and `write` make no CUDA calls, so that only those of the exercise are counted.
 fn readers_and_writer_share_the_slice() -> anyhow::Result<()> {
     let bench = Bench::new(4)?;
     let (writer, readers) = (&bench.streams[3], &bench.streams[..3]);
@@ -316,8 +316,8 @@ fn readers_and_writer_share_the_slice() -> anyhow::Result<()> {
 fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     let values = irregular::integers(0, LEN);
     for (function, way) in [("in_two_slices", TWO_SLICES), ("in_one_slice", ONE_SLICE)] {
-        // `work` makes no calls of CUDA. If the function fails before its last join, work on the second stream would race with the
-        // release of the slice.
+        // `work` makes no CUDA calls. Otherwise, after a failure before the last join, work on the second stream would
+        // race with the release of the slice.
         each_call_fails(function, || {
             let bench = Bench::new(2)?;
             let values = &values;

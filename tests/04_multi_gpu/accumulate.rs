@@ -1,4 +1,4 @@
-//! Checks of `multi_gpu/accumulate`: accumulating a batch in pieces gives the same result, with one collective.
+//! Checks for `multi_gpu/accumulate`: a batch that is accumulated in pieces gives the same result, with one collective.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -29,9 +29,9 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// The number of micro-batches of a rank in the even runs.
+/// The number of micro-batches per rank in the even runs.
 const PIECES: usize = 4;
-/// The number of samples of a micro-batch in the even runs.
+/// The number of samples per micro-batch in the even runs.
 const SAMPLES: usize = 5;
 
 /// A function that cuts a batch into a rank's micro-batches.
@@ -42,19 +42,19 @@ fn evenly(batch: &Range<usize>, rank: usize, world_size: usize) -> Vec<Range<usi
     (0..PIECES).map(|index| piece(&own, index, PIECES)).collect()
 }
 
-/// Cuts a batch so that rank r has r + 1 pieces, whose lengths differ from those of other ranks.
+/// Cuts a batch so that rank r has r + 1 pieces, with different lengths from those of other ranks.
 fn unevenly(batch: &Range<usize>, rank: usize, world_size: usize) -> Vec<Range<usize>> {
     let own = piece(batch, rank, world_size);
     (0..=rank).map(|index| piece(&own, index, rank + 1)).collect()
 }
 
-/// The results of a step on a rank.
+/// The results of one rank's step.
 struct Made {
     loss: f32,
     parameters: Vec<f32>,
 }
 
-/// Trains, and returns the steps of each rank.
+/// Trains, and returns each rank's steps.
 fn train(
     samples: &Samples,
     batches: &[Range<usize>],
@@ -65,7 +65,7 @@ fn train(
         let (rank, stream) = (comm.rank(), comm.stream());
         let on_gpu = samples.to_device(&stream)?;
         let own: Vec<_> = batches.iter().map(|batch| cut(batch, rank, world_size)).collect();
-        // There is room for the longest micro-batch, but not for all of a rank's samples in one pass.
+        // The model has room for the longest micro-batch, but not for all of a rank's samples in one pass.
         let room = own.iter().flatten().map(Range::len).max().unwrap_or(1).max(1);
         let mut model = Perceptron::new(&stream, HIDDEN, room, SEED)?;
         let mut accumulator = Accumulator::new(&model)?;
@@ -87,10 +87,10 @@ fn each_step_is_that_of_the_whole_batch() -> anyhow::Result<()> {
 }
 
 fn uneven_pieces_count_by_their_samples() -> anyhow::Result<()> {
-    // If each piece had its own collective, ranks with more pieces would wait here for ranks that are done.
+    // If each piece had its own collective, ranks with more pieces would wait here for ranks that have finished.
     a_step_has_one_all_reduce()?;
     for world_size in lab::world_sizes() {
-        // In the shortest batches, some ranks have empty micro-batches, and some have only empty ones.
+        // In the shortest batches, some micro-batches are empty, and some ranks have only empty ones.
         compare(world_size, &[53, 31, 2, 47, 40, 1], unevenly)?;
     }
     Ok(())
@@ -129,11 +129,11 @@ fn compare(world_size: usize, lengths: &[usize], cut: Cut) -> anyhow::Result<()>
     Ok(())
 }
 
-/// A rank's step, for computing its expected result and those of known mistakes.
+/// A rank's step, with the data for its expected result and those of known mistakes.
 struct Attempt<'a> {
     samples: &'a Samples,
     step: &'a Step,
-    /// The micro-batches of each rank.
+    /// Each rank's micro-batches.
     cuts: &'a [Vec<Range<usize>>],
     rank: usize,
     /// The sum of the gradients of earlier steps.
@@ -147,20 +147,20 @@ impl Attempt<'_> {
         self.cuts.len() as f64
     }
 
-    /// Returns the loss and gradient of these micro-batches, with each sample weighted by its share of the batch.
+    /// Returns the loss and gradient of these micro-batches. Each sample is weighted by its share of the batch.
     fn by_samples(&self, pieces: &[Range<usize>]) -> (f64, Vec<f64>) {
         let batch = self.step.batch.len() as f64;
         let weighted = pieces.iter().map(|piece| (piece.clone(), piece.len() as f64 / batch));
         self.step.sum(self.samples, &weighted.collect::<Vec<_>>())
     }
 
-    /// Returns the loss and gradient of all micro-batches, with a weight that depends on the micro-batches of the rank.
+    /// Returns the loss and gradient of all micro-batches. The weight depends on the micro-batches of the rank.
     fn each_as(&self, weight: impl Fn(&[Range<usize>]) -> f64) -> (f64, Vec<f64>) {
         let weighted = self.cuts.iter().flat_map(|own| own.iter().map(|piece| (piece.clone(), weight(own))));
         self.step.sum(self.samples, &weighted.collect::<Vec<_>>())
     }
 
-    /// Uses only the last micro-batch of each rank.
+    /// Returns the loss and gradient of only the last micro-batch of each rank.
     fn of_last(&self) -> (f64, Vec<f64>) {
         let last: Vec<_> = self.cuts.iter().flat_map(|own| own.last().cloned()).collect();
         self.by_samples(&last)
@@ -170,7 +170,7 @@ impl Attempt<'_> {
         self.by_samples(&self.cuts[self.rank])
     }
 
-    /// Uses the mean of each micro-batch without a weight for its size.
+    /// Returns the result if each micro-batch's mean has no weight for its size.
     fn unscaled(&self) -> (f64, Vec<f64>) {
         self.each_as(|_| 1.0 / self.world_size())
     }
@@ -268,7 +268,7 @@ fn a_step_has_one_all_reduce() -> anyhow::Result<()> {
         let calls = log.calls("AllReduce")?;
         let new = &calls[before..];
         let (made, expected) = (new.len(), world_size * batches.len());
-        // The same number of calls may also come from reducing a gradient in parts.
+        // Reducing a gradient in parts may give the same number of calls.
         let whole = new.iter().all(|&count| count == len || count == len + 1);
         let cause = match made {
             _ if whole && made == expected * PIECES => {
@@ -305,7 +305,7 @@ fn the_pieces_cost_no_extra_waits() -> anyhow::Result<()> {
         let mut model = Perceptron::new(&comm.stream(), HIDDEN, BATCH.len(), SEED)?;
         let mut accumulator = Accumulator::new(&model)?;
         let len = model.parameters().len() + 1;
-        // A forward and a backward pass are 15 kernels, and the sum is one more.
+        // The forward and backward passes are 15 kernels, and the sum is one more.
         Budget::of("Accumulator::step")
             .collectives(&[("AllReduce", len)])
             .messages(0)

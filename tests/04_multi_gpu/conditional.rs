@@ -1,7 +1,7 @@
-//! Checks of `multi_gpu/conditional`: decisions that depend on data are made by all ranks together.
+//! Checks for `multi_gpu/conditional`: all ranks together make the decisions that depend on data.
 //!
-//! Parameters and gradients are integers, and the learning rate is a power of 2. If the world size is a power of 2 too,
-//! every step is exact.
+//! Parameters and gradients are integers, and the learning rate is a power of 2. If the world size is also a power of
+//! 2, every step is exact.
 
 use anyhow::{bail, ensure};
 use init::rendezvous::rendezvous;
@@ -24,14 +24,15 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Returns all combinations of the ranks' answers, starting with those that have a single yes.
+/// Returns combinations of the ranks' answers, starting with those that have a single yes. Beyond six ranks, the
+/// answers repeat.
 fn answers(world_size: usize) -> Vec<Vec<bool>> {
     let mut sets: Vec<u32> = (0..1 << world_size.min(6)).collect();
     sets.sort_by_key(|set| (set.count_ones() != 1, *set));
     sets.into_iter().map(|set| (0..world_size).map(|rank| set >> (rank % 6) & 1 == 1).collect()).collect()
 }
 
-/// Formats ranks for a sentence: `ranks [1, 3]`.
+/// Formats ranks for a sentence, such as `ranks [1, 3]`.
 fn those(yes: &[bool]) -> String {
     let ranks: Vec<usize> = (0..yes.len()).filter(|&rank| yes[rank]).collect();
     match ranks.as_slice() {
@@ -53,7 +54,7 @@ fn one_yes_is_enough() -> anyhow::Result<()> {
             if got.iter().all(|&got| got == expected) {
                 continue;
             }
-            // Whether a rule explains all answers to all questions.
+            // Returns whether a rule explains all answers to all questions.
             let always = |rule: &dyn Fn(&[bool], usize) -> bool| {
                 let ranks = 0..world_size;
                 ranks
@@ -86,7 +87,7 @@ fn one_yes_is_enough() -> anyhow::Result<()> {
 const LEN: usize = 1031;
 const LEARNING_RATE: f32 = 0.5;
 
-/// Makes a gradient overflow, each time at a different index and with a different value.
+/// Makes a gradient overflow. The index and the value differ for each rank and step.
 fn overflow(gradient: &mut [f32], rank: usize, step: usize) {
     let values = [f32::INFINITY, f32::NAN, f32::NEG_INFINITY];
     gradient[(rank * 401 + step * 77) % LEN] = values[(rank + step) % values.len()];
@@ -97,7 +98,8 @@ fn gradient(step: usize, rank: usize) -> Vec<f32> {
     irregular::integers(1 + 100 * step + rank, LEN)
 }
 
-/// Counts the collectives of a step in which the gradients of both ranks overflow, so that no rank waits for the other.
+/// Counts the collectives of a step in which the gradients of both ranks overflow, so that neither rank waits for the
+/// other.
 fn overflowing_ranks_make_collectives() -> anyhow::Result<()> {
     rendezvous(&lab::streams(2)?, |comm| {
         let (rank, stream) = (comm.rank(), comm.stream());
@@ -134,8 +136,7 @@ fn any_overflow_skips_the_step() -> anyhow::Result<()> {
 
 fn steps_are_those_of_one_gpu() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
-        // The steps: two good ones, one that is bad on the last rank, a good one, one that is bad on rank 0, a good
-        // one.
+        // Two good steps, one that is bad on the last rank, a good one, one that is bad on rank 0, and a good one.
         let only = |bad: usize| (0..world_size).map(|rank| rank == bad).collect::<Vec<_>>();
         let none = vec![false; world_size];
         train(world_size, &[none.clone(), none.clone(), only(world_size - 1), none.clone(), only(0), none])?;
@@ -147,7 +148,7 @@ fn one_rank_is_a_world_too() -> anyhow::Result<()> {
     train(1, &[vec![false], vec![true], vec![false]])
 }
 
-/// Makes a step for each set of ranks whose gradients overflow, and compares each step with that of one GPU.
+/// Takes one step per set of ranks whose gradients overflow, and compares each step with that of one GPU.
 fn train(world_size: usize, overflows: &[Vec<bool>]) -> anyhow::Result<()> {
     rendezvous(&lab::streams(world_size)?, |comm| {
         let (rank, stream) = (comm.rank(), comm.stream());
@@ -155,7 +156,7 @@ fn train(world_size: usize, overflows: &[Vec<bool>]) -> anyhow::Result<()> {
         let start = irregular::integers(0, LEN);
         let mut parameters = Guarded::new(&stream, &start)?;
         let mut serial: Vec<f64> = start.into_iter().map(f64::from).collect();
-        // A rank that finds a mistake continues to the end. Otherwise, the other ranks would wait for it.
+        // A rank that finds a mistake continues to the end, so that the other ranks do not wait for it.
         let mut verdict = Ok(());
         let mut made = 0;
         for (index, overflowed) in overflows.iter().enumerate() {
@@ -198,9 +199,10 @@ fn descend(parameters: &mut [f64], step: usize, world_size: usize) {
     }
 }
 
-/// Returns the bound on the error of a parameter after this many steps. It is 0 for world sizes that are powers of 2.
-/// Otherwise, an average of numbers up to 1000 rounds 1 / n, n products, and n − 1 sums, each by 2⁻²⁴ of at most 1000,
-/// and half of that enters a parameter. A parameter is below 1000 · (1 + steps / 2), and rounds twice a step.
+/// Returns the bound on the error of a parameter after this many steps. It is 0 if the world size is a power of 2.
+/// Otherwise, an average of numbers up to 1000 rounds 1 / n, n products, and n − 1 sums. Each rounds by 2⁻²⁴ of at most
+/// 1000, and half of the error enters a parameter. A parameter is below 1000 · (1 + steps / 2), and rounds twice per
+/// step.
 fn bound(world_size: usize, steps: usize) -> f64 {
     if world_size.is_power_of_two() {
         return 0.0;
@@ -210,7 +212,7 @@ fn bound(world_size: usize, steps: usize) -> f64 {
     steps * unit * (0.5 * 1000.0 * (2.0 * world_size as f64 + 1.0) + 2.0 * parameter)
 }
 
-/// A rank's step, and its expected result.
+/// A rank's step, with its expected result.
 struct Made<'a> {
     place: (usize, usize),
     overflowed: &'a str,
@@ -274,7 +276,7 @@ fn one_element_decides() -> anyhow::Result<()> {
                 .or_collectives(&[("AllGather", 1), ("AllReduce", LEN)])
                 .kernels(4);
             if skip {
-                // Without a step, no average is needed.
+                // A skipped step needs no average.
                 budget = budget.or_collectives(&[("AllReduce", 1)]).or_collectives(&[("AllGather", 1)]);
             }
             budget.spend(|| {

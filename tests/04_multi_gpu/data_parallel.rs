@@ -1,5 +1,5 @@
-//! Checks of `multi_gpu/data_parallel`: for every world size, training on many GPUs equals training on one GPU with the
-//! whole batch.
+//! Checks for `multi_gpu/data_parallel`: for every world size, training on many GPUs gives the same result as training
+//! on one GPU with whole batches.
 
 mod diagnosis;
 mod training;
@@ -132,7 +132,7 @@ fn uneven_shards_count_by_their_samples() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Compares every parameter of every rank after every step with the serial run.
+/// Compares every parameter of every rank with the serial run after each step.
 fn equals_one_gpu(training: &Training) -> anyhow::Result<()> {
     let layout = Layout { hidden: HIDDEN };
     let serial = Serial::of(training);
@@ -158,7 +158,7 @@ fn equals_one_gpu(training: &Training) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Formats a cause as a line of its own.
+/// Formats a cause on a separate line.
 fn said(cause: Option<String>) -> String {
     cause.map_or_else(String::new, |cause| format!("\nlikely cause: {cause}"))
 }
@@ -171,7 +171,7 @@ fn replicas_are_bit_identical() -> anyhow::Result<()> {
             for (rank, replica) in training.replicas.iter().enumerate() {
                 let own = &replica.steps[step];
                 if let Some(index) = first_difference(&own.parameters, &first.parameters) {
-                    // Either replica may be the wrong one.
+                    // Either of the two replicas may be wrong.
                     let right = |rank: &usize| {
                         let serial = Serial::of(&training);
                         let pairs = training.replicas[*rank].steps[step].parameters.iter();
@@ -235,13 +235,13 @@ fn the_loss_is_that_of_the_whole_batch() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the first index at which two buffers of equal length differ in their bits.
+/// Returns the first index at which the bits of two buffers of equal length differ.
 fn first_difference(a: &[f32], b: &[f32]) -> Option<usize> {
     a.iter().zip(b).position(|(a, b)| a.to_bits() != b.to_bits())
 }
 
 fn a_step_is_one_all_reduce() -> anyhow::Result<()> {
-    // Two ranks have five samples, and one has four.
+    // Two ranks have five samples each, and one rank has four.
     const BATCH: Range<usize> = 3..17;
     let samples = Digits::load()?.train;
     rendezvous(&lab::streams(3)?, |comm| {
@@ -257,7 +257,7 @@ fn a_step_is_one_all_reduce() -> anyhow::Result<()> {
             .host_waits(0)
             .stream_of(&comm)
             .spend(|| start_equal(&comm, &mut model))?;
-        // One forward pass, one backward pass, and the step are 16 kernels.
+        // A forward pass, a backward pass, and the step are 16 kernels.
         budget("step")
             .collectives(&[("AllReduce", len + 1)])
             .kernels(20)
@@ -275,7 +275,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     let stream = lab::streams(1)?.remove(0);
     let samples = samples.to_device(&stream)?;
     let model = RefCell::new(Perceptron::new(&stream, HIDDEN, BATCH.len(), seed(0))?);
-    // With one rank, there may be nothing to broadcast, so both are in one run.
+    // A single rank may have nothing to broadcast, so one run covers both functions.
     each_call_fails("start_equal` or `step", || {
         let (comm, model, samples) = (alone_on(&stream)?, &model, &samples);
         Ok(move || {

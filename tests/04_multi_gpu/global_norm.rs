@@ -1,4 +1,4 @@
-//! Checks of `multi_gpu/global_norm`: numbers that are computed from all ranks' parts.
+//! Checks for `multi_gpu/global_norm`: numbers that depend on the parts of all ranks.
 
 use anyhow::ensure;
 use approx::abs_diff_eq;
@@ -60,7 +60,7 @@ fn on_all_worlds(check: fn(&Comm, &Kernels) -> anyhow::Result<()>) -> anyhow::Re
     Ok(())
 }
 
-/// Returns the length of a rank's part, which differs on each rank.
+/// Returns the length of a rank's part. It differs on each rank.
 fn len_of(rank: usize) -> usize {
     300 + 37 * rank
 }
@@ -73,7 +73,7 @@ fn norm(values: &[f32]) -> f64 {
     squares(values).sqrt()
 }
 
-/// Returns the cause of the first mistake whose value is `got`.
+/// Returns the cause of the first mistake that gives `got`.
 fn cause(got: f64, bound: f64, mistakes: &[(f64, &str)]) -> String {
     let found = mistakes.iter().find(|(value, _)| abs_diff_eq!(got, *value, epsilon = bound * value));
     found.map_or_else(String::new, |(_, cause)| format!("\n  likely cause: {cause}"))
@@ -85,8 +85,8 @@ fn check_norm(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
     let on_gpu = Guarded::new(&comm.stream(), &parts[rank])?;
     let got = f64::from(global_norm(comm, kernels, &on_gpu.view())?);
     let expected = parts.iter().map(|part| squares(part)).sum::<f64>().sqrt();
-    // The bound is relative. A square rounds, at most as many sums as there are elements and ranks round, half of that
-    // passes through the root, and the root rounds once more. All terms are positive.
+    // The bound is relative, and all terms are positive. Each square rounds, and there is at most one more rounding per
+    // element and rank in the sums. Half of this error passes through the root, which rounds once more.
     let bound = (len_of(world_size) + world_size + 3) as f64 * UNIT_ROUNDOFF;
     let norms: Vec<f64> = parts.iter().map(|part| norm(part)).collect();
     let mistakes = [
@@ -117,12 +117,12 @@ fn check_long(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
 }
 
 fn check_short(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
-    // From three ranks on, at least one rank's own gradient is longer than this, but the average of up to twelve is
+    // With at least three ranks, some rank's own gradient is longer than this. With up to twelve, the average is
     // shorter.
     check_clip(comm, kernels, 40.0)
 }
 
-/// Returns gradients whose lengths differ greatly: rank r's is r + 1 times as large.
+/// Returns gradients of very different lengths: rank r's is scaled by r + 1.
 fn gradient(rank: usize) -> Vec<f32> {
     irregular::fractions(rank, LEN).into_iter().map(|value| value * (rank + 1) as f32).collect()
 }
@@ -155,7 +155,7 @@ fn check_clip(comm: &Comm, kernels: &Kernels, max_norm: f32) -> anyhow::Result<(
     clip.compare_norm(told.into())
 }
 
-/// The gradients to clip, for computing a rank's expected result.
+/// The gradients to clip, with the data for a rank's expected result.
 struct Clip {
     rank: usize,
     gradients: Vec<Vec<f32>>,
@@ -168,14 +168,14 @@ impl Clip {
         self.gradients.len()
     }
 
-    /// Returns the number of roundings of an element. The average rounds 1 / n, n products, and n − 1 sums. The norm,
-    /// relatively, rounds at most as often as there are elements. The factor, the product, and the expected value round
-    /// once each.
+    /// Returns the number of roundings of an element. The average rounds 1 / n, n products, and n − 1 sums. The norm's
+    /// relative error is at most one rounding per element. The factor, the product, and the expected value round once
+    /// each.
     fn roundings(&self) -> f64 {
         (2 * self.world_size() + LEN + 6) as f64
     }
 
-    /// Returns the norm that `global_norm` computes from an average of which every rank has all elements.
+    /// Returns the result of `global_norm` on an average that every rank has in full.
     fn summed_norm(&self) -> f64 {
         length(&self.average) * (self.world_size() as f64).sqrt()
     }
@@ -185,7 +185,7 @@ impl Clip {
         self.average.iter().map(|value| (value * by) as f32).collect()
     }
 
-    /// Returns a rank's own gradient, clipped.
+    /// Returns a rank's own clipped gradient.
     fn clipped(&self, rank: usize) -> Vec<f32> {
         let own: Vec<f64> = self.gradients[rank].iter().map(|&value| value.into()).collect();
         shortened(&own, self.max_norm)
@@ -217,7 +217,7 @@ impl Clip {
             .within(bound, got)
     }
 
-    /// Adds the results of mistakes that are possible with several ranks.
+    /// Adds the results of mistakes that need several ranks.
     fn with_mistakes_of_ranks<'a>(&self, expected: Expected<'a, f32>) -> Expected<'a, f32> {
         let clipped: Vec<Vec<f32>> = (0..self.world_size()).map(|rank| self.clipped(rank)).collect();
         let mean_of_clipped: Vec<f32> = mean(&clipped).into_iter().map(|value| value as f32).collect();
@@ -239,7 +239,7 @@ impl Clip {
             )
     }
 
-    /// Compares the norm that the call returns.
+    /// Compares the returned norm.
     fn compare_norm(&self, told: f64) -> anyhow::Result<()> {
         let (norm, world_size) = (length(&self.average), self.world_size());
         let relative = self.roundings() * UNIT_ROUNDOFF * world_size as f64;
@@ -258,8 +258,8 @@ impl Clip {
     }
 }
 
-/// Returns scores so large that exp overflows unless the largest score is subtracted. The largest score differs on each
-/// rank.
+/// Returns scores so large that exp overflows unless the largest score is subtracted. Each rank has a different largest
+/// score.
 fn scores(rank: usize) -> Vec<f32> {
     irregular::fractions(50 + rank, len_of(rank))
         .into_iter()
@@ -287,8 +287,8 @@ fn check_softmax(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
     let local = exponentials(&parts[rank], largest(&parts[rank]));
     let local_total: f64 = parts.iter().flat_map(|part| exponentials(part, largest(part))).sum();
     // The bound is relative to a probability, and all probabilities are below 0.05 here. The difference, below 8,
-    // rounds by 8 · 2⁻²⁴. expf is within 2 units of the last place (CUDA C++ Programming Guide). The sums round at most
-    // as often as there are elements and ranks. The quotient and the expected value round once each.
+    // rounds by 8 · 2⁻²⁴. expf is within 2 units in the last place (CUDA C++ Programming Guide). The sums round at most
+    // once per element and rank. The quotient and the expected value round once each.
     let bound = 0.05 * (8 + 4 + len_of(world_size) + world_size + 2) as f64 * UNIT_ROUNDOFF;
     let right = over(&own, total);
     ensure!(right.iter().all(|&value| value < 0.05), "the check's own scores are too far apart");
@@ -337,7 +337,7 @@ fn single_numbers_are_communicated() -> anyhow::Result<()> {
             .collectives(&[("AllReduce", LEN)])
             .kernels(4)
             .spend(|| average_and_clip(&comm, &kernels, &mut whole.as_view_mut(), 0.5))?;
-        // The largest score and the sum may each come by either way.
+        // An all-reduce or an all-gather can give the largest score, and either can give the sum.
         budget("softmax")
             .collectives(&[("AllGather", 1), ("AllReduce", 1)])
             .or_collectives(&[("AllReduce", 1), ("AllReduce", 1)])
@@ -353,7 +353,7 @@ fn single_numbers_are_communicated() -> anyhow::Result<()> {
 }
 
 fn a_failed_call_is_an_error() -> anyhow::Result<()> {
-    // Only a gradient that is too long is scaled.
+    // The gradient must be longer than `max_norm`, because others are not scaled.
     let values = irregular::fractions(0, 37);
     each_call_fails("global_norm", || {
         let comm = world_of_one()?;

@@ -1,4 +1,4 @@
-//! Checks of `multi_gpu/hybrid`: a mesh of ranks trains like one GPU.
+//! Checks for `multi_gpu/hybrid`: a mesh of ranks trains like one GPU.
 
 mod training;
 
@@ -27,7 +27,7 @@ pub(crate) fn checks() -> Vec<Check> {
     type Calls = &'static [&'static str];
     let of = |meshes: &'static [Mesh], name: &str, check: fn(Mesh) -> anyhow::Result<()>, calls: Calls| {
         let all = move || {
-            // With wrong coordinates, ranks would wait for ranks that never arrive.
+            // With wrong coordinates, ranks would wait for ranks that never join.
             coordinates_are_counted_row_by_row()?;
             meshes.iter().copied().try_for_each(check)
         };
@@ -49,7 +49,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Returns the coordinates, as in the picture.
+/// Returns the coordinates, as in the lesson's picture.
 fn true_coordinates(rank: usize, mesh: Mesh) -> Coordinates {
     Coordinates { data_rank: rank / mesh.tensor, tensor_rank: rank % mesh.tensor }
 }
@@ -62,7 +62,7 @@ fn coordinates_are_counted_row_by_row() -> anyhow::Result<()> {
             let (got, expected) = (coordinates(rank, mesh), true_coordinates(rank, mesh));
             let swapped =
                 |at: Coordinates| Coordinates { data_rank: at.tensor_rank, tensor_rank: at.data_rank };
-            // Whether all ranks have the coordinates that a mistake gives.
+            // Returns whether all ranks have the coordinates that a mistake gives.
             let are = |mistake: &dyn Fn(usize) -> Coordinates| {
                 (0..data * tensor).all(|rank| coordinates(rank, mesh) == mistake(rank))
             };
@@ -88,7 +88,7 @@ fn coordinates_are_counted_row_by_row() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the rank whose stream a communicator is on. The check itself assigned the streams.
+/// Returns the rank whose stream the communicators use. The check itself assigned the streams.
 fn true_rank(streams: &[Arc<CudaStream>], groups: &Groups) -> anyhow::Result<usize> {
     let of = |comm: &Comm| streams.iter().position(|stream| Arc::ptr_eq(stream, &comm.stream()));
     match (of(&groups.tensor), of(&groups.data)) {
@@ -101,7 +101,7 @@ fn true_rank(streams: &[Arc<CudaStream>], groups: &Groups) -> anyhow::Result<usi
     }
 }
 
-/// Returns the members of a group. Each member sends its rank in the mesh through NCCL.
+/// Returns the members of a communicator. Each member sends its rank in the mesh through NCCL.
 fn members(comm: &Comm, rank: usize) -> anyhow::Result<Vec<usize>> {
     let stream = comm.stream();
     let own = stream.clone_htod(&[rank as u32])?;
@@ -208,7 +208,7 @@ fn a_step_is_two_all_reduces(mesh: Mesh) -> anyhow::Result<()> {
             .host_waits(0)
             .spend(|| start_equal(&groups, &mut model))?;
         let own = samples.batch(data_rank * SAMPLES..(data_rank + 1) * SAMPLES)?;
-        // One forward pass, one backward pass, and the step are 16 kernels.
+        // A forward pass, a backward pass, and the step are 16 kernels.
         budget("step")
             .collectives(&[("AllReduce", SAMPLES * CLASSES), ("AllReduce", len + 1)])
             .kernels(20)
@@ -230,7 +230,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
         let streams = lab::streams(1)?;
         Ok(move || on_mesh(&streams, Mesh { data: 1, tensor: 1 }, |_| Ok(())).map(drop))
     })?;
-    // With one rank, there may be nothing to broadcast, so both are in one run.
+    // A single rank may have nothing to broadcast, so one run covers both functions.
     each_call_fails("start_equal` or `step", || {
         let (groups, model, samples) = (alone()?, &model, &samples);
         Ok(move || {

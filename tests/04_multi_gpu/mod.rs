@@ -1,4 +1,4 @@
-//! The checks of module 04, with one file for each exercise.
+//! The checks for module 04, with one file per exercise.
 
 mod accumulate;
 mod conditional;

@@ -1,5 +1,5 @@
-//! Checks of `multi_gpu/pools`: the pool's figures are read correctly, and no memory is allocated without need or freed
-//! too early.
+//! Checks for `multi_gpu/pools`: the pool's figures are read correctly, and no memory is allocated unnecessarily or
+//! freed too early.
 
 mod release;
 
@@ -46,19 +46,18 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 const MIB: usize = 1 << 20;
-/// The nanoseconds for which a stream is busy, so that work that does not wait comes too early.
+/// How long a stream is busy, in nanoseconds, so that work that does not wait runs too early.
 const SPIN: u64 = 20_000_000;
-/// The number of bytes by which a pool may round up an allocation. It is far less than the difference between sizes
-/// here.
+/// The maximum number of bytes by which a pool may round up an allocation. Sizes here differ by much more.
 const ROUNDING: u64 = 64 << 10;
 
-/// Allocates bytes that are never written.
+/// Allocates uninitialized bytes.
 fn allocate(stream: &Arc<CudaStream>, bytes: usize) -> anyhow::Result<CudaSlice<u8>> {
     // SAFETY: the bytes are never read.
     Ok(unsafe { stream.alloc(bytes) }?)
 }
 
-/// Returns the pool's own figures for a GPU.
+/// Returns a GPU's figures, as reported by the pool itself.
 fn truth(gpu: usize) -> anyhow::Result<PoolReport> {
     let pool = MemoryPool::of_gpu(gpu)?;
     Ok(PoolReport {
@@ -74,7 +73,7 @@ fn report_of_the_stream_s_gpu() -> anyhow::Result<()> {
     let streams = lab::streams(worlds.into_iter().max().unwrap_or(1))?;
     let mut kept = Vec::new();
     for (rank, stream) in streams.iter().enumerate() {
-        // Each GPU has a different amount, and the four figures differ.
+        // Each GPU has different amounts, and its four figures differ.
         kept.push(allocate(stream, (rank + 1) * MIB)?);
         drop(allocate(stream, (70 + rank) * MIB)?);
         stream.synchronize()?;
@@ -110,7 +109,7 @@ fn each_time_has_its_own_marks() -> anyhow::Result<()> {
     let stream = lab::streams(1)?.remove(0);
     let gpu = stream.context().ordinal();
     let _held = allocate(&stream, 3 * MIB)?;
-    // Earlier work needed a lot of memory.
+    // Earlier work used a lot of memory.
     drop(allocate(&stream, 99 * MIB)?);
     stream.synchronize()?;
     let before = truth(gpu)?.used;
@@ -144,8 +143,8 @@ fn each_time_has_its_own_marks() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Compares a report with the memory in use after a period, and with the maximum during it. `earlier` contains the
-/// maxima of earlier periods.
+/// Compares a report with the memory in use after a period, and with the maximum during that period. `earlier` contains
+/// the maxima of earlier periods.
 fn check_report(
     time: &str,
     report: &PoolReport,
@@ -238,7 +237,7 @@ fn an_error_of_the_work_is_returned() -> anyhow::Result<()> {
 const LENGTHS: [usize; 6] = [1, 1031, 37, 700, 1031, 2];
 const LONGEST: usize = 1031;
 
-/// Returns pairs of vectors of these lengths on the GPU.
+/// Returns pairs of vectors with these lengths on the GPU.
 fn pairs(stream: &Arc<CudaStream>) -> anyhow::Result<Vec<[CudaSlice<f32>; 2]>> {
     let vector = |index: usize, of: usize| {
         stream.clone_htod(&irregular::small_integers(2 * index + of, LENGTHS[index]))
@@ -352,7 +351,7 @@ fn a_distance_stays_on_the_gpu() -> anyhow::Result<()> {
             .spend(|| distances.squared(&a.as_view(), &b.as_view()))?;
     }
     const TIMES: usize = 3;
-    // The contract asks for one wait after each call of the work.
+    // The contract requires one wait after each call of the work.
     let watching = Budget::of("watch").allocations(0).kernels(0).polls(0).host_waits(2 * TIMES as u64);
     watching.spend(|| watch(&stream, TIMES, |_| Ok(())))?;
     Ok(())

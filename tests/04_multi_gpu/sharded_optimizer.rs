@@ -1,7 +1,8 @@
-//! Checks of `multi_gpu/sharded_optimizer`: the parts of an optimizer make the same step as a whole optimizer.
+//! Checks for `multi_gpu/sharded_optimizer`: the parts of an optimizer update the parameters as one whole optimizer
+//! would.
 //!
 //! Parameters and gradients are integers; the learning rate and the momentum are negative powers of 2. If the world
-//! size is a power of 2 too, an average does not round. Every number is then exact for the few steps made here.
+//! size is also a power of 2, an average does not round. All numbers are then exact for the few steps here.
 
 use anyhow::ensure;
 use cudarc::nccl::Comm;
@@ -35,10 +36,9 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const STEPS: usize = 5;
 const LEARNING_RATE: f32 = 0.25;
-/// The share of a velocity that the exercise's optimizer keeps.
+/// The share of its velocity that the exercise's optimizer keeps in each step.
 const MOMENTUM: f32 = 0.5;
-/// The numbers of parameters: some that hardly any world size divides, one that most divide, and one below the number
-/// of ranks.
+/// The numbers of parameters: two that few world sizes divide, one that most divide, and one below most world sizes.
 const LENGTHS: [usize; 4] = [37, 60, 1031, 3];
 
 fn padded_lengths() -> anyhow::Result<()> {
@@ -86,7 +86,7 @@ fn each_rank_remembers_its_part() -> anyhow::Result<()> {
 /// Runs on one rank, and returns the parameters after each step.
 fn run(comm: &Comm, len: usize, gradient: fn(usize, usize) -> Vec<f32>) -> anyhow::Result<Vec<Vec<f32>>> {
     let (stream, rank) = (comm.stream(), comm.rank());
-    // The check pads the parameters itself. If the student's padding is wrong, another check reports it.
+    // The check itself pads the parameters. Another check reports wrong padding.
     let padded = |mut values: Vec<f32>| {
         values.resize(len.next_multiple_of(comm.world_size()), 0.0);
         values
@@ -109,7 +109,7 @@ fn seed(step: usize, rank: usize) -> usize {
     1 + 100 * step + rank
 }
 
-/// One optimizer with the whole gradient, or with the result of a known mistake.
+/// A single optimizer, with the whole gradient or that of a known mistake.
 #[derive(Clone)]
 struct Serial {
     parameters: Vec<f64>,
@@ -122,7 +122,7 @@ impl Serial {
         Self { parameters, velocity: vec![0.0; len] }
     }
 
-    /// Makes a step with `of_sum` times the sum of these ranks' gradients.
+    /// Takes a step with `of_sum` times the sum of these ranks' gradients.
     fn step(&mut self, step: usize, ranks: std::ops::Range<usize>, of_sum: f64) {
         let gradients: Vec<_> =
             ranks.map(|rank| irregular::integers(seed(step, rank), self.parameters.len())).collect();
@@ -138,10 +138,10 @@ impl Serial {
     }
 }
 
-/// Returns the bound on the error of a parameter after this many steps. It is 0 for world sizes that are powers of 2.
-/// Otherwise, an average of numbers up to 1000 rounds 1 / n, n products, and n − 1 sums, each by 2⁻²⁴ of at most 1000.
-/// A velocity, at most 2000, and a parameter, below 4000, round twice a step. A quarter of a velocity's error enters
-/// the parameters in each step, while the error itself halves. So half of it enters them in total.
+/// Returns the bound on the error of a parameter after this many steps. It is 0 if the world size is a power of 2.
+/// Otherwise, an average of numbers up to 1000 rounds 1 / n, n products, and n − 1 sums. Each rounds by 2⁻²⁴ of at most
+/// 1000. A velocity of at most 2000 and a parameter below 4000 round twice per step. In each step, a quarter of a
+/// velocity's error enters the parameters, and the error itself halves. So half of it enters them in total.
 fn bound(world_size: usize, steps: usize) -> f64 {
     if world_size.is_power_of_two() {
         return 0.0;
@@ -169,7 +169,7 @@ fn one_rank_is_a_world_too() -> anyhow::Result<()> {
     compare(1, 37, 0, true, &ranks[0])
 }
 
-/// Compares the steps of a rank. With `gathered`, all ranks have the same parameters, right or wrong.
+/// Compares the steps of a rank. If `gathered`, all ranks have the same parameters, right or wrong.
 fn compare(
     world_size: usize,
     len: usize,
@@ -202,7 +202,8 @@ fn compare(
     Ok(())
 }
 
-/// Adds the results that mistakes give instead of `right` with several ranks. `before` is the state before the step.
+/// Adds the results of mistakes with several ranks, where they differ from `right`. `before` is the state before the
+/// step.
 fn with_mistakes<'a>(
     expected: Expected<'a, f32>,
     before: &Serial,
@@ -221,7 +222,7 @@ fn with_mistakes<'a>(
     let unaveraged: Vec<f32> =
         (0..world_size).flat_map(|rank| aside(rank..rank + 1, 1.0)[of(rank)].to_vec()).collect();
     let before = before.values();
-    // `inside` in this rank's part, and `outside` elsewhere.
+    // Combines `inside` in this rank's part with `outside` elsewhere.
     let joined = |inside: &[f32], outside: &[f32]| {
         let mut values = outside.to_vec();
         values[of(rank)].copy_from_slice(&inside[of(rank)]);

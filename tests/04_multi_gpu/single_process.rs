@@ -1,4 +1,4 @@
-//! Checks of `multi_gpu/single_process`: one thread that scatters and gathers trains like one GPU.
+//! Checks for `multi_gpu/single_process`: a single thread that scatters and gathers trains like one GPU.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -37,10 +37,10 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// The nanoseconds for which a GPU is busy, so that work that does not wait comes too early.
+/// How long a GPU is busy, in nanoseconds, so that work that does not wait runs too early.
 const SPIN: u64 = 1_000_000;
 
-/// Creates a run on `count` GPUs, with room for one part of a batch on each.
+/// Creates a run on `count` GPUs, each with room for one part of a batch.
 fn start(count: usize, batches: &[Range<usize>]) -> anyhow::Result<SingleProcess> {
     let room = batches.iter().map(|batch| batch.len().div_ceil(count)).max().unwrap_or(1);
     SingleProcess::new(&lab::streams(count)?, HIDDEN, room, SEED)
@@ -54,14 +54,14 @@ fn all_replicas_are_refreshed() -> anyhow::Result<()> {
     for count in lab::world_sizes() {
         let mut run = start(count, &batches(&[count]))?;
         let mut right = initial(0);
-        // The second refresh comes after the parameters of the first replica have changed.
+        // Before the second refresh, the parameters of the first replica have changed.
         for time in 1..=2 {
             for replica in &run.replicas[1..] {
                 let stream = replica.model.stream();
                 Kernels::load(stream.context())?.spin(stream, SPIN)?;
             }
             run.refresh()?;
-            // This happens while the other GPUs are busy, before their copies have started.
+            // At this time, the other GPUs are still busy, and their copies have not started.
             let changed: Vec<f32> = right.iter().map(|value| value * 2.0).collect();
             let first = &mut run.replicas[0].model;
             first.stream().clone().memcpy_htod(&changed, &mut first.parameters_mut())?;
@@ -93,7 +93,7 @@ fn each_step_is_that_of_one_gpu() -> anyhow::Result<()> {
 
 fn uneven_parts_count_by_their_samples() -> anyhow::Result<()> {
     for count in lab::world_sizes() {
-        // In the shortest batches, a GPU has no samples.
+        // In the shortest batches, some GPUs have no samples.
         compare(count, &[13, 31, 2, 47, 8, 1])?;
     }
     Ok(())
@@ -131,7 +131,7 @@ fn equally(step: &Step, count: usize, weight: f64) -> Vec<(Range<usize>, f64)> {
     parts(step, count).into_iter().map(|(part, _)| (part, weight)).collect()
 }
 
-/// Returns the gradient if the other replicas have these models.
+/// Returns the gradient that results if the other replicas have these models.
 fn stale_gradient(
     samples: &Samples,
     step: &Step,
@@ -146,8 +146,8 @@ fn stale_gradient(
     gradient
 }
 
-/// Returns the gradient if a replica without samples still has that of the last step in which it had some, and the
-/// number of the first such replica.
+/// Returns the gradient that results if replicas without samples keep their previous gradients, and the number of the
+/// first such replica.
 fn with_leftovers(
     samples: &Samples,
     steps: &[Step],
@@ -161,7 +161,7 @@ fn with_leftovers(
     for replica in (0..count).filter(|&replica| idle(index, replica)) {
         let Some(last) = (0..index).rev().find(|&earlier| !idle(earlier, replica)) else { continue };
         match replica {
-            // The sum over all replicas is in that of replica 0.
+            // Replica 0's gradient is the sum over all replicas.
             0 => add(&steps[last].gradient),
             _ => add(&steps[last].sum(samples, &parts(&steps[last], count)[replica..=replica]).1),
         }
@@ -246,7 +246,7 @@ fn bytes_through_gpu_0() -> anyhow::Result<()> {
     let samples = Digits::load()?.train;
     for count in lab::world_sizes() {
         let batches = batches(&[23, 8]);
-        // Each replica has room for a whole batch, so that one that is sent too much can take it.
+        // Each replica has room for a whole batch, so that it can receive too many samples.
         let mut run = SingleProcess::new(&lab::streams(count)?, HIDDEN, 23, SEED)?;
         let on_gpu = samples.to_device(run.replicas[0].model.stream())?;
         let parameters = run.replicas[0].model.parameters().len();
@@ -292,10 +292,10 @@ fn no_part_waits_on_the_host() -> anyhow::Result<()> {
     returns_at_once_on_each("gather", &streams, || run.gather())
 }
 
-/// Counts what passes between GPUs even if it is not sent with `send`.
+/// Counts all bytes that pass between GPUs, even without `send`.
 fn nothing_is_sent_twice() -> anyhow::Result<()> {
     const GPUS: usize = 3;
-    // The last part is the longest, so equal parts do not do.
+    // The last part is the longest, so an answer with equal parts fails.
     let batches = batches(&[23]);
     let mut run = start(GPUS, &batches)?;
     let on_gpu = Digits::load()?.train.to_device(run.replicas[0].model.stream())?;
@@ -310,7 +310,7 @@ fn nothing_is_sent_twice() -> anyhow::Result<()> {
         budget.bytes_on_device(on_device).new_streams(0)
     };
     budget("refresh", refreshed).bytes_to_host(0).allocations(0).kernels(0).spend(|| run.refresh())?;
-    // A forward and a backward pass are 15 kernels.
+    // The forward and backward passes are 15 kernels.
     let passes = 18 * GPUS as u64;
     let scatter = budget("scatter", scattered).bytes_to_host(0).allocations(0).kernels(passes);
     scatter.spend(|| run.scatter(&on_gpu, &batches[0]))?;
@@ -325,6 +325,6 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     let batches = batches(&[5]);
     let run = RefCell::new(start(2, &batches)?);
     let on_gpu = Digits::load()?.train.to_device(run.borrow().replicas[0].model.stream())?;
-    // A step makes the calls of `refresh`, `scatter`, and `gather` too.
+    // A step also makes the calls of `refresh`, `scatter`, and `gather`.
     each_call_fails("step", || Ok(|| run.borrow_mut().step(&on_gpu, &batches[0], LEARNING_RATE).map(drop)))
 }

@@ -1,4 +1,4 @@
-//! Checks of `multi_gpu/staging`: batches and results pass between host and GPU while both do other work.
+//! Checks for `multi_gpu/staging`: batches and results move between host and GPU while both do other work.
 
 use std::sync::Arc;
 
@@ -34,11 +34,11 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// The nanoseconds for which a stream is busy, so that a call that waits for it is detected.
+/// How long a stream is busy, in nanoseconds, so that a call that waits for it is detected.
 const SPIN: u64 = 20_000_000;
 const LEN: usize = 4099;
 
-/// A stream for copies and one for work on one GPU, with cudarc's event tracking.
+/// A copy stream and a compute stream on one GPU, with cudarc's event tracking.
 struct Bench {
     copies: Arc<CudaStream>,
     compute: Arc<CudaStream>,
@@ -52,7 +52,7 @@ impl Bench {
         lab::name_stream(&compute, "compute")?;
         lab::name_stream(&copies, "copy")?;
         let kernels = Kernels::load(compute.context())?;
-        // Loads the kernels first, so that loading does not affect what follows.
+        // Loads the kernels first, so that loading does not affect later work.
         kernels.spin(&compute, 0)?;
         compute.synchronize()?;
         Ok(Self { copies, compute, kernels })
@@ -221,11 +221,11 @@ fn results_are_fast_to_read() -> anyhow::Result<()> {
 fn host_and_gpu_share_the_memory() -> anyhow::Result<()> {
     let bench = Bench::new()?;
     let compute = &bench.compute;
-    // SAFETY: all of it is written before it is read, and any bits are a valid number.
+    // SAFETY: all of it is written before it is read, and all bit patterns are valid numbers.
     let mut shared = unsafe { compute.context().alloc_unified::<f32>(LEN, true) }?;
     shared.as_mut_slice()?.fill(0.0);
     for (index, factor) in [3.0, -2.0].into_iter().enumerate() {
-        // Integers below 2²⁴ are summed exactly in any order: |sum| ≤ 9 · 3 · 4099.
+        // Integers below 2²⁴ have exact sums in any order: |sum| ≤ 9 · 3 · 4099.
         let input = irregular::small_integers(index, LEN);
         let sum = scaled_sum(compute, &bench.kernels, &mut shared, &input, factor)?;
         let own: f32 = input.iter().sum();
@@ -242,15 +242,15 @@ fn host_and_gpu_share_the_memory() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Passes a `scale` kernel that also adds 1, so that the sum of what it writes differs from any sum of the input.
+/// Passes a `scale` kernel that also adds 1, so that the sum of its results differs from any sum of the input.
 fn the_sum_is_over_what_the_gpu_wrote() -> anyhow::Result<()> {
     const FACTOR: f32 = 3.0;
     let compute = &Bench::new()?.compute;
     let kernels = Kernels::with_scale(compute.context(), SCALE_AND_ADD_ONE)?;
-    // SAFETY: all of it is written before it is read, and any bits are a valid number.
+    // SAFETY: all of it is written before it is read, and all bit patterns are valid numbers.
     let mut shared = unsafe { compute.context().alloc_unified::<f32>(LEN, true) }?;
     shared.as_mut_slice()?.fill(0.0);
-    // Integers below 2²⁴ are summed exactly in any order: |sum| ≤ (9 · 3 + 1) · 4099.
+    // Integers below 2²⁴ have exact sums in any order: |sum| ≤ (9 · 3 + 1) · 4099.
     let input = irregular::small_integers(2, LEN);
     let sum = scaled_sum(compute, &kernels, &mut shared, &input, FACTOR)?;
     let written: f32 = shared.as_slice()?.iter().sum();
@@ -290,7 +290,7 @@ fn each_batch_is_one_copy() -> anyhow::Result<()> {
         .streams(&[(compute, "the stream that `fetch` is given")])
         .spend(|| results.fetch(compute, &values.as_view()))?;
     results.values()?;
-    // SAFETY: all of it is written before it is read, and any bits are a valid number.
+    // SAFETY: all of it is written before it is read, and all bit patterns are valid numbers.
     let mut shared = unsafe { compute.context().alloc_unified::<f32>(LEN, true) }?;
     Budget::of("scaled_sum")
         .copies(0)
@@ -308,7 +308,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     each_call_fails("Feed::next", || {
         let mut feed = Feed::new(copies, LEN)?;
         Ok(move || {
-            // The third batch has to wait until the first is copied.
+            // The third batch must wait until the first is copied.
             for value in [1.0, 2.0, 3.0] {
                 feed.next(|staged| staged.fill(value))?;
             }
@@ -322,7 +322,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
         Ok(move || results.fetch(compute, &values.as_view()))
     })?;
     each_call_fails("scaled_sum", || {
-        // SAFETY: all of it is written before it is read, and any bits are a valid number.
+        // SAFETY: all of it is written before it is read, and all bit patterns are valid numbers.
         let mut shared = unsafe { compute.context().alloc_unified::<f32>(LEN, true) }?;
         Ok(move || scaled_sum(compute, kernels, &mut shared, &[1.0; LEN], 2.0).map(drop))
     })

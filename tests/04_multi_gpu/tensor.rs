@@ -1,7 +1,7 @@
 //! Two layers on the host, whole and cut, as the reference for both tensor exercises.
 //!
-//! Inputs and weights are integers up to 9, and a layer has few of them. Every intermediate value, and every sum in any
-//! order, is below 2²⁴, where an `f32` is exact. So every comparison is exact, whatever the world size.
+//! Inputs and weights are integers up to 9, and layers are small. Every intermediate value, and every sum in any order,
+//! is below 2²⁴, where an `f32` is exact. So comparisons are exact for every world size.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use lab::{Guarded, Weights, irregular};
 
 pub(crate) const SAMPLES: usize = 7;
 
-/// The sizes of the two layers: the input, the hidden units between them, and the output.
+/// The sizes of the two layers: the inputs, the hidden units, and the outputs.
 #[derive(Clone, Copy)]
 pub(crate) struct Sizes {
     pub(crate) inputs: usize,
@@ -22,7 +22,7 @@ pub(crate) struct Sizes {
 /// Sizes that few world sizes divide.
 pub(crate) const ODD: Sizes = Sizes { inputs: 23, hidden: 29, outputs: 19 };
 
-/// A rank of a check.
+/// One rank of a check.
 pub(crate) struct Case<'a> {
     pub(crate) comm: &'a Comm,
     pub(crate) sizes: Sizes,
@@ -34,21 +34,20 @@ impl Case<'_> {
         part(len, self.comm.rank(), self.comm.world_size())
     }
 
-    /// Returns a buffer with stale values.
+    /// Returns a buffer of stale values.
     pub(crate) fn stale(&self, len: usize) -> anyhow::Result<Guarded<f32>> {
         Guarded::new(&self.comm.stream(), &irregular::integers(500 + self.comm.rank(), len))
     }
 }
 
-/// Returns `rank`'s part of `0..len`. The parts are equal if `len` is divisible; otherwise the last rank has more,
+/// Returns `rank`'s part of `0..len`. The parts are equal if `len` divides evenly. Otherwise, the last rank has more,
 /// often much more.
 pub(crate) fn part(len: usize, rank: usize, world_size: usize) -> Range<usize> {
     let each = if len.is_multiple_of(world_size) { len / world_size } else { len / (world_size + 1) };
     rank * each..if rank + 1 == world_size { len } else { (rank + 1) * each }
 }
 
-/// Runs `check` on every rank of a world: first with sizes that are divisible by the world size, then with sizes that
-/// are not.
+/// Runs `check` on every rank of a world, first with sizes that the world size divides, and then with other sizes.
 pub(crate) fn on_all_ranks(
     world_size: usize,
     check: impl Fn(&Case<'_>) -> anyhow::Result<()> + Sync,
@@ -62,7 +61,7 @@ pub(crate) fn on_all_ranks(
     Ok(())
 }
 
-/// Returns a layer of integers, which differs for each seed.
+/// Returns a layer of integers, different for each seed.
 pub(crate) fn layer(seed: usize, inputs: usize, outputs: usize) -> Weights {
     let mut values = irregular::small_integers(1000 + seed, (inputs + 1) * outputs);
     let bias = values.split_off(inputs * outputs);
@@ -94,13 +93,13 @@ pub(crate) fn relu(values: &[f32]) -> Vec<f32> {
     values.iter().map(|value| value.max(0.0)).collect()
 }
 
-/// Returns the layer with only these columns.
+/// Returns a layer with only these columns.
 pub(crate) fn with_columns(layer: &Weights, columns: Range<usize>) -> Weights {
     let weights = columns_of(&layer.weights, layer.outputs, columns.clone());
     Weights { outputs: columns.len(), weights, bias: layer.bias[columns].to_vec(), inputs: layer.inputs }
 }
 
-/// Returns the layer with only these rows.
+/// Returns a layer with only these rows.
 pub(crate) fn with_rows(layer: &Weights, rows: Range<usize>) -> Weights {
     let weights = layer.weights[rows.start * layer.outputs..rows.end * layer.outputs].to_vec();
     Weights { inputs: rows.len(), outputs: layer.outputs, weights, bias: layer.bias.clone() }

@@ -1,4 +1,4 @@
-//! Checks of `multi_gpu/tensor_backward`: the gradients of layers on several GPUs equal those on one GPU.
+//! Checks for `multi_gpu/tensor_backward`: layers on several GPUs have the same gradients as on one GPU.
 
 mod training;
 
@@ -54,7 +54,7 @@ fn on_all_worlds(check: impl Fn(&Case<'_>) -> anyhow::Result<()> + Sync) -> anyh
     lab::world_sizes().into_iter().try_for_each(|world_size| on_all_ranks(world_size, &check))
 }
 
-/// Returns samples of `columns` integers each, which differ for each seed.
+/// Returns samples of `columns` integers each, different for each seed.
 fn rows(seed: usize, columns: usize) -> Vec<f32> {
     irregular::small_integers(2000 + seed, SAMPLES * columns)
 }
@@ -108,7 +108,7 @@ fn check_mlp(case: &Case<'_>) -> anyhow::Result<()> {
     let stream = case.comm.stream();
     let own_layers = (with_columns(&first, own.clone()), with_rows(&second, own.clone()));
     let mut mlp = Mlp::new(&stream, &own_layers.0, &own_layers.1, SAMPLES)?;
-    // There are two passes, so that the second must overwrite the results of the first.
+    // The second pass must overwrite the results of the first.
     for pass in [0, 10] {
         let (input, output_gradient) = (rows(pass, inputs), rows(pass + 1, outputs));
         let hidden = relu(&linear(&first, &input));
@@ -180,14 +180,14 @@ fn all_parts(case: &Case<'_>, len: usize) -> impl Iterator<Item = Range<usize>> 
     (0..world_size).map(move |rank| part(len, rank, world_size))
 }
 
-/// Computes the backward pass of ReLU, whose results are `values`.
+/// Computes the backward pass of a ReLU with results `values`.
 fn bend(gradient: &[f32], values: &[f32]) -> Vec<f32> {
     let bent = |(slope, value): (&f32, &f32)| if *value > 0.0 { *slope } else { 0.0 };
     gradient.iter().zip(values).map(bent).collect()
 }
 
-/// Compares a part's gradient with the expected one, and with those that result from mixing the ranks' parts. `parts`
-/// are those of all ranks. `mistake` has the values that result from another mistake, and its cause.
+/// Compares a part's gradient with the expected one, and with those that result from mixing up the ranks' parts.
+/// `parts` contains the parts of all ranks. `mistake` contains the values of one more mistake, and its cause.
 fn compare_part(
     case: &Case<'_>,
     buffer: &str,
@@ -212,8 +212,8 @@ fn compare_part(
     expected.if_instead(&vec![0.0; got.len()], "nothing was written").exactly(got)
 }
 
-/// Compares the gradients of a column shard with the columns of the whole layer's gradients. `output_gradient` is the
-/// whole one.
+/// Compares a column shard's gradients with those columns of the whole layer's gradients. `output_gradient` belongs to
+/// the whole layer.
 fn compare_columns(
     case: &Case<'_>,
     whole: &Weights,
@@ -224,7 +224,7 @@ fn compare_columns(
     compare_columns_or(case, whole, shard, input, output_gradient, None)
 }
 
-/// As [`compare_columns`]. If the gradients are those for `instead`, the message has that cause.
+/// Compares like [`compare_columns`]. If the gradients are those for `instead`, the message contains that cause.
 fn compare_columns_or(
     case: &Case<'_>,
     whole: &Weights,
@@ -249,7 +249,7 @@ fn compare_columns_or(
     compare_part(case, "the gradient of the columns' biases", bias, mistake(&of_bias), &got)
 }
 
-/// Compares the gradients of a row shard with the rows of the whole layer's gradients, and with the gradient of the
+/// Compares a row shard's gradients with those rows of the whole layer's gradients. Also compares the gradient of the
 /// whole bias.
 fn compare_rows(
     case: &Case<'_>,
@@ -275,7 +275,7 @@ fn compare_rows(
     expected.exactly(&read(case, shard.bias_gradient())?)
 }
 
-/// Compares the gradient of the input, to which every column contributes. `output_gradient` is the whole one.
+/// Compares the gradient of the input, which depends on every column. `output_gradient` belongs to the whole layer.
 fn compare_input_of_columns(
     case: &Case<'_>,
     whole: &Weights,
@@ -356,7 +356,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
             Ok(comm.stream().synchronize()?)
         })
     })?;
-    // `mlp_backward` need not call the other two functions.
+    // `mlp_backward` does not have to call the other two functions.
     each_call_fails("column_backward` or `row_backward", || {
         let comm = world_of_one()?;
         let stream = comm.stream();

@@ -1,4 +1,4 @@
-//! Checks of `multi_gpu/tensor_forward`: layers on several GPUs compute the same as on one GPU.
+//! Checks for `multi_gpu/tensor_forward`: layers on several GPUs give the same results as on one GPU.
 
 use anyhow::ensure;
 use init::rendezvous::rendezvous;
@@ -170,8 +170,8 @@ fn rows_add_up_to_the_whole_output() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Compares the output of a layer whose rows are on different ranks with the expected output and those of known
-/// mistakes.
+/// Compares the output of a layer whose rows are spread over the ranks with the expected output, and with those of
+/// known mistakes.
 fn compare_output(case: &Case<'_>, whole: &Weights, input: &[f32], got: &[f32]) -> anyhow::Result<()> {
     let world_size = case.comm.world_size();
     let rows = case.part(whole.inputs);
@@ -215,7 +215,7 @@ fn check_mlp(case: &Case<'_>) -> anyhow::Result<()> {
     let (own_first, own_second) = (with_columns(&first, units.clone()), with_rows(&second, units.clone()));
     let mut layers = Mlp::new(&stream, &own_first, &own_second, SAMPLES)?;
     let mut verdict = Ok(());
-    // There are two passes, so that the second must overwrite the results of the first.
+    // The second pass must overwrite the results of the first.
     for pass in 0..2 {
         let input = irregular::small_integers(pass, SAMPLES * inputs);
         let on_gpu = Guarded::new(&stream, &input)?;
@@ -293,7 +293,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
             Ok(comm.stream().synchronize()?)
         })
     })?;
-    // `mlp` need not call the other two functions.
+    // `mlp` does not have to call the other two functions.
     each_call_fails("column_parallel` or `row_parallel", || {
         let comm = world_of_one()?;
         let stream = comm.stream();

@@ -1,4 +1,4 @@
-//! The run of one GPU over whole batches, computed on the host as the reference for runs that cut the batches up.
+//! One GPU's run over whole batches, computed on the host as the reference for runs that cut batches.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,15 +15,14 @@ pub(super) const LEARNING_RATE: f32 = 0.07;
 /// The seed of the initial parameters.
 pub(super) const SEED: u64 = 500;
 
-/// Returns a new communicator of one rank on this stream, so that the model on the stream is made once, and not for each
-/// call that fails.
+/// Returns a new communicator of one rank on this stream. So one model on the stream serves all failing calls.
 pub(super) fn alone_on(stream: &Arc<CudaStream>) -> anyhow::Result<Comm> {
     stream.context().bind_to_thread()?;
     Comm::from_rank(stream.clone(), 0, 1, Id::new().readable()?).readable()
 }
 
-/// Runs `call`, and waits for its collectives even if it fails, so that dropping the communicator aborts none. What the wait
-/// itself answers is left to other checks.
+/// Runs `call`, and waits for its collectives even if it fails, so that dropping the communicator aborts none. Other
+/// checks report errors of this wait.
 pub(super) fn to_its_end<T>(comm: &Comm, call: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<()> {
     let called = call();
     let _ = comm.stream().synchronize();
@@ -35,24 +34,24 @@ pub(super) struct Step {
     pub(super) batch: Range<usize>,
     /// The model before the step.
     pub(super) before: HostPerceptron,
-    /// The mean over the batch, before the step.
+    /// The mean loss over the batch, before the step.
     pub(super) loss: f64,
-    /// The gradient of that loss.
+    /// The gradient of the loss.
     pub(super) gradient: Vec<f64>,
-    /// The bound on the difference between a parameter of another run and this run's after the step.
+    /// The bound on the difference of a parameter in another run after the step.
     pub(super) bound: f64,
-    /// The bound on the difference between the losses.
+    /// The bound on the difference of the loss.
     pub(super) loss_bound: f64,
 }
 
 /// Runs over consecutive batches. Each step starts from the serial run's own parameters. A sum over samples may have up
-/// to `pieces` further terms, for pieces or ranks.
+/// to `pieces` more terms, for pieces or ranks.
 ///
 /// A gradient's component is a mean over the samples. Each sample's part is below 2 here, and results from at most
-/// PIXELS + HIDDEN + CLASSES consecutive additions, followed by those over the samples and the pieces. Each rounds by
-/// at most 2⁻²⁴ of the summed values. Parameters are below 1, so each step rounds a parameter by at most 2⁻²⁴. The
-/// errors of a step grow in the following steps: by half in 24 steps like these, and a growth of 2 is above that. A
-/// sample's loss is below 5, and a difference in parameters enters it through the gradient.
+/// PIXELS + HIDDEN + CLASSES consecutive additions. Those over the samples and the pieces follow. Each rounds by at
+/// most 2⁻²⁴ of the summed values. Parameters are below 1, so each step rounds a parameter by at most 2⁻²⁴. The errors
+/// of a step grow in later steps: by half in 24 such steps, so a factor of 2 is enough. A sample's loss is below 5, and
+/// a difference in parameters changes it through the gradient.
 pub(super) fn steps(samples: &Samples, batches: &[Range<usize>], pieces: usize) -> Vec<Step> {
     let mut model = HostPerceptron::new(HIDDEN, SEED);
     let longest = batches.iter().map(Range::len).max().unwrap_or(0);
@@ -79,8 +78,8 @@ impl Step {
         pairs.map(|(before, slope)| (before - f64::from(LEARNING_RATE) * slope) as f32).collect()
     }
 
-    /// Returns the step length along the gradient that fits these parameters best, and the parameters at exactly that
-    /// length.
+    /// Returns the step length along the gradient that fits these parameters best, and the parameters after a step of
+    /// that length.
     pub(super) fn rate_of(&self, parameters: &[f32]) -> (f64, Vec<f32>) {
         let pairs = self.before.parameters().iter().zip(parameters).zip(&self.gradient);
         let along: f64 = pairs.map(|((before, &after), slope)| (before - f64::from(after)) * slope).sum();
@@ -98,7 +97,7 @@ impl Step {
         self.along(&vec![0.0; self.gradient.len()])
     }
 
-    /// Returns the weighted sums of the losses and gradients over the pieces.
+    /// Returns the sums of the losses and gradients over the weighted pieces.
     pub(super) fn sum(&self, samples: &Samples, pieces: &[(Range<usize>, f64)]) -> (f64, Vec<f64>) {
         let mut loss = 0.0;
         let mut gradient = vec![0.0; self.gradient.len()];
@@ -121,13 +120,13 @@ pub(super) fn batches(lengths: &[usize]) -> Vec<Range<usize>> {
     lengths.iter().map(&mut next).collect()
 }
 
-/// Returns piece `index` of `count` pieces of a range. The lengths of pieces differ by at most one.
+/// Returns piece `index` of `count` pieces of a range. Their lengths differ by at most one.
 pub(super) fn piece(whole: &Range<usize>, index: usize, count: usize) -> Range<usize> {
     let cut = |index: usize| whole.start + whole.len() * index / count;
     cut(index)..cut(index + 1)
 }
 
-/// Describes a step along the correct gradient with a wrong length.
+/// Describes a step along the correct gradient with the wrong length.
 pub(super) fn another_rate(rate: f64) -> String {
     format!("the step subtracts {rate:.4} times the gradient, where the learning rate is {LEARNING_RATE}")
 }

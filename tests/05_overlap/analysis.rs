@@ -1,4 +1,4 @@
-//! Checks of `overlap/analysis`.
+//! Checks for `overlap/analysis`.
 
 use anyhow::{Context, ensure};
 use approx::abs_diff_eq;
@@ -35,7 +35,7 @@ fn span(kind: Kind, start: f64, end: f64) -> Span {
     Span { kind, name: format!("{start} to {end}"), start, end }
 }
 
-/// Returns the spans' time after 0, the origin, if no two of them overlap.
+/// Returns the length of the spans after the origin, 0, if no spans overlap.
 fn after_the_origin(times: &[(f64, f64)]) -> f64 {
     times.iter().map(|(start, end)| end.max(0.0) - start.max(0.0)).sum()
 }
@@ -89,7 +89,7 @@ fn the_total_is_from_first_to_last() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks the spans of [`the_total_is_from_first_to_last`], which were shifted by this many milliseconds.
+/// Checks the spans of [`the_total_is_from_first_to_last`], shifted by this many milliseconds.
 fn check_measure(spans: &[Span], by: f64) -> anyhow::Result<()> {
     let got = measure(spans);
     let expected = Overlap { compute: 7.0, communication: 7.0, total: 14.5 };
@@ -100,7 +100,7 @@ fn check_measure(spans: &[Span], by: f64) -> anyhow::Result<()> {
         got.efficiency().unwrap_or_default()
     );
     let alike = |one: f64, other: f64| abs_diff_eq!(one, other, epsilon = ROUNDING);
-    // From the first span in the list, or to the last one in the list.
+    // Totals that use the first span in the list as the start, or the last one as the end.
     let in_their_order = [3.0 - 12.0, 17.0 - 12.0, 3.0 - 2.5];
     let cause = if alike(got.compute, 8.0) {
         "\n  likely cause: the lengths were summed. Two spans of a kind may overlap, and `busy` counts each moment once"
@@ -122,7 +122,7 @@ fn check_measure(spans: &[Span], by: f64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The values of C, M, T, and η.
+/// Values of C, M, T, and η.
 const CASES: [[f64; 4]; 6] = [
     [50.0, 10.0, 60.0, 0.0],
     [50.0, 10.0, 52.0, 0.8],
@@ -178,8 +178,8 @@ fn a_prediction_is_never_below_the_ideal() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the spans of three collectives of three GPUs, by one clock. The GPUs arrive at different times, and leave
-/// within microseconds.
+/// Returns the spans of three collectives on three GPUs, on a common clock. The GPUs arrive at different times, and
+/// leave within microseconds.
 fn run_of_three() -> Vec<Vec<Span>> {
     let late = [[0.0, 0.3, 0.1], [1.5, 0.0, 0.9], [0.2, 2.0, 0.0]];
     let leave = [[0.0, 0.0, 0.0], [0.004, -0.001, 0.0], [0.0, -0.002, 0.0]];
@@ -273,8 +273,8 @@ fn the_gpus_differ_in_collectives() -> anyhow::Result<()> {
 
 const BUCKETS: usize = 4;
 
-/// Computes each bucket and sums it, either in sequence or with sums while the next bucket is computed. Rank 1's clock
-/// starts later.
+/// Computes each bucket and sums it, either in sequence or while the next bucket is computed. Rank 1's clock starts
+/// later.
 fn run(comm: &Comm, overlaps: bool) -> anyhow::Result<Vec<Span>> {
     let (context, stream) = (comm.context(), comm.stream());
     // SAFETY: each bucket is summed after its computation, and freed after the sum.
@@ -334,7 +334,7 @@ fn what_ran_is_told_from_its_events() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that no GPU leaves a collective before another one has arrived, within the uncertainty of their times.
+/// Checks that no GPU leaves a collective before the other GPU arrives, within the uncertainty of their times.
 fn told_in_order(rows: &[Row]) -> anyhow::Result<()> {
     let of =
         |row: &Row, at: usize| row.spans.iter().find(|span| span.name == format!("summing {at}")).cloned();

@@ -1,4 +1,4 @@
-//! Helpers that the checks of several exercises share: running ranks, and examining spans.
+//! Helpers that several checks share, for running ranks and examining spans.
 
 use anyhow::{Context, bail, ensure};
 use approx::abs_diff_eq;
@@ -15,13 +15,13 @@ pub(super) fn on_each_rank(check: impl Fn(&Comm) -> anyhow::Result<()> + Sync) -
     worlds.try_for_each(|world_size| on_ranks(world_size, &check))
 }
 
-/// Runs `check` on two ranks. Use it for checks that take long, because ranks spin, and depend little on the world
+/// Runs `check` on two ranks. Use it for checks that take long because ranks spin, and that depend little on the world
 /// size.
 pub(super) fn on_two_ranks(check: impl Fn(&Comm) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     on_ranks(2, check)
 }
 
-/// Runs `check` on this many ranks. Even if `check` fails, no communicator is dropped while it has work.
+/// Runs `check` on this many ranks. Even if `check` fails, communicators are dropped only after their work is done.
 pub(super) fn on_ranks(
     world_size: usize,
     check: impl Fn(&Comm) -> anyhow::Result<()> + Sync,
@@ -35,17 +35,17 @@ pub(super) fn on_ranks(
     Ok(())
 }
 
-/// Returns the span of this name.
+/// Returns the span with this name.
 pub(super) fn span<'a>(spans: &'a [Span], name: &str) -> anyhow::Result<&'a Span> {
     spans.iter().find(|span| span.name == name).with_context(|| format!("{name} was never enqueued"))
 }
 
-/// Checks that both spans ran at the same time for a while.
+/// Checks that the two spans overlapped.
 pub(super) fn ensure_beside(rank: usize, spans: &[Span], one: &str, other: &str) -> anyhow::Result<()> {
     ensure_beside_or(rank, spans, one, other, || Ok(None))
 }
 
-/// As [`ensure_beside`]. If the spans did not overlap, the message also has what `finding` found out.
+/// Checks like [`ensure_beside`]. If the spans did not overlap, the message also contains the result of `finding`.
 pub(super) fn ensure_beside_or(
     rank: usize,
     spans: &[Span],
@@ -71,11 +71,11 @@ pub(super) fn mean(spans: &[Span], what: &str) -> f64 {
     lengths.iter().sum::<f64>() / lengths.len() as f64
 }
 
-/// The tolerance of a formula if times are modeled.
+/// The tolerance for formulas when times are modeled.
 const WITHIN: f64 = 0.03;
 
-/// Compares the time from the first start to the last end, in milliseconds, with the result of `formula`. It compares
-/// only modeled times, because the speed of a real GPU does not matter.
+/// Compares the time from the first start to the last end, in milliseconds, with the result of `formula`. Compares only
+/// modeled times, because the speed of a real GPU does not matter.
 pub(super) fn ensure_takes(
     rank: usize,
     spans: &[Span],

@@ -1,4 +1,4 @@
-//! Checks of `overlap/bucket_plan`.
+//! Checks for `overlap/bucket_plan`.
 
 use std::ops::Range;
 
@@ -66,7 +66,7 @@ fn check_plan(lengths: &[usize], cap: usize, expected: &[Range<usize>]) -> anyho
     Ok(())
 }
 
-/// Returns the plan if the bytes of a bucket and the cap are counted in 32 bits.
+/// Returns the plan that results if the sizes of the buckets and the cap are counted in 32 bits.
 fn planned_in_32_bits(lengths: &[usize], cap: usize) -> Vec<Range<usize>> {
     let in_32_bits = |bytes: usize| bytes & 0xffff_ffff;
     let mut buckets: Vec<Range<usize>> = Vec::new();
@@ -92,9 +92,9 @@ fn the_plan_goes_backwards() -> anyhow::Result<()> {
     check_plan(&[10, 10, 10, 10, 10], 80, &[3..5, 1..3, 0..1])?;
     check_plan(&[10, 10, 10, 10, 10], 79, &[4..5, 3..4, 2..3, 1..2, 0..1])?;
     check_plan(&[5, 30, 1, 9, 20, 3], 1_000_000, &[0..6])?;
-    // As a cap, the largest number means that there is none.
+    // The largest number effectively means no cap.
     check_plan(&[5, 30, 1, 9, 20, 3], usize::MAX, &[0..6])?;
-    // Equal lengths first and last, and one byte more than fits.
+    // The first and last lengths are equal. One cap is one byte too small.
     check_plan(&[7, 30, 7], 148, &[1..3, 0..1])?;
     check_plan(&[7, 30, 7], 147, &[2..3, 1..2, 0..1])?;
     check_plan(&[7, 30, 7], 151, &[1..3, 0..1])?;
@@ -110,7 +110,7 @@ fn a_large_parameter_has_a_bucket_of_its_own() -> anyhow::Result<()> {
     check_plan(&LENGTHS, 1500, &[3..6, 2..3, 0..2])
 }
 
-/// Compares a plan of sizes that 32 bits can't hold.
+/// Compares a plan with sizes that 32 bits can't hold.
 fn check_large_plan(lengths: &[usize], cap: usize, expected: &[Range<usize>]) -> anyhow::Result<()> {
     check_plan(lengths, cap, expected).map_err(|error| {
         match plan(&layout(lengths), cap) == planned_in_32_bits(lengths, cap) {
@@ -120,7 +120,7 @@ fn check_large_plan(lengths: &[usize], cap: usize, expected: &[Range<usize>]) ->
     })
 }
 
-/// A plan needs no memory for the gradients, so they may be larger than any GPU.
+/// A plan needs no memory for gradients, so they may exceed the memory of any GPU.
 fn buckets_may_be_larger_than_4_gib() -> anyhow::Result<()> {
     // Each parameter has 2 GiB.
     const HALF: usize = 1 << 29;

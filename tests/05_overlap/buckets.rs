@@ -1,4 +1,4 @@
-//! Checks of `overlap/buckets`.
+//! Checks for `overlap/buckets`.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,8 +13,7 @@ use super::training::{self, Known, LENGTHS, layout, plain};
 use super::two_streams::{Mark, Rank, check_formula, mean, on_two_ranks};
 use crate::overlap::buckets::step;
 
-/// The buckets of the checks, for parameters of 300, 37, 1031, 1, 64, and 257 floats, with at most 1500 bytes in a
-/// bucket.
+/// The checks' buckets of at most 1500 bytes, for parameters of 300, 37, 1031, 1, 64, and 257 floats.
 const BUCKETS: [Range<usize>; 3] = [3..6, 2..3, 0..2];
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -82,7 +81,7 @@ fn each_bucket_has_an_all_reduce() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A model of equal parameters, each computed by a spin.
+/// A model of equal parameters, each computed with a spin.
 struct Equal<'a> {
     rank: &'a Rank,
     layout: Vec<Range<usize>>,
@@ -127,7 +126,7 @@ impl Trainable for Equal<'_> {
 
 const PARAMETERS: usize = 16;
 
-/// Returns how many milliseconds an all-reduce of this many elements takes on its own.
+/// Returns how many milliseconds an all-reduce of this many elements takes without other work.
 fn alone(rank: &Rank, elements: usize) -> anyhow::Result<f32> {
     let stream = rank.comm.stream();
     let mut buffer = stream.alloc_zeros::<f32>(elements)?;
@@ -135,20 +134,20 @@ fn alone(rank: &Rank, elements: usize) -> anyhow::Result<f32> {
     for _ in 0..3 {
         marks.push(rank.mark(&stream, || average_in_place(&rank.comm, &mut buffer.as_view_mut()))?);
     }
-    // The first all-reduce begins only when the last rank arrives.
+    // The first all-reduce starts only when the last rank arrives.
     rank.interval(&marks[2]).map(|interval| interval.length())
 }
 
-/// The time of a backward pass with some number of buckets, and its parts, in milliseconds.
+/// The time of a backward pass with some number of buckets, and its components, in milliseconds.
 struct Measured {
     total: f32,
     compute: f32,
     latency: f32,
-    /// The time that the bytes of all buckets take.
+    /// The time for the bytes of all buckets.
     bytes: f32,
 }
 
-/// The number of elements of a parameter in the sweep.
+/// The number of elements per parameter in the sweep.
 const ELEMENTS: usize = 1024;
 
 fn measured(rank: &Rank, buckets: usize) -> anyhow::Result<Measured> {
@@ -184,7 +183,7 @@ fn measured(rank: &Rank, buckets: usize) -> anyhow::Result<Measured> {
 }
 
 /// Sweeps over numbers of buckets for which communication takes longer. The first bucket's computation and the last
-/// bucket's all-reduce do not overlap; in between, the longer of the two counts.
+/// bucket's all-reduce do not overlap. In between, the longer of the two counts.
 fn a_sweep_takes_what_was_predicted() -> anyhow::Result<()> {
     on_two_ranks(|rank| {
         for buckets in [1, 2, 4, 8, 16] {
@@ -198,7 +197,7 @@ fn a_sweep_takes_what_was_predicted() -> anyhow::Result<()> {
     })
 }
 
-/// A model whose backward pass writes nothing, so that it costs nothing.
+/// A model whose backward pass writes nothing and takes no time.
 struct Idle {
     compute: Arc<CudaStream>,
     layout: Vec<Range<usize>>,
@@ -229,7 +228,7 @@ impl Trainable for Idle {
         &mut self,
         mut ready: impl FnMut(usize, &mut CudaViewMut<f32>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        // Nothing is ready for the first parameter, which these samples do not use.
+        // The samples do not use the first parameter, so it has no hook call.
         (1..self.layout.len()).rev().try_for_each(|at| ready(at, &mut self.gradients.as_view_mut()))
     }
 
@@ -269,8 +268,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
         stream.synchronize()?;
         Ok(move || {
             let stepped = step(&comm, &mut model, &BUCKETS);
-            // A communicator that is dropped would abort the averages that are in flight. Other checks look at what the
-            // streams answer.
+            // Dropping the communicator would abort the averages in flight. Other checks report errors of the streams.
             let _ = comm.context().synchronize();
             stepped
         })

@@ -1,4 +1,4 @@
-//! Checks of `overlap/copies`.
+//! Checks for `overlap/copies`.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const LEN: usize = 257;
 
-/// The nanoseconds that the streams spin: the copy stream before all batches, the others before each batch.
+/// How long the streams spin, in nanoseconds: the copy stream before all batches, the others before each batch.
 #[derive(Clone, Copy, Default)]
 struct Delays {
     copy: u64,
@@ -50,14 +50,14 @@ struct Delays {
     all_reduce: u64,
 }
 
-/// One rank's work. Batch i results in 2 · (sum of all ranks' inputs).
+/// One rank's work. Batch i gives 2 · (sum of all ranks' inputs).
 struct Bench<'a> {
     comm: &'a Comm,
     streams: Streams,
     kernels: Kernels,
     timeline: Timeline,
     delays: Delays,
-    /// For each batch, an event after all copies that were enqueued before its computation.
+    /// For each batch, an event after all copies enqueued before its computation.
     copied: Vec<CudaEvent>,
     inputs: Vec<PinnedHostSlice<f32>>,
     outputs: Vec<PinnedHostSlice<f32>>,
@@ -69,12 +69,12 @@ fn input(rank: usize, batch: usize) -> Vec<f32> {
     irregular::integers(10 * batch + rank, LEN)
 }
 
-/// Returns the values that the outputs and buffers hold at first.
+/// Returns the initial values of the outputs and buffers.
 fn stale(which: usize) -> Vec<f32> {
     irregular::integers(10_000 + which, LEN)
 }
 
-/// Allocates pinned memory that is not write-combined, so the host reads it as fast as any other.
+/// Allocates pinned memory that is not write-combined, so the host can read it quickly.
 fn pinned(context: &Arc<CudaContext>, values: &[f32]) -> anyhow::Result<PinnedHostSlice<f32>> {
     // SAFETY: every element is written immediately.
     let mut slice = unsafe { context.alloc_pinned_with_flags(values.len(), 0) }?;
@@ -85,7 +85,7 @@ fn pinned(context: &Arc<CudaContext>, values: &[f32]) -> anyhow::Result<PinnedHo
 impl<'a> Bench<'a> {
     fn new(comm: &'a Comm, batches: usize, delays: Delays) -> anyhow::Result<Self> {
         let context = comm.context();
-        // SAFETY: events or a synchronize must order every use on two streams, and the check verifies that they do.
+        // SAFETY: events or a synchronize must order all uses on different streams, and the check verifies this.
         unsafe { context.disable_event_tracking() };
         let streams =
             Streams { compute: context.new_stream()?, comm: comm.stream(), copy: context.new_stream()? };
@@ -123,7 +123,7 @@ impl<'a> Bench<'a> {
         stream_through(streams, &mut batches, &mut [first.view_mut(), second.view_mut()], inputs, outputs)
     }
 
-    /// Compares the outputs, once the copy stream is done.
+    /// Compares the outputs after the copy stream is done.
     fn compare(&self) -> anyhow::Result<()> {
         let (rank, world_size) = (self.comm.rank(), self.comm.world_size());
         self.streams.copy.synchronize()?;
@@ -151,7 +151,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// The implementation of the callbacks that `stream_through` calls.
+/// The callbacks for `stream_through`.
 struct Batches<'a> {
     comm: &'a Comm,
     streams: &'a Streams,
@@ -228,7 +228,7 @@ fn the_next_batch_is_computed_beside_it() -> anyhow::Result<()> {
         (0..2).try_for_each(|batch| {
             let (sum, next) =
                 (format!("the all-reduce of batch {batch}"), format!("the computation of batch {}", batch + 1));
-            // Whether the batch came in only after the sum, so that its computation could not start earlier.
+            // Checks whether the batch arrived only after the sum, so that its computation could not start earlier.
             let came_late = || {
                 let came = bench.timeline.time(&bench.copied[batch + 1])?;
                 let late = came >= span(&spans, &sum)?.end;
@@ -297,7 +297,7 @@ fn each_batch_is_copied_once_each_way() -> anyhow::Result<()> {
     })
 }
 
-/// Work that fills the buffer, on the stream of each call.
+/// Work that only fills the buffer, on the stream of each call.
 struct Idle<'a>(&'a Streams);
 
 impl Work for Idle<'_> {
@@ -330,7 +330,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
             let [first, second] = &mut buffers;
             let mut buffers = [first.as_view_mut(), second.as_view_mut()];
             let ran = stream_through(streams, &mut Idle(streams), &mut buffers, inputs, &mut outputs);
-            // Other checks look at what the streams answer.
+            // Other checks report errors of the streams.
             let _ = context.synchronize();
             ran
         })

@@ -1,4 +1,4 @@
-//! Checks of `overlap/depth`.
+//! Checks for `overlap/depth`.
 
 use anyhow::ensure;
 use approx::abs_diff_eq;
@@ -39,7 +39,7 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const LEN: usize = 1031;
 
-/// The nanoseconds that each stage spins before it works.
+/// How long each stage spins before it works, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Delays {
     preprocess: u64,
@@ -47,7 +47,7 @@ struct Delays {
     postprocess: u64,
 }
 
-/// The stages of one rank. Iteration i results in 3 · (the sum over the ranks of 2 · input).
+/// The stages of one rank. Iteration i gives 3 · (the sum over the ranks of 2 · input).
 struct Pipeline<'a> {
     rank: &'a Rank,
     inputs: Vec<CudaSlice<f32>>,
@@ -185,7 +185,7 @@ fn a_late_sum_is_waited_for() -> anyhow::Result<()> {
     })
 }
 
-/// Checks with later work that reuses freed memory, and writes into it at once.
+/// Enqueues later work that immediately overwrites freed memory, so that buffers freed too early have wrong results.
 fn buffers_outlive_their_last_use() -> anyhow::Result<()> {
     on_two_ranks(|rank| {
         for depth in [1, 2, 3] {
@@ -205,7 +205,7 @@ fn buffers_outlive_their_last_use() -> anyhow::Result<()> {
 fn computation_runs_ahead_by_the_depth() -> anyhow::Result<()> {
     on_two_ranks(|rank| {
         for depth in [2, 3] {
-            // The all-reduce of the other rank waits for that of this rank.
+            // The other rank's all-reduce waits for that of this rank.
             let all_reduce = if rank.number() == 0 { 3 * MILLISECOND } else { 0 };
             let delays = Delays { preprocess: MILLISECOND, all_reduce, postprocess: 0 };
             let mut pipeline = Pipeline::new(rank, depth + 1, delays)?;
@@ -240,7 +240,7 @@ fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
     })
 }
 
-/// Returns the maximum number of bytes that the GPU's memory pool had in use since the last call.
+/// Returns the maximum number of bytes in use in the GPU's memory pool since the last call.
 fn most_in_use(context: &CudaContext) -> anyhow::Result<u64> {
     let (attribute, mut bytes, mut reset) =
         (CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0_u64, 0_u64);
@@ -253,7 +253,7 @@ fn most_in_use(context: &CudaContext) -> anyhow::Result<u64> {
     Ok(bytes)
 }
 
-/// Formats a number of buffers: `8`, or `1.5` if it is not an integer.
+/// Formats a number of buffers, such as `8`, or `1.5` if it is not an integer.
 fn buffers(used: f64) -> String {
     match abs_diff_eq!(used, used.round(), epsilon = 0.05) {
         true => format!("{used:.0}"),
@@ -283,7 +283,7 @@ fn memory_is_that_of_the_buffers() -> anyhow::Result<()> {
             most_in_use(context)?;
             run(&rank.compute, &rank.comm.stream(), &mut Idle, ITERATIONS, BUFFER / size_of::<f32>(), depth)?;
             rank.synchronize()?;
-            // All other memory in use is far less than half a buffer.
+            // All other memory in use is much smaller than half a buffer.
             let used = most_in_use(context)? as f64 / BUFFER as f64;
             ensure!(
                 abs_diff_eq!(used, depth as f64, epsilon = 0.49),
@@ -302,7 +302,7 @@ fn memory_is_that_of_the_buffers() -> anyhow::Result<()> {
 }
 
 /// Checks the time of an iteration in the middle of a long run. With one buffer, it is t_pre + t_comm + t_post. With
-/// two or more, it is the longer of t_pre + t_post and t_comm.
+/// more buffers, it is the longer of t_pre + t_post and t_comm.
 fn an_iteration_takes_the_longer_stream() -> anyhow::Result<()> {
     const ITERATIONS: usize = 9;
     let spins = [(120_000, 120_000, 120_000), (50_000, 300_000, 50_000)];
@@ -326,14 +326,13 @@ fn an_iteration_takes_the_longer_stream() -> anyhow::Result<()> {
     })
 }
 
-/// The stages make no calls of CUDA, so that those of the exercise are counted alone.
+/// The stages make no CUDA calls, so that only those of the exercise are counted.
 fn only_events_are_used() -> anyhow::Result<()> {
     const ITERATIONS: usize = 11;
     on_two_ranks(|rank| {
         for depth in [1, 2, 3] {
             let mut stages = QuietStages::new(rank);
-            // The lines before the region allocate the buffers. Each of the three stages may have two
-            // events.
+            // The lines before the region allocate the buffers. Each of the three stages may have two events.
             let budget = Budget::of("run").allocations(depth as u64).fills(depth as u64).copies(0);
             let budget = budget.events(6 * ITERATIONS as u64 + 4 + 2 * depth as u64).collectives(&[]);
             let budget = budget.messages(0).kernels(0).new_streams(0).host_waits(0).polls(0);

@@ -1,4 +1,4 @@
-//! Checks of `overlap/graphs`.
+//! Checks for `overlap/graphs`.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const LEN: usize = 1031;
 
-/// One rank's pipeline, which turns an input into 2 · (sum over the ranks) + own bias.
+/// One rank's pipeline. It turns an input into 2 · (sum over the ranks) + own bias.
 struct Bench<'a> {
     comm: &'a Comm,
     compute: Arc<CudaStream>,
@@ -54,14 +54,14 @@ fn bias(rank: usize) -> Vec<f32> {
     irregular::integers(1000 + rank, LEN)
 }
 
-/// Returns a rank's input for a round. The buffer starts with the input of round 100.
+/// Returns a rank's input for a round. The buffer initially holds the input of round 100.
 fn input(rank: usize, round: usize) -> Vec<f32> {
     irregular::integers(10 * round + rank, LEN)
 }
 
 const AT_FIRST: usize = 100;
 
-/// Returns a rank's output of a round.
+/// Returns a rank's output for a round.
 fn output(rank: usize, world_size: usize, round: usize) -> Vec<f32> {
     let inputs: Vec<_> = (0..world_size).map(|rank| input(rank, round)).collect();
     let bias = bias(rank);
@@ -72,7 +72,7 @@ fn output(rank: usize, world_size: usize, round: usize) -> Vec<f32> {
 impl<'a> Bench<'a> {
     fn new(comm: &'a Comm) -> anyhow::Result<Self> {
         let context = comm.context();
-        // SAFETY: events or a synchronize order every use on two streams.
+        // SAFETY: events or a synchronize order all uses on different streams.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
         lab::name_stream(&compute, "compute")?;
@@ -102,7 +102,7 @@ impl<'a> Bench<'a> {
         (0..rounds).map(|round| Ok(self.compute.clone_htod(&input(self.comm.rank(), round))?)).collect()
     }
 
-    /// Returns an output with stale values for each round.
+    /// Returns one output per round, with stale values.
     fn outputs(&self, rounds: usize) -> anyhow::Result<Vec<CudaSlice<f32>>> {
         (0..rounds).map(|round| Ok(self.compute.clone_htod(&stale(round))?)).collect()
     }
@@ -152,14 +152,14 @@ fn nothing_runs_before_the_launch() -> anyhow::Result<()> {
     })
 }
 
-/// The results of a call of `replay`. The graph lives until they are compared.
+/// The results of `replay`. The graph stays alive until they are compared.
 struct Replayed {
     _graph: CudaGraph,
     buffer: Guarded<f32>,
     outputs: Vec<CudaSlice<f32>>,
 }
 
-/// Calls `replay` over this many rounds.
+/// Calls `replay` for this many rounds.
 fn replayed(bench: &Bench, rounds: usize) -> anyhow::Result<Replayed> {
     let rank = bench.comm.rank();
     let (inputs, mut outputs) = (bench.inputs(rounds)?, bench.outputs(rounds)?);
@@ -205,7 +205,7 @@ fn another_thread_may_allocate_meanwhile() -> anyhow::Result<()> {
                 // SAFETY: the memory is never read.
                 let allocating = scope.spawn(|| unsafe { context.alloc_pinned::<f32>(LEN) }.map(drop));
                 let Ok(allocated) = allocating.join() else { bail!("the other thread has panicked") };
-                // In the other modes, the driver rejects such a call only in the capturing thread.
+                // In other modes, the driver rejects such a call only in the capturing thread.
                 let cause = match &allocated {
                     Err(error) if error.0 == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED => {
                         "\n  likely cause: the capture's mode is global, and forbids such calls in other threads"
@@ -259,10 +259,10 @@ fn an_error_ends_the_capture() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A pipeline that fails before its second stream is joined makes the end of the capture fail too.
+/// If a pipeline fails before it joins its second stream, the end of the capture fails, too.
 fn an_error_before_the_join_is_returned() -> anyhow::Result<()> {
     let stream = lab::streams(1)?.remove(0);
-    // SAFETY: the second stream has no work of its own.
+    // SAFETY: the second stream's work is only captured, and never runs.
     unsafe { stream.context().disable_event_tracking() };
     let (other, kernels) = (stream.context().new_stream()?, Kernels::load(stream.context())?);
     let mut buffer = stream.clone_htod(&input(0, 0))?;
@@ -307,7 +307,7 @@ fn each_round_is_two_copies() -> anyhow::Result<()> {
         let (inputs, mut outputs) = (bench.inputs(ROUNDS as usize)?, bench.outputs(ROUNDS as usize)?);
         let mut buffer = Guarded::new(&bench.compute, &input(comm.rank(), AT_FIRST))?;
         bench.compute.synchronize()?;
-        // The pipeline is captured once, so its two kernels and its collective are counted once.
+        // The pipeline is captured once, so its two kernels and its collective count once.
         let budget = Budget::of("replay").collectives(&[("AllReduce", LEN)]).kernels(2).copies(2 * ROUNDS);
         let budget = budget.bytes_to_host(0).allocations(0).new_streams(0).host_waits(0).polls(0);
         let graph = budget.spend(|| {
@@ -321,9 +321,9 @@ fn each_round_is_two_copies() -> anyhow::Result<()> {
 fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     let memory = &lab::streams(1)?.remove(0);
     let context = memory.context();
-    // SAFETY: buffers are ready before another stream uses them, and dropped after it.
+    // SAFETY: buffers are ready before a different stream uses them, and are dropped afterwards.
     unsafe { context.disable_event_tracking() };
-    // If the end of a capture fails, nothing else can use its stream, not even to free a buffer.
+    // If a capture fails to end, its stream is unusable, even for freeing a buffer. So each call has a new stream.
     each_call_fails("capture", || {
         let (stream, mut buffer) = (context.new_stream()?, memory.alloc_zeros::<f32>(LEN)?);
         memory.synchronize()?;
@@ -337,7 +337,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
         Ok(move || {
             let iteration = |buffer: &mut CudaViewMut<f32>| Ok(stream.memset_zeros(buffer)?);
             let replayed = replay(&stream, &mut buffer.as_view_mut(), &inputs, &mut outputs, iteration);
-            // It fails if the capture could not be ended. Then nothing has run.
+            // This fails if the capture could not be ended. In that case, nothing has run.
             let _ = stream.synchronize();
             replayed.map(drop)
         })

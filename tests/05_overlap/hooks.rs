@@ -1,4 +1,4 @@
-//! Checks of `overlap/hooks`.
+//! Checks for `overlap/hooks`.
 
 use anyhow::ensure;
 use cudarc::nccl::Comm;
@@ -50,8 +50,8 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Compares the order on one rank, where no other rank can wait for a collective that never comes. The samples use half of
-/// the parameters, so hooks are called for those alone.
+/// Compares the order on a single rank, so that no rank can wait for a collective that is never enqueued. The samples
+/// use half of the parameters, so only their hooks are called.
 fn the_order_is_from_the_last_to_the_first() -> anyhow::Result<()> {
     // SAFETY: the check has not started any other threads yet.
     let log = unsafe { NcclLog::open() };
@@ -59,10 +59,10 @@ fn the_order_is_from_the_last_to_the_first() -> anyhow::Result<()> {
     let before = log.calls("AllReduce")?.len();
     step(&rank.comm, &mut QuietModel::new(&rank)?)?;
     rank.synchronize()?;
-    // All lengths differ.
+    // All lengths are different.
     let parameter = |&count: &usize| LENGTHS.iter().position(|&length| length == count);
     let got: Option<Vec<usize>> = log.calls("AllReduce")?[before..].iter().map(parameter).collect();
-    // Another check looks at the lengths.
+    // A different check compares the lengths.
     let Some(got) = got else { return Ok(()) };
     let missing: Vec<usize> = (0..LENGTHS.len()).filter(|parameter| !got.contains(parameter)).collect();
     let hooks = QuietModel::USED;
@@ -102,14 +102,14 @@ fn each_gradient_has_an_all_reduce() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The model makes no calls of CUDA, so that those of the exercise are counted alone. Half of its parameters are unused.
+/// The model makes no CUDA calls, so that only those of the exercise are counted. Half of its parameters are unused.
 fn gradients_are_averaged_in_place() -> anyhow::Result<()> {
     let parameters = LENGTHS.len() as u64;
     on_each_rank(1, |rank| {
         let mut model = QuietModel::new(rank)?;
         let each: Vec<_> = LENGTHS.iter().map(|&length| ("AllReduce", length)).collect();
         let budget = Budget::of("step").collectives(&each).messages(0).kernels(0).copies(0).allocations(0);
-        // Each gradient may be cleared alone, and have two events on each stream.
+        // Each gradient may be cleared separately, and may have two events on each stream.
         let budget =
             budget.fills(parameters).events(4 * parameters + 4).new_streams(0).host_waits(0).polls(0);
         let streams =

@@ -1,4 +1,4 @@
-//! Checks of `overlap/interleave`.
+//! Checks for `overlap/interleave`.
 
 mod pipeline;
 
@@ -73,7 +73,7 @@ fn the_result_is_the_serial_one() -> anyhow::Result<()> {
             let mut pipeline = Pipeline::new(comm, iterations, LEN, Delays::default())?;
             let compute = pipeline.compute.clone();
             let buffers = pipeline.run(&compute)?;
-            // In every run, an error of the streams comes before the comparison, because it is more informative.
+            // In all runs, stream errors are checked first: they are more informative than a failed comparison.
             comm.stream().synchronize()?;
             pipeline.compare(&buffers)?;
         }
@@ -81,13 +81,13 @@ fn the_result_is_the_serial_one() -> anyhow::Result<()> {
     })
 }
 
-/// Reads the results in the compute stream. A single iteration comes first, because its report is the simplest.
+/// Reads the results on the compute stream. Starts with a single iteration, because its report is the simplest.
 fn delayed(comm: &Comm, delays: Delays) -> anyhow::Result<()> {
     for iterations in [1, 3] {
         let mut pipeline = Pipeline::new(comm, iterations, LEN, delays)?;
         let compute = pipeline.compute.clone();
         let buffers = pipeline.run(&compute)?;
-        // An error of the streams comes before the comparison, because it is more informative.
+        // Stream errors are checked first: they are more informative than a failed comparison.
         comm.stream().synchronize()?;
         pipeline.compare(&buffers)?;
     }
@@ -113,7 +113,7 @@ fn the_comm_stream_comes_after_it_too() -> anyhow::Result<()> {
         let delays = Delays { postprocess: MILLISECOND, ..Delays::default() };
         let mut pipeline = Pipeline::new(comm, 2, LEN, delays)?;
         let buffers = pipeline.run(&comm.stream())?;
-        // The report of a race names the line of the check that reads.
+        // A race report contains the line of the check that reads.
         pipeline
             .compare(&buffers)
             .context("the comm stream read the buffer: interleave must let the comm stream, too, wait for the last postprocessing")
@@ -152,7 +152,7 @@ fn communication_runs_beside_computation() -> anyhow::Result<()> {
     })
 }
 
-/// Returns for how many milliseconds both intervals overlap. A negative result is the gap between them.
+/// Returns the overlap of two intervals in milliseconds. A negative result is the gap between them.
 fn overlap(one: Interval, other: Interval) -> f32 {
     one.end.min(other.end) - one.start.max(other.start)
 }
@@ -173,9 +173,9 @@ fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
     })
 }
 
-/// The stages make no calls of CUDA, so that those of the exercise are counted alone.
+/// The stages make no CUDA calls, so that only those of the exercise are counted.
 fn only_events_are_used() -> anyhow::Result<()> {
-    // More iterations than a pipeline has in flight.
+    // There are more iterations than a pipeline has in flight.
     const ITERATIONS: usize = 7;
     on_two_ranks(|rank| {
         let (compute, comm) = (&rank.compute, rank.comm.stream());
@@ -183,7 +183,7 @@ fn only_events_are_used() -> anyhow::Result<()> {
             (0..ITERATIONS).map(|_| compute.alloc_zeros(LEN)).collect::<Result<_, _>>()?;
         let mut views: Vec<CudaViewMut<f32>> = buffers.iter_mut().map(CudaSlice::as_view_mut).collect();
         let mut stages = QuietStages::new(rank);
-        // Two events for each of the three stages, and some around all of them.
+        // Two events for each of the three stages, and a few around all of them.
         let budget = Budget::of("interleave").events(6 * ITERATIONS as u64 + 4).collectives(&[]).messages(0);
         let budget =
             budget.copies(0).fills(0).kernels(0).allocations(0).new_streams(0).host_waits(0).polls(0);

@@ -1,4 +1,4 @@
-//! Checks of `overlap/layerwise`.
+//! Checks for `overlap/layerwise`.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// The number of rows of each half.
+/// The number of rows per half.
 const ROWS: usize = 7;
 /// The number of columns.
 const WIDTH: usize = 33;
@@ -50,27 +50,27 @@ const LEN: usize = ROWS * WIDTH;
 const LAYERS: usize = 2;
 const HALVES: [&str; 2] = ["A", "B"];
 
-/// The nanoseconds that each product and each all-reduce spins before it works.
+/// How long each product and each all-reduce spins before it works, in nanoseconds.
 #[derive(Clone, Copy, Default)]
 struct Delays {
     product: u64,
     all_reduce: u64,
 }
 
-/// Returns the position and value of the only nonzero weight in a row of a rank's matrix. Products stay integers.
+/// Returns the position and value of the only nonzero weight in a row of a rank's matrix. Products remain integers.
 fn weight(rank: usize, layer: usize, part: Part, row: usize) -> (usize, f32) {
     let shift = 5 * rank + 3 * layer + if part == Part::Mlp { 11 } else { 0 };
     ((2 * row + shift) % WIDTH, if (row + rank + layer).is_multiple_of(3) { -1.0 } else { 1.0 })
 }
 
-/// In a real model, a layer's norm is a kernel of its own. Here it is a factor that does not round.
+/// In a real model, a layer's norm is a separate kernel. Here it is a factor that does not round.
 const NORM: f32 = 0.5;
 
 fn states(half: usize) -> Vec<f32> {
     irregular::integers(40 + half, LEN)
 }
 
-/// Returns the states of a half after this many layers on one GPU, which has all ranks' weights.
+/// Returns the states of a half after this many layers on one GPU with the weights of all ranks.
 fn serial(world_size: usize, half: usize, layers: usize) -> Vec<f32> {
     let mut states = states(half);
     for layer in 0..layers {
@@ -85,7 +85,7 @@ fn serial(world_size: usize, half: usize, layers: usize) -> Vec<f32> {
     states
 }
 
-/// Adds a rank's part of a product of the normed states.
+/// Adds a rank's part of a product of the normalized states.
 fn add_product(sums: &mut [f32], states: &[f32], rank: usize, layer: usize, part: Part) {
     for row in 0..ROWS {
         for from in 0..WIDTH {
@@ -95,7 +95,7 @@ fn add_product(sums: &mut [f32], states: &[f32], rank: usize, layer: usize, part
     }
 }
 
-/// The buffers of half the batch.
+/// The buffers for half of the batch.
 struct Half {
     states: Guarded<f32>,
     normed: CudaSlice<f32>,
@@ -118,7 +118,7 @@ struct Model<'a> {
 impl<'a> Model<'a> {
     fn new(comm: &'a Comm, delays: Delays) -> anyhow::Result<Self> {
         let (rank, context) = (comm.rank(), comm.context());
-        // SAFETY: events or a synchronize must order every use on two streams, and the check verifies that they do.
+        // SAFETY: events or a synchronize must order all uses on different streams, and the check verifies this.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
         lab::name_stream(&compute, "compute")?;
@@ -154,8 +154,8 @@ impl<'a> Model<'a> {
         Ok(model)
     }
 
-    /// Warms up: the first use of a kernel loads it, and the first collective sets up connections. All values return to
-    /// their initial state.
+    /// Warms up: the first use of a kernel loads it, and the first collective sets up connections. Restores all initial
+    /// values.
     fn warm_up(&mut self) -> anyhow::Result<()> {
         self.product(Part::Attention, 0)?;
         self.compute.synchronize()?;
@@ -189,15 +189,15 @@ impl<'a> Model<'a> {
         self.residual_and_norm(half)
     }
 
-    /// Compares the states, once the compute stream is done.
+    /// Compares the states after the compute stream is done.
     fn compare(&self) -> anyhow::Result<()> {
         self.compare_where("")
     }
 
-    /// As [`Self::compare`], with a relative clause about the run for the message.
+    /// Compares like [`Self::compare`]. The message also contains `run`, a relative clause about the run.
     fn compare_where(&self, run: &str) -> anyhow::Result<()> {
         let (rank, world_size) = (self.comm.rank(), self.comm.world_size());
-        // An error of the streams comes before the comparison, because it is more informative.
+        // Stream errors are checked first: they are more informative than a failed comparison.
         self.comm.stream().synchronize()?;
         self.compute.synchronize()?;
         for (half, name) in HALVES.iter().enumerate() {
@@ -305,7 +305,7 @@ fn a_sum_runs_beside_the_other_half() -> anyhow::Result<()> {
         let rank = comm.rank();
         for layer in 0..LAYERS {
             for part in [Part::Attention, Part::Mlp] {
-                // Either half may come first.
+                // Either half may be first.
                 let start = |half| anyhow::Ok(span(&spans, &named("product", half, layer, part))?.start);
                 let (first, other) = if start(0)? < start(1)? { (0, 1) } else { (1, 0) };
                 let sum = named("all-reduce", first, layer, part);
@@ -317,7 +317,7 @@ fn a_sum_runs_beside_the_other_half() -> anyhow::Result<()> {
                     Part::Mlp => continue,
                 };
                 let others = named("all-reduce", other, layer, part);
-                // Whether the sums that the product needs were there before the other half's sum.
+                // Checks whether the sums that the product needs were ready before the other half's sum.
                 let needed = || {
                     let were_there = span(&spans, &sum)?.end <= span(&spans, &others)?.start;
                     Ok(were_there
@@ -326,7 +326,7 @@ fn a_sum_runs_beside_the_other_half() -> anyhow::Result<()> {
                 ensure_beside_or(rank, &spans, &others, &next, needed)?;
             }
         }
-        // B equal buckets take c + (B − 1) · max(c, m) + m. The residual belongs to the product after it.
+        // B equal buckets take c + (B − 1) · max(c, m) + m. The residual counts with the product after it.
         let buckets = 4.0 * LAYERS as f64;
         let c = mean(&spans, "product") + mean(&spans, "residual");
         let m = mean(&spans, "all-reduce");
@@ -358,7 +358,7 @@ fn the_last_sums_are_pending() -> anyhow::Result<()> {
     })
 }
 
-/// Settles one half between two layers, and the same or the other one before the end, so that `forward` and `finish` find
+/// Settles one half between the layers, and the same or the other half before the end. So `forward` and `finish` find
 /// only one half pending.
 fn one_half_may_be_pending_alone() -> anyhow::Result<()> {
     on_two_ranks(|comm| {
@@ -397,7 +397,7 @@ fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
     })
 }
 
-/// A layer that fills a buffer in each call, on the stream of that call.
+/// A layer that only fills a buffer, on the stream of each call.
 struct Idle {
     compute: Arc<CudaStream>,
     comm: Arc<CudaStream>,
@@ -450,7 +450,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
         let mut layer = Idle::new()?;
         Ok(move || {
             let ran = layer.run();
-            // Other checks look at what the streams answer.
+            // Other checks report errors of the streams.
             let _ = layer.compute.context().synchronize();
             ran
         })

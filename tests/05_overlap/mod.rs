@@ -1,4 +1,4 @@
-//! The checks of module 05, with one file for each exercise.
+//! The checks for module 05, with one file per exercise.
 
 mod analysis;
 mod bench;

@@ -1,4 +1,4 @@
-//! Checks of `overlap/pipeline_parallel`.
+//! Checks for `overlap/pipeline_parallel`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -43,18 +43,18 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// The length of a micro-batch. The last micro-batch is shorter, like the rest of a batch.
+/// The length of a micro-batch. The last micro-batch is shorter, like the remainder of a batch.
 const LEN: usize = 131;
 const SHORTER: usize = 40;
 
-/// The nanoseconds that a stage spins before it computes, and before it receives.
+/// How long a stage spins before it computes, and before it receives, in nanoseconds.
 #[derive(Clone, Copy, Default)]
 struct Delays {
     compute: u64,
     receive: u64,
 }
 
-/// One rank's stage. Stage s doubles its input, and adds its own bias.
+/// One rank's stage. Each stage doubles its input, and adds its own bias.
 struct Line<'a> {
     comm: &'a Comm,
     compute: Arc<CudaStream>,
@@ -66,7 +66,7 @@ struct Line<'a> {
     inputs: Vec<CudaSlice<f32>>,
     /// The last stage's results.
     outputs: Vec<CudaSlice<f32>>,
-    /// The micro-batch that each buffer has received and that is not computed yet, by the address of the buffer.
+    /// The micro-batches that are received but not yet computed, by the address of their buffer.
     waiting: HashMap<CUdeviceptr, usize>,
 }
 
@@ -93,7 +93,7 @@ fn serial(mut values: Vec<f32>, stages: usize) -> Vec<f32> {
 impl<'a> Line<'a> {
     fn new(comm: &'a Comm, micro_batches: usize, delays: Delays) -> anyhow::Result<Self> {
         let context = comm.context();
-        // SAFETY: events or a synchronize must order every use on two streams, and the check verifies that they do.
+        // SAFETY: events or a synchronize must order all uses on different streams, and the check verifies this.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
         lab::name_stream(&compute, "compute")?;
@@ -118,7 +118,7 @@ impl<'a> Line<'a> {
     fn run(&mut self) -> anyhow::Result<[Guarded<f32>; 2]> {
         let (compute, comm) = (self.compute.clone(), self.comm.stream());
         let mut buffers = [Guarded::new(&comm, &stale(LEN))?, Guarded::new(&comm, &stale(LEN))?];
-        // A sum ends on all ranks at the same time, so all their clocks start there.
+        // A sum ends at the same time on all ranks, so all their clocks start there.
         let mut one = comm.alloc_zeros::<f32>(1)?;
         self.comm.all_reduce_in_place(&mut one, &ReduceOp::Sum).readable()?;
         self.timeline = Timeline::start(&comm)?;
@@ -129,7 +129,7 @@ impl<'a> Line<'a> {
         Ok(buffers)
     }
 
-    /// Compares the last stage's results, once its comm stream is done.
+    /// Compares the last stage's results after its comm stream is done.
     fn compare(&self, buffers: &[Guarded<f32>; 2]) -> anyhow::Result<()> {
         let (rank, stages, micro_batches) = (self.comm.rank(), self.comm.world_size(), self.inputs.len());
         self.comm.stream().synchronize()?;
@@ -184,8 +184,8 @@ impl Stage for Line<'_> {
         let name = self.name("receiving", micro_batch);
         let Self { comm, kernels, timeline, delays, inputs, waiting, .. } = self;
         let stream = comm.stream();
-        // If it were enqueued, it would race, and the report would ask for a wait that does not bring back the lost
-        // micro-batch.
+        // Enqueuing this receive would cause a race. The report would then ask for a wait, which does not bring back
+        // the lost micro-batch.
         if let Some(before) = waiting.insert(address(buffer, &stream), micro_batch) {
             bail!(
                 "rank {}: `receive` got the buffer of micro-batch {before} for micro-batch {micro_batch} before `compute` was \
@@ -247,9 +247,9 @@ fn passes(comm: &Comm, micro_batches: usize, delays: Delays) -> anyhow::Result<(
 }
 
 fn every_micro_batch_goes_through() -> anyhow::Result<()> {
-    // The only stage is the first and the last.
+    // A single stage is both the first and the last.
     on_ranks(1, |comm| passes(comm, 3, Delays::default()))?;
-    // Only the last stage sees the results, so no stage continues with other micro-batches before all are done.
+    // Only the last stage sees the results, so no stage starts other micro-batches before all are done.
     [1, 2, 5, 0]
         .into_iter()
         .try_for_each(|micro_batches| on_each_rank(|comm| passes(comm, micro_batches, Delays::default())))
@@ -274,7 +274,7 @@ fn the_next_comes_in_beside_computing() -> anyhow::Result<()> {
         let buffers = line.run()?;
         line.compare(&buffers)?;
         let spans = line.timeline.spans()?;
-        // The first stage receives nothing: it copies its data, which takes almost no time.
+        // The first stage receives nothing. It copies its data, which takes almost no time.
         for next in (1..MICRO_BATCHES).filter(|_| rank > 0) {
             let (receiving, computing) = (line.name("receiving", next), line.name("computing", next - 1));
             ensure_beside(rank, &spans, &receiving, &computing)?;
@@ -318,7 +318,7 @@ fn the_bubble_is_what_is_idle() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A stage that fills the buffer in each call, on the stream of that call.
+/// A stage that only fills the buffer, on the stream of each call.
 struct Idle {
     compute: Arc<CudaStream>,
     comm: Arc<CudaStream>,
@@ -378,7 +378,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
         let mut buffers = stage.buffers()?;
         Ok(move || {
             let ran = stage.run(&mut buffers, 3);
-            // Other checks look at what the streams answer.
+            // Other checks report errors of the streams.
             let _ = stage.compute.context().synchronize();
             ran
         })

@@ -1,4 +1,4 @@
-//! Checks of what the module's programs write about a run. They run only on the solutions.
+//! Checks for the files that the module's programs write about a run. They run only on the solutions.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, bail, ensure};
 use lab::Check;
 
-/// The path of the program. Cargo passes a package's tests the paths of that package's programs only.
+/// The path of the program. Cargo passes only the paths of a package's own programs to its tests.
 const LADDER: Option<&str> = option_env!("CARGO_BIN_EXE_s05_overlap");
 const INTERLEAVE: Option<&str> = option_env!("CARGO_BIN_EXE_s05_overlap_interleave");
 const TIMELINES: Option<&str> = option_env!("CARGO_BIN_EXE_s05_overlap_timelines");
@@ -32,7 +32,7 @@ struct Event {
     end: f64,
 }
 
-/// Creates an empty folder for the files that a program writes.
+/// Creates an empty folder for a program's output files.
 fn folder(name: &str) -> anyhow::Result<PathBuf> {
     let folder =
         Path::new(option_env!("CARGO_TARGET_TMPDIR").context("Cargo has a folder for tests")?).join(name);
@@ -43,7 +43,7 @@ fn folder(name: &str) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Runs the program, which must succeed, and returns its output.
+/// Runs the program, checks that it succeeds, and returns its output.
 fn printed(program: Option<&str>, arguments: &[&str], folder: &Path) -> anyhow::Result<String> {
     let program = program.context("the check is there only with its program")?;
     let output = Command::new(program).args(arguments).current_dir(folder).output()?;
@@ -52,14 +52,14 @@ fn printed(program: Option<&str>, arguments: &[&str], folder: &Path) -> anyhow::
     Ok(stdout.into_owned())
 }
 
-/// Returns the value of a key in an object of the trace. The object must not contain other objects.
+/// Returns the value of a key in an object of the trace. The object must not contain nested objects.
 fn value<'a>(object: &'a str, key: &str) -> anyhow::Result<&'a str> {
     let key = format!("\"{key}\":");
     let from = object.find(&key).with_context(|| format!("no {key} in {object}"))? + key.len();
     Ok(object[from..].split(',').next().unwrap_or_default().trim_matches('"'))
 }
 
-/// Reads the spans of a trace. The picture must have the same number of spans.
+/// Reads the spans of a trace. The picture must contain the same number of spans.
 fn events(folder: &Path, name: &str) -> anyhow::Result<Vec<Event>> {
     let read = |extension: &str| {
         let path = folder.join(name).with_extension(extension);
@@ -83,7 +83,7 @@ fn events(folder: &Path, name: &str) -> anyhow::Result<Vec<Event>> {
     Ok(events)
 }
 
-/// Checks that each of two GPUs has this many spans of a kind.
+/// Checks that each of the two GPUs has this many spans of a kind.
 fn ensure_each_has(name: &str, events: &[Event], kind: &str, expected: usize) -> anyhow::Result<()> {
     for gpu in 0..2 {
         let got = events.iter().filter(|event| event.gpu == gpu && event.kind == kind).count();
@@ -105,7 +105,7 @@ fn interleave_writes_its_timeline() -> anyhow::Result<()> {
 
 fn each_exercise_has_its_timeline() -> anyhow::Result<()> {
     let folder = folder("timelines")?;
-    // The numbers of spans of computation, communication, and copies in all rows: three runs, two GPUs, or one GPU.
+    // The numbers of compute, communication, and copy spans in all rows: three runs, two GPUs, or one GPU.
     for (exercise, compute, comm, copy) in [
         ("waiting", 3 * 4, 2 + 2 + 1, 0),
         ("depth", 3 * 2 * 4, 3 * 4, 0),
@@ -133,7 +133,7 @@ fn each_exercise_has_its_timeline() -> anyhow::Result<()> {
 }
 
 fn the_ladder_writes_each_way() -> anyhow::Result<()> {
-    // The medium network has 6 layers of 9 parameters.
+    // The medium network has 6 layers of 9 parameters each.
     const LAYERS: usize = 6;
     let folder = folder("ladder")?;
     let arguments = ["--model-size", "medium", "--world-size", "2", "--warmup", "0", "--steps", "1"];
@@ -148,16 +148,16 @@ fn the_ladder_writes_each_way() -> anyhow::Result<()> {
         }
         let events = events(&folder, &name)?;
         ensure_each_has(&name, &events, "comm", calls)?;
-        // The forward pass, the backward pass of each layer, and the step of the optimizer. With hooks, clearing the
-        // gradients comes first.
+        // The forward pass, each layer's backward pass, and the optimizer's step. With hooks, the gradients are cleared
+        // first.
         ensure_each_has(&name, &events, "compute", 1 + cleared + LAYERS + 1)?;
         follows_the_backward_pass(&name, &events, cleared == 1)?;
     }
     Ok(())
 }
 
-/// Checks that the first all-reduce begins during the backward pass with hooks, and after it without. The optimizer's
-/// step comes last.
+/// Checks that the first all-reduce starts during the backward pass with hooks, and after it without hooks. The
+/// optimizer's step must be last.
 fn follows_the_backward_pass(name: &str, events: &[Event], hooks: bool) -> anyhow::Result<()> {
     let own = |wanted: &str| events.iter().find(|event| event.gpu == 0 && event.name == wanted);
     let (Some(forward), Some(first_layer), Some(step)) = (own("forward"), own("back 0"), own("step")) else {

@@ -1,4 +1,4 @@
-//! Stages and a model that make no calls of CUDA, or only spins, so that a check can count the calls of the exercise alone.
+//! Stages and a model that make no CUDA calls, or only spin, so that a check can count only the calls of the exercise.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::training::{LENGTHS, layout};
 use super::two_streams::Rank;
 use crate::overlap::interleave::Stages;
 
-/// The stages of a pipeline, which only note their iterations.
+/// The stages of a pipeline. They only record their iterations.
 pub(super) struct QuietStages<'a> {
     rank: &'a Rank,
     /// Whether each stage enqueues a kernel, so that it can fail.
@@ -26,7 +26,7 @@ impl<'a> QuietStages<'a> {
         Self { rank, works: false, iterations: Default::default() }
     }
 
-    /// Creates stages that each enqueue a kernel, which touches no memory.
+    /// Creates stages that each enqueue a kernel without memory accesses.
     pub(super) fn at_work(rank: &'a Rank) -> Self {
         Self { works: true, ..Self::new(rank) }
     }
@@ -36,7 +36,7 @@ impl<'a> QuietStages<'a> {
         if self.works { self.rank.kernels.spin(stream, 0) } else { Ok(()) }
     }
 
-    /// Checks that each stage ran once for each iteration, in order.
+    /// Checks that each stage ran once per iteration, in order.
     pub(super) fn compare(&self, function: &str, iterations: usize) -> anyhow::Result<()> {
         let expected: Vec<usize> = (0..iterations).collect();
         for (stage, found) in STAGES.iter().zip(&self.iterations) {
@@ -71,12 +71,12 @@ pub(super) struct QuietModel<'a> {
     gradients: CudaSlice<f32>,
     /// Whether each pass enqueues a kernel, so that it can fail.
     works: bool,
-    /// How often the optimizer has stepped.
+    /// The number of steps of the optimizer.
     pub(super) steps: usize,
 }
 
 impl<'a> QuietModel<'a> {
-    /// The parameters whose hooks are called, in this order. The first, the fourth, and the last one are left out.
+    /// The parameters whose hooks are called, in this order. The first, the fourth, and the last parameter are unused.
     pub(super) const USED: [usize; 3] = [4, 2, 1];
 
     pub(super) fn new(rank: &'a Rank) -> anyhow::Result<Self> {
@@ -85,7 +85,7 @@ impl<'a> QuietModel<'a> {
         Ok(Self { rank, layout: layout(&LENGTHS), gradients, works: false, steps: 0 })
     }
 
-    /// Creates a model whose passes enqueue kernels, which touch no memory.
+    /// Creates a model whose passes enqueue kernels without memory accesses.
     pub(super) fn at_work(rank: &'a Rank) -> anyhow::Result<Self> {
         Ok(Self { works: true, ..Self::new(rank)? })
     }

@@ -1,4 +1,4 @@
-//! A model with known gradients, for checking what a training step does with them, however it groups their averages.
+//! A model with known gradients, to check the result of a training step, however it groups their averages.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub(super) const LENGTHS: [usize; 6] = [300, 37, 1031, 1, 64, 257];
 const STEPS: usize = 3;
 const LEARNING_RATE: f32 = 0.5;
 
-/// A training step of the exercise.
+/// The exercise's training step.
 pub(super) type Step = dyn Fn(&Comm, &mut Known) -> anyhow::Result<()> + Sync;
 
 /// Returns the consecutive positions of parameters with these lengths.
@@ -51,13 +51,13 @@ pub(super) struct Known<'a> {
     step: usize,
     parameters: CudaSlice<f32>,
     gradients: Guarded<f32>,
-    /// Whether to measure each gradient and the work that its hook enqueues on the comm stream, after a spin.
+    /// Whether to measure each gradient, and the work that its hook enqueues on the comm stream after a spin.
     watched: bool,
     computed: Vec<Mark>,
     averaged: Vec<Mark>,
-    /// Whether the spin before a hook's work was over when the hook returned.
+    /// Whether the spin before a hook's work was done when the hook returned.
     host_waited: Vec<bool>,
-    /// The gradients on the comm stream after the last hook was called.
+    /// The gradients, as copied on the comm stream after the last hook.
     snapshot: CudaSlice<f32>,
 }
 
@@ -69,12 +69,12 @@ fn initial() -> Vec<f32> {
     irregular::integers(999, elements())
 }
 
-/// Returns the values that the gradients hold before the first step.
+/// Returns the values of the gradients before the first step.
 fn uncleared() -> Vec<f32> {
     irregular::integers(777, elements())
 }
 
-/// Returns a rank's gradients for a step, with 0 for parameters that it does not use.
+/// Returns a rank's gradients for a step. They are 0 for parameters that the rank does not use.
 fn gradient(unused: Unused, rank: usize, step: usize) -> Vec<f32> {
     let mut values = irregular::integers(100 * (step + 1) + rank, elements());
     for (parameter, place) in layout(&LENGTHS).into_iter().enumerate() {
@@ -119,7 +119,7 @@ impl<'a> Known<'a> {
         self.rank.synchronize()?;
         let run = SerialStep::new(self, steps - 1);
         let got = self.rank.compute.clone_dtoh(&self.parameters)?;
-        // An average of values up to 1000 is off by at most 3n roundings, and the parameters by two more in each step.
+        // An average of values up to 1000 is off by at most 3n roundings. Each step rounds the parameters twice more.
         let bound = (steps * (3 * world_size + 2)) as f64 * 2000.0 * UNIT_ROUNDOFF;
         for (parameter, place) in self.layout.iter().enumerate() {
             let users = run.users(parameter);
@@ -140,7 +140,7 @@ impl<'a> Known<'a> {
     }
 }
 
-/// A step of the serial run.
+/// One step of the serial run.
 struct SerialStep<'a> {
     known: &'a Known<'a>,
     step: usize,
@@ -166,7 +166,7 @@ impl<'a> SerialStep<'a> {
         ranks.filter(|&rank| !(self.known.unused)(rank, self.step, parameter)).collect()
     }
 
-    /// Returns the average if a rank that does not use a parameter sends the values that were there before.
+    /// Returns the average that results if ranks that do not use a parameter send its previous values.
     fn not_cleared(&self) -> Vec<f32> {
         let Known { rank, layout, unused, .. } = self.known;
         let world_size = rank.comm.world_size();
@@ -179,7 +179,7 @@ impl<'a> SerialStep<'a> {
         sum(*unused, world_size, self.step).iter().enumerate().map(averaged).collect()
     }
 
-    /// Returns the parameters that result from known mistakes, with the causes.
+    /// Returns the parameters that result from known mistakes, with their causes.
     fn mistakes(&self) -> [(Vec<f32>, &'static str); 4] {
         let Known { rank, unused, .. } = self.known;
         let own = gradient(*unused, rank.number(), self.step);
@@ -264,8 +264,7 @@ impl Trainable for Known<'_> {
     }
 }
 
-/// Makes three steps, and compares after each. Then enqueues the steps of three more models without comparing in
-/// between.
+/// Takes three steps, and compares after each. Then takes three steps with a new model, and compares only at the end.
 fn trains(rank: &Rank, step: &Step, unused: Unused, delays: Delays) -> anyhow::Result<()> {
     let mut known = Known::new(rank, unused, delays)?;
     for done in 1..=STEPS {
@@ -287,7 +286,8 @@ pub(super) fn each_step_is_that_of_one_gpu(step: &Step) -> anyhow::Result<()> {
     on_each_rank(1, |rank| trains(rank, step, all_used, Delays::default()))
 }
 
-/// The unused parameters are in the middle, at the end with a neighbor, and at the beginning. No rank uses one of them.
+/// The unused parameters are in the middle, at the end with a neighbor, and at the beginning. One of them is unused on
+/// all ranks.
 pub(super) fn what_one_rank_does_not_use_is_averaged_too(step: &Step) -> anyhow::Result<()> {
     let unused: Unused = |rank, step, parameter| {
         let places: [&[(usize, usize)]; STEPS] = [&[(1, 2)], &[(0, 5), (0, 4)], &[(1, 0), (0, 1), (1, 1)]];
@@ -324,19 +324,19 @@ pub(super) fn it_returns_with_everything_enqueued(step: &Step) -> anyhow::Result
     })
 }
 
-/// Checks that after the backward pass, every gradient is averaged whose hook was called. Also checks that while the
-/// hook of one gradient communicates, the next gradient is computed.
+/// Checks that every gradient whose hook was called is averaged by the end of the backward pass. Also checks that each
+/// hook's communication overlaps with the computation of the next gradient.
 pub(super) fn communication_runs_beside_the_backward_pass(step: &Step) -> anyhow::Result<()> {
     communication_runs_beside(step, all_used, "")
 }
 
-/// As [`communication_runs_beside_the_backward_pass`], if no rank uses parameter 3, in the middle.
+/// Checks like [`communication_runs_beside_the_backward_pass`], but no rank uses parameter 3, in the middle.
 pub(super) fn communication_skips_an_unused_parameter(step: &Step) -> anyhow::Result<()> {
     let unused: Unused = |_, _, parameter| parameter == 3;
     communication_runs_beside(step, unused, "\n  no rank uses parameter 3, so its hook is never called")
 }
 
-/// `told` is the end of the messages.
+/// Checks the overlap. Messages end with `told`.
 fn communication_runs_beside(step: &Step, unused: Unused, told: &str) -> anyhow::Result<()> {
     on_two_ranks(|rank| {
         let (number, world_size) = (rank.number(), rank.comm.world_size());
@@ -375,7 +375,7 @@ fn communication_runs_beside(step: &Step, unused: Unused, told: &str) -> anyhow:
     })
 }
 
-/// Returns a model without unused parameters and delays, for other checks.
+/// Returns a model with all parameters used and without delays, for other checks.
 pub(super) fn plain(rank: &Rank) -> anyhow::Result<Known<'_>> {
     Known::new(rank, all_used, Delays::default())
 }

@@ -1,4 +1,4 @@
-//! A rank with a compute stream and a communicator's stream, and the times of the work in them.
+//! A rank with a compute stream and a communicator's stream, and the times of their work.
 
 use std::sync::Arc;
 
@@ -20,13 +20,13 @@ pub(super) struct Rank {
     origin: CudaEvent,
 }
 
-/// The events around some work, in its stream.
+/// The events before and after some work, on its stream.
 pub(super) struct Mark {
     start: CudaEvent,
     end: CudaEvent,
 }
 
-/// The time at which work ran, in milliseconds since its rank started.
+/// When work ran, in milliseconds since its rank started.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interval {
     pub(super) start: f32,
@@ -34,7 +34,7 @@ pub(super) struct Interval {
 }
 
 impl Interval {
-    /// Returns for how many milliseconds both intervals overlap. A negative result is the gap between them.
+    /// Returns the overlap of two intervals in milliseconds. A negative result is the gap between them.
     pub(super) fn overlap(self, other: Self) -> f32 {
         self.end.min(other.end) - self.start.max(other.start)
     }
@@ -44,7 +44,7 @@ impl Interval {
     }
 }
 
-/// Formats the interval like `from 1.0 to 2.5 ms`.
+/// Formats the interval, such as `from 1.0 to 2.5 ms`.
 impl std::fmt::Display for Interval {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "from {:.1} to {:.1} ms", self.start, self.end)
@@ -56,7 +56,7 @@ impl Rank {
     /// connections. Both may block the host and wait for the GPU.
     fn new(comm: Comm) -> anyhow::Result<Self> {
         let context = comm.context();
-        // SAFETY: events or a synchronize must order every use on two streams, and the check verifies that they do.
+        // SAFETY: events or a synchronize must order all uses on different streams, and the check verifies this.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
         lab::name_stream(&compute, "compute")?;
@@ -90,7 +90,7 @@ impl Rank {
         self.mark(&stream, || self.kernels.spin(&stream, nanoseconds))
     }
 
-    /// Records events around `work`, which is enqueued on `stream`.
+    /// Enqueues `work` on `stream`, with an event before and after it.
     pub(super) fn mark(
         &self,
         stream: &CudaStream,
@@ -101,14 +101,13 @@ impl Rank {
         Ok(Mark { start, end: timed(stream)? })
     }
 
-    /// Returns when the marked work ran. Waits for it.
+    /// Waits for the marked work, and returns when it ran.
     pub(super) fn interval(&self, mark: &Mark) -> anyhow::Result<Interval> {
         let since = |event: &CudaEvent| self.origin.elapsed_ms(event);
         Ok(Interval { start: since(&mark.start)?, end: since(&mark.end)? })
     }
 
-    /// Waits for both streams. An error of the streams then comes before any comparison, because it is more
-    /// informative.
+    /// Waits for both streams before a comparison. Stream errors are more informative than a failed comparison.
     pub(super) fn synchronize(&self) -> anyhow::Result<()> {
         self.compute.synchronize()?;
         Ok(self.comm.stream().synchronize()?)
@@ -129,8 +128,8 @@ pub(super) fn on_each_rank(
     worlds(least).into_iter().try_for_each(|world_size| on_each_rank_of(world_size, &check))
 }
 
-/// Runs `check` on two ranks, or on one if there is only one. Use it for checks that take long and depend little on the
-/// world size.
+/// Runs `check` on two ranks, or on one rank if there is only one. Use it for checks that take long and depend little
+/// on the world size.
 pub(super) fn on_two_ranks(check: impl Fn(&Rank) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     on_each_rank_of(worlds(1).len().min(2), check)
 }
@@ -141,7 +140,7 @@ pub(super) fn alone(check: impl Fn(Rank) -> anyhow::Result<()> + Sync) -> anyhow
     Ok(())
 }
 
-/// Creates the only rank of a world on this thread: for calls that are made to fail.
+/// Creates the only rank of a world on this thread, for calls that are made to fail.
 pub(super) fn one_rank() -> anyhow::Result<Rank> {
     Rank::new(world_of_one()?)
 }
@@ -167,11 +166,11 @@ pub(super) fn mean(intervals: &[Interval]) -> f32 {
     intervals.iter().map(|interval| interval.length()).sum::<f32>() / intervals.len() as f32
 }
 
-/// The tolerance of a modeled time compared with its formula.
+/// The tolerance for modeled times compared with a formula.
 const WITHIN: f32 = 0.03;
 
-/// Compares a time with a formula of times that events measured in the same run. Modeled times must be within 3 %.
-/// Times of a real GPU are not compared, because it may be slower for other reasons.
+/// Compares a time with a formula of times that events measured in the same run. Modeled times must match within 3 %.
+/// Times on a real GPU are not compared, because other factors can slow it down.
 pub(super) fn check_formula(rank: &Rank, what: &str, measured: f32, formula: f32) -> anyhow::Result<()> {
     let off = measured / formula - 1.0;
     ensure!(

@@ -1,4 +1,4 @@
-//! Checks of `overlap/waiting`.
+//! Checks for `overlap/waiting`.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -63,7 +63,7 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 const LEN: usize = 1031;
-/// The number of buffers in checks with several buffers.
+/// The number of buffers in checks that need several.
 const BUFFERS: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,13 +95,13 @@ fn stale(buffer: usize) -> Vec<f32> {
     irregular::integers(1000 + buffer, LEN)
 }
 
-/// Returns the bound on the error of an average of integers up to 1000. NCCL multiplies each integer by 1/n, then sums.
-/// The n products and n − 1 sums each round by at most half a unit in the last place of 1000, and so does 1/n itself.
+/// Returns the bound on the error of an average of integers up to 1000. NCCL multiplies each integer by 1/n, and then
+/// sums. 1/n, the n products, and the n − 1 sums each round by at most half a unit in the last place of 1000.
 fn bound(world_size: usize) -> f64 {
     (3 * world_size) as f64 * 1000.0 * UNIT_ROUNDOFF
 }
 
-/// The buffers that the compute stream fills, and the outputs that their averages are copied to.
+/// The buffers that the compute stream fills, and the outputs for their averages.
 struct Data {
     inputs: Vec<CudaSlice<f32>>,
     buffers: Vec<Guarded<f32>>,
@@ -121,7 +121,7 @@ impl Data {
         Ok(data)
     }
 
-    /// Fills the buffers in the compute stream, and runs the chosen way.
+    /// Fills the buffers on the compute stream, and runs the chosen way.
     fn go(
         &mut self,
         rank: &Rank,
@@ -274,7 +274,7 @@ fn work_runs_beside_the_average() -> anyhow::Result<()> {
             let mut data = Data::new(rank, 1)?;
             let stream = rank.comm.stream();
             let worked = RefCell::new(None);
-            // The spin comes before the collective, so that the collective seems to take its time.
+            // The spin before the collective simulates a slow collective.
             let communicated = rank.mark(&stream, || {
                 rank.kernels.spin(&stream, 2 * MILLISECOND)?;
                 let independent = || {
@@ -331,12 +331,12 @@ fn polling_works_until_it_is_complete() -> anyhow::Result<()> {
     })
 }
 
-/// How often the check allows polling, each time for a millisecond.
+/// The maximum number of polls, a millisecond apart.
 const MOST_POLLS: usize = 1000;
 
 fn polling_ends_with_an_error() -> anyhow::Result<()> {
     alone(|rank| {
-        // Unwritten code panics here, before the kernel below causes a report.
+        // Unwritten code panics here, before the kernel below causes an error.
         Data::new(&rank, 1)?.go(&rank, Way::Polling, || Ok(()), || Ok(()))?;
         rank.synchronize()?;
         let polled = Cell::new(0);
@@ -369,7 +369,7 @@ fn polling_ends_with_an_error() -> anyhow::Result<()> {
     })
 }
 
-/// A budget that allows events and waits and nothing else, with the collectives of these lengths.
+/// Returns a budget for the collectives of these lengths. It also allows events and waits, but nothing else.
 fn all_reduces(function: &str, lengths: &[usize], comm: &Comm) -> Budget {
     let collectives: Vec<_> = lengths.iter().map(|&len| ("AllReduce", len)).collect();
     let budget = Budget::of(function).collectives(&collectives).messages(0).kernels(0).copies(0).fills(0);
@@ -381,7 +381,7 @@ fn an_average_is_one_all_reduce() -> anyhow::Result<()> {
         let (comm, compute) = (&rank.comm, &rank.compute);
         let mut buffer = compute.alloc_zeros::<f32>(LEN)?;
         rank.synchronize()?;
-        // Two events before the average, and two behind it.
+        // Two events before the average, and two after it.
         let budget = all_reduces("Pending::average", &[LEN], comm).events(4).host_waits(0).polls(0);
         let pending = budget.spend(|| Pending::average(comm, compute, buffer.as_view_mut()))?;
         all_reduces("Pending::is_complete", &[], comm)
@@ -395,16 +395,16 @@ fn an_average_is_one_all_reduce() -> anyhow::Result<()> {
     })
 }
 
-/// `independent` and `dependent` make no calls of CUDA, so that those of the exercise are counted alone.
+/// `independent` and `dependent` make no CUDA calls, so that only those of the exercise are counted.
 fn each_way_averages_each_buffer_once() -> anyhow::Result<()> {
-    /// Equal lengths first and last, and a single element.
+    /// The first and last lengths are equal, and one tensor has a single element.
     const LENGTHS: [usize; 4] = [37, 1, 1031, 37];
     on_each_rank(1, |rank| {
         let (comm, compute) = (&rank.comm, &rank.compute);
         let mut buffers: Vec<CudaSlice<f32>> =
             LENGTHS.iter().map(|&len| compute.alloc_zeros(len)).collect::<Result<_, _>>()?;
         rank.synchronize()?;
-        // An average that is complete may be waited for once more: that costs nothing.
+        // Polling may also wait on the host once for a complete average, because that is free.
         for (way, function, waits) in [(Way::BeforeUse, BEFORE_USE, 0), (Way::Polling, POLLING, 1)] {
             let budget = all_reduces(&way.to_string(), &LENGTHS[..1], comm).events(5).host_waits(waits);
             budget.spend(|| {
@@ -441,7 +441,7 @@ fn each_way_averages_each_buffer_once() -> anyhow::Result<()> {
     })
 }
 
-/// The ways with a single buffer.
+/// A way to use a single buffer.
 type Single = fn(
     &Comm,
     &Arc<CudaStream>,
@@ -455,7 +455,7 @@ const BEFORE_USE: Single =
 const POLLING: Single =
     |comm, compute, buffer, independent, dependent| polling(comm, compute, buffer, independent, dependent);
 
-/// Runs a function of the exercise with failing calls, on a rank and a new buffer.
+/// Runs a function of the exercise with failing calls, on a rank with a new buffer.
 fn fails(function: &str, run: impl Fn(&Rank, CudaViewMut<f32>) -> anyhow::Result<()>) -> anyhow::Result<()> {
     each_call_fails(function, || {
         let rank = one_rank()?;

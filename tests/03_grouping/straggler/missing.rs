@@ -14,15 +14,15 @@ use lab::explain::error_text;
 use super::{DEADLINE, LONG_AFTER, MILLISECOND, prepared, worlds};
 use crate::grouping::straggler::{Register, barrier, lateness};
 
-/// After this time, the check helps a rank that waits for a missing rank without reading the clock.
+/// The time after which the check helps a rank that waits for a missing rank without reading the clock.
 const RESCUE: Duration = Duration::from_secs(3);
-/// After this time, the deadline passes for a rank whose GPU has arrived but that does not sign. A rank signs as soon
-/// as it asks.
+/// The time after which the deadline passes for a rank whose GPU has arrived, but which has not signed. A rank signs as
+/// soon as it queries its event.
 const SIGNING: Duration = Duration::from_secs(1);
-/// How long the check waits for ranks that do arrive.
+/// How long the check waits for the ranks that arrive.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A rank's result, and how often it read the clock; `None` if it has not called.
+/// A rank's result, and the number of times that it read the clock; `None` if it did not call.
 type Told = Option<(Result<Vec<f32>, String>, usize)>;
 
 /// The progress of the ranks of a world.
@@ -38,7 +38,7 @@ impl Returned {
         self.changed.notify_all();
     }
 
-    /// Waits until `number` ranks have returned, up to a timeout. Returns whether they have.
+    /// Waits until `number` ranks have returned, up to a timeout. Returns whether they did.
     fn are(&self, number: usize) -> bool {
         let returned = self.number.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let waited = self.changed.wait_timeout_while(returned, RESCUE, |returned| *returned < number);
@@ -46,8 +46,8 @@ impl Returned {
     }
 }
 
-/// Returns the clock of a rank whose GPU has arrived. The deadline passes as soon as all ranks but `late` have signed,
-/// and not before.
+/// Returns the clock of a rank whose GPU has arrived. The deadline passes as soon as all ranks except `late` have
+/// signed.
 fn until_the_others_have_signed(register: &Register, rank: usize, late: usize) -> impl Fn() -> Duration {
     let (looks, asks) = (Cell::new(0), OnceCell::new());
     move || {
@@ -64,7 +64,7 @@ fn until_the_others_have_signed(register: &Register, rank: usize, late: usize) -
     }
 }
 
-/// Waits until all ranks but `late` have signed, up to a timeout.
+/// Waits until all ranks except `late` have signed, up to a timeout.
 fn wait_for_the_others(register: &Register, late: usize, timeout: Duration) {
     let since = Instant::now();
     while register.missing().iter().any(|&missing| missing != late) && since.elapsed() < timeout {
@@ -72,7 +72,7 @@ fn wait_for_the_others(register: &Register, late: usize, timeout: Duration) {
     }
 }
 
-/// Judges a rank's result if `late` did not arrive in time.
+/// Judges a rank's result when `late` did not arrive in time.
 fn judge(
     rank: usize,
     late: usize,
@@ -113,8 +113,8 @@ fn judge(
     }
 }
 
-/// Helps a rank that waits for the sum without end. That rank then asks for the lateness, so the ranks that have given
-/// up must ask too.
+/// Helps a rank that waits forever for the sum. That rank then calls `lateness`, so the ranks that gave up must call
+/// it, too.
 fn help_out(comm: &Comm, stuck: bool, told: &Told) -> anyhow::Result<()> {
     match stuck && matches!(told, Some((Err(_), _))) {
         true => lateness(comm, 0.0).map(drop),
@@ -144,7 +144,7 @@ impl Ranks {
         }
     }
 
-    /// Calls the barrier with a clock.
+    /// Calls the barrier with this clock.
     fn call(&self, comm: &Comm, token: &mut CudaSlice<f32>, clock: impl Fn() -> Duration) -> Told {
         let looks = Cell::new(0);
         let counted = || {
@@ -163,8 +163,7 @@ pub(super) fn a_missing_rank_is_named_by_all() -> anyhow::Result<()> {
             let rank = comm.rank();
             let (mut token, _kernels) = prepared(&comm, &ranks.warm_up)?;
             if rank == missing {
-                // If another rank waits without end, the missing rank joins after all, so that the check ends on any
-                // GPU.
+                // If another rank waits forever, the missing rank joins late, so that the check ends on any GPU.
                 let stuck = !ranks.returned.are(world_size - 1);
                 ranks.rescue.set(stuck).ok();
                 if stuck {
@@ -219,10 +218,10 @@ fn called_late(
     kernels: &Kernels,
     ranks: &Ranks,
 ) -> anyhow::Result<Told> {
-    // Longer than the other ranks need to sign.
+    // The spin is longer than the other ranks need to sign.
     kernels.spin(&comm.stream(), 100 * MILLISECOND)?;
     let looks = Cell::new(0);
-    // The deadline passes as soon as they have signed, after the first reading, which it is relative to.
+    // The deadline passes as soon as the others have signed, but not at the first reading, to which it is relative.
     let told = ranks.call(comm, token, || {
         if looks.replace(looks.get() + 1) == 0 {
             return Duration::ZERO;
@@ -235,7 +234,7 @@ fn called_late(
     Ok(told)
 }
 
-/// Runs a rank whose GPU has arrived and which waits for the late rank's GPU.
+/// Runs a rank whose GPU has arrived, and which waits for the late rank's GPU.
 fn called_in_time(comm: &Comm, token: &mut CudaSlice<f32>, late: usize, ranks: &Ranks) -> Told {
     let others = until_the_others_have_signed(&ranks.register, comm.rank(), late);
     let told = ranks.call(comm, token, || {

@@ -1,4 +1,4 @@
-//! Finds out which mistake explains a wrong step, by computing the result of each known mistake.
+//! Finds the mistake that explains a wrong step, by computing the result of each known mistake.
 
 use std::ops::Range;
 
@@ -7,11 +7,11 @@ use lab::perceptron::{HostPerceptron, Layout};
 
 use super::training::{HIDDEN, LEARNING_RATE, Replica, SerialStep, Training, seed};
 
-/// Two updates count as equal if they differ by at most this share of their length. Rounding of parameters to f32 moves
-/// an update by about 1e-5 of its length, and the known mistakes differ by more than 1e-2.
+/// Two updates are considered equal if they differ by at most this share of their length. Rounding parameters to f32
+/// moves an update by about 1e-5 of its length. The results of known mistakes differ by more than 1e-2.
 const ALIKE: f64 = 2e-3;
 
-/// Returns why `rank`'s parameters after `step` differ from the serial run's, if a known mistake explains it.
+/// Returns the known mistake, if any, that explains why `rank`'s parameters after `step` differ from the serial run's.
 pub(super) fn likely_cause(training: &Training, rank: usize, step: usize) -> Option<String> {
     let world_size = training.world_size();
     let replica = &training.replicas[rank];
@@ -49,14 +49,14 @@ pub(super) fn likely_cause(training: &Training, rank: usize, step: usize) -> Opt
     Some(format!("the step is along the gradient of samples {:?} alone{on_all}", shards[shard]))
 }
 
-/// Returns what is wrong with the parameters before the first step, if anything is.
+/// Returns what is wrong with the parameters before the first step, if anything.
 fn of_start(training: &Training) -> Option<String> {
     let expected = Layout { hidden: HIDDEN }.initial(seed(0));
     let stray = training.replicas.iter().position(|replica| replica.start != expected)?;
     Some(format!("rank {stray} doesn't start with the parameters that rank 0 made"))
 }
 
-/// Returns why the loss differs from the serial run's, if a known mistake explains it.
+/// Returns the known mistake, if any, that explains why the loss differs from the serial run's.
 pub(super) fn of_loss(training: &Training, step: usize, got: f64, serial: &SerialStep) -> Option<String> {
     if let Some(cause) = of_start(training) {
         return Some(cause);
@@ -124,7 +124,7 @@ fn model_before(replica: &Replica, step: usize) -> HostPerceptron {
     model
 }
 
-/// Returns the factor by which `update` is a multiple of `gradient`, if it is a multiple.
+/// Returns the ratio of `update` to `gradient`, if `update` is a multiple of it.
 fn multiple(update: &[f64], gradient: &[f64]) -> Option<f64> {
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let squared = dot(gradient, gradient);
@@ -140,8 +140,8 @@ fn length(vector: &[f64]) -> f64 {
     vector.iter().map(|value| value * value).sum::<f64>().sqrt()
 }
 
-/// Returns the check's own shards. The student may have the longer shards elsewhere. A cause may then not be found, but
-/// no wrong cause is named.
+/// Returns the check's own shards. The student may place the longer shards differently. Then a cause may not be found,
+/// but no wrong cause is named.
 fn even_cut(batch: &Range<usize>, rank: usize, world_size: usize) -> Range<usize> {
     let cut = |rank: usize| batch.start + batch.len() * rank / world_size;
     cut(rank)..cut(rank + 1)

@@ -14,8 +14,8 @@ use crate::multi_gpu::data_parallel::{start_equal, step};
 
 pub(super) const HIDDEN: usize = 12;
 pub(super) const LEARNING_RATE: f32 = 0.07;
-/// The lengths of batches, most of which no world size divides. Some are shorter than the world, so that a rank has no
-/// samples.
+/// The lengths of batches. Most world sizes do not divide most of them. Some batches are smaller than the world, so a
+/// rank has no samples.
 const UNEVEN: [usize; 8] = [13, 8, 30, 3, 21, 17, 2, 11];
 const STEPS: usize = UNEVEN.len();
 
@@ -31,7 +31,7 @@ pub(super) struct Replica {
     pub(super) steps: Vec<Step>,
 }
 
-/// The results of a step on one rank.
+/// The results of one rank's step.
 pub(super) struct Step {
     pub(super) loss: f32,
     pub(super) parameters: Vec<f32>,
@@ -45,7 +45,7 @@ pub(super) struct Training {
 }
 
 impl Training {
-    /// Trains with batches of which every rank has 12 samples.
+    /// Trains with batches of 12 samples per rank.
     pub(super) fn even(world_size: usize) -> anyhow::Result<Self> {
         Self::run(world_size, &[12 * world_size])
     }
@@ -56,7 +56,7 @@ impl Training {
     }
 
     fn run(world_size: usize, lengths: &[usize]) -> anyhow::Result<Self> {
-        // If the shards are wrong, errors of the steps are only consequences.
+        // If the shards are wrong, errors in the steps are only consequences.
         shards_are_the_batch()?;
         let samples = Digits::load()?.train;
         let longest = lengths.iter().copied().max().unwrap_or(1);
@@ -72,8 +72,8 @@ impl Training {
         let replicas = rendezvous(&lab::streams(world_size)?, |comm| {
             let stream = comm.stream();
             let device_samples = samples.to_device(&stream)?;
-            // There is room for one shard only. A rank that computes the whole batch would not be parallel, and does
-            // not fit.
+            // The model has room for only one shard. A rank that computes the whole batch would not be parallel, and
+            // fails.
             let room = longest.div_ceil(world_size);
             let mut model = Perceptron::new(&stream, HIDDEN, room, seed(comm.rank()))?;
             start_equal(&comm, &mut model)?;
@@ -96,18 +96,18 @@ impl Training {
         self.replicas.len()
     }
 
-    /// Describes a step for a message. Steps count from 1.
+    /// Describes a step for a message, counting from 1.
     pub(super) fn place(&self, step: usize) -> String {
         format!("world size {}, step {} (samples {:?})", self.world_size(), step + 1, self.batches[step])
     }
 
-    /// Returns the bound on the difference between a parameter and the serial run's after this many steps.
+    /// Returns the bound on the difference of a parameter from the serial run's after this many steps.
     ///
     /// A gradient's component is a mean over n samples. Each sample's part is below 2 here, and results from at most
-    /// PIXELS + HIDDEN + CLASSES consecutive additions. n more additions follow on the rank, and as many as there are
-    /// ranks in the AllReduce. Each rounds by at most u = 2⁻²⁴ of the summed values. Parameters are below 1, so each
-    /// step rounds a parameter by at most u. The errors of a step grow in the following steps: if the serial run over
-    /// these batches starts 1e-6 off, it ends 1.5e-6 off. A growth of 2 is above that.
+    /// PIXELS + HIDDEN + CLASSES consecutive additions. n more additions follow on the rank, and the AllReduce makes
+    /// one per rank. Each rounds by at most u = 2⁻²⁴ of the summed values. Parameters are below 1, so each step rounds
+    /// a parameter by at most u. The errors of a step grow in later steps: if the serial run over these batches starts
+    /// 1e-6 off, it ends 1.5e-6 off. So a growth factor of 2 is enough.
     pub(super) fn bound(&self, steps: usize) -> f64 {
         let growth = 2.0;
         let largest_part = 2.0;
@@ -115,9 +115,8 @@ impl Training {
         growth * steps as f64 * per_step * UNIT_ROUNDOFF
     }
 
-    /// Returns the bound on the difference between the loss and the serial run's. It consists of the loss's own
-    /// rounding (each sample's loss is below 5), and the effect of the difference in parameters before this step,
-    /// through the gradient.
+    /// Returns the bound on the difference of the loss from the serial run's. It is the sum of the loss's own rounding
+    /// and the effect of earlier differences in parameters, through the gradient. Each sample's loss is below 5.
     pub(super) fn loss_bound(&self, steps: usize, serial: &SerialStep) -> f64 {
         let slopes: f64 = serial.gradient.iter().map(|slope| slope.abs()).sum();
         2.0 * 5.0 * self.roundings() * UNIT_ROUNDOFF + slopes * self.bound(steps - 1)
@@ -135,9 +134,9 @@ pub(super) struct Serial {
 }
 
 pub(super) struct SerialStep {
-    /// The mean over the batch, before the step.
+    /// The mean loss over the batch, before the step.
     pub(super) loss: f64,
-    /// The gradient of that loss.
+    /// The gradient of the loss.
     pub(super) gradient: Vec<f64>,
     /// The parameters after the step.
     pub(super) parameters: Vec<f64>,

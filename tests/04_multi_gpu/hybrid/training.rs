@@ -16,11 +16,11 @@ use super::{true_coordinates, true_rank};
 use crate::multi_gpu::hybrid::{Coordinates, Mesh, on_mesh, start_equal, step};
 
 pub(super) const HIDDEN: usize = 12;
-/// The lengths of batches, most of which no number of rows divides. In one batch, a row has no samples.
+/// The lengths of batches. Most do not divide evenly by the number of rows. In one batch, a row has no samples.
 const BATCHES: [usize; 8] = [13, 8, 30, 1, 21, 17, 2, 11];
 const LAYOUT: Layout = Layout { hidden: HIDDEN };
 
-/// Returns a seed that differs on each row, so that the rows differ until they are made equal.
+/// Returns a seed that differs in each row, so that the rows differ until they are made equal.
 pub(super) fn seed(data_rank: usize) -> u64 {
     300 + data_rank as u64
 }
@@ -35,13 +35,13 @@ fn batches() -> Vec<Range<usize>> {
     BATCHES.into_iter().map(&mut next).collect()
 }
 
-/// The results of a step on one rank.
+/// The results of one rank's step.
 struct Step {
     loss: f32,
     parameters: Vec<f32>,
 }
 
-/// A training run on GPUs: the steps of each rank.
+/// A training run on GPUs, with the steps of each rank.
 pub(super) struct Training {
     mesh: Mesh,
     samples: Samples,
@@ -75,7 +75,7 @@ impl Training {
         Ok(Self { mesh, samples, ranks })
     }
 
-    /// Compares every parameter and the loss of every rank after every step.
+    /// Compares every parameter and the loss of every rank after each step.
     pub(super) fn compare(&self, serial: &Serial) -> anyhow::Result<()> {
         let Mesh { data, tensor } = self.mesh;
         for (index, batch) in batches().into_iter().enumerate() {
@@ -117,7 +117,7 @@ impl Training {
         Ok(())
     }
 
-    /// Returns whether a rank's loss is that of its own row's samples, weighted or not.
+    /// Returns whether a rank's loss is that of its own row's samples, with or without the weight.
     fn is_loss_of_row(&self, rank: usize, step: usize, serial: &Serial) -> bool {
         let batch = batches()[step].clone();
         let own = row_of(&batch, true_coordinates(rank, self.mesh).data_rank, self.mesh.data);
@@ -127,7 +127,7 @@ impl Training {
         [loss, weight * loss].iter().any(|loss| abs_diff_eq!(got, *loss, epsilon = serial.loss_bound(step)))
     }
 
-    /// Returns which known mistake explains this step, as a line of its own.
+    /// Returns the known mistake that explains this step, on a separate line.
     fn likely_cause(&self, rank: usize, step: usize, serial: &Serial) -> String {
         let batch = batches()[step].clone();
         let Coordinates { data_rank, tensor_rank } = true_coordinates(rank, self.mesh);
@@ -157,7 +157,7 @@ impl Training {
             along / right.iter().map(|slope| slope * slope).sum::<f64>()
         };
         let own_row = alone(&whole, own.clone(), weight);
-        // The mean over the hidden units of all ranks of the row, as if the units were the same.
+        // The mean over the hidden units of all ranks of the row, as if they were the same units.
         let over_the_row = || {
             let columns = self.mesh.tensor;
             let mut mean = vec![0.0; start.len()];
@@ -173,7 +173,7 @@ impl Training {
             parameters[biases..].iter_mut().for_each(|bias| *bias *= self.mesh.tensor as f64);
             of_units(alone(&model(HIDDEN, &parameters), batches()[step].clone(), 1.0))
         };
-        // The sum over the rows, divided by another number than that of the rows.
+        // The sum over the rows may have been divided by a number other than that of the rows.
         let rows = self.mesh.data;
         let divisors = (1..=rows * self.mesh.tensor).filter(|&divisor| divisor != rows);
         let divisor =
@@ -201,7 +201,7 @@ impl Training {
     }
 }
 
-/// Returns the samples of a row, as the checks cut them.
+/// Returns the samples of a row, as cut by the checks.
 fn row_of(batch: &Range<usize>, data_rank: usize, rows: usize) -> Range<usize> {
     let cut = |row: usize| batch.start + batch.len() * row / rows;
     cut(data_rank)..cut(data_rank + 1)
@@ -229,9 +229,9 @@ struct SerialStep {
 }
 
 impl Serial {
-    /// Trains on the host. The errors of a step grow in the following steps. To find out how much, a second run starts
-    /// with all parameters slightly moved, alternately up and down. Other directions may grow more, so the bound allows
-    /// twice that.
+    /// Trains on the host. The errors of a step grow in later steps. To measure this growth, a second run starts with
+    /// all parameters moved slightly, alternately up and down. Other directions may grow more, so the bound allows
+    /// twice this growth.
     pub(super) fn of(training: &Training) -> Self {
         const LITTLE: f64 = 1e-6;
         let start: Vec<f64> = LAYOUT.initial(seed(0)).into_iter().map(f64::from).collect();
@@ -249,15 +249,15 @@ impl Serial {
 
     /// Returns the bound on the error of a parameter after this many steps. A gradient's component is a mean over
     /// samples. Each sample's part is below 2 here, and results from at most PIXELS + HIDDEN + CLASSES consecutive
-    /// additions, one more for each sample, and one for each rank in either direction. Each rounds by at most 2⁻²⁴ of
-    /// the summed values. The step itself rounds once.
+    /// additions. One more follows per sample, and one per rank in each direction of the mesh. Each rounds by at most
+    /// 2⁻²⁴ of the summed values. The step itself rounds once.
     fn bound(&self, steps: usize) -> f64 {
         let per_step = f64::from(LEARNING_RATE) * self.roundings() * 2.0 + 1.0;
         self.growth * steps as f64 * per_step * UNIT_ROUNDOFF
     }
 
-    /// Returns the bound on the error of a step's loss. It consists of the loss's own rounding (each sample's loss is
-    /// below 5), and the effect of the difference in parameters before the step, through the gradient.
+    /// Returns the bound on the error of a step's loss. It is the sum of the loss's own rounding and the effect of
+    /// earlier differences in parameters, through the gradient. Each sample's loss is below 5.
     fn loss_bound(&self, step: usize) -> f64 {
         let slopes: f64 = self.steps[step].gradient.iter().map(|slope| slope.abs()).sum();
         2.0 * 5.0 * self.roundings() * UNIT_ROUNDOFF + slopes * self.bound(step)

@@ -1,4 +1,4 @@
-//! Checks the release of a buffer that two streams use.
+//! Checks for the release of a buffer that two streams use.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ const LEN: usize = 1 << 16;
 /// The value that later work writes to the freed memory.
 const LATER: f32 = -7.0e7;
 
-/// The two streams of a released buffer: its own stream, and another one that uses it too.
+/// A released buffer's own stream, and another stream that also uses the buffer.
 struct Streams {
     own: Arc<CudaStream>,
     other: Arc<CudaStream>,
@@ -32,7 +32,7 @@ impl Streams {
     fn new() -> anyhow::Result<Self> {
         let own = lab::streams(1)?.remove(0);
         let context = own.context();
-        // SAFETY: `release` or a synchronize must order every use on two streams, and the check verifies that they do.
+        // SAFETY: `release` or a synchronize must order all uses on different streams, and the check verifies this.
         unsafe { context.disable_event_tracking() };
         let (other, kernels) = (context.new_stream()?, Kernels::load(context)?);
         lab::name_stream(&own, "owner")?;
@@ -55,7 +55,7 @@ impl Streams {
         Ok([self.own.alloc_zeros(LEN)?, self.other.alloc_zeros(LEN)?])
     }
 
-    /// Enqueues a late read of the buffer on each stream. Returns the events after the reads.
+    /// Enqueues a late read of the buffer on each stream. Returns the events after these reads.
     fn read(
         &self,
         buffer: &CudaSlice<f32>,
@@ -71,7 +71,7 @@ impl Streams {
         Ok(ends)
     }
 
-    /// Compares the values that each stream read with those that the buffer held.
+    /// Compares the values that each stream read with the buffer's values.
     fn compare(&self, values: &[f32], read: &[CudaSlice<f32>; 2]) -> anyhow::Result<()> {
         const REUSED: &str = "the memory was freed, and used again, before it was read";
         let names = ["its own stream", "the other stream"];
@@ -86,8 +86,8 @@ impl Streams {
     }
 }
 
-/// Releases a buffer that two streams still have to read, allocates memory again on both, and compares what the streams
-/// read.
+/// Releases a buffer that two streams have yet to read, and allocates memory again on both streams. Then compares the
+/// values that the streams read.
 pub(super) fn released(spins: Spins) -> anyhow::Result<()> {
     let streams = Streams::new()?;
     let pool = MemoryPool::of_gpu(streams.own.context().ordinal())?;

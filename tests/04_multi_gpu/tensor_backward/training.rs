@@ -1,8 +1,7 @@
-//! A few steps of gradient descent on several GPUs, the same steps on the host, and bounds on how far rounding can
-//! make the two differ.
+//! A few steps of gradient descent on several GPUs and on the host, and bounds on their difference through rounding.
 //!
-//! The loss is half the mean over the samples of the squared distance from a target, so its gradient is
-//! (output − target) / samples.
+//! The loss is half the squared distance from a target, averaged over the samples. So its gradient is (output − target)
+//! / samples.
 
 use std::ops::Range;
 
@@ -19,14 +18,14 @@ use crate::multi_gpu::tensor_backward::mlp_backward;
 pub(super) const STEPS: usize = 8;
 const LEARNING_RATE: f32 = 0.25;
 
-/// The results of a step on a rank.
+/// The results of one rank's step.
 pub(super) struct Step {
     first: Weights,
     second: Weights,
     input_gradient: Vec<f32>,
 }
 
-/// Returns a layer of fractions of either sign, so small that outputs stay near 1.
+/// Returns a layer of positive and negative fractions, small enough to keep outputs near 1.
 fn fractions(seed: usize, inputs: usize, outputs: usize) -> Weights {
     let mut values = irregular::fractions(seed, (inputs + 1) * outputs);
     values.iter_mut().for_each(|value| *value /= (inputs as f32).sqrt());
@@ -47,7 +46,7 @@ fn target(step: usize) -> Vec<f32> {
     irregular::fractions(200 + step, SAMPLES * ODD.outputs)
 }
 
-/// Trains on GPUs, and returns the results of each rank after each step. The forward pass is the check's own.
+/// Trains on GPUs, and returns each rank's results after each step. The check itself computes the forward pass.
 pub(super) fn train(world_size: usize) -> anyhow::Result<Vec<Vec<Step>>> {
     let (first, second) = layers();
     rendezvous(&lab::streams(world_size)?, |comm| {
@@ -89,7 +88,7 @@ pub(super) struct Serial {
     growth: f64,
 }
 
-/// The results of a step, each with a bound on the error that the GPUs' rounding causes in this step.
+/// The results of a step, each with a bound on the error through the GPUs' rounding in this step.
 struct SerialStep {
     layers: [SerialLayer; 2],
     input_gradient: Matrix,
@@ -128,9 +127,9 @@ impl SerialLayer {
 }
 
 impl Serial {
-    /// Trains on the host. The errors of a step grow in the following steps. To find out how much, a second run starts
-    /// with all parameters slightly moved, alternately up and down. Other directions may grow more, so the bound allows
-    /// twice that.
+    /// Trains on the host. The errors of a step grow in later steps. To measure this growth, a second run starts with
+    /// all parameters moved slightly, alternately up and down. Other directions may grow more, so the bound allows
+    /// twice this growth.
     pub(super) fn run() -> Self {
         const LITTLE: f64 = 1e-6;
         let (steps, moved) = (Self::steps(0.0), Self::steps(LITTLE));
@@ -162,7 +161,7 @@ impl Serial {
         steps
     }
 
-    /// Compares the results of the rank with these hidden units after a step.
+    /// Compares the results after a step, on the rank with these hidden units.
     pub(super) fn compare(&self, step: usize, units: Range<usize>, got: &Step) -> anyhow::Result<()> {
         let SerialStep { layers: [first, second], input_gradient } = &self.steps[step];
         let earlier = self.growth * self.steps[..step].iter().map(SerialStep::rounding).sum::<f64>();
@@ -192,15 +191,15 @@ impl SerialStep {
         pairs.map(|(matrix, other)| matrix.distance(other)).fold(0.0, f64::max)
     }
 
-    /// Returns the bound on the change of a parameter through rounding in this step.
+    /// Returns the bound on a parameter's rounding error in this step.
     fn rounding(&self) -> f64 {
         let parameters = self.matrices().into_iter().take(4).flat_map(|matrix| &matrix.values);
         parameters.map(|value| value.off).fold(0.0, f64::max)
     }
 }
 
-/// A number, and the bound on the error of the GPUs' number through rounding. The bound is computed along with the
-/// number, from all its operands.
+/// A number, and the bound on the GPUs' rounding error in it. The bound is computed along with the number, from all its
+/// operands.
 #[derive(Clone, Copy)]
 struct Bounded {
     value: f64,
@@ -208,7 +207,7 @@ struct Bounded {
 }
 
 impl Bounded {
-    /// Returns the largest size that the GPUs' number may have.
+    /// Returns the largest possible magnitude of the GPUs' number.
     fn size(self) -> f64 {
         self.value.abs() + self.off
     }
@@ -217,8 +216,7 @@ impl Bounded {
         Self { value: self.value / divisor, off: self.off / divisor }
     }
 
-    /// Computes the backward pass of ReLU. If rounding decides on which side of 0 the value is, the slope may be 0 or
-    /// 1.
+    /// Computes the backward pass of ReLU. If rounding can change the sign of the value, the slope may be 0 or 1.
     fn bend(self, before_relu: Self) -> Self {
         let value = if before_relu.value > 0.0 { self.value } else { 0.0 };
         let undecided = before_relu.value.abs() <= before_relu.off;
@@ -231,7 +229,7 @@ impl Bounded {
     }
 }
 
-/// The number of additions that a sum over ranks adds to those of a product, in any order. No check has more ranks.
+/// The maximum number of extra additions for a sum over ranks, in any order. No check has more ranks.
 const MOST_RANKS: f64 = 16.0;
 
 /// A row-major matrix.
@@ -247,7 +245,7 @@ impl Matrix {
         Self { columns, values: values.iter().map(exact).collect() }
     }
 
-    /// Moves every value, alternately up and down.
+    /// Moves all values, alternately up and down.
     fn moved(mut self, by: f64) -> Self {
         for (index, value) in self.values.iter_mut().enumerate() {
             value.value += if index % 2 == 0 { by } else { -by };
@@ -271,8 +269,8 @@ impl Matrix {
         Self { columns: rows, values: (0..self.values.len()).map(at).collect() }
     }
 
-    /// Computes a product of matrices. A sum of n products rounds n times, and once more for each rank that it is cut
-    /// over. Each rounding is at most [`UNIT_ROUNDOFF`] of the sum of the products' sizes.
+    /// Computes a matrix product. A sum of n products rounds n times, and once more per rank that it is cut over. Each
+    /// rounding is at most [`UNIT_ROUNDOFF`] times the sum of the products' magnitudes.
     fn times(&self, other: &Self) -> Self {
         let other = other.transposed();
         let dot = |row: &[Bounded], column: &[Bounded]| {
@@ -302,7 +300,7 @@ impl Matrix {
         Self { columns: self.columns, values }
     }
 
-    /// Takes a step, which rounds twice: the product and the difference.
+    /// Takes a step. The product and the difference round once each.
     fn descend(&mut self, gradient: &Self) {
         let rate = f64::from(LEARNING_RATE);
         for (value, slope) in self.values.iter_mut().zip(&gradient.values) {
@@ -320,7 +318,7 @@ impl Matrix {
         Self { columns: self.columns, values: values.collect() }
     }
 
-    /// Compares the values. `earlier` is the bound on the change of any value through the steps before.
+    /// Compares the values. `earlier` is the bound on the error from earlier steps.
     fn compare(&self, name: &str, earlier: f64, got: &[f32]) -> anyhow::Result<()> {
         ensure!(
             got.len() == self.values.len(),

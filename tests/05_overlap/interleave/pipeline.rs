@@ -9,7 +9,7 @@ use lab::{Expected, Guarded, Kernels, Readable, irregular};
 
 use crate::overlap::interleave::{Stages, interleave};
 
-/// The nanoseconds that each stage spins before it works.
+/// How long each stage spins before it works, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Delays {
     pub(super) preprocess: u64,
@@ -17,7 +17,7 @@ pub(super) struct Delays {
     pub(super) postprocess: u64,
 }
 
-/// The time at which a stage ran, in milliseconds since the pipeline was created.
+/// When a stage ran, in milliseconds since the pipeline was created.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interval {
     pub(super) start: f32,
@@ -30,7 +30,7 @@ struct Mark {
     end: CudaEvent,
 }
 
-/// The stages of one rank. Iteration i computes 3 · (sum over the ranks of 2 · input) + own input.
+/// The stages of one rank. Iteration i gives 3 · (sum over the ranks of 2 · input) + own input.
 pub(super) struct Pipeline<'a> {
     comm: &'a Comm,
     pub(super) compute: Arc<CudaStream>,
@@ -40,7 +40,7 @@ pub(super) struct Pipeline<'a> {
     origin: CudaEvent,
     preprocessed: Vec<Mark>,
     reduced: Vec<Mark>,
-    /// Whether the last all-reduce was over when a preprocessing stage was enqueued.
+    /// Whether the last all-reduce was done when a preprocessing stage was enqueued.
     was_over: Vec<bool>,
     len: usize,
 }
@@ -50,7 +50,7 @@ fn input(rank: usize, iteration: usize, len: usize) -> Vec<f32> {
     irregular::integers(10 * iteration + rank, len)
 }
 
-/// Returns the values that the buffer of an iteration holds at first.
+/// Returns the initial values of an iteration's buffer.
 fn stale(rank: usize, iteration: usize, len: usize) -> Vec<f32> {
     irregular::integers(10_000 + 10 * iteration + rank, len)
 }
@@ -72,7 +72,7 @@ impl<'a> Pipeline<'a> {
     /// exercise orders the work.
     pub(super) fn new(comm: &'a Comm, iterations: usize, len: usize, delays: Delays) -> anyhow::Result<Self> {
         let context = comm.context();
-        // SAFETY: events or a synchronize must order every use on two streams, and the check verifies that they do.
+        // SAFETY: events or a synchronize must order all uses on different streams, and the check verifies this.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
         lab::name_stream(&compute, "compute")?;
@@ -86,7 +86,7 @@ impl<'a> Pipeline<'a> {
         Ok(Self { comm, compute, kernels, inputs, delays, origin, preprocessed, reduced, was_over, len })
     }
 
-    /// Runs the pipeline on buffers that belong to `owner`, without reading them.
+    /// Runs the pipeline on buffers created on `owner`, without reading them.
     pub(super) fn run(&mut self, owner: &Arc<CudaStream>) -> anyhow::Result<Vec<Guarded<f32>>> {
         let rank = self.comm.rank();
         let mut buffers = Vec::new();
@@ -100,7 +100,7 @@ impl<'a> Pipeline<'a> {
         Ok(buffers)
     }
 
-    /// Compares the buffers, each read in its owner's stream, with the serial result.
+    /// Compares each buffer with the serial result, and reads it on its owner's stream.
     pub(super) fn compare(&self, buffers: &[Guarded<f32>]) -> anyhow::Result<()> {
         let (rank, world_size) = (self.comm.rank(), self.comm.world_size());
         for (iteration, buffer) in buffers.iter().enumerate() {
@@ -126,7 +126,7 @@ impl<'a> Pipeline<'a> {
         Ok(())
     }
 
-    /// Returns whether the first preprocessing is over.
+    /// Returns whether the first preprocessing is done.
     pub(super) fn first_is_done(&self) -> anyhow::Result<bool> {
         Ok(match self.preprocessed.first() {
             Some(mark) => mark.end.try_is_complete()?,
@@ -134,12 +134,12 @@ impl<'a> Pipeline<'a> {
         })
     }
 
-    /// Returns whether the last all-reduce was over when this preprocessing stage was enqueued.
+    /// Returns whether the last all-reduce was done when this preprocessing stage was enqueued.
     pub(super) fn was_over(&self, preprocessing: usize) -> bool {
         self.was_over.get(preprocessing).copied().unwrap_or(false)
     }
 
-    /// Returns when the preprocessing and the all-reduce of each iteration ran. Waits for both streams.
+    /// Waits for both streams, and returns when the preprocessing and the all-reduce of each iteration ran.
     pub(super) fn intervals(&self) -> anyhow::Result<(Vec<Interval>, Vec<Interval>)> {
         let measured = |marks: &[Mark]| -> anyhow::Result<Vec<Interval>> {
             let since = |event: &CudaEvent| self.origin.elapsed_ms(event);
