@@ -29,50 +29,86 @@ vectorized! {
 
 #[inline(always)]
 fn compare_body(what: Compare, files: &mut Files, mask: &[u16]) {
+    let how = Related::of(what.comparison);
     match (what.a, what.b) {
-        (Value::Long(a), Value::Long(b)) => compare_longs(what, files, mask, a, b),
-        (Value::Word(a), Value::Word(b)) => compare_words(what, files, mask, a, b),
+        (Value::Long(a), Value::Long(b)) => compare_longs(what, how, files, mask, how.order([a, b])),
+        (Value::Word(a), Value::Word(b)) => compare_words(what, how, files, mask, how.order([a, b])),
         _ => {}
     }
 }
 
-/// Compares values of any comparable type. With NaN, only `Nan` and the comparisons that end in `u` hold.
-#[inline(always)]
-#[expect(
-    clippy::double_comparisons,
-    clippy::neg_cmp_op_on_partial_ord,
-    reason = "NaN is neither less nor more"
-)]
-fn holds<T: PartialOrd>(comparison: Comparison, a: T, b: T) -> bool {
-    match comparison {
-        Comparison::Eq => a == b,
-        Comparison::Ne => a < b || a > b,
-        Comparison::Lt => a < b,
-        Comparison::Le => a <= b,
-        Comparison::Gt => a > b,
-        Comparison::Ge => a >= b,
-        Comparison::Equ => !(a < b || a > b),
-        Comparison::Neu => a != b,
-        Comparison::Ltu => !(a >= b),
-        Comparison::Leu => !(a > b),
-        Comparison::Gtu => !(a <= b),
-        Comparison::Geu => !(a < b),
-        Comparison::Num => a.partial_cmp(&b).is_some(),
-        Comparison::Nan => a.partial_cmp(&b).is_none(),
+/// A relation between two values. With NaN, none of them holds.
+#[derive(Clone, Copy)]
+enum Relation {
+    Equal,
+    Less,
+    LessOrEqual,
+    LessOrGreater,
+    /// Neither value is NaN.
+    Ordered,
+}
+
+impl Relation {
+    #[inline(always)]
+    fn holds<T: PartialOrd>(self, a: T, b: T) -> bool {
+        match self {
+            Self::Equal => a == b,
+            Self::Less => a < b,
+            Self::LessOrEqual => a <= b,
+            Self::LessOrGreater => a < b || a > b,
+            Self::Ordered => a.partial_cmp(&b).is_some(),
+        }
     }
 }
 
-/// Turns the comparison into a constant of the loop over threads.
-macro_rules! each_comparison {
-    ($comparison:expr, |$constant:ident| $body:expr) => {
-        each_comparison!(
-            @ $comparison, $constant, $body, Eq Ne Lt Le Gt Ge Equ Neu Ltu Leu Gtu Geu Num Nan
-        )
+/// A comparison in terms of a relation, so that there are few loops to compile.
+#[derive(Clone, Copy)]
+struct Related {
+    relation: Relation,
+    /// Whether the second source is the relation's first value.
+    swapped: bool,
+    /// Whether the comparison holds where the relation doesn't. With NaN, this is so for those that end in `u`.
+    inverted: bool,
+}
+
+impl Related {
+    #[inline(always)]
+    fn of(comparison: Comparison) -> Self {
+        let (relation, swapped, inverted) = match comparison {
+            Comparison::Eq => (Relation::Equal, false, false),
+            Comparison::Ne => (Relation::LessOrGreater, false, false),
+            Comparison::Lt => (Relation::Less, false, false),
+            Comparison::Le => (Relation::LessOrEqual, false, false),
+            Comparison::Gt => (Relation::Less, true, false),
+            Comparison::Ge => (Relation::LessOrEqual, true, false),
+            Comparison::Equ => (Relation::LessOrGreater, false, true),
+            Comparison::Neu => (Relation::Equal, false, true),
+            Comparison::Ltu => (Relation::LessOrEqual, true, true),
+            Comparison::Leu => (Relation::Less, true, true),
+            Comparison::Gtu => (Relation::LessOrEqual, false, true),
+            Comparison::Geu => (Relation::Less, false, true),
+            Comparison::Num => (Relation::Ordered, false, false),
+            Comparison::Nan => (Relation::Ordered, false, true),
+        };
+        Self { relation, swapped, inverted }
+    }
+
+    /// Returns a comparison's sources in the order of the relation's values.
+    #[inline(always)]
+    fn order(&self, [a, b]: [Slot; 2]) -> [Slot; 2] {
+        if self.swapped { [b, a] } else { [a, b] }
+    }
+}
+
+/// Turns the relation into a constant of the loop over threads.
+macro_rules! each_relation {
+    ($relation:expr, |$constant:ident| $body:expr) => {
+        each_relation!(@ $relation, $constant, $body, Equal Less LessOrEqual LessOrGreater Ordered)
     };
-    (@ $comparison:expr, $constant:ident, $body:expr, $($name:ident)*) => {
-        match $comparison {
-            $(Comparison::$name => {
-                const $constant: Comparison = Comparison::$name;
+    (@ $relation:expr, $constant:ident, $body:expr, $($name:ident)*) => {
+        match $relation {
+            $(Relation::$name => {
+                const $constant: Relation = Relation::$name;
                 $body
             })*
         }
@@ -84,13 +120,19 @@ fn flush_half(value: f16) -> f16 {
 }
 
 #[inline(always)]
-fn compare_words(what: Compare, files: &mut Files, mask: &[u16], a: Slot, b: Slot) {
+fn compare_words(what: Compare, how: Related, files: &mut Files, mask: &[u16], [a, b]: [Slot; 2]) {
+    let (a, b) = (files.word(a), files.word(b));
     macro_rules! run {
         ($convert:expr) => {
-            each_comparison!(what.comparison, |OP| words(what, files, mask, a, b, |a, b| {
+            each_relation!(how.relation, |RELATION| for (chunk, &active) in mask.iter().enumerate() {
+                if active == 0 {
+                    continue;
+                }
+                let (x, y) = (&files.words[a.at(chunk)].0, &files.words[b.at(chunk)].0);
                 let convert = $convert;
-                holds(OP, convert(a), convert(b))
-            }))
+                let bits = gather(|i| RELATION.holds(convert(x[i]), convert(y[i])));
+                finish(&what, how.inverted, files, chunk, bits, active);
+            })
         };
     }
     match what.kind {
@@ -100,60 +142,33 @@ fn compare_words(what: Compare, files: &mut Files, mask: &[u16], a: Slot, b: Slo
         CompareAs::F32Flush => run!(|bits| flush(f32::from_bits(bits))),
         CompareAs::Signed16 => run!(|bits| bits as u16 as i16),
         CompareAs::Unsigned16 => run!(|bits| bits as u16),
-        CompareAs::F16 => words(what, files, mask, a, b, |a, b| {
-            holds(what.comparison, f16::from_bits(a as u16).to_f32(), f16::from_bits(b as u16).to_f32())
-        }),
-        CompareAs::F16Flush => words(what, files, mask, a, b, |a, b| {
-            let value = |bits: u32| flush_half(f16::from_bits(bits as u16)).to_f32();
-            holds(what.comparison, value(a), value(b))
-        }),
-        CompareAs::Bf16 => words(what, files, mask, a, b, |a, b| {
-            holds(what.comparison, bf16::from_bits(a as u16).to_f32(), bf16::from_bits(b as u16).to_f32())
-        }),
+        CompareAs::F16 => run!(|bits| f16::from_bits(bits as u16).to_f32()),
+        CompareAs::F16Flush => run!(|bits| flush_half(f16::from_bits(bits as u16)).to_f32()),
+        CompareAs::Bf16 => run!(|bits| bf16::from_bits(bits as u16).to_f32()),
         CompareAs::F64 => {}
     }
 }
 
 #[inline(always)]
-fn words(what: Compare, files: &mut Files, mask: &[u16], a: Slot, b: Slot, f: impl Fn(u32, u32) -> bool) {
-    let (a, b) = (files.word(a), files.word(b));
-    for (chunk, &active) in mask.iter().enumerate() {
-        if active == 0 {
-            continue;
-        }
-        let (x, y) = (&files.words[a.at(chunk)], &files.words[b.at(chunk)]);
-        let bits = gather(|i| f(x.0[i], y.0[i]));
-        finish(what, files, chunk, bits, active);
-    }
-}
-
-#[inline(always)]
-fn compare_longs(what: Compare, files: &mut Files, mask: &[u16], a: Slot, b: Slot) {
+fn compare_longs(what: Compare, how: Related, files: &mut Files, mask: &[u16], [a, b]: [Slot; 2]) {
+    let (a, b) = (files.long(a), files.long(b));
     macro_rules! run {
         ($convert:expr) => {
-            each_comparison!(what.comparison, |OP| longs(what, files, mask, a, b, |a, b| {
+            each_relation!(how.relation, |RELATION| for (chunk, &active) in mask.iter().enumerate() {
+                if active == 0 {
+                    continue;
+                }
+                let (x, y) = (&files.longs[a.at(chunk)].0, &files.longs[b.at(chunk)].0);
                 let convert = $convert;
-                holds(OP, convert(a), convert(b))
-            }))
+                let bits = gather(|i| RELATION.holds(convert(x[i]), convert(y[i])));
+                finish(&what, how.inverted, files, chunk, bits, active);
+            })
         };
     }
     match what.kind {
         CompareAs::Signed => run!(|bits| bits as i64),
         CompareAs::F64 => run!(f64::from_bits),
         _ => run!(|bits: u64| bits),
-    }
-}
-
-#[inline(always)]
-fn longs(what: Compare, files: &mut Files, mask: &[u16], a: Slot, b: Slot, f: impl Fn(u64, u64) -> bool) {
-    let (a, b) = (files.long(a), files.long(b));
-    for (chunk, &active) in mask.iter().enumerate() {
-        if active == 0 {
-            continue;
-        }
-        let (x, y) = (&files.longs[a.at(chunk)], &files.longs[b.at(chunk)]);
-        let bits = gather(|i| f(x.0[i], y.0[i]));
-        finish(what, files, chunk, bits, active);
     }
 }
 
@@ -189,7 +204,8 @@ fn sign_bits(values: [i32; WIDTH]) -> u16 {
 
 /// Combines a chunk's results with the third source and stores them.
 #[inline(always)]
-fn finish(what: Compare, files: &mut Files, chunk: usize, bits: u16, active: u16) {
+fn finish(what: &Compare, inverted: bool, files: &mut Files, chunk: usize, bits: u16, active: u16) {
+    let bits = if inverted { !bits } else { bits };
     let with = what.c.map_or(0, |condition| files.condition(condition, chunk));
     if let Some(d) = what.d {
         files.set_predicate(d, chunk, combine(what.combine, bits, with), active);

@@ -21,7 +21,7 @@ impl<T: Copy> Apply<T> for One<T> {
 
     #[inline(always)]
     fn apply<const N: usize>(self, definition: impl Fn([T; N]) -> T) -> T {
-        definition(std::array::from_fn(|n| self.0[n]))
+        definition(gather(self.0[0], |n| self.0[n]))
     }
 }
 
@@ -42,12 +42,27 @@ impl<T: Copy + Default> Apply<T> for Each<'_, T> {
             if active == 0 {
                 continue;
             }
-            let sources: [Chunk<T>; N] = std::array::from_fn(|n| file[from[n].at(chunk)]);
+            let sources: [Chunk<T>; N] = gather(Chunk::zero(), |n| file[from[n].at(chunk)]);
             let mut result = Chunk::zero();
-            for i in 0..WIDTH {
-                result.0[i] = definition(std::array::from_fn(|n| sources[n].0[i]));
+            let mut i = 0;
+            while i < WIDTH {
+                result.0[i] = definition(gather(T::default(), |n| sources[n].0[i]));
+                i += 1;
             }
             file[d.at(chunk)].take(result, active);
         }
     }
+}
+
+/// Returns an array of the values of `element`. `std::array::from_fn` does the same, with five times as much code for the
+/// compiler to optimize.
+#[inline(always)]
+pub(super) fn gather<T: Copy, const N: usize>(any: T, element: impl Fn(usize) -> T) -> [T; N] {
+    let mut elements = [any; N];
+    let mut n = 0;
+    while n < N {
+        elements[n] = element(n);
+        n += 1;
+    }
+    elements
 }

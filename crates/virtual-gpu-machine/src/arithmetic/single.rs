@@ -1,7 +1,7 @@
 //! Single-precision arithmetic.
 
 use super::approximate;
-use super::map::{Apply, Each};
+use super::map::{Apply, Each, gather};
 use super::rounding;
 use crate::features::vectorized;
 use crate::registers::{Span, Words};
@@ -79,7 +79,7 @@ impl ApplySingle for Plain<'_> {
 
     #[inline(always)]
     fn numbers<const N: usize>(self, definition: impl Fn([f32; N]) -> f32) {
-        self.0.apply(|sources: [u32; N]| canonical(definition(sources.map(f32::from_bits))));
+        self.0.apply(|sources: [u32; N]| canonical(definition(gather(0.0, |n| f32::from_bits(sources[n])))));
     }
 
     #[inline(always)]
@@ -97,7 +97,7 @@ impl ApplySingle for Flushed<'_> {
     #[inline(always)]
     fn numbers<const N: usize>(self, definition: impl Fn([f32; N]) -> f32) {
         self.0.apply(|sources: [u32; N]| {
-            let sources = sources.map(|bits| flush(f32::from_bits(bits)));
+            let sources = gather(0.0, |n| flush(f32::from_bits(sources[n])));
             canonical(flush(definition(sources)))
         });
     }
@@ -105,7 +105,7 @@ impl ApplySingle for Flushed<'_> {
     #[inline(always)]
     fn bits<const N: usize>(self, definition: impl Fn([u32; N]) -> u32) {
         self.0.apply(|sources: [u32; N]| {
-            let sources = sources.map(|bits| flush(f32::from_bits(bits)).to_bits());
+            let sources = gather(0, |n| flush(f32::from_bits(sources[n])).to_bits());
             flush(f32::from_bits(definition(sources))).to_bits()
         });
     }
@@ -121,7 +121,7 @@ impl Modified {
     /// Returns the sources in the form that the definition receives.
     #[inline(always)]
     fn read<const N: usize>(&self) -> [f32; N] {
-        std::array::from_fn(|n| {
+        gather(0.0, |n| {
             let value = f32::from_bits(self.sources[n]);
             if self.mode.flush { flush(value) } else { value }
         })
@@ -147,7 +147,8 @@ impl ApplySingle for Modified {
 
     #[inline(always)]
     fn bits<const N: usize>(self, definition: impl Fn([u32; N]) -> u32) -> u32 {
-        self.write(f32::from_bits(definition(self.read().map(f32::to_bits)))).to_bits()
+        let sources: [f32; N] = self.read();
+        self.write(f32::from_bits(definition(gather(0, |n| sources[n].to_bits())))).to_bits()
     }
 }
 
