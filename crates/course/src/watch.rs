@@ -206,8 +206,8 @@ impl<'a> Watch<'a> {
         Ok(next.filter(|next| next.id != self.exercise.id))
     }
 
-    /// Whether a saved file may change the verdict: it does if it is a different answer from the one being checked, or
-    /// if it is a file that the answer may build on.
+    /// Returns whether a saved file may change the verdict: it does if it is a different answer from the one being
+    /// checked, or if it is a file that the answer may build on.
     fn concerns(&self, saved: &Path) -> bool {
         let is_open = matches!(self.below, Below::Error(_) | Below::Verdict(Verdict::Broken(_)));
         let is_same =

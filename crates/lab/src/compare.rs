@@ -98,8 +98,8 @@ pub(crate) fn elements(count: usize) -> String {
     format!("{count} element{}", if count == 1 { "" } else { "s" })
 }
 
-/// Returns the label that precedes a cause. All values match the mistake, so what they are is certain, but how they got
-/// there is only likely.
+/// Returns the label that precedes a cause. All values match the mistake, so their meaning is certain, but their origin
+/// is only likely.
 fn label(cause: &str) -> &'static str {
     const FACTS: [&str; 6] = ["these are ", "this is ", "it is ", "it holds ", "it comes ", "they are "];
     if FACTS.iter().any(|words| cause.starts_with(words)) { "" } else { "likely cause: " }

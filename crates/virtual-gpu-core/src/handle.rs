@@ -42,7 +42,7 @@ pub struct Rank(pub usize);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceNumber(pub u64);
 
-/// A call that the ranks of a communicator make together, or that one rank makes with others, and that they wait for.
+/// A call that waits for other ranks of its communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CallKey {
     /// A collective: it waits for all ranks' streams.

@@ -11,7 +11,7 @@ pub struct RecordedCall {
     pub function: *const c_char,
     /// The first eight bytes of each argument.
     pub arguments: *const u64,
-    /// How many arguments there are.
+    /// The number of arguments.
     pub argument_count: usize,
     /// The result code; 0 is success.
     pub code: c_uint,

@@ -68,8 +68,8 @@ impl UniqueId {
     /// Validates an id that the caller passed in.
     ///
     /// # Errors
-    /// `InvalidArgument` if these bytes are not an id of `ncclGetUniqueId`, `InvalidUsage` if another version made the
-    /// id.
+    /// Returns `InvalidArgument` if these bytes are not an id of `ncclGetUniqueId`, `InvalidUsage` if another version
+    /// made the id.
     pub fn from_bytes(bytes: [u8; 128]) -> NcclResult<Self> {
         if bytes[..6] != MAGIC[..6] {
             let message = "these 128 bytes are no id of ncclGetUniqueId: pass on the whole id, unchanged";
@@ -87,13 +87,13 @@ impl UniqueId {
         &self.0
     }
 
-    /// Whether this process made the id.
+    /// Returns whether this process made the id.
     pub(crate) fn is_own(&self) -> bool {
         self.0[48..56] == process_key().to_le_bytes()
     }
 
-    /// Whether the id comes from `NCCL_COMM_ID`. Such an id is the same in every process, and the process of rank 0
-    /// listens.
+    /// Returns whether the id comes from `NCCL_COMM_ID`. Such an id is the same in every process, and the process of
+    /// rank 0 listens.
     pub(crate) fn is_of_address(&self) -> bool {
         self.maker() == 0
     }

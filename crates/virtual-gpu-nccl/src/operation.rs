@@ -98,7 +98,7 @@ impl Operation<i32> {
     /// Returns the operation with a root that is known to exist.
     ///
     /// # Errors
-    /// The root, if a communicator of `world_size` ranks has no such rank.
+    /// Returns the root, if a communicator of `world_size` ranks has no such rank.
     pub(crate) fn checked(self, world_size: usize) -> Result<Operation, i32> {
         let checked = |root| Rank::checked(root, world_size).ok_or(root);
         let collective = match self.collective {
@@ -203,7 +203,7 @@ impl Operation {
     /// Returns how NCCL runs the collective and how long that takes, according to its tuning model.
     ///
     /// # Errors
-    /// NCCL's message, if `NCCL_ALGO` and `NCCL_PROTO` exclude everything that can run it.
+    /// Returns NCCL's message, if `NCCL_ALGO` and `NCCL_PROTO` exclude everything that can run it.
     pub(crate) fn plan(&self, preset: &Preset, enabled: &Enabled, world: World) -> Result<Plan, String> {
         let bytes = self.large_side(world.ranks);
         let Some(function) = self.tuned() else {

@@ -84,7 +84,7 @@ impl Nccl {
     }
 
     /// # Errors
-    /// `InternalError` if there is no such call.
+    /// Returns `InternalError` if there is no such call.
     fn execute_collective(&self, id: CollectiveId) -> NcclResult<Outcome> {
         let (operation, ranks, shares) = {
             let mut guard = self.lock();

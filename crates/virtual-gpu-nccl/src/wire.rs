@@ -35,7 +35,7 @@ impl EventError {
     /// Prints an internal error, which does not end the connection.
     ///
     /// # Errors
-    /// [`Malformed`] if the message is invalid.
+    /// Returns [`Malformed`] if the message is invalid.
     pub(crate) fn reported<T: Default>(result: Result<T, Self>) -> Result<T, Malformed> {
         match result {
             Ok(value) => Ok(value),
@@ -95,7 +95,7 @@ impl<'a> Reader<'a> {
         (len.checked_mul(of_entry)? <= self.0.len()).then_some(len)
     }
 
-    /// Whether everything has been read.
+    /// Returns whether everything has been read.
     pub(crate) fn is_at_end(&self) -> bool {
         self.0.is_empty()
     }

@@ -242,7 +242,7 @@ fn ends(
     Ok([first.milliseconds()?, first.start.elapsed_ms(&second.end)?])
 }
 
-/// 32 blocks fit on each of an H100's 132 multiprocessors, at its real speed.
+/// Each of an H100's 132 multiprocessors holds 32 blocks, at the H100's real speed.
 fn kernels_that_fit() -> anyhow::Result<()> {
     let (well, said) = child::start("overlap::fit", &[("VIRTUAL_GPU_TOPOLOGY", "dgx-h100")])?;
     assert!(well, "{said}");

@@ -89,7 +89,8 @@ impl Watch<'_> {
         Ok(text)
     }
 
-    /// Whether something is more important to show than the contract. The failure of an unchanged starter is not.
+    /// Returns whether something is more important to show than the contract. The failure of an unchanged starter is
+    /// not.
     fn has_failed(&self) -> anyhow::Result<bool> {
         Ok(match &self.below {
             Below::Verdict(Verdict::Failed(..)) => {

@@ -75,7 +75,7 @@ pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
     if passed { ExitCode::SUCCESS } else { ExitCode::from(101) }
 }
 
-/// Runs a check, after which no object created by the exercise may exist.
+/// Runs a check. Fails if an object that the exercise created still exists afterward.
 fn left_behind(check: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
     let Some(driver) = VirtualDriver::find()?.filter(|_| own_sources().is_some()) else { return check() };
     driver.track_objects()?;
@@ -110,7 +110,7 @@ fn left_behind(check: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()>
     )
 }
 
-/// What a CUDA or NCCL function creates.
+/// Returns the name of the kind of object that a CUDA or NCCL function creates.
 fn object_name(function: &str) -> &'static str {
     match function {
         "cuStreamCreate" | "cuStreamCreateWithPriority" => "a stream",
@@ -141,7 +141,7 @@ fn tell(record: &Record) {
     }
 }
 
-/// Tells the parent that the check's process is exiting, no matter which code called `exit`.
+/// Reports to the parent that the check's process is exiting, no matter which code called `exit`.
 extern "C" fn leaving() {
     // A process that the check forked has this handler too.
     if Order::given().is_some_and(|order| order.parent == std::os::unix::process::parent_id()) {
@@ -149,7 +149,7 @@ extern "C" fn leaving() {
     }
 }
 
-/// Ends this process and those it started as soon as the read end of its pipe is closed, because then the parent is
+/// Ends this process and those it started as soon as the read end of its pipe is closed, which means that the parent is
 /// gone.
 ///
 /// The kernel's parent-death signal would end only this process, and leave running those it started.

@@ -253,7 +253,7 @@ impl Demand {
         if self.engine.is_some() && overlapping.iter().filter(meets).any(|used| used.engine == self.engine) {
             return false;
         }
-        // There is least room where another operation begins, or at the start.
+        // The room is smallest at the start, or where another operation begins.
         let taken_at = |at: u64| -> f64 {
             let running = overlapping.iter().filter(|used| used.span.start <= at && at < used.span.end);
             running.map(|used| used.room).sum()
