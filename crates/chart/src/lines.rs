@@ -3,8 +3,8 @@
 use svg::node::element::{Circle, Group, Polygon, Polyline};
 
 use crate::card::{
-    BLUE, Card, FAINT, GREEN, INK, MARGIN, ORANGE, PINK, SKY, SOFT, VERMILION, centered, ending, line, points,
-    rectangle, round, text,
+    BLUE, Card, FAINT, GREEN, INK, MARGIN, ORANGE, PINK, SKY, SOFT, VERMILION, centered, ending, line,
+    points, rectangle, round, text,
 };
 
 /// The colors of the lines. The shapes of their points differ too.

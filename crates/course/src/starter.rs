@@ -1,7 +1,7 @@
 //! Turns a solved source into a starter, without side effects.
 //!
-//! A region is the text between `// ANCHOR: name` and `// ANCHOR_END: name`. It begins with a comment, the contract,
-//! whose first sentence says what to do. The answer follows the comment.
+//! A region is the text between `// ANCHOR: name` and `// ANCHOR_END: name`. It begins with a comment, the contract.
+//! The first sentence of the contract states the task. The answer follows the comment.
 
 use std::collections::BTreeMap;
 use std::fs;

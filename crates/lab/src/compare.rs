@@ -30,8 +30,8 @@ impl<'a, T: Element> Expected<'a, T> {
         Self { owner: String::new(), buffer, values, mistakes: Vec::new() }
     }
 
-    /// Adds a known mistake: if the buffer holds these values instead, the message shows `cause`, which says what the
-    /// values are or how they got there.
+    /// Adds a known mistake: if the buffer holds these values instead, the message shows `cause`, which describes these
+    /// values or how they got there.
     #[must_use]
     pub fn if_instead(mut self, values: &[T], cause: impl Into<String>) -> Self {
         self.mistakes.push((values.to_vec(), cause.into()));

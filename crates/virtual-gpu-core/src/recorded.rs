@@ -1,4 +1,4 @@
-//! What the virtual driver reports to a test harness about the program's calls: the layout that both sides share.
+//! The layout of the virtual driver's reports about the program's calls, which it shares with the test harness.
 
 use std::ffi::{c_char, c_uint};
 

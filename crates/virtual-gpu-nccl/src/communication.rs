@@ -1,4 +1,4 @@
-//! What the engine needs from NCCL: the implementation of its trait [`Communication`].
+//! Implements the engine's trait [`Communication`].
 
 use std::collections::HashSet;
 

@@ -130,7 +130,7 @@ impl Explanation {
         self
     }
 
-    /// Adds the fact that a missing rank's GPU has failed, which is the cause of everything else.
+    /// Adds the fact that a missing rank's GPU has failed, because this failure causes everything else.
     fn failed_before(mut self, comm: &Communicator, rank: Rank) -> Self {
         if let Some(failure) = &comm.ranks[rank].gpu_failure {
             self.help = Some(CAUSE_FIRST);

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
-/// The first bytes of every id, the last two of which are the version of the format.
+/// The first bytes of every id. The last two of them are the version of the format.
 const MAGIC: &[u8; 8] = b"vgpuid02";
 
 /// Returns a random key of this process, which distinguishes processes with the same process ID.

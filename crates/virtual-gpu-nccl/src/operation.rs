@@ -239,8 +239,8 @@ impl Operation {
 
     /// Splits the collective into pieces.
     ///
-    /// An all-reduce has as many pieces as there are ranks. Piece `c` is summed along the ring of ranks, from rank `c +
-    /// 1` to rank `c`, so every rank gets the same bits, and the order is the same on every run.
+    /// An all-reduce has one piece per rank. Piece `c` is summed along the ring of ranks, from rank `c + 1` to rank
+    /// `c`, so every rank gets the same bits, and the order is the same on every run.
     pub(crate) fn pieces(&self, ranks: usize) -> Vec<Piece> {
         let bytes = self.bytes();
         let after = |rank: Rank, steps: usize| Rank((rank.0 + steps) % ranks);

@@ -1,4 +1,4 @@
-//! Handles what other processes send about their ranks, and the end of such a process.
+//! Handles the events that other processes send about their ranks, and the end of a process.
 
 use super::Locked;
 use super::communicator::Communicator;

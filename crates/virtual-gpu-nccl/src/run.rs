@@ -27,7 +27,7 @@ pub(crate) enum Job {
     Messages(Vec<Moving>),
 }
 
-/// What each rank of a collective touched, or why the collective failed.
+/// The memory that each rank of a collective touched, or the reason why the collective failed.
 type Outcome = Result<Vec<Vec<Touched>>, Failure>;
 
 impl Nccl {

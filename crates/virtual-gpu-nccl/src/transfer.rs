@@ -3,7 +3,7 @@
 use virtual_gpu_core::handle::Rank;
 use virtual_gpu_machine::reduction::DataType;
 
-/// Which end of a message a call handles: sending or receiving.
+/// The end of a message that a call handles: sending or receiving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// `ncclSend`.

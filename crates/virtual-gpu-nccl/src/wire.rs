@@ -1,6 +1,6 @@
 //! The format of messages between processes: numbers are little-endian, and lists are preceded by their lengths.
 //!
-//! Nothing that comes from outside is trusted: anything that can't be parsed is `None`, and ends the connection.
+//! Data from other processes is not trusted: anything that can't be parsed is `None`, and ends the connection.
 
 use super::internal;
 use super::operation::{Collective, Operation};
@@ -22,7 +22,7 @@ pub(crate) struct Reader<'a>(&'a [u8]);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Malformed;
 
-/// Why a message from another process can't be applied.
+/// The reason why a message from another process can't be applied.
 #[derive(Debug)]
 pub(crate) enum EventError {
     /// The message is invalid.

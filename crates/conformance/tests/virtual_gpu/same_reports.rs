@@ -1,4 +1,4 @@
-//! The reports of a wrong program, which must not depend on the timing of its threads.
+//! Tests that a wrong program causes the same reports regardless of the timing of its threads.
 
 use std::time::Duration;
 

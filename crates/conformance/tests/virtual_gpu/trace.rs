@@ -51,7 +51,7 @@ fn mark(stream: &CudaStream) -> anyhow::Result<CudaEvent> {
 const MICROSECOND: u64 = 1_000;
 
 /// Runs one rank's pipeline on two streams: kernels and copies in parallel with all-reduces, polls, and waits. Returns
-/// the times that its events measured. `pause` makes the host pause, which must not change any result.
+/// the times that its events measured. `pause` makes the host pause. The pauses must not change any result.
 fn pipeline(
     comm: &Comm,
     kernels: &Kernels,

@@ -78,7 +78,7 @@ pub fn build(
     let mut command = cargo();
     command
         .args(["test", "--no-run", "--quiet", "--package", &package, "--test", &module.folder])
-        // Without this, Cargo would also link the module's programs, which takes as long as linking the checks.
+        // Without this, Cargo would also link the module's programs, and that takes as long as linking the checks.
         .arg("--no-default-features")
         .args(["--message-format", format])
         .current_dir(root);

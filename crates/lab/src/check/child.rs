@@ -149,17 +149,16 @@ extern "C" fn leaving() {
     }
 }
 
-/// Ends this process and those it started as soon as the read end of its pipe is closed, which means that the parent is
-/// gone.
+/// Ends this process and those it started as soon as the read end of its pipe is closed, because the parent is gone then.
 ///
 /// The kernel's parent-death signal would end only this process, and leave running those it started.
 fn end_with_parent() -> std::io::Result<()> {
     let pipe = std::io::stdin().as_fd().try_clone_to_owned()?;
     thread::Builder::new().name("parent watch".to_owned()).spawn(move || {
-        // With no events requested, `poll` returns only for the error state, which means that the last reader is gone.
+        // With no events requested, `poll` returns only for the error state. In this state, the last reader is gone.
         let mut watched = libc::pollfd { fd: pipe.as_raw_fd(), events: 0, revents: 0 };
         loop {
-            // SAFETY: the array has one element, as the count says, and lives through the call.
+            // SAFETY: the array has one element, like the count, and outlives the call.
             unsafe { libc::poll(&mut watched, 1, -1) };
             if watched.revents != 0 {
                 // SAFETY: `kill` takes two numbers. 0 means this process's own group, which its parent created for it.

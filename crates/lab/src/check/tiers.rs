@@ -39,7 +39,7 @@ pub(super) fn announcement(tiers: &Tiers) -> anyhow::Result<String> {
     announcement_with(tiers, tier::describe)
 }
 
-/// Returns the announcement, with `describe` for the text of a number of ranks.
+/// Returns the announcement. `describe` returns the text for a number of ranks.
 fn announcement_with(
     tiers: &Tiers,
     describe: impl Fn(usize) -> anyhow::Result<String>,

@@ -37,7 +37,7 @@ pub(crate) struct Traffic {
     messages: BTreeMap<MessageKey, Message>,
     /// Messages that failed at their other end, in another process, before this end was called.
     lost: BTreeMap<MessageKey, Failure>,
-    /// The number of messages of which a rank has called an end, by rank, peer, and end.
+    /// The number of messages whose send or receive a rank has called, by rank, peer, and end.
     called: Map<Route, SequenceNumber>,
 }
 
@@ -66,8 +66,8 @@ pub(crate) struct TransferGroup {
     running: usize,
     /// The bytes that the group sends, and the bytes that it receives.
     bytes: [u64; 2],
-    /// What the moved messages have touched in this process, the operations that happened before they were sent, and
-    /// the tickets of the other ends, each with the bytes that shared the links.
+    /// For the moved messages: the memory that they touched in this process, the operations before the sends, and the
+    /// other ends' tickets, each with the bytes that shared the links.
     pub(crate) touched: Vec<Touched>,
     pub(crate) view: View,
     pub(crate) partners: Vec<(Ticket, u64)>,

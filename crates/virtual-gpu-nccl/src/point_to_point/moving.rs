@@ -181,7 +181,7 @@ impl Locked<'_> {
         }
         // Messages that move together share their GPU's links.
         let bytes = if key.from == key.to { 0 } else { known[0].0[0].max(known[1].0[1]) };
-        // What happened before the send also happened before what follows the receive. A send may be done before its
+        // Operations before the send also come before operations after the receive. A send may be done before its
         // receive begins.
         let sent = known[0].2.take();
         let tickets = known.into_iter().map(|(_, ticket, _)| ticket).collect::<Vec<_>>();

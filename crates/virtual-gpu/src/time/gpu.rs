@@ -34,7 +34,7 @@ struct Demand {
     memory: f64,
 }
 
-/// What a placed operation uses.
+/// The resources that a placed operation uses.
 #[derive(Clone, Debug)]
 struct Used {
     index: u64,

@@ -1,4 +1,4 @@
-//! Which communications and host functions an operation comes after.
+//! Tracks which communications and host functions an operation comes after.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
