@@ -33,7 +33,7 @@ pub enum State {
 /// The name of the file that stores the student's last exercise.
 const POSITION: &str = "position";
 
-/// What is known about each exercise.
+/// The known state of each exercise.
 #[derive(Debug)]
 pub struct Progress {
     file: PathBuf,

@@ -31,7 +31,7 @@ const QUIET: Duration = Duration::from_millis(40);
 /// How often the elapsed seconds are updated while something is running.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What is shown below the exercise.
+/// The content below the exercise.
 enum Below {
     /// The task that is running, and its start.
     Checking(String, Instant),

@@ -34,7 +34,7 @@ fn random() -> u64 {
 pub struct UniqueId([u8; 128]);
 
 impl UniqueId {
-    /// Creates an id for this process, which listens at `address`, if at all.
+    /// Creates an id for this process. `address` is where the process listens, if it does.
     pub(crate) fn new(address: Option<SocketAddr>) -> Self {
         let mut secret = [0; 16];
         for word in secret.chunks_exact_mut(8) {

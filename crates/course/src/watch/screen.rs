@@ -1,5 +1,4 @@
-//! What the screen shows: the exercise, and what is known about the answer. It fits on the terminal, no matter how
-//! small.
+//! The content of the screen: the exercise, and the state of the answer. It fits on the terminal, no matter how small.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What overlaps on one GPU: multiprocessors, memory, and copy engines.
+//! Models how operations overlap on one GPU: multiprocessors, memory, and copy engines.
 //!
 //! An operation that was enqueued earlier keeps its share of the GPU, and a later one gets what is left. So nothing on
 //! the GPU is used twice, and a time that a thread has seen never changes.
