@@ -55,7 +55,7 @@ pub(crate) struct Outbox(Option<Sender<Arc<[u8]>>>);
 
 impl Outbox {
     pub(crate) fn send(&self, message: Arc<[u8]>) {
-        // If the connection has ended, the thread that reads from it handles that.
+        // If the connection has ended, its reading thread handles that.
         let _ = self.0.as_ref().map(|queue| queue.send(message));
     }
 

@@ -18,7 +18,7 @@ pub(crate) struct Writer(Vec<u8>);
 /// A message that is being read.
 pub(crate) struct Reader<'a>(&'a [u8]);
 
-/// A message from another process is invalid, which ends the connection.
+/// A message from another process is invalid, so its connection ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Malformed;
 

@@ -210,7 +210,7 @@ fn demand(preset: &Preset, cost: &Cost) -> Demand {
 }
 
 impl Demand {
-    /// Returns when an operation that starts at `start` ends. It uses what overlapping operations leave.
+    /// Returns when an operation that starts at `start` ends. It gets the capacity that overlapping operations leave.
     fn end(&self, start: u64, overlapping: &[&Used], slow: &[Span], slowdown: f64) -> u64 {
         let begin = start + self.lead;
         let least = begin + self.least;
