@@ -1,4 +1,4 @@
-// Looks at every page of the book as a reader does: from a folder and below a sub-path of a server, light and dark.
+// Checks every page of the book in a browser: from a folder and below a sub-path of a server, in light and dark.
 //
 //   node book.check.js BOOK [--shots FOLDER]
 
@@ -11,7 +11,7 @@ import { errors, launch, serve, violations } from "./browser.js";
 const { values, positionals } = parseArgs({ allowPositionals: true, options: { shots: { type: "string" } } });
 const book = resolve(positionals[0] ?? "target/book");
 
-// Made for machines, or shown inside of other pages.
+// These are made for machines, or shown inside other pages.
 const NO_PAGES = new Set(["toc.html", "print.html", "404.html"]);
 const THEMES = ["light", "navy"];
 const SHOTS = ["index.html", "05_overlap.html", "05_overlap/interleave.html", "reports.html", "instructors.html"];
@@ -67,7 +67,7 @@ for (const start of [pathToFileURL(book).href + "/", address]) {
   await page.close();
 }
 
-// What can be copied of an exercise is the whole of its file, which the course's own checks compile.
+// A copy button on an exercise's page copies the whole file, which the course's own checks compile.
 const root = resolve(import.meta.dirname, "..");
 const withoutMarks = (text) => text.split("\n").filter((line) => !/^\s*\/\/ ANCHOR(_END)?:/.test(line)).join("\n").trim();
 const context = await browser.newContext({ permissions: ["clipboard-read", "clipboard-write"] });

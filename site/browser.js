@@ -1,4 +1,4 @@
-// A headless Chromium, and what is wrong with a page that it shows.
+// Runs a headless Chromium, and finds what is wrong with a page.
 
 import { readFile } from "node:fs/promises";
 import { createServer } from "node:http";
@@ -8,7 +8,7 @@ import { chromium } from "playwright-core";
 
 const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
-/** Debian's Chromium, or the one that CHROMIUM names. */
+/** Starts Debian's Chromium, or the program in CHROMIUM. */
 export function launch() {
   return chromium.launch({
     executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
@@ -16,12 +16,12 @@ export function launch() {
   });
 }
 
-/** Errors on the console, exceptions, and requests to hosts other than `host`, as they come. */
+/** Returns a list that collects console errors, exceptions, and requests to hosts other than `host`. */
 export function errors(page, host = "") {
   const found = [];
   page.on("console", (message) => message.type() === "error" && found.push(`the console says: ${message.text()}`));
   page.on("pageerror", (error) => found.push(`an exception: ${error.message}`));
-  // Whoever leaves a page breaks off what it still loads.
+  // Leaving a page aborts the requests that are still in flight.
   const isLeft = (request) => request.failure()?.errorText === "net::ERR_ABORTED";
   page.on("requestfailed", (request) => isLeft(request) || found.push(`${request.url()} can't be loaded`));
   page.on("request", (request) => {
@@ -47,7 +47,7 @@ export async function serve(folder) {
   return { server, address: `http://127.0.0.1:${server.address().port}/some/path/` };
 }
 
-/** Violations of WCAG 2.1 A and AA that axe finds, in the whole page or in what `part` selects. */
+/** Returns the violations of WCAG 2.1 A and AA that axe finds, in the whole page or in the elements that `part` selects. */
 export async function violations(page, part) {
   if (!(await page.evaluate(() => "axe" in globalThis))) await page.evaluate(axe);
   const { violations } = await page.evaluate(
@@ -55,7 +55,7 @@ export async function violations(page, part) {
       globalThis.axe.run(part ?? document, {
         runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"],
         resultTypes: ["violations"],
-        // It would ask for the style sheets itself, which a browser refuses from a folder.
+        // With preload, axe would request the style sheets itself, and a browser refuses that for files.
         preload: false,
       }),
     part,

@@ -1,5 +1,5 @@
-// Looks at every slide of every deck as a speaker and a reader in the last row do: from a folder and below a sub-path of a server,
-// light and dark, with notes and without, and on paper.
+// Checks every slide of every deck in a browser: from a folder and below a sub-path of a server, in light and dark, with and without
+// notes, on paper, and for readers in the last row.
 //
 //   node slides.check.js SLIDES [--shots FOLDER] [--deck NAME]
 
@@ -24,10 +24,10 @@ const entries = await readdir(folder, { withFileTypes: true });
 const withPage = entries.filter((entry) => entry.isDirectory() && !["reveal", "pictures", "recordings"].includes(entry.name));
 const decks = withPage.map((entry) => entry.name).filter((name) => !values.deck || name === values.deck);
 const counts = {};
-/** Slides that were looked at in another deck: an exercise has the same ones in each. */
+/** Slides that were already checked in another deck: an exercise has the same slides in each. */
 const seen = new Set();
 
-/** Opens a page, lets `look` look at it, and keeps what was found. */
+/** Opens a page, calls `look` with it, and collects the problems that are found. */
 async function open(url, options, look) {
   const context = await browser.newContext({ viewport: SCREEN, ...options });
   const page = await context.newPage();
@@ -40,7 +40,7 @@ async function open(url, options, look) {
 
 const ready = (page) => page.waitForFunction(() => globalThis.Reveal?.isReady());
 
-/** What of the slide that is shown doesn't fit, or is too small to read. Runs in the page. */
+/** Returns what doesn't fit on the current slide, or is too small to read. Runs in the page. */
 function misfits({ width, height, smallest, withNotes }) {
   const slide = globalThis.Reveal.getCurrentSlide();
   const found = [];
@@ -84,7 +84,7 @@ function misfits({ width, height, smallest, withNotes }) {
   return [...new Set(found)];
 }
 
-/** Goes to each slide in its turn. */
+/** Shows each slide in turn, and calls `look` with its id. */
 async function eachSlide(page, look) {
   const places = await page.evaluate(() => Reveal.getSlides().map((slide) => ({ id: slide.id, ...Reveal.getIndices(slide) })));
   for (const { id, h, v } of places) {
@@ -146,7 +146,7 @@ for (const deck of decks) {
   });
 }
 
-// Every link leads to a file, and a slide of it.
+// Every link must lead to an existing file, and to a slide in it.
 for (const name of ["", ...decks]) {
   const url = new URL(`${name ? `${name}/` : ""}index.html`, address).href;
   await open(url, {}, async (page, found) => {

@@ -1,6 +1,6 @@
-// What mdBook leaves out for readers without a mouse.
+// Adds what mdBook lacks for readers without a mouse.
 
-// What is wider than the page is scrolled by keys too.
+// Make content that is wider than the page scrollable by keyboard.
 function makeScrollable() {
     for (const block of document.querySelectorAll("pre code, .table-wrapper")) {
         if (block.scrollWidth > block.clientWidth) {
@@ -14,5 +14,5 @@ globalThis.addEventListener("load", makeScrollable);
 globalThis.addEventListener("resize", makeScrollable);
 document.addEventListener("toggle", makeScrollable, true);
 
-// A label that shows and hides the table of contents is a button.
+// Make the label that shows and hides the table of contents a button.
 document.getElementById("mdbook-sidebar-toggle")?.setAttribute("role", "button");

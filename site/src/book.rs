@@ -26,7 +26,7 @@ const SHOWN: [(&str, &str); 4] = [
 /// Builds the book in the folder `to`.
 ///
 /// # Errors
-/// If a page asks for something that doesn't exist, or if a link leads nowhere.
+/// Fails if a page asks for something that doesn't exist, or if a link leads nowhere.
 pub(crate) fn make(root: &Path, to: &Path) -> anyhow::Result<String> {
     let mut book = MDBook::load(root.join("site/book"))?;
     book.config.build.build_dir = to.to_owned();

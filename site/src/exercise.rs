@@ -26,7 +26,7 @@ pub(crate) fn path_after(exercise: &Exercise) -> String {
 /// Creates the page for before the exercise.
 ///
 /// # Errors
-/// If its lesson or solution can't be read, or if the solution has no regions to remove.
+/// Fails if its lesson or solution can't be read, or if the solution has no regions to remove.
 pub(crate) fn text(pages: &Pages<'_>, exercise: &Exercise) -> anyhow::Result<String> {
     let page = path(exercise);
     let solution = answers::solution(pages.root, exercise)?;
@@ -61,7 +61,7 @@ pub(crate) fn text(pages: &Pages<'_>, exercise: &Exercise) -> anyhow::Result<Str
 /// Creates the page for after the exercise, with the mistakes that its checks are known to catch.
 ///
 /// # Errors
-/// If the page can't be read, or if it asks for something that doesn't exist.
+/// Fails if the page can't be read, or if it asks for something that doesn't exist.
 pub(crate) fn text_after(
     pages: &Pages<'_>,
     exercise: &Exercise,
@@ -118,7 +118,7 @@ fn drawn(text: &str, up: &str) -> anyhow::Result<String> {
     Ok(drawn)
 }
 
-/// Describes what comes before the exercise, and what the exercise runs on.
+/// Describes what to do before the exercise, and what the exercise runs on.
 fn facts(
     course: &Course,
     exercise: &Exercise,

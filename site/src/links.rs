@@ -18,7 +18,7 @@ pub(crate) enum Target {
 /// links within the page are left unchanged.
 ///
 /// # Errors
-/// The errors of `target`, with the link.
+/// Returns the errors of `target`, with the link.
 pub(crate) fn rewrite(
     text: &str,
     mut target: impl FnMut(&str) -> anyhow::Result<Target>,
@@ -63,7 +63,7 @@ pub(crate) fn rewrite(
     Ok(rewritten)
 }
 
-/// Whether the link has a scheme or stays within its page.
+/// Returns whether the link has a scheme or stays within its page.
 fn is_elsewhere(dest: &str) -> bool {
     dest.starts_with('#') || dest.contains("://") || dest.starts_with("mailto:")
 }

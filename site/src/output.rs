@@ -1,5 +1,5 @@
-//! The recorded output of programs, with the colors of a terminal. A page shows what programs really print, and a check
-//! runs them again.
+//! The recorded output of programs, with the colors of a terminal. Pages show the real output of programs, and a check
+//! runs the programs again.
 
 mod lesson;
 
@@ -60,7 +60,7 @@ impl Outputs {
     /// Reads the recorded outputs.
     ///
     /// # Errors
-    /// If one of them is missing.
+    /// Fails if one of them is missing.
     pub(crate) fn read(root: &Path) -> anyhow::Result<Self> {
         let read = |entry: Entry| {
             let path = file(root, &entry.name);
@@ -74,7 +74,7 @@ impl Outputs {
     /// Returns the output of that name.
     ///
     /// # Errors
-    /// If the name isn't in the list.
+    /// Fails if the name isn't in the list.
     pub(crate) fn get(&self, name: &str) -> anyhow::Result<&Output> {
         let known = || self.0.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
         self.0.get(name).with_context(|| format!("{LIST} has no output `{name}`; it has {}", known()))
@@ -88,7 +88,7 @@ impl Outputs {
     /// Returns the output of a command. Arguments at the command's end may be omitted.
     ///
     /// # Errors
-    /// If the command isn't in the list.
+    /// Fails if the command isn't in the list.
     pub(crate) fn of_command(&self, command: &str) -> anyhow::Result<&Output> {
         let starts = |output: &&Output| {
             output.command.strip_prefix(command).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
@@ -109,7 +109,7 @@ fn file(root: &Path, name: &str) -> PathBuf {
 /// Runs all commands, and records their output.
 ///
 /// # Errors
-/// If a command fails, or if its file can't be written.
+/// Fails if a command fails, or if its file can't be written.
 pub(crate) fn write(root: &Path) -> anyhow::Result<String> {
     let entries = entries(root)?;
     fs::create_dir_all(root.join(KEPT)).with_context(|| format!("can't make {KEPT}"))?;
@@ -123,7 +123,7 @@ pub(crate) fn write(root: &Path) -> anyhow::Result<String> {
 /// Runs all commands again, together with those in the lessons.
 ///
 /// # Errors
-/// If a command prints something other than its record or its lesson shows; the error contains the difference.
+/// Fails if a command prints something other than its record or its lesson shows; the error contains the difference.
 pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
     let entries = entries(root)?;
     let mut stale = String::new();

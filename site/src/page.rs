@@ -25,7 +25,7 @@ impl Pages<'_> {
     /// Returns the text of the file `from`, which is shown as `page`.
     ///
     /// # Errors
-    /// If it asks for something that doesn't exist, or if one of its links leads nowhere.
+    /// Fails if it asks for something that doesn't exist, or if one of its links leads nowhere.
     pub(crate) fn text(&self, from: &str, page: &str) -> anyhow::Result<String> {
         self.expanded(&source::read(self.root, from)?, from, page).with_context(|| from.to_owned())
     }
@@ -33,7 +33,7 @@ impl Pages<'_> {
     /// Expands a text of the file `from`, as it is shown on `page`.
     ///
     /// # Errors
-    /// The same as [`Self::text`].
+    /// Fails like [`Self::text`].
     pub(crate) fn expanded(&self, text: &str, from: &str, page: &str) -> anyhow::Result<String> {
         let text = self.linked(text, from, page)?;
         let (mut rest, mut expanded) = (text.as_str(), String::new());

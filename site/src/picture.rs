@@ -32,7 +32,7 @@ const EXERCISES: [&str; 5] = ["waiting", "depth", "layerwise", "pipeline-paralle
 /// Draws all pictures, and writes them.
 ///
 /// # Errors
-/// If a program fails, or if a file can't be written.
+/// Fails if a program fails, or if a file can't be written.
 pub(crate) fn write(root: &Path) -> anyhow::Result<String> {
     let pictures = draw(root)?;
     fs::create_dir_all(root.join(KEPT)).with_context(|| format!("can't make {KEPT}"))?;
@@ -45,7 +45,7 @@ pub(crate) fn write(root: &Path) -> anyhow::Result<String> {
 /// Draws all pictures again, and compares them.
 ///
 /// # Errors
-/// If a picture is missing or has changed.
+/// Fails if a picture is missing or has changed.
 pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
     let pictures = draw(root)?;
     let mut stale = String::new();

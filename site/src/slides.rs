@@ -51,7 +51,7 @@ type Exercises = BTreeMap<String, Vec<Slide>>;
 /// Creates all decks in the folder `to`.
 ///
 /// # Errors
-/// If a slide asks for something that doesn't exist or doesn't fit; the error names the slide.
+/// Fails if a slide asks for something that doesn't exist or doesn't fit; the error names the slide.
 pub(crate) fn make(root: &Path, to: &Path) -> anyhow::Result<String> {
     let course = Course::read(root)?;
     let outputs = Outputs::read(root)?;

@@ -8,7 +8,7 @@ use anyhow::{Context, bail, ensure};
 /// Reads a file of the repository, by its path from the root.
 ///
 /// # Errors
-/// If it can't be read.
+/// Fails if it can't be read.
 pub(crate) fn read(root: &Path, path: &str) -> anyhow::Result<String> {
     fs::read_to_string(root.join(path)).with_context(|| format!("can't read {path}"))
 }
@@ -16,7 +16,7 @@ pub(crate) fn read(root: &Path, path: &str) -> anyhow::Result<String> {
 /// Returns the lines between `// ANCHOR: name` and `// ANCHOR_END: name`, without their common indentation.
 ///
 /// # Errors
-/// If there is no such anchor, or if it isn't closed.
+/// Fails if there is no such anchor, or if it isn't closed.
 pub(crate) fn region(text: &str, name: &str) -> anyhow::Result<String> {
     let is = |line: &str, mark: &str| line.trim().strip_prefix(mark).is_some_and(|rest| rest.trim() == name);
     let mut lines = text.lines();
@@ -56,7 +56,7 @@ fn unindented(lines: &[&str]) -> String {
 /// Resolves `path` relative to the folder of the file `from`. Returns a path from the root.
 ///
 /// # Errors
-/// If the path leads outside the repository.
+/// Fails if the path leads outside the repository.
 pub(crate) fn resolve(from: &str, path: &str) -> anyhow::Result<String> {
     let mut parts = PathBuf::from(from);
     parts.pop();

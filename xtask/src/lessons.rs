@@ -1,4 +1,4 @@
-//! `cargo xtask lessons`: checks what lessons must contain, must introduce, and must not give away.
+//! `cargo xtask lessons`: checks the form of lessons, the calls that they introduce, and that they give away no answer.
 
 mod page;
 mod words;

@@ -21,7 +21,7 @@ pub const SOFT: &str = "#555555";
 /// The color of lines behind the data.
 pub const FAINT: &str = "#d9d9d9";
 
-/// The first of the colors by Okabe and Ito, which color-blind readers can distinguish, also in print.
+/// The first of the colors by Okabe and Ito, which color-blind readers can distinguish, even in print.
 pub const BLUE: &str = "#0072b2";
 /// A color by Okabe and Ito.
 pub const SKY: &str = "#56b4e9";
@@ -78,7 +78,7 @@ pub fn text(x: f64, y: f64, content: impl Into<String>) -> Text {
 }
 
 /// Returns text centered on `x`, with its baseline at `y`.
-pub fn centred(x: f64, y: f64, content: impl Into<String>) -> Text {
+pub fn centered(x: f64, y: f64, content: impl Into<String>) -> Text {
     text(x, y, content).set("text-anchor", "middle")
 }
 
@@ -99,7 +99,7 @@ pub fn rectangle(x: f64, y: f64, width: f64, height: f64) -> Rectangle {
 /// Returns a filled rectangle with a word in it, in a color that is readable on the fill.
 pub fn block(at: (f64, f64), size: (f64, f64), fill: &str, word: &str) -> Group {
     let frame = rectangle(at.0, at.1, size.0, size.1).set("rx", 4).set("fill", fill).set("stroke", INK);
-    let word = centred(at.0 + size.0 / 2.0, at.1 + size.1 / 2.0 + 0.36 * FONT, word);
+    let word = centered(at.0 + size.0 / 2.0, at.1 + size.1 / 2.0 + 0.36 * FONT, word);
     Group::new().add(frame).add(word.set("fill", ink_on(fill)))
 }
 

@@ -3,8 +3,8 @@
 use svg::node::element::{Circle, Group, Polygon, Polyline};
 
 use crate::card::{
-    BLUE, Card, FAINT, GREEN, INK, MARGIN, ORANGE, PINK, SKY, SOFT, VERMILION, centred, ending, line, points,
-    rectangle, round, text,
+    BLUE, Card, FAINT, GREEN, INK, MARGIN, ORANGE, PINK, SKY, SOFT, VERMILION, centered, ending, line,
+    points, rectangle, round, text,
 };
 
 /// The colors of the lines. The shapes of their points differ too.
@@ -45,7 +45,7 @@ impl Lines<'_> {
     pub fn svg(&self) -> String {
         let scale = Scale::new(self);
         let note = text(MARGIN, BOTTOM + 108.0, self.note).set("fill", SOFT);
-        let sizes = centred(f64::midpoint(LEFT, RIGHT), BOTTOM + 68.0, self.sizes).set("fill", SOFT);
+        let sizes = centered(f64::midpoint(LEFT, RIGHT), BOTTOM + 68.0, self.sizes).set("fill", SOFT);
         let mut card = Card::new(self.title, self.description, BOTTOM + 130.0)
             .large()
             .add(ending(LEFT - 14.0, TOP - 24.0, self.unit).set("fill", SOFT))
@@ -57,10 +57,10 @@ impl Lines<'_> {
                 .add(line((LEFT, y), (RIGHT, y)).set("stroke", FAINT).set("stroke-width", 1.5))
                 .add(ending(LEFT - 14.0, y + 6.0, format!("{value}")));
         }
-        for size in self.labelled_sizes(&scale) {
+        for size in self.labeled_sizes(&scale) {
             let x = scale.x(size);
             let tick = line((x, BOTTOM), (x, BOTTOM + 8.0)).set("stroke", INK);
-            card = card.add(tick).add(centred(x, BOTTOM + 34.0, size_text(size)));
+            card = card.add(tick).add(centered(x, BOTTOM + 34.0, size_text(size)));
         }
         card = card.add(line((LEFT, BOTTOM), (RIGHT, BOTTOM)).set("stroke", INK).set("stroke-width", 1.5));
         let ends = self.lines.iter().map(|(_, line)| line.last().map_or(BOTTOM, |end| scale.y(end.1)));
@@ -78,15 +78,15 @@ impl Lines<'_> {
     }
 
     /// Returns the sizes of the first line that have room for a label.
-    fn labelled_sizes(&self, scale: &Scale) -> Vec<f64> {
+    fn labeled_sizes(&self, scale: &Scale) -> Vec<f64> {
         let sizes = self.lines.first().into_iter().flat_map(|(_, line)| line).map(|point| point.0);
-        let mut labelled: Vec<f64> = Vec::new();
+        let mut labeled: Vec<f64> = Vec::new();
         for size in sizes {
-            if labelled.last().is_none_or(|&last| scale.x(size) - scale.x(last) >= SIZES_APART) {
-                labelled.push(size);
+            if labeled.last().is_none_or(|&last| scale.x(size) - scale.x(last) >= SIZES_APART) {
+                labeled.push(size);
             }
         }
-        labelled
+        labeled
     }
 }
 

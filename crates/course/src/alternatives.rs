@@ -31,7 +31,7 @@ impl Alternative {
 /// Reads all alternatives.
 ///
 /// # Errors
-/// If one is malformed; the error names its path.
+/// Fails if one is malformed; the error names its path.
 pub fn read(root: &Path) -> anyhow::Result<Vec<Alternative>> {
     let mut alternatives = Vec::new();
     for (patch, head) in AnswerPatch::read_all(root, FOLDER)? {

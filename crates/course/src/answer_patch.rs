@@ -31,7 +31,7 @@ impl AnswerPatch {
     /// Reads all patches below a folder, with their headers. A folder that doesn't exist has none.
     ///
     /// # Errors
-    /// If a patch is malformed; the error names its path.
+    /// Fails if a patch is malformed; the error names its path.
     pub fn read_all(root: &Path, folder: &'static str) -> anyhow::Result<Vec<(Self, Head)>> {
         let path = root.join(folder);
         if !path.is_dir() {
@@ -75,7 +75,7 @@ impl AnswerPatch {
     /// Returns the path of the file that the diff changes, relative to the root of the course.
     ///
     /// # Errors
-    /// If the diff can't be read or names no file.
+    /// Fails if the diff can't be read or names no file.
     pub fn changed_file(&self) -> anyhow::Result<String> {
         let file = self.patch()?.original().and_then(|name| name.strip_prefix("a/")).map(str::to_owned);
         file.with_context(|| format!("{} has no line `--- a/FILE`", self.path()))
@@ -84,7 +84,7 @@ impl AnswerPatch {
     /// Returns the answer: the solution with the diff applied.
     ///
     /// # Errors
-    /// If the diff can't be read, or doesn't apply to this solution.
+    /// Fails if the diff can't be read, or doesn't apply to this solution.
     pub fn apply(&self, solution: &str) -> anyhow::Result<String> {
         let applied = diffy::apply(solution, &self.patch()?);
         applied.with_context(|| format!("{} doesn't apply to {}", self.path(), self.exercise))
@@ -93,7 +93,7 @@ impl AnswerPatch {
     /// Returns its diff, line by line.
     ///
     /// # Errors
-    /// If the diff can't be read.
+    /// Fails if the diff can't be read.
     pub fn changes(&self) -> anyhow::Result<Vec<(Change, String)>> {
         Ok(changes(&self.patch()?))
     }

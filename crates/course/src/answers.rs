@@ -13,7 +13,7 @@ use crate::replace::replace;
 use crate::starter;
 use crate::syllabus::Exercise;
 
-/// Whether the solutions are available. A course that was handed out may not include them.
+/// Returns whether the solutions are available. A course that was handed out may not include them.
 pub fn has_solutions(root: &Path) -> bool {
     root.join("solutions").is_dir()
 }
@@ -21,7 +21,7 @@ pub fn has_solutions(root: &Path) -> bool {
 /// Returns the solved file as it would appear in the student's module.
 ///
 /// # Errors
-/// If there is no solution.
+/// Fails if there is no solution.
 pub fn solution(root: &Path, exercise: &Exercise) -> anyhow::Result<String> {
     ensure!(
         has_solutions(root),
@@ -37,7 +37,7 @@ pub fn solution(root: &Path, exercise: &Exercise) -> anyhow::Result<String> {
 /// Returns the file as the student originally received it.
 ///
 /// # Errors
-/// If there is no solution to make it from, or if making it fails.
+/// Fails if there is no solution to make it from, or if making it fails.
 pub fn starter(root: &Path, exercise: &Exercise) -> anyhow::Result<String> {
     starter::starter(&solution(root, exercise)?).with_context(|| exercise.id.clone())
 }
@@ -51,7 +51,7 @@ impl Backup {
     /// Creates a new backup, with the next free number.
     ///
     /// # Errors
-    /// If the backup can't be created.
+    /// Fails if the backup can't be created.
     pub fn new(root: &Path) -> anyhow::Result<Self> {
         let all = folder(root).join("backups");
         let said = || format!("can't make a backup in {}", all.display());
@@ -70,7 +70,7 @@ impl Backup {
     /// Returns the backup with that number, or the latest.
     ///
     /// # Errors
-    /// If there is no such backup; the error lists those that exist.
+    /// Fails if there is no such backup; the error lists those that exist.
     pub fn find(root: &Path, number: Option<&str>) -> anyhow::Result<Self> {
         let all = folder(root).join("backups");
         let mut names: Vec<String> = fs::read_dir(&all)
@@ -89,7 +89,7 @@ impl Backup {
     /// Returns the backup's copy of an exercise's file, if it has one.
     ///
     /// # Errors
-    /// If the file exists but can't be read.
+    /// Fails if the file exists but can't be read.
     pub fn read(&self, exercise: &Exercise) -> anyhow::Result<Option<Vec<u8>>> {
         let file = self.folder.join(&exercise.file);
         match fs::read(&file) {
@@ -108,7 +108,7 @@ impl Backup {
     /// if the file already had that text.
     ///
     /// # Errors
-    /// If the file can't be read, saved, or written. The file is then unchanged.
+    /// Fails if the file can't be read, saved, or written. The file is then unchanged.
     pub fn overwrite(
         &self,
         root: &Path,

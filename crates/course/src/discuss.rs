@@ -12,7 +12,7 @@ use crate::session::{DIM, STRONG, Session};
 /// Returns the page after an exercise. The page's answers are folded unless `answers` is set.
 ///
 /// # Errors
-/// If the page gives answers away and the exercise isn't right yet, or if the page's file can't be read.
+/// Fails if the page gives answers away and the exercise isn't right yet, or if the page's file can't be read.
 pub(crate) fn show(session: &Session, exercise: &Exercise, answers: bool) -> anyhow::Result<String> {
     ensure!(
         session.state(exercise)? == State::Right,
@@ -62,7 +62,7 @@ fn for_terminal(page: &str, answers: bool) -> String {
     text
 }
 
-/// Whether a line of Markdown continues the paragraph or list item at the end of the text.
+/// Returns whether a line of Markdown continues the paragraph or list item at the end of the text.
 fn goes_on(text: &str, line: &str) -> bool {
     let last = text.lines().last().unwrap_or_default();
     let begins = |line: &str| {

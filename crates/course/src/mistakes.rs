@@ -46,7 +46,7 @@ impl Mistake {
 /// Reads all mistakes.
 ///
 /// # Errors
-/// If there are none, or if one is malformed; the error names its path.
+/// Fails if there are none, or if one is malformed; the error names its path.
 pub fn read(root: &Path) -> anyhow::Result<Vec<Mistake>> {
     let mut mistakes = Vec::new();
     for (patch, head) in AnswerPatch::read_all(root, FOLDER)? {

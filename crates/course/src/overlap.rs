@@ -29,7 +29,7 @@ impl Step {
 /// Returns the times without and with overlap, and the gain.
 ///
 /// # Errors
-/// If a time is not positive, or if the efficiency is not between 0 and 1.
+/// Fails if a time is not positive, or if the efficiency is not between 0 and 1.
 pub(crate) fn show(step: &Step) -> anyhow::Result<String> {
     let Step { compute, communication, efficiency } = *step;
     for (name, value) in [("--compute", compute), ("--comm", communication)] {

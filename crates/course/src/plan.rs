@@ -162,8 +162,8 @@ impl Call {
 /// Returns a table of the ways to divide the training, with what each GPU stores and communicates.
 ///
 /// # Errors
-/// If a number is out of range, if there is no such topology, or if the topology scales data, so that its bytes aren't
-/// real bytes.
+/// Fails if a number is out of range, if there is no such topology, or if the topology scales data, so that its bytes
+/// aren't real bytes.
 pub(crate) fn show(plan: &Plan) -> anyhow::Result<String> {
     plan.check()?;
     let preset =

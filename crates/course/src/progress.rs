@@ -33,7 +33,7 @@ pub enum State {
 /// The name of the file that stores the student's last exercise.
 const POSITION: &str = "position";
 
-/// What is known about each exercise.
+/// The known state of each exercise.
 #[derive(Debug)]
 pub struct Progress {
     file: PathBuf,
@@ -73,7 +73,7 @@ impl Progress {
     /// second value describes the problem.
     ///
     /// # Errors
-    /// If the file exists but can't be read.
+    /// Fails if the file exists but can't be read.
     pub fn read(root: &Path) -> anyhow::Result<(Self, Option<String>)> {
         let file = folder(root).join("progress.json");
         let position = fs::read_to_string(folder(root).join(POSITION)).ok();
@@ -107,7 +107,7 @@ impl Progress {
     /// Returns the state of an exercise, based on its current file.
     ///
     /// # Errors
-    /// If the file exists but can't be read.
+    /// Fails if the file exists but can't be read.
     pub fn state(&self, root: &Path, exercise: &Exercise) -> anyhow::Result<State> {
         if !exercise.starter(root).exists() {
             return Ok(State::Missing);
@@ -167,7 +167,7 @@ impl Progress {
     /// Writes the progress, and merges it with what another `cargo course` has written in the meantime.
     ///
     /// # Errors
-    /// If the file can't be written.
+    /// Fails if the file can't be written.
     pub fn write(&mut self) -> anyhow::Result<()> {
         self.merge().context("your progress can't be kept")
     }
@@ -197,7 +197,7 @@ impl Progress {
 /// Reads the student's file of an exercise. Invalid UTF-8 is left for the compiler to report.
 ///
 /// # Errors
-/// If the file can't be read.
+/// Fails if the file can't be read.
 pub fn read_answer(root: &Path, exercise: &Exercise) -> anyhow::Result<String> {
     let path = exercise.starter(root);
     let bytes = fs::read(&path).with_context(|| match path.exists() {

@@ -152,7 +152,7 @@ pub(crate) fn columns() -> Option<usize> {
 /// Prints the output of a command.
 ///
 /// # Errors
-/// If it can't be written, unless its reader, such as `head`, has closed the pipe.
+/// Fails if it can't be written, unless its reader, such as `head`, has closed the pipe.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = anstream::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

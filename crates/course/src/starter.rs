@@ -1,7 +1,7 @@
 //! Turns a solved source into a starter, without side effects.
 //!
-//! A region is the text between `// ANCHOR: name` and `// ANCHOR_END: name`. It begins with a comment, the contract,
-//! whose first sentence says what to do. The answer follows the comment.
+//! A region is the text between `// ANCHOR: name` and `// ANCHOR_END: name`. It begins with a comment, the contract.
+//! The first sentence of the contract states the task. The answer follows the comment.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,7 +32,7 @@ pub fn renamed(folder: &str, solution: &str) -> String {
 /// Replaces every answer by a `todo!`. Text outside the regions is unchanged.
 ///
 /// # Errors
-/// If a region isn't closed, is inside another, or has no comment or no answer; the error contains its line.
+/// Fails if a region isn't closed, is inside another, or has no comment or no answer; the error contains its line.
 pub fn starter(source: &str) -> anyhow::Result<String> {
     let mut starter = String::new();
     let mut open: Option<Region<'_>> = None;
@@ -73,7 +73,7 @@ pub fn starter(source: &str) -> anyhow::Result<String> {
 /// Reads every file below a folder, by its path relative to the folder.
 ///
 /// # Errors
-/// If a folder or a file can't be read.
+/// Fails if a folder or a file can't be read.
 pub fn read_folder(folder: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     let mut files = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
@@ -116,7 +116,7 @@ pub fn answers(source: &str) -> Vec<(String, String)> {
 /// lists the programs themselves, which the solution only includes.
 ///
 /// # Errors
-/// If the solution's lints are not those of the workspace.
+/// Fails if the solution's lints are not those of the workspace.
 pub fn manifest(solution: &str) -> anyhow::Result<String> {
     const STRICT: &str = "[lints]\nworkspace = true\n";
     const LENIENT: &str = "[lints.rust]\ndead_code = \"allow\"\nunused_imports = \"allow\"\nunused_must_use = \"deny\"\nunused_mut = \"allow\"\nunused_variables = \"allow\"\n";

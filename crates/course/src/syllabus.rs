@@ -151,7 +151,7 @@ impl Course {
     /// Reads `course.toml` in the root of the workspace.
     ///
     /// # Errors
-    /// If the file can't be read, isn't TOML, or has unknown keys.
+    /// Fails if the file can't be read, isn't TOML, or has unknown keys.
     pub fn read(root: &Path) -> anyhow::Result<Self> {
         let path = root.join("course.toml");
         let text = fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
@@ -161,7 +161,7 @@ impl Course {
     /// Reads a course from the text of a `course.toml`.
     ///
     /// # Errors
-    /// If the text isn't TOML or has unknown keys.
+    /// Fails if the text isn't TOML or has unknown keys.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         Ok(toml::from_str(text)?)
     }

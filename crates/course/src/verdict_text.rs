@@ -104,8 +104,8 @@ pub(crate) fn drawn(chart: &Chart, columns: usize) -> String {
     }
 }
 
-/// Returns the first lines of a text that is longer than `rows`. The last line then says how many more there are, and,
-/// with `how`, how to see them.
+/// Returns the first lines of a text that is longer than `rows`. The last line then contains the number of remaining
+/// lines, and, if `how` is given, how to see them.
 pub(crate) fn cut(text: &str, rows: usize, how: &str) -> String {
     match text.lines().count() <= rows {
         true => text.to_owned(),
@@ -113,8 +113,8 @@ pub(crate) fn cut(text: &str, rows: usize, how: &str) -> String {
     }
 }
 
-/// Returns the first lines of a text that has already lost `left_out` lines, and a last line that says how many are
-/// missing, and, with `how`, how to see them.
+/// Returns the first lines of a text that has already lost `left_out` lines. A last line contains the number of missing
+/// lines, and, if `how` is given, how to see them.
 pub(crate) fn cut_further(text: &str, left_out: usize, rows: usize, how: &str) -> String {
     let lines = text.lines().count();
     let shown = lines.min(rows.saturating_sub(1));

@@ -31,9 +31,9 @@ const QUIET: Duration = Duration::from_millis(40);
 /// How often the elapsed seconds are updated while something is running.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What is shown below the exercise.
+/// The content below the exercise.
 enum Below {
-    /// What is running, and since when.
+    /// The task that is running, and its start.
     Checking(String, Instant),
     Verdict(Verdict),
     Text(String),
@@ -50,7 +50,7 @@ struct Watch<'a> {
     before: Option<String>,
     /// The number of the current check; earlier checks were stopped.
     check: usize,
-    /// What the streams did in the last verdict, if that is known.
+    /// The timeline of the streams for the last verdict, if there is one.
     chart: Option<Chart>,
     /// Whether a long text is shown completely, even if it doesn't fit on the screen.
     shows_all: bool,
@@ -133,8 +133,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Collects all files of one save, of which `path` is the first. Other events that arrive in the meantime are sent
-    /// again.
+    /// Collects all files of one save, starting with `path`. Other events that arrive in the meantime are sent again.
     fn all_saved(&self, path: PathBuf, events: &Receiver<Happened>) -> anyhow::Result<Vec<PathBuf>> {
         let mut saved = vec![path];
         let mut others = Vec::new();
@@ -206,8 +205,8 @@ impl<'a> Watch<'a> {
         Ok(next.filter(|next| next.id != self.exercise.id))
     }
 
-    /// Whether a saved file may change the verdict: it does if it is a different answer from the one being checked, or
-    /// if it is a file that the answer may build on.
+    /// Returns whether a saved file may change the verdict: either it is an answer other than the one being checked, or
+    /// it is a file on which the answer may build.
     fn concerns(&self, saved: &Path) -> bool {
         let is_open = matches!(self.below, Below::Error(_) | Below::Verdict(Verdict::Broken(_)));
         let is_same =

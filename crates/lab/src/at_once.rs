@@ -27,11 +27,11 @@ pub fn returns_at_once(
     returns_at_once_on_each(name, std::slice::from_ref(stream), call)
 }
 
-/// As [`returns_at_once`], for a call that uses several streams: makes the call once for each of them, while that stream
-/// alone is blocked. The ranks that take part must list their streams in the same order.
+/// Like [`returns_at_once`], for a call that uses several streams. Makes the call once for each stream, while only that
+/// stream is blocked. The ranks that take part must list their streams in the same order.
 ///
 /// # Errors
-/// As for [`returns_at_once`].
+/// Fails like [`returns_at_once`].
 pub fn returns_at_once_on_each(
     name: &str,
     streams: &[Arc<CudaStream>],
@@ -102,7 +102,7 @@ impl Block {
         let block = Arc::new(Self::default());
         stream.context().bind_to_thread()?;
         let data = Arc::into_raw(block.clone()).cast_mut().cast();
-        // SAFETY: `wait` receives its own reference to the block, and is called once.
+        // SAFETY: `wait` gets its own reference to the block, and is called once.
         let enqueued = unsafe { sys::cuLaunchHostFunc(stream.cu_stream(), Some(Self::wait), data) };
         if let Err(error) = enqueued.result() {
             // SAFETY: the pointer comes from `into_raw`, and nothing else takes it.

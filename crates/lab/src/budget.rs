@@ -194,8 +194,8 @@ impl Budget {
         self.limit(Cost::Modules, at_most)
     }
 
-    /// Expects a wait after the last copy to the host: for a stream, an event, or a context. A query that reports completion will
-    /// do, and so will a copy without a stream.
+    /// Expects a wait after the last copy to the host: for a stream, an event, or a context. A query that reports completion also
+    /// counts, and so does a copy without a stream.
     #[must_use]
     pub fn waits_for_values(mut self) -> Self {
         self.waits_for_values = true;
@@ -250,7 +250,7 @@ impl Budget {
         }
     }
 
-    /// Real GPUs count nothing, but NCCL's log has the collectives.
+    /// Counts only collectives, using NCCL's log, because real GPUs don't record calls.
     fn spend_on_real_gpus<T>(&self, call: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
         println!("`{}`: on real GPUs, only collectives are counted", self.function);
         let Some(log) = NcclLog::of_check().filter(|_| !self.collectives.is_empty()) else { return call() };
@@ -295,7 +295,7 @@ impl Budget {
     fn check_limit(&self, cost: Cost, at_most: u64, calls: &[Call]) -> anyhow::Result<()> {
         let counted = if cost == Cost::Groups { outermost_groups(calls) } else { calls.iter().collect() };
         let mut amount = 0;
-        // The lines with which the limit was exceeded come first: those before may be the ones that are needed.
+        // List the calls beyond the limit first, because the earlier calls may be necessary.
         let (mut within, mut beyond): (Vec<&Call>, Vec<&Call>) = Default::default();
         for (call, spent) in counted.into_iter().map(|call| (call, cost.of(call))).filter(|(_, it)| *it > 0) {
             amount += spent;

@@ -23,7 +23,7 @@ pub(crate) struct Call {
     pub(crate) line: SourceLine,
 }
 
-/// Whose calls count.
+/// The threads whose calls count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Threads {
     This,
@@ -40,7 +40,7 @@ impl VirtualDriver {
     /// Returns the loaded driver, or `None` on real GPUs.
     ///
     /// # Errors
-    /// The virtual driver can't be found.
+    /// Fails if the virtual driver can't be found.
     pub(crate) fn find() -> anyhow::Result<Option<Self>> {
         if attached() != Some(Tier::Virtual) {
             return Ok(None);
@@ -52,7 +52,7 @@ impl VirtualDriver {
     /// Runs `function`, and returns the calls that it makes from lines of the exercise.
     ///
     /// # Errors
-    /// The virtual driver can't record.
+    /// Fails if the virtual driver can't record calls.
     pub(crate) fn record<T>(
         &self,
         threads: Threads,
@@ -75,10 +75,11 @@ impl VirtualDriver {
         Ok((result, calls))
     }
 
-    /// Runs `function` while its `nth` call from lines of the exercise fails, from 1. Returns that call, if there was one.
+    /// Runs `function`, and makes its `nth` call (counted from 1) from lines of the exercise fail. Returns that call, if
+    /// there was one.
     ///
     /// # Errors
-    /// The virtual driver can't make calls fail.
+    /// Fails if the virtual driver can't make calls fail.
     pub(crate) fn with_failure<T>(
         &self,
         nth: u64,
@@ -102,10 +103,10 @@ impl VirtualDriver {
         Ok((result, calls.pop()))
     }
 
-    /// Starts to track the objects that lines of the exercise make.
+    /// Starts to track the objects that lines of the exercise create.
     ///
     /// # Errors
-    /// The virtual driver can't track.
+    /// Fails if the virtual driver can't track objects.
     pub(crate) fn track_objects(&self) -> anyhow::Result<()> {
         // SAFETY: this is its type in `virtual_cuda`.
         let track = unsafe { self.function::<extern "C" fn()>(c"virtualGpuTrackObjects")? };
@@ -113,10 +114,10 @@ impl VirtualDriver {
         Ok(())
     }
 
-    /// Returns the tracked objects that exist: for each, the C function and the line that made it.
+    /// Returns the live tracked objects: for each, the C function and the line that created it.
     ///
     /// # Errors
-    /// The virtual driver can't track.
+    /// Fails if the virtual driver can't track objects.
     pub(crate) fn live_objects(&self) -> anyhow::Result<Vec<(String, SourceLine)>> {
         // SAFETY: this is its type in `virtual_cuda`.
         let visit = unsafe {
@@ -128,20 +129,20 @@ impl VirtualDriver {
         Ok(objects)
     }
 
-    /// A function of the virtual driver.
+    /// Returns a function of the virtual driver.
     ///
     /// # Safety
-    /// `F` is its type.
+    /// `F` must be the function's type.
     unsafe fn function<F: Copy>(&self, name: &CStr) -> anyhow::Result<F> {
         let symbol = self.0.symbol(name).context("libcuda.so is not the course's own")?;
-        // SAFETY: promised by the caller; a function pointer is as large as any other.
+        // SAFETY: the caller promises the type, and all function pointers have the same size.
         Ok(unsafe { std::mem::transmute_copy(&symbol) })
     }
 }
 
 /// Adds a call to the `Vec<Call>` behind `calls`.
 unsafe extern "C" fn add_call(call: *const RecordedCall, calls: *mut c_void) {
-    // SAFETY: the driver gives a call that lives until this returns, and `record` gave the vector.
+    // SAFETY: the driver passes a call that lives until this function returns, and `record` passed the vector.
     unsafe {
         let call = &*call;
         let arguments = std::slice::from_raw_parts(call.arguments, call.argument_count).to_vec();
@@ -152,7 +153,7 @@ unsafe extern "C" fn add_call(call: *const RecordedCall, calls: *mut c_void) {
 
 /// Adds an object to the `Vec<(String, SourceLine)>` behind `objects`.
 unsafe extern "C" fn add_object(object: *const LiveObject, objects: *mut c_void) {
-    // SAFETY: the driver gives an object that lives until this returns, and `live_objects` gave the vector.
+    // SAFETY: the driver passes an object that lives until this function returns, and `live_objects` passed the vector.
     unsafe {
         let object = &*object;
         let made = (function_name(object.function), source_line(&object.place));
@@ -163,7 +164,7 @@ unsafe extern "C" fn add_object(object: *const LiveObject, objects: *mut c_void)
 /// Returns the name of a function without its version.
 ///
 /// # Safety
-/// `name` is a C string.
+/// `name` must be a C string.
 unsafe fn function_name(name: *const c_char) -> String {
     // SAFETY: promised by the caller.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
@@ -172,7 +173,7 @@ unsafe fn function_name(name: *const c_char) -> String {
 }
 
 /// # Safety
-/// The place's file is a C string.
+/// The file of `place` must be a C string.
 unsafe fn source_line(place: &Place) -> SourceLine {
     // SAFETY: promised by the caller.
     let file = unsafe { CStr::from_ptr(place.file) };

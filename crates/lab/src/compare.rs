@@ -30,8 +30,8 @@ impl<'a, T: Element> Expected<'a, T> {
         Self { owner: String::new(), buffer, values, mistakes: Vec::new() }
     }
 
-    /// Adds a known mistake: if the buffer holds these values instead, the message shows `cause`, which says what the
-    /// values are or how they got there.
+    /// Adds a known mistake: if the buffer holds these values instead, the message shows `cause`, which describes these
+    /// values or how they got there.
     #[must_use]
     pub fn if_instead(mut self, values: &[T], cause: impl Into<String>) -> Self {
         self.mistakes.push((values.to_vec(), cause.into()));
@@ -98,8 +98,8 @@ pub(crate) fn elements(count: usize) -> String {
     format!("{count} element{}", if count == 1 { "" } else { "s" })
 }
 
-/// Returns the label that precedes a cause. All values match the mistake, so what they are is certain, but how they got
-/// there is only likely.
+/// Returns the label that precedes a cause. All values match the mistake, so their meaning is certain, but their origin
+/// is only likely.
 fn label(cause: &str) -> &'static str {
     const FACTS: [&str; 6] = ["these are ", "this is ", "it is ", "it holds ", "it comes ", "they are "];
     if FACTS.iter().any(|words| cause.starts_with(words)) { "" } else { "likely cause: " }

@@ -22,7 +22,7 @@ const TEST_SHARE: usize = 5;
 /// Images and the digits they show, in host memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Samples {
-    /// The images one after the other, each as [`PIXELS`] values from 0 (empty) to 1 (full).
+    /// The images, one after another, each as [`PIXELS`] values from 0 (empty) to 1 (full).
     pub pixels: Vec<f32>,
     /// The digit of each image, below [`CLASSES`].
     pub labels: Vec<u32>,

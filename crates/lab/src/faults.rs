@@ -1,4 +1,4 @@
-//! Makes the CUDA and NCCL calls of an exercise fail, one after the other. The exercise must return each failure as an error.
+//! Makes the CUDA and NCCL calls of an exercise fail, one at a time. The exercise must return each failure as an error.
 
 use anyhow::{anyhow, bail};
 use cudarc::nccl::result::group_end;
@@ -22,8 +22,8 @@ const MOST_CALLS: u64 = 500;
 /// ranks would wait for the rank whose call failed.
 ///
 /// # Errors
-/// The function panicked, returned `Ok`, left a group open, or returned an error without the cause; or `prepare` failed, or the run without a
-/// failure.
+/// Fails if the function panics, returns `Ok`, leaves a group open, or returns an error without the cause. Also fails if `prepare`
+/// or the run without a failure fails.
 pub fn each_call_fails<R>(function: &str, prepare: impl FnMut() -> anyhow::Result<R>) -> anyhow::Result<()>
 where
     R: FnOnce() -> anyhow::Result<()>,
@@ -31,10 +31,10 @@ where
     on_threads(Threads::This, function, prepare)
 }
 
-/// Like [`each_call_fails`], but for the calls of all threads: for a function that starts threads itself.
+/// Like [`each_call_fails`], but for the calls of all threads. Use it for a function that starts threads.
 ///
 /// # Errors
-/// As [`each_call_fails`].
+/// Fails like [`each_call_fails`].
 pub fn each_call_of_all_threads_fails<R>(
     function: &str,
     prepare: impl FnMut() -> anyhow::Result<R>,
@@ -45,7 +45,7 @@ where
     on_threads(Threads::All, function, prepare)
 }
 
-/// A communicator of one rank, on a new stream of GPU 0: for [`each_call_fails`].
+/// Creates a communicator of one rank on a new stream of GPU 0, for [`each_call_fails`].
 ///
 /// # Errors
 /// Returns the error of the driver or NCCL.
@@ -72,7 +72,7 @@ where
         let run = prepare()?;
         let (returned, failed) = driver.with_failure(nth, threads, || caught(run))?;
         let Some(failed) = failed else {
-            // With one rank there may be nothing to do, and then no call whose error could be lost.
+            // With one rank, there may be no work, and so no call whose error could be lost.
             if nth == 1 {
                 println!("`{function}` makes no call of CUDA or NCCL here, so none was made to fail");
             }
@@ -91,7 +91,7 @@ where
     Ok(())
 }
 
-/// Judges what `function` returned after a call failed.
+/// Judges the result of `function` after a call has failed.
 fn judge(function: &str, failed: &Call, returned: Result<anyhow::Result<()>, String>) -> anyhow::Result<()> {
     let call = name(failed);
     match returned {

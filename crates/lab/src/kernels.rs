@@ -34,11 +34,12 @@ pub const LOSS: &str = include_str!("../kernels/loss.ptx");
 pub const VECTOR: &str = include_str!("../kernels/vector.ptx");
 /// The PTX of `spin`.
 pub const SPIN: &str = include_str!("../kernels/spin.ptx");
-/// The PTX of `trap`, a kernel without arguments that fails, for checks of the consequences of a failed kernel.
+/// The PTX of `trap`, a kernel without arguments that always fails, for checks about failed kernels.
 pub const TRAP: &str =
     ".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry trap() {\n    trap;\n    ret;\n}\n";
 
-/// The PTX of another `scale`, which computes `x[i] = x[i] * factor + 1`, for checks of where a result comes from.
+/// The PTX of a different `scale`, which computes `x[i] = x[i] * factor + 1`. With it, checks can tell which kernel a
+/// result comes from.
 pub const SCALE_AND_ADD_ONE: &str = "\
 .version 8.0
 .target sm_70
@@ -139,10 +140,10 @@ impl Kernels {
         })
     }
 
-    /// Loads every kernel, but `scale` from this PTX.
+    /// Loads every kernel, and replaces `scale` with the one in this PTX.
     ///
     /// # Errors
-    /// As for [`Kernels::load`].
+    /// Fails like [`Kernels::load`].
     pub fn with_scale(context: &Arc<CudaContext>, ptx: &str) -> anyhow::Result<Self> {
         let scale = File::load(context, "scale", ptx)?.kernel("scale")?;
         Ok(Self { scale, ..Self::load(context)? })

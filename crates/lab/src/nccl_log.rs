@@ -62,7 +62,7 @@ impl NcclLog {
     /// # Safety
     /// As for [`Self::open`].
     pub(crate) unsafe fn open_for_check() {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller promises the same.
         let log = unsafe { Self::open() };
         let _ = OF_CHECK.set(log);
     }
@@ -80,8 +80,8 @@ impl NcclLog {
         }
     }
 
-    /// Returns the collectives so far, of one thread or of all: the kind of each, and its count. There are none before the first
-    /// communicator.
+    /// Returns the kind and the count of each collective so far, of one thread or of all threads. Before the first communicator,
+    /// there are none.
     ///
     /// # Errors
     /// Fails if NCCL could not write the whole log.

@@ -13,8 +13,8 @@ use crate::explain::{cause_text, is_headline};
 ///
 /// # Errors
 /// Fails if any rank fails or panics. The error lists every failed rank, in rank order, as `rank 2: what went wrong`.
-/// Ranks that failed alike are reported together. Ranks that waited in vain for another rank come last, after the
-/// cause.
+/// Ranks that failed alike are reported together. Ranks that failed only because they waited for another rank come
+/// last, after the cause.
 pub fn each_rank<T: Send>(
     world_size: usize,
     work: impl Fn(usize) -> anyhow::Result<T> + Sync,

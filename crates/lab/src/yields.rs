@@ -32,7 +32,7 @@ fn so_far() -> u64 {
 
 /// Returns whether this system counts both yields and sleeps.
 fn is_counted() -> bool {
-    // Keeps the function above in the program.
+    // Keep the compiler from removing the function above.
     black_box(sched_yield as extern "C" fn() -> c_int);
     let before = so_far();
     thread::yield_now();

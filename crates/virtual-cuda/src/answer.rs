@@ -38,7 +38,7 @@ pub(crate) fn in_host_function(function: impl FnOnce()) {
     IN_HOST_FUNCTION.set(false);
 }
 
-/// Whether this thread is running a host function of the program.
+/// Returns whether this thread is running a host function of the program.
 pub(crate) fn is_host_function() -> bool {
     IN_HOST_FUNCTION.get()
 }

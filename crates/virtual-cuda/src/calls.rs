@@ -137,7 +137,7 @@ pub(crate) fn record(any_thread: bool) -> u64 {
 
 /// Ends a record, and calls `visit` with its calls.
 pub(crate) fn take_record(record: u64, mut visit: impl FnMut(*const RecordedCall)) {
-    // Not under the lock: `visit` may make calls.
+    // Call `visit` without the lock, because it may make calls itself.
     let record = change(|watch| watch.records.remove(&record));
     for call in record.into_iter().flat_map(|record| record.calls) {
         call.show(&mut visit);
@@ -161,7 +161,7 @@ pub(crate) fn failed(mut visit: impl FnMut(*const RecordedCall)) {
 /// Makes the calls listed in `VIRTUAL_GPU_FAIL` fail.
 ///
 /// # Errors
-/// One of the functions does not exist.
+/// Fails if one of the functions does not exist.
 pub(crate) fn fail_listed(failing: &[FailingCall]) -> Result<(), String> {
     for FailingCall { function, .. } in failing {
         let exists = EXPORTS.iter().any(|it| it.parameters.is_some() && is_named(it.name, function));
@@ -197,7 +197,7 @@ fn this_thread(any_thread: bool) -> Option<ThreadId> {
     (!any_thread).then(|| thread::current().id())
 }
 
-/// Whether `function` means the exported symbol, whose name may end in a version.
+/// Returns whether `function` names the exported symbol, whose own name may end in a version.
 fn is_named(symbol: &str, function: &str) -> bool {
     symbol.strip_prefix(function).is_some_and(|rest| {
         rest.is_empty() || rest.strip_prefix("_v").is_some_and(|version| version.parse::<u32>().is_ok())
@@ -225,7 +225,7 @@ impl Call {
     }
 }
 
-/// The first eight bytes of an argument.
+/// Returns the first eight bytes of an argument.
 pub(crate) fn argument<T: Copy>(argument: &T) -> u64 {
     let mut bytes = [0_u8; 8];
     // SAFETY: an argument of a C function is a number, a pointer, or a struct of numbers without padding.
@@ -238,10 +238,10 @@ pub(crate) fn argument<T: Copy>(argument: &T) -> u64 {
 
 /// A library's result codes.
 pub(crate) trait Status: Copy {
-    /// The status of a call that is made to fail: any call may return it, and no program handles it specially.
+    /// The status of a call that is made to fail. Any call may return it, and no program handles it specially.
     const MADE_TO_FAIL: Self;
 
-    /// The code in C.
+    /// Returns the code's C value.
     fn code(self) -> u32;
 }
 
@@ -274,12 +274,12 @@ pub(crate) fn watch<S: Status>(
     }
     let call_site = CallSite::here();
     let own = if WATCHES_CALLS.load(Ordering::Acquire) { own_line(&call_site) } else { None };
-    // Forget the object before the call ends it: another thread may get the same handle immediately.
+    // Forget the object before the call destroys it: another thread may get the same handle immediately.
     change(|watch| watch.forget(function, arguments));
     let answer = match change(|watch| watch.fails(function, arguments, own.as_ref())) {
         false => body(),
         true => {
-            // A call that destroys something still does so, because after the error, no program could.
+            // A failing call still destroys its object, because the program can't do that after the error.
             if ENDS.iter().any(|words| function.contains(words)) {
                 let _ = body();
             }
@@ -334,7 +334,7 @@ impl Watch {
     /// Adds the objects that a call has created.
     fn track(&mut self, function: &str, arguments: &[u64], call_site: &CallSite) {
         let maker = MAKERS.iter().find(|(maker, ..)| *maker == function);
-        // If a call fails, cudarc itself may lose what its earlier calls made.
+        // After a failed call, cudarc itself may leak objects that its earlier calls created.
         let Some(&(function, argument, ends)) =
             maker.filter(|_| self.tracks_objects && self.failure.is_none())
         else {

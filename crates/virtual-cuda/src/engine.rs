@@ -20,7 +20,7 @@ struct Started {
 static STARTED: OnceLock<CudaResult<Started>> = OnceLock::new();
 static ENDED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the process is past its exit handlers; later calls get `DEINITIALIZED`.
+/// Returns whether the process is past its exit handlers; later calls get `DEINITIALIZED`.
 pub(crate) fn has_ended() -> bool {
     ENDED.load(Ordering::Acquire)
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock};
 use crate::pinned::{PAGE, Pinned};
 use crate::{answer, engine};
 
-/// The remaining access of the program to protected pages.
+/// The access that the program still has to protected pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rights {
     /// No access, because a copy writes the pages.
@@ -39,7 +39,7 @@ fn closed() -> MutexGuard<'static, Vec<Closed>> {
 /// Keeps pages protected for as long as it lives.
 pub(crate) struct Guard {
     pub(crate) id: u64,
-    /// The memory that contains the pages, which keeps them mapped.
+    /// The memory that contains the pages. It keeps them mapped.
     _memory: Arc<Pinned>,
 }
 
@@ -76,7 +76,7 @@ impl Drop for Guard {
     }
 }
 
-/// Sets the access of each page to what all guards on it allow.
+/// Gives the program the access to each page that all of the page's guards allow.
 fn protect(closed: &[Closed], pages: &Range<usize>) {
     let here: Vec<&Closed> =
         closed.iter().filter(|one| one.pages.start < pages.end && pages.start < one.pages.end).collect();
@@ -119,11 +119,12 @@ fn watch() {
     use_large_stack();
 }
 
-/// Enough space for a handler that looks up source lines, which doesn't fit on Rust's own signal stacks.
+/// The size of a signal stack. The handler looks up source lines, and needs more space than Rust's own signal stacks
+/// have.
 const STACK: usize = 1 << 20;
 
-/// Gives this thread's handlers a stack that is large enough. It is never freed, because nothing signals that the
-/// thread ends.
+/// Gives this thread's handlers a stack that is large enough. It is never freed, because no event reports the end of
+/// the thread.
 fn use_large_stack() {
     thread_local! {
         static HAS_ONE: Cell<bool> = const { Cell::new(false) };
@@ -152,7 +153,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     if !answer::is_host_function() {
         let _ = catch_unwind(|| engine::get().map(|engine| engine.host_touched(id)));
     }
-    // In either case the thread continues, because the page is now accessible.
+    // In both cases, the thread continues, because the page is accessible now.
     let mut closed = closed();
     if let Some(at) = closed.iter().position(|one| one.id == id) {
         let opened = closed.swap_remove(at);
@@ -160,7 +161,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     }
 }
 
-/// Passes on a fault that has nothing to do with protected pages.
+/// Passes on a fault that is unrelated to protected pages.
 fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the previous handler is called as the kernel would have called it. Without a handler, the fault occurs
     // again and ends the process, as it would have without this one.

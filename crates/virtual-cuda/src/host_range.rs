@@ -22,7 +22,7 @@ pub(crate) struct HostRange {
 
 impl HostRange {
     /// # Errors
-    /// `InvalidValue` if the range is null, is an address of a GPU, or extends beyond the end of pinned memory.
+    /// Returns `InvalidValue` if the range is null, is an address of a GPU, or extends beyond the end of pinned memory.
     pub(crate) fn new(address: usize, len: usize) -> CudaResult<Self> {
         let invalid = |message: String| Err(Error::new(CudaStatus::InvalidValue, message));
         if address == 0 && len > 0 {

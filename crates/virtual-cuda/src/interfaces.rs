@@ -32,7 +32,7 @@ pub(crate) fn all() -> Vec<Interface> {
 /// # Safety
 /// `address` is null, or points to a complete address of its family.
 unsafe fn address(address: *const libc::sockaddr) -> Option<IpAddr> {
-    // SAFETY: the caller guarantees this.
+    // SAFETY: the caller promises this.
     unsafe {
         match i32::from(address.as_ref()?.sa_family) {
             libc::AF_INET => {

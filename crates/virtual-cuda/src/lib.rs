@@ -456,7 +456,7 @@ pub unsafe extern "C" fn virtualGpuRecordedCalls(
     visit: unsafe extern "C" fn(*const RecordedCall, *mut c_void),
     data: *mut c_void,
 ) {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller promises this.
     calls::take_record(record, |call| unsafe { visit(call, data) });
 }
 
@@ -476,7 +476,7 @@ pub unsafe extern "C" fn virtualGpuLiveObjects(
     visit: unsafe extern "C" fn(*const LiveObject, *mut c_void),
     data: *mut c_void,
 ) {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller promises this.
     calls::live_objects(|object| unsafe { visit(object, data) });
 }
 
@@ -497,6 +497,6 @@ pub unsafe extern "C" fn virtualGpuFailedCall(
     visit: unsafe extern "C" fn(*const RecordedCall, *mut c_void),
     data: *mut c_void,
 ) {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller promises this.
     calls::failed(|call| unsafe { visit(call, data) });
 }

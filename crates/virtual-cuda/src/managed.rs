@@ -120,7 +120,7 @@ pub(crate) fn advise_at(
     location: MemoryLocation,
 ) -> CudaResult<()> {
     let advice = Advice::from_number(advice)?;
-    // Advice that takes no location ignores it.
+    // Some kinds of advice ignore the location.
     let of = match advice {
         Advice::ReadMostly | Advice::NoPreferredLocation => Location::Host,
         Advice::PreferredLocation | Advice::AccessedBy => location.location()?,

@@ -69,7 +69,7 @@ pub(crate) fn copy(to: DevicePointer, from: DevicePointer, bytes: usize) -> Cuda
     wait_if_asked()
 }
 
-/// Ends a copy between GPU addresses, or a memset, that names no stream. It returns at once, unless the context
+/// Ends a copy between GPU addresses, or a memset, that has no stream argument. It returns at once, unless the context
 /// requires synchronous copies.
 fn wait_if_asked() -> CudaResult<()> {
     match engine::get()?.has_synchronous_copies()? {

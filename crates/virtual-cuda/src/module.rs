@@ -18,12 +18,12 @@ pub(crate) fn load_module_file(to: Out<Module>, path: Text) -> CudaResult<()> {
 }
 
 pub(crate) fn load_module(to: Out<Module>, image: Text) -> CudaResult<()> {
-    // Machine code begins with four bytes of magic, none of which is 0, so it is a C string of at least these.
+    // Machine code begins with four magic bytes. None of them is 0, so reading the image as a C string reads all four.
     let source = image.bytes().ok_or_else(|| invalid("cuModuleLoadData: the image is null"))?;
     to.give(handle(engine::get()?.load_module(ptx_text(source)?)?.0))
 }
 
-/// Loads a module and ignores the options, which configure compilation and logging: the returned error already
+/// Loads a module. Ignores the options, which configure compilation and logging, because the returned error already
 /// describes what is wrong with the image.
 pub(crate) fn load_module_with(
     to: Out<Module>,

@@ -1,4 +1,4 @@
-//! Direct access by one GPU to the memory of another, which is not supported. Copies and NCCL work across GPUs, but a kernel
+//! Direct access by one GPU to the memory of another. It is not supported. Copies and NCCL work across GPUs, but a kernel
 //! can't access another GPU's memory.
 
 use std::ffi::{c_int, c_uint};

@@ -42,7 +42,7 @@ impl<T: Copy> Out<T> {
         self.give_all(&[value])
     }
 
-    /// Writes the result, unless the pointer is null, which means that the result is not needed.
+    /// Writes the result, unless the pointer is null because the caller does not need the result.
     pub(crate) fn give_if_wanted(self, value: T) {
         if !self.is_null() {
             let _ = self.give(value);
@@ -147,7 +147,7 @@ impl Bytes {
 
     /// Returns the first `count` bytes.
     pub(crate) fn read<'a>(self, count: usize) -> Option<&'a [u8]> {
-        // SAFETY: the pointer is not null, so it is readable for as many bytes as the function's documentation says.
+        // SAFETY: the pointer is not null, so as many bytes are readable as the function's documentation requires.
         (!self.0.is_null()).then(|| unsafe { std::slice::from_raw_parts(self.0, count) })
     }
 }

@@ -1,6 +1,6 @@
 //! Calls all exported functions in random order, with arguments that are valid, stale, foreign, null, or nonsense, and
-//! expects each call to return. The promises of a C caller are kept: a pointer that is not null points to as much
-//! memory as the function requires.
+//! expects each call to return. The arguments keep the promises of a C caller: a pointer that is not null points to as
+//! much memory as the function requires.
 //!
 //! `SEED=7 CALLS=1000000 cargo test -p virtual-cuda --test any_arguments` tries other calls; with `TRACE=1`, the test
 //! prints each function's name to standard error before the call.

@@ -99,7 +99,7 @@ const TYPES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Whether a type in the table matches cudarc's declaration.
+/// Returns whether a type in the table matches cudarc's declaration.
 fn agrees(ours: &str, theirs: &str) -> bool {
     let pointed_to = |prefix| ours.strip_prefix(prefix)?.strip_suffix('>');
     if let Some(ours) = pointed_to("Out<") {

@@ -3,8 +3,7 @@
 /// The maximum number of GPUs. Real nodes have up to 16; the limit keeps a typo from creating a thousand.
 pub const MAX_GPUS: usize = 64;
 
-/// A `CUstream`. 0 and 1 stand for the current context's legacy default stream, 2 for the thread's own default
-/// stream.
+/// A `CUstream`. 0 and 1 mean the current context's legacy default stream, and 2 means the thread's own default stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamHandle(pub u64);
 
@@ -42,7 +41,7 @@ pub struct Rank(pub usize);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceNumber(pub u64);
 
-/// A call that the ranks of a communicator make together, or that one rank makes with others, and that they wait for.
+/// A call that waits for other ranks of its communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CallKey {
     /// A collective: it waits for all ranks' streams.

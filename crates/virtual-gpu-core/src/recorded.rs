@@ -1,4 +1,4 @@
-//! What the virtual driver reports to a test harness about the program's calls: the layout that both sides share.
+//! The layout of the virtual driver's reports about the program's calls, which it shares with the test harness.
 
 use std::ffi::{c_char, c_uint};
 
@@ -11,7 +11,7 @@ pub struct RecordedCall {
     pub function: *const c_char,
     /// The first eight bytes of each argument.
     pub arguments: *const u64,
-    /// How many arguments there are.
+    /// The number of arguments.
     pub argument_count: usize,
     /// The result code; 0 is success.
     pub code: c_uint,

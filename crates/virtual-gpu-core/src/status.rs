@@ -154,9 +154,9 @@ status! {
 /// An error code, with a sentence that describes the problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error<S> {
-    /// What the C function returns.
+    /// The code that the C function returns.
     pub status: S,
-    /// What went wrong; empty if the meaning of the code is enough.
+    /// A description of the problem; empty if the meaning of the code is enough.
     pub message: Arc<str>,
 }
 

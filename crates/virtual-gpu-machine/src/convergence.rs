@@ -13,13 +13,13 @@ pub(crate) struct ConvergenceGroup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readiness {
     Ready,
-    /// The group has used up its turn, and runs again when the other groups have had theirs.
+    /// The group has used up its turn, and runs again after the other groups' turns.
     Yielded,
     /// The group waits for other lanes of its warp.
     Waiting,
 }
 
-/// What the running group does after an instruction.
+/// The next action of the running group after an instruction.
 pub(crate) enum Next {
     /// It executes the following instruction.
     Follow,

@@ -1,4 +1,4 @@
-//! What can go wrong in a running kernel, and where.
+//! Faults of running kernels, and their locations.
 
 use std::fmt;
 

@@ -5,7 +5,7 @@ use crate::memory::touched::Touched;
 use crate::printed::Printed;
 use crate::race::Race;
 
-/// What a kernel is launched with.
+/// The arguments of a kernel launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch<'a> {
     /// Blocks, by axis.
@@ -58,7 +58,7 @@ impl Default for Launch<'_> {
     }
 }
 
-/// What a kernel did.
+/// The result of a kernel launch.
 #[derive(Debug)]
 pub struct Execution {
     /// Instructions, counted once per thread.

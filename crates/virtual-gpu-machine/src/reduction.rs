@@ -125,13 +125,13 @@ pub struct Reduction {
     pub operator: Operator,
     /// The number of ranks.
     pub ranks: usize,
-    /// Each rank's scalar, for `PreMulSum`. Only the first bytes count, as many as the type has.
+    /// Each rank's scalar, for `PreMulSum`. Only as many bytes as the type has are used.
     pub scales: Vec<[u8; 8]>,
 }
 
 impl Reduction {
-    /// Reduces inputs with the same number of little-endian elements into `out`, in the order of the inputs. Each input
-    /// comes with its rank.
+    /// Reduces inputs with the same number of little-endian elements into `out`, in the order of the inputs. Each input is
+    /// paired with its rank.
     pub fn reduce(&self, out: &mut [u8], inputs: &[(usize, &[u8])]) {
         match self.data_type {
             DataType::Int8 => self.of_type::<i8, 1>(out, inputs),

@@ -1,5 +1,5 @@
 //! Chooses which block runs next. A block runs to its end unless its threads wait for something. Then it is suspended,
-//! and others run; as many are resident at the same time as a real GPU would hold.
+//! and others run. The number of blocks resident at the same time is that of a real GPU.
 
 use std::collections::VecDeque;
 

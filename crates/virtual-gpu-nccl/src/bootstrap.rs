@@ -78,9 +78,9 @@ impl Nccl {
     /// once, and the group's end waits instead; the handle can't be used before then.
     /// A nonblocking communicator can't be used until [`Self::async_error`] has reported that it is ready.
     /// # Errors
-    /// `InvalidArgument` if a number is out of range or the ranks disagree about the world size, `InvalidUsage` if two
-    /// ranks have the same number or the same GPU, `RemoteError` if a process can't be reached or ends, `Timeout` if a
-    /// rank does not join.
+    /// Returns `InvalidArgument` if a number is out of range or the ranks disagree about the world size, `InvalidUsage`
+    /// if two ranks have the same number or the same GPU, `RemoteError` if a process can't be reached or ends,
+    /// `Timeout` if a rank does not join.
     pub fn init_rank(
         &'static self,
         world_size: i32,
@@ -143,7 +143,7 @@ impl Locked<'_> {
     /// Adds a rank to a bootstrap; the last rank creates the communicator.
     ///
     /// # Errors
-    /// `InternalError` if the session of the id's ranks is gone.
+    /// Returns `InternalError` if the session of the id's ranks is gone.
     pub(crate) fn join(
         &mut self,
         id: UniqueId,

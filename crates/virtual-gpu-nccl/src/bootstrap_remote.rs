@@ -87,7 +87,7 @@ impl State {
     /// Sends the other processes the communicator that they are waiting for.
     ///
     /// # Errors
-    /// `InternalError` if the session is gone.
+    /// Returns `InternalError` if the session is gone.
     pub(crate) fn send_tables(
         &self,
         session: SessionId,
@@ -112,7 +112,7 @@ impl State {
     /// Fails the ranks of this process that wait for a root, because their communicator can't be created.
     ///
     /// # Errors
-    /// `InternalError` if the session is gone.
+    /// Returns `InternalError` if the session is gone.
     pub(crate) fn fail_waiting_ranks(
         &mut self,
         number: SessionId,
@@ -136,7 +136,7 @@ impl Locked<'_> {
     /// Creates the communicator in this process, after the root has reported that all ranks have joined.
     ///
     /// # Errors
-    /// [`EventError::Malformed`] if the table is inconsistent.
+    /// Returns [`EventError::Malformed`] if the table is inconsistent.
     pub(crate) fn complete_elsewhere(&mut self, number: SessionId, table: Table) -> Result<(), EventError> {
         let session = self.nccl.session_mut(number)?;
         let Table { own, pids, ranks } = table;

@@ -166,7 +166,7 @@ impl Nccl {
     /// Returns where a buffer is, and which range an access to it touches.
     ///
     /// # Errors
-    /// If the buffer was freed, or if it is read and has bytes that were never written.
+    /// Fails if the buffer was freed, or if it is read and has bytes that were never written.
     pub(crate) fn find(
         &self,
         memories: &mut Memories<'_>,

@@ -47,7 +47,7 @@ impl Request<i32> {
     /// Returns the request with a root or peer that is known to exist.
     ///
     /// # Errors
-    /// A sentence that names the first bad number, in the order in which NCCL checks them.
+    /// Returns a sentence that names the first bad number, in the order in which NCCL checks them.
     fn checked(self, world_size: usize) -> Result<Request, String> {
         let function = self.function();
         Ok(match self {
@@ -140,8 +140,8 @@ impl Nccl {
     /// Makes a call that moves data on `stream`. Inside a group, the group's end launches it.
     ///
     /// # Errors
-    /// The first that applies, in NCCL's order: a bad communicator, root or peer, or pointer. `InvalidArgument` comes
-    /// with a sentence that explains it.
+    /// Returns the first that applies, in NCCL's order: a bad communicator, root or peer, or pointer. `InvalidArgument`
+    /// comes with a sentence that explains it.
     pub fn call(
         &'static self,
         handle: CommHandle,

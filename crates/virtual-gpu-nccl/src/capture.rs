@@ -32,10 +32,10 @@ impl std::fmt::Display for Captured {
 }
 
 impl Plan {
-    /// Whether the plan is captured into a graph.
+    /// Returns whether the plan is captured into a graph.
     ///
     /// # Errors
-    /// `InvalidUsage` if only some of its streams are captured, or if several graphs capture them.
+    /// Returns `InvalidUsage` if only some of its streams are captured, or if several graphs capture them.
     pub(crate) fn is_captured(&self, engine: &EngineState) -> NcclResult<bool> {
         engine.captured_alike(&self.streams).ok_or_else(|| {
             let message = format!(

@@ -38,7 +38,7 @@ pub(crate) struct Part {
     /// Whether the rank's stream has reached the call.
     pub(crate) arrived: bool,
     /// Whether the rank has aborted.
-    pub(crate) cancelled: bool,
+    pub(crate) canceled: bool,
     pub(crate) location: PartLocation,
 }
 
@@ -61,7 +61,7 @@ impl Call {
         Self { parts: Ranks::new(world_size, |_| None), running: false, failure: None }
     }
 
-    /// Whether every rank has arrived, and every process has the data of the others.
+    /// Returns whether every rank has arrived, and every process has the data of the others.
     fn is_complete(&self) -> bool {
         self.parts.values().all(|part| {
             part.as_ref().is_some_and(|part| {
@@ -69,17 +69,17 @@ impl Call {
                     PartLocation::Here { published, .. } => published || self.is_local(),
                     PartLocation::Elsewhere(_) => true,
                 };
-                part.arrived && !part.cancelled && known
+                part.arrived && !part.canceled && known
             })
         })
     }
 
-    /// Whether a rank of this process has called the collective.
+    /// Returns whether a rank of this process has called the collective.
     pub(crate) fn has_part_here(&self) -> bool {
         self.parts.values().flatten().any(|part| part.op().is_some())
     }
 
-    /// Whether all parts run in this process.
+    /// Returns whether all parts run in this process.
     fn is_local(&self) -> bool {
         self.parts.values().flatten().all(|part| part.op().is_some())
     }
@@ -95,7 +95,7 @@ impl Call {
     /// needed.
     pub(crate) fn published(&mut self, rank: Rank) -> bool {
         match &mut self.parts[rank] {
-            Some(Part { cancelled: false, location: PartLocation::Here { published, .. }, .. })
+            Some(Part { canceled: false, location: PartLocation::Here { published, .. }, .. })
                 if self.failure.is_none() =>
             {
                 *published = true;
@@ -136,7 +136,7 @@ impl Call {
     fn cancel(&mut self, rank: Rank) -> Option<StreamHandle> {
         let part = self.parts[rank].as_mut()?;
         let op = part.op();
-        part.cancelled |= op.is_some() || !part.arrived;
+        part.canceled |= op.is_some() || !part.arrived;
         op.filter(|_| part.arrived).map(|op| op.stream)
     }
 }
@@ -155,7 +155,7 @@ impl Communicator {
     /// Returns a collective that must exist because it is not done.
     ///
     /// # Errors
-    /// `InternalError`, naming it.
+    /// Returns `InternalError`, naming it.
     pub(crate) fn call(&self, sequence: SequenceNumber) -> NcclResult<&Call> {
         self.calls.get(&sequence).ok_or_else(|| vanished_call(self.id, sequence))
     }
@@ -163,7 +163,7 @@ impl Communicator {
     /// Like [`Self::call`], but returns a mutable reference.
     ///
     /// # Errors
-    /// `InternalError`, naming it.
+    /// Returns `InternalError`, naming it.
     fn call_mut(&mut self, sequence: SequenceNumber) -> NcclResult<&mut Call> {
         self.calls.get_mut(&sequence).ok_or_else(|| vanished_call(self.id, sequence))
     }
@@ -171,7 +171,7 @@ impl Communicator {
     /// Removes a collective that is done.
     ///
     /// # Errors
-    /// `InternalError`, naming it.
+    /// Returns `InternalError`, naming it.
     pub(crate) fn take_call(&mut self, sequence: SequenceNumber) -> NcclResult<Call> {
         self.calls.remove(&sequence).ok_or_else(|| vanished_call(self.id, sequence))
     }
@@ -182,7 +182,7 @@ impl Communicator {
         self.calls.entry(sequence).or_insert_with(|| Call::new(world_size))
     }
 
-    /// Whether every rank of this process has called this collective, and it is over.
+    /// Returns whether every rank of this process has called this collective, and it is over.
     fn is_past(&self, sequence: SequenceNumber) -> bool {
         let mut here = self.ranks.values().filter(|rank| rank.process.is_none());
         !self.calls.contains_key(&sequence) && here.all(|rank| rank.issued >= sequence)
@@ -191,14 +191,14 @@ impl Communicator {
     /// Returns the ranks that a collective still waits for, sorted by number.
     ///
     /// # Errors
-    /// `InternalError` if there is no such call.
+    /// Returns `InternalError` if there is no such call.
     pub(crate) fn missing_ranks(&self, sequence: SequenceNumber) -> NcclResult<Vec<(Rank, Missing)>> {
         let call = self.call(sequence)?;
         if call.failure.is_some() || call.running {
             return Ok(Vec::new());
         }
         let missing = call.parts.iter().filter_map(|(rank, part)| match part {
-            Some(part) if part.cancelled => Some((rank, Missing::Gone)),
+            Some(part) if part.canceled => Some((rank, Missing::Gone)),
             Some(part) if part.arrived => None,
             Some(part) => Some((rank, part.op().map_or(Missing::Elsewhere, Missing::InStream))),
             None => Some((rank, self.ranks[rank].absence())),
@@ -228,14 +228,14 @@ impl Communicator {
         let call = self.call_or_new(sequence);
         let location = PartLocation::Elsewhere(None);
         call.parts[rank] =
-            Some(Part { operation, captured, call_site, arrived: false, cancelled: false, location });
+            Some(Part { operation, captured, call_site, arrived: false, canceled: false, location });
         call.disagreement(sequence)
     }
 
     /// Records that the stream of a rank of another process has reached a collective.
     ///
     /// # Errors
-    /// [`Malformed`] if the rank has not called it, or sends a different number of bytes than it announced.
+    /// Returns [`Malformed`] if the rank has not called it, or sends a different number of bytes than it announced.
     pub(crate) fn arrived_elsewhere(
         &mut self,
         sequence: SequenceNumber,
@@ -266,7 +266,7 @@ impl Communicator {
             return Vec::new();
         }
         call.failure = Some(failure.clone());
-        let parts = call.parts.values().flatten().filter(|part| part.arrived && !part.cancelled);
+        let parts = call.parts.values().flatten().filter(|part| part.arrived && !part.canceled);
         let arrived = parts.filter_map(Part::op).map(|op| op.stream).collect();
         self.forget_failed_call_if_over(sequence);
         arrived
@@ -319,7 +319,7 @@ impl Locked<'_> {
         let location = PartLocation::Here { op, buffers, device, published: false, plan };
         let call = entry.call_or_new(id.sequence);
         call.parts[rank] =
-            Some(Part { operation, captured, call_site, arrived: false, cancelled: false, location });
+            Some(Part { operation, captured, call_site, arrived: false, canceled: false, location });
         let disagreement = call.disagreement(id.sequence);
         self.nccl.publish(comm, &event)?;
         match disagreement {
@@ -331,7 +331,7 @@ impl Locked<'_> {
     /// Records that one rank's stream has reached a collective. Returns the collective if it can run now.
     ///
     /// # Errors
-    /// `InternalError` if there is no such call.
+    /// Returns `InternalError` if there is no such call.
     pub(crate) fn arrive_at_collective(&mut self, id: CollectiveId) -> NcclResult<Option<Job>> {
         let comm = self.nccl.communicator_mut(id.comm)?;
         let is_linked = comm.link.is_some();
@@ -343,7 +343,7 @@ impl Locked<'_> {
             let Some(op) = part.op() else { continue };
             if self.engine.stream(op.stream).is_some_and(|stream| stream.is_at(op)) {
                 part.arrived = true;
-                if part.cancelled || call.failure.is_some() {
+                if part.canceled || call.failure.is_some() {
                     leaving.push(op.stream);
                 } else if is_linked {
                     telling.push(rank);
@@ -378,7 +378,7 @@ impl Locked<'_> {
         self.collective_failed(id, failure)
     }
 
-    /// Like [`Self::fail_collective`], but for when the other processes already know. Only the first failure is kept.
+    /// Like [`Self::fail_collective`], if the other processes already know. Only the first failure is kept.
     pub(crate) fn collective_failed(&mut self, id: CollectiveId, failure: &Failure) -> NcclResult<()> {
         for stream in self.nccl.communicator_mut(id.comm)?.fail_call(id.sequence, failure) {
             self.engine.fail_stream(stream, failure);

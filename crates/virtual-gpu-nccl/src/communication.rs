@@ -1,4 +1,4 @@
-//! What the engine needs from NCCL: the implementation of its trait [`Communication`].
+//! Implements the engine's trait [`Communication`].
 
 use std::collections::HashSet;
 
@@ -28,7 +28,7 @@ impl Communication for Nccl {
     }
 
     fn missing(&self, call: CallKey) -> Vec<Missing> {
-        // No rank can reach a call that is gone, which the deadlock report states.
+        // No rank can reach a call that is gone. The deadlock report states this.
         self.lock_own().missing(call).unwrap_or_else(|_| vec![Missing::Gone])
     }
 
@@ -84,7 +84,7 @@ impl super::State {
     /// Returns why each rank that a call waits for has not reached it.
     ///
     /// # Errors
-    /// `InternalError` if the call's communicator is gone.
+    /// Returns `InternalError` if the call's communicator is gone.
     fn missing(&self, call: CallKey) -> NcclResult<Vec<Missing>> {
         Ok(match call {
             CallKey::Collective(id) => {
@@ -109,7 +109,7 @@ impl Locked<'_> {
     /// Records that a stream has reached a call. Returns what can run now.
     ///
     /// # Errors
-    /// `InternalError` if there is no such call.
+    /// Returns `InternalError` if there is no such call.
     fn arrive(&mut self, call: CallKey) -> NcclResult<Option<Job>> {
         match call {
             CallKey::Collective(id) => self.arrive_at_collective(id),
@@ -121,7 +121,7 @@ impl Locked<'_> {
     /// Fails calls that can't complete: at once for the ranks that have arrived, and on arrival for the others.
     ///
     /// # Errors
-    /// `InternalError` if a call's communicator is gone; the other calls still fail as they should.
+    /// Returns `InternalError` if a call's communicator is gone; the other calls still fail as they should.
     pub(crate) fn fail_calls(
         &mut self,
         calls: &Deadlocked,
@@ -139,7 +139,7 @@ impl Locked<'_> {
     /// Fails a call: at once for the ranks that have arrived, and on arrival for the others.
     ///
     /// # Errors
-    /// `InternalError` if its communicator is gone.
+    /// Returns `InternalError` if its communicator is gone.
     pub(crate) fn fail_call(&mut self, call: CallKey, failure: &Failure) -> NcclResult<()> {
         match call {
             CallKey::Collective(id) => self.fail_collective(id, failure),

@@ -127,7 +127,7 @@ impl RankState {
         Self { process: Some(process), ..Self::new(device, ThreadKey::ELSEWHERE, config) }
     }
 
-    /// Whether this thread, and no other, makes the rank's calls.
+    /// Returns whether this thread, and no other, makes the rank's calls.
     pub(crate) fn is_driven_by(&self, thread: ThreadKey) -> bool {
         self.owner == thread && !self.is_handed_on && self.left.is_none()
     }
@@ -160,7 +160,7 @@ impl Communicator {
         }
     }
 
-    /// Whether all ranks of this process have left and no work is pending.
+    /// Returns whether all ranks of this process have left and no work is pending.
     fn is_over(&self) -> bool {
         let mut here = self.ranks.values().filter(|rank| rank.process.is_none());
         here.all(|rank| rank.left.is_some()) && self.calls.is_empty() && self.traffic.is_empty()
@@ -210,7 +210,7 @@ impl State {
     /// Returns a communicator that must exist, because one of its ranks is a member or its work is not done.
     ///
     /// # Errors
-    /// `InternalError`, naming it.
+    /// Returns `InternalError`, naming it.
     pub(crate) fn communicator(&self, comm: CommId) -> NcclResult<&Communicator> {
         self.communicators.get(&comm).ok_or_else(|| vanished(format_args!("communicator {}", comm.0)))
     }
@@ -218,7 +218,7 @@ impl State {
     /// Like [`Self::communicator`], but returns a mutable reference.
     ///
     /// # Errors
-    /// `InternalError`, naming it.
+    /// Returns `InternalError`, naming it.
     pub(crate) fn communicator_mut(&mut self, comm: CommId) -> NcclResult<&mut Communicator> {
         self.communicators.get_mut(&comm).ok_or_else(|| vanished(format_args!("communicator {}", comm.0)))
     }
@@ -226,7 +226,7 @@ impl State {
     /// Forgets a communicator once all its ranks of this process have left and no work is pending.
     ///
     /// # Errors
-    /// `InternalError`, naming the missing object.
+    /// Returns `InternalError`, naming the missing object.
     pub(crate) fn forget_communicator_if_over(&mut self, comm: CommId) -> NcclResult<()> {
         if !self.communicator(comm)?.is_over() {
             return Ok(());
@@ -272,7 +272,7 @@ impl Locked<'_> {
     /// another process has no handle here.
     ///
     /// # Errors
-    /// `InternalError` if the session of its link is gone.
+    /// Returns `InternalError` if the session of its link is gone.
     pub(crate) fn add_communicator(
         &mut self,
         function: &str,
@@ -309,8 +309,8 @@ impl Locked<'_> {
     }
 }
 
-/// Whether ranks of one communicator may share a GPU. Like NCCL, reads the variable when a communicator is created, and
-/// treats a value that is not a number as unset.
+/// Returns whether ranks of one communicator may share a GPU. Like NCCL, reads the variable when a communicator is
+/// created, and treats a value that is not a number as unset.
 pub(crate) fn ranks_share_gpus() -> bool {
     let value = std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").ok();
     value.and_then(|value| value.trim().parse::<i64>().ok()).is_some_and(|value| value != 0)

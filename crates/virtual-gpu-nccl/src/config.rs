@@ -73,7 +73,7 @@ impl CommConfig {
     /// Reads a structure that C code filled in, up to the number of bytes that its own `size` field gives.
     ///
     /// # Errors
-    /// `InvalidArgument`, naming the field.
+    /// Returns `InvalidArgument`, naming the field.
     pub fn from_bytes(bytes: &[u8]) -> NcclResult<Self> {
         let bad = |message: String| Error::new(NcclStatus::InvalidArgument, message);
         let word = |at: usize| {

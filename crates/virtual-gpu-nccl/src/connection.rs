@@ -55,7 +55,7 @@ pub(crate) struct Outbox(Option<Sender<Arc<[u8]>>>);
 
 impl Outbox {
     pub(crate) fn send(&self, message: Arc<[u8]>) {
-        // If the connection has ended, the thread that reads from it handles that.
+        // If the connection has ended, its reading thread handles that.
         let _ = self.0.as_ref().map(|queue| queue.send(message));
     }
 
@@ -85,7 +85,7 @@ impl Nccl {
     /// Implements `ncclGetUniqueId`. `interfaces` lists those of the machine, to be matched with `NCCL_SOCKET_IFNAME`.
     ///
     /// # Errors
-    /// `InvalidArgument` for a bad `NCCL_COMM_ID`, `InvalidUsage` if no interface matches `NCCL_SOCKET_IFNAME`.
+    /// Returns `InvalidArgument` for a bad `NCCL_COMM_ID`, `InvalidUsage` if no interface matches `NCCL_SOCKET_IFNAME`.
     pub fn unique_id(&'static self, interfaces: fn() -> Vec<Interface>) -> NcclResult<UniqueId> {
         if let Some(address) = std::env::var("NCCL_COMM_ID").ok().filter(|text| !text.is_empty()) {
             return Ok(UniqueId::of_address(parse_address(&address)?));
@@ -168,8 +168,8 @@ impl Nccl {
     /// Connects to the root, which is the process that made an id. Returns the session.
     ///
     /// # Errors
-    /// `RemoteError` if the root does not listen or does not know the id, `SystemError` if an id has no address,
-    /// `InvalidUsage` if the root runs another version of the virtual GPU.
+    /// Returns `RemoteError` if the root does not listen or does not know the id, `SystemError` if an id has no
+    /// address, `InvalidUsage` if the root runs another version of the virtual GPU.
     pub(crate) fn connect(&'static self, id: UniqueId) -> NcclResult<SessionId> {
         let maker = id.maker();
         let root =

@@ -130,7 +130,7 @@ impl Explanation {
         self
     }
 
-    /// Adds the fact that a missing rank's GPU has failed, which is the cause of everything else.
+    /// Adds the fact that a missing rank's GPU has failed, because this failure causes everything else.
     fn failed_before(mut self, comm: &Communicator, rank: Rank) -> Self {
         if let Some(failure) = &comm.ranks[rank].gpu_failure {
             self.help = Some(CAUSE_FIRST);
@@ -147,7 +147,7 @@ fn waiting_ranks(comm: &Communicator, call: &Call, number: SequenceNumber, mut r
     );
     let mut sides: Vec<(Vec<Rank>, String, &CallSite)> = Vec::new();
     for (rank, part) in call.parts.iter() {
-        let Some(part) = part.as_ref().filter(|part| part.arrived && !part.cancelled) else { continue };
+        let Some(part) = part.as_ref().filter(|part| part.arrived && !part.canceled) else { continue };
         let text = part.operation.to_string();
         let line = part.call_site.line();
         match sides.iter_mut().find(|(_, other, call_site)| *other == text && call_site.line() == line) {

@@ -94,8 +94,8 @@ impl Locked<'_> {
     }
 
     /// Returns a report if a rank aborts before its thread has seen its last call complete, because whether the call
-    /// still works is then a matter of luck. If a query has told the thread that the call isn't done, the abort is
-    /// deliberate: this is how a program gives up on ranks that never call.
+    /// still works is then a matter of luck. If a query has reported to the thread that the call isn't done, the abort
+    /// is deliberate: programs give up on missing ranks in this way.
     fn aborted_in_flight(&mut self, comm: CommId, rank: Rank) -> NcclResult<Option<(OpRef, Report)>> {
         let thread = self.engine.current_thread();
         let comm = self.nccl.communicator(comm)?;

@@ -258,7 +258,7 @@ impl State {
     /// Returns `None` if all ranks are in this process.
     ///
     /// # Errors
-    /// `InternalError` if the communicator or its session is gone.
+    /// Returns `InternalError` if the communicator or its session is gone.
     pub(crate) fn link_of(&self, comm: CommId) -> NcclResult<Option<(ProcessNumber, Link)>> {
         let Some(link) = &self.communicator(comm)?.link else { return Ok(None) };
         Ok(Some((self.session(link.session)?.own, link.clone())))
@@ -267,7 +267,7 @@ impl State {
     /// Sends an event to all other processes of a communicator.
     ///
     /// # Errors
-    /// The same as [`Self::link_of`].
+    /// Fails like [`Self::link_of`].
     pub(crate) fn publish(&self, comm: CommId, event: &Event) -> NcclResult<()> {
         if let Some((own, link)) = self.link_of(comm)? {
             let others = link.others.clone();
@@ -279,7 +279,7 @@ impl State {
     /// Sends an event to the process of one rank, unless that is this process.
     ///
     /// # Errors
-    /// The same as [`Self::link_of`].
+    /// Fails like [`Self::link_of`].
     pub(crate) fn publish_to(&self, comm: CommId, rank: Rank, event: &Event) -> NcclResult<()> {
         if let Some(process) = self.communicator(comm)?.ranks[rank].process
             && let Some((own, link)) = self.link_of(comm)?
@@ -292,7 +292,7 @@ impl State {
     /// Sends the other processes that a call has failed.
     ///
     /// # Errors
-    /// The same as [`Self::link_of`].
+    /// Fails like [`Self::link_of`].
     pub(crate) fn publish_failure(
         &self,
         call: CallKey,
@@ -312,7 +312,7 @@ impl State {
     /// Sends the other end of a message that it has failed.
     ///
     /// # Errors
-    /// The same as [`Self::link_of`].
+    /// Fails like [`Self::link_of`].
     pub(crate) fn publish_lost_message(
         &self,
         key: MessageKey,

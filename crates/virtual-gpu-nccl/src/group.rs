@@ -51,7 +51,8 @@ impl Nccl {
     /// Implements `ncclGroupEnd`: the outermost one launches the calls that the group holds.
     ///
     /// # Errors
-    /// `InvalidUsage` without a matching start; the first error of a call inside the group; the error of the launch.
+    /// Returns `InvalidUsage` without a matching start; the first error of a call inside the group; the error of the
+    /// launch.
     pub fn group_end(&'static self) -> NcclResult<()> {
         let mut guard = self.lock();
         match guard.nccl.open_group() {

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
-/// The first bytes of every id, the last two of which are the version of the format.
+/// The first bytes of every id. The last two of them are the version of the format.
 const MAGIC: &[u8; 8] = b"vgpuid02";
 
 /// Returns a random key of this process, which distinguishes processes with the same process ID.
@@ -34,7 +34,7 @@ fn random() -> u64 {
 pub struct UniqueId([u8; 128]);
 
 impl UniqueId {
-    /// Creates an id for this process, which listens at `address`, if at all.
+    /// Creates an id for this process. `address` is where the process listens, if it does.
     pub(crate) fn new(address: Option<SocketAddr>) -> Self {
         let mut secret = [0; 16];
         for word in secret.chunks_exact_mut(8) {
@@ -68,8 +68,8 @@ impl UniqueId {
     /// Validates an id that the caller passed in.
     ///
     /// # Errors
-    /// `InvalidArgument` if these bytes are not an id of `ncclGetUniqueId`, `InvalidUsage` if another version made the
-    /// id.
+    /// Returns `InvalidArgument` if these bytes are not an id of `ncclGetUniqueId`, `InvalidUsage` if another version
+    /// made the id.
     pub fn from_bytes(bytes: [u8; 128]) -> NcclResult<Self> {
         if bytes[..6] != MAGIC[..6] {
             let message = "these 128 bytes are no id of ncclGetUniqueId: pass on the whole id, unchanged";
@@ -87,13 +87,13 @@ impl UniqueId {
         &self.0
     }
 
-    /// Whether this process made the id.
+    /// Returns whether this process made the id.
     pub(crate) fn is_own(&self) -> bool {
         self.0[48..56] == process_key().to_le_bytes()
     }
 
-    /// Whether the id comes from `NCCL_COMM_ID`. Such an id is the same in every process, and the process of rank 0
-    /// listens.
+    /// Returns whether the id comes from `NCCL_COMM_ID`. Such an id is the same in every process, and the process of
+    /// rank 0 listens.
     pub(crate) fn is_of_address(&self) -> bool {
         self.maker() == 0
     }

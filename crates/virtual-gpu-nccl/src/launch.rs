@@ -24,9 +24,9 @@ impl Nccl {
     /// Enqueues calls on their streams, and runs those that are ready.
     ///
     /// # Errors
-    /// `InvalidUsage` if this thread also drives a rank that the calls leave out (a call may block until all ranks have
-    /// made it), if a rank sends to itself without receiving the message, or if one call of a group needs the result of
-    /// another.
+    /// Returns `InvalidUsage` if this thread also drives a rank that the calls leave out (a call may block until all
+    /// ranks have made it), if a rank sends to itself without receiving the message, or if one call of a group needs
+    /// the result of another.
     pub(crate) fn launch_calls(&'static self, calls: Vec<Checked>, mut guard: Guard<'_>) -> NcclResult<()> {
         let usage = |report: &Report| {
             let failure = Failure::announce(CudaStatus::LaunchTimeout, report);
@@ -265,7 +265,7 @@ fn dependency(calls: &[Checked]) -> Option<Report> {
     None
 }
 
-/// Whether a rank sends a buffer to itself in place. This is allowed, because nothing moves.
+/// Returns whether a rank sends a buffer to itself in place. This is allowed, because nothing moves.
 fn is_self_in_place(one: &Checked, other: &Checked) -> bool {
     match (one.request, other.request) {
         (Request::Transfer(one_transfer, address), Request::Transfer(other_transfer, other_address)) => {

@@ -246,7 +246,7 @@ pub(crate) fn ended(how: &str, comm: &Communicator, handle: CommHandle, rank: Ra
     });
 }
 
-/// Logs a call that moves data, whose arguments are valid.
+/// Logs a call that moves data and has valid arguments.
 pub(crate) fn call(
     comm: &Communicator,
     handle: CommHandle,

@@ -86,8 +86,8 @@ impl Nccl {
     /// and then calls `deliver`. Inside a group, the group's end waits instead.
     ///
     /// # Errors
-    /// `InvalidArgument` for any other negative color, `Timeout` if a rank never calls, `InProgress` for a nonblocking
-    /// communicator.
+    /// Returns `InvalidArgument` for any other negative color, `Timeout` if a rank never calls, `InProgress` for a
+    /// nonblocking communicator.
     pub fn split(
         &self,
         handle: CommHandle,
@@ -112,7 +112,7 @@ impl Nccl {
     /// Implements `ncclCommFinalize`: returns once the rank's enqueued work is done and all ranks have called.
     ///
     /// # Errors
-    /// `InvalidArgument` on a second call, `Timeout` if a rank never calls, `InProgress` for a nonblocking
+    /// Returns `InvalidArgument` on a second call, `Timeout` if a rank never calls, `InProgress` for a nonblocking
     /// communicator.
     pub fn finalize(&self, handle: CommHandle) -> NcclResult<()> {
         let mut guard = self.lock();
@@ -149,7 +149,7 @@ impl Nccl {
 }
 
 impl ManagementCall {
-    /// Whether a rank of this process has called.
+    /// Returns whether a rank of this process has called.
     pub(crate) fn has_participant_here(&self, ranks: &Ranks<RankState>) -> bool {
         self.participants
             .iter()
@@ -178,12 +178,12 @@ impl Link {
 }
 
 impl ManagementCall {
-    /// Whether the call waits for one of these ranks.
+    /// Returns whether the call waits for one of these ranks.
     pub(crate) fn lacks_any(&self, ranks: &[Rank]) -> bool {
         self.failed.is_none() && ranks.iter().any(|&rank| self.participants[rank].is_none())
     }
 
-    /// Whether all ranks have called and the call has not failed.
+    /// Returns whether all ranks have called and the call has not failed.
     fn is_complete(&self) -> bool {
         self.failed.is_none() && self.participants.values().all(Option::is_some)
     }
@@ -211,7 +211,7 @@ impl Communicator {
         self.management_calls.entry(sequence).or_insert_with(|| ManagementCall::new(world_size))
     }
 
-    /// Whether a split or finalize is complete or has failed.
+    /// Returns whether a split or finalize is complete or has failed.
     pub(crate) fn is_complete_or_failed(&self, sequence: SequenceNumber) -> bool {
         self.management_calls.get(&sequence).is_none_or(|call| call.failed.is_some())
     }
@@ -290,10 +290,10 @@ impl Communicator {
 }
 
 impl State {
-    /// Whether a thread has to wait until this completes.
+    /// Returns whether a thread has to wait until this completes.
     ///
     /// # Errors
-    /// `InternalError` if the communicator of a member is gone.
+    /// Returns `InternalError` if the communicator of a member is gone.
     pub(crate) fn is_blocking(&self, awaiting: Awaiting) -> NcclResult<bool> {
         Ok(match awaiting {
             Awaiting::Communicator(handle) => match self.memberships.get(&handle) {
@@ -322,8 +322,7 @@ impl State {
         self.management_call_failed(id, status, failure)
     }
 
-    /// Like [`Self::fail_management_call`], but for when the other processes already know. Only the first failure is
-    /// kept.
+    /// Like [`Self::fail_management_call`], if the other processes already know. Only the first failure is kept.
     pub(crate) fn management_call_failed(
         &mut self,
         id: ManagementId,
@@ -387,7 +386,7 @@ impl Locked<'_> {
     /// Completes a split or finalize once all ranks have called.
     ///
     /// # Errors
-    /// `InternalError` if its communicator is gone.
+    /// Returns `InternalError` if its communicator is gone.
     pub(crate) fn complete_if_all_joined(&mut self, id: ManagementId) -> NcclResult<()> {
         let comm = self.nccl.communicator_mut(id.comm)?;
         let call = comm.management_calls.get(&id.sequence);
@@ -421,7 +420,7 @@ impl Locked<'_> {
     /// Fails a split or finalize whose other ranks have not called within the timeout.
     ///
     /// # Errors
-    /// `InternalError` if its communicator is gone.
+    /// Returns `InternalError` if its communicator is gone.
     pub(crate) fn give_up_management_call(&mut self, id: ManagementId) -> NcclResult<()> {
         let report = deadlock_report(self.engine, self.nccl, &[CallKey::Management(id)].into())
             .fact(given_up(self.engine.bootstrap_timeout));

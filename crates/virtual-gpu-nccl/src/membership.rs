@@ -115,7 +115,7 @@ impl Nccl {
 }
 
 impl State {
-    /// Whether a communicator that is being created is ready or has failed.
+    /// Returns whether a communicator that is being created is ready or has failed.
     pub(crate) fn is_settled(&self, awaiting: Awaiting) -> bool {
         match awaiting {
             Awaiting::Communicator(handle) => {
@@ -175,7 +175,7 @@ impl Locked<'_> {
     /// another process still has to answer.
     ///
     /// # Errors
-    /// `InternalError` if the communicator or session is gone.
+    /// Returns `InternalError` if the communicator or session is gone.
     pub(crate) fn give_up_joining(&mut self, awaited: &[Awaiting]) -> NcclResult<bool> {
         let mut ended = false;
         for awaiting in awaited {
@@ -209,7 +209,7 @@ impl State {
     /// Withdraws a thread that gives up from everything it was joining; the other ranks get the same error.
     ///
     /// # Errors
-    /// `InternalError` if the communicator or session is gone.
+    /// Returns `InternalError` if the communicator or session is gone.
     pub(crate) fn leave_bootstraps(
         &mut self,
         joining: &[Awaiting],

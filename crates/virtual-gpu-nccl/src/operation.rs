@@ -98,7 +98,7 @@ impl Operation<i32> {
     /// Returns the operation with a root that is known to exist.
     ///
     /// # Errors
-    /// The root, if a communicator of `world_size` ranks has no such rank.
+    /// Returns the root, if a communicator of `world_size` ranks has no such rank.
     pub(crate) fn checked(self, world_size: usize) -> Result<Operation, i32> {
         let checked = |root| Rank::checked(root, world_size).ok_or(root);
         let collective = match self.collective {
@@ -203,7 +203,7 @@ impl Operation {
     /// Returns how NCCL runs the collective and how long that takes, according to its tuning model.
     ///
     /// # Errors
-    /// NCCL's message, if `NCCL_ALGO` and `NCCL_PROTO` exclude everything that can run it.
+    /// Returns NCCL's message, if `NCCL_ALGO` and `NCCL_PROTO` exclude everything that can run it.
     pub(crate) fn plan(&self, preset: &Preset, enabled: &Enabled, world: World) -> Result<Plan, String> {
         let bytes = self.large_side(world.ranks);
         let Some(function) = self.tuned() else {
@@ -239,8 +239,8 @@ impl Operation {
 
     /// Splits the collective into pieces.
     ///
-    /// An all-reduce has as many pieces as there are ranks. Piece `c` is summed along the ring of ranks, from rank `c +
-    /// 1` to rank `c`, so every rank gets the same bits, and the order is the same on every run.
+    /// An all-reduce has one piece per rank. Piece `c` is summed along the ring of ranks, from rank `c + 1` to rank
+    /// `c`, so every rank gets the same bits, and the order is the same on every run.
     pub(crate) fn pieces(&self, ranks: usize) -> Vec<Piece> {
         let bytes = self.bytes();
         let after = |rank: Rank, steps: usize| Rank((rank.0 + steps) % ranks);

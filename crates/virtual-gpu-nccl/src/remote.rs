@@ -1,4 +1,4 @@
-//! Handles what other processes send about their ranks, and the end of such a process.
+//! Handles the events that other processes send about their ranks, and the end of a process.
 
 use super::Locked;
 use super::communicator::Communicator;
@@ -16,7 +16,7 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
 impl Event {
-    /// Whether the event's ranks exist, and belong to the process that sends it.
+    /// Returns whether the event's ranks exist, and belong to the process that sends it.
     fn is_plausible(&self, comm: &Communicator, from: ProcessNumber) -> bool {
         let world_size = comm.ranks.len();
         let is_theirs = |rank: Rank| {
@@ -44,7 +44,7 @@ impl Locked<'_> {
     /// kept.
     ///
     /// # Errors
-    /// [`EventError::Malformed`] if the event is invalid.
+    /// Returns [`EventError::Malformed`] if the event is invalid.
     pub(crate) fn take_in(
         &mut self,
         session: SessionId,
@@ -76,7 +76,7 @@ impl Locked<'_> {
     /// Applies an event, and returns what can run now.
     ///
     /// # Errors
-    /// [`EventError::Malformed`] if the event is invalid.
+    /// Returns [`EventError::Malformed`] if the event is invalid.
     fn apply(&mut self, comm: CommId, from: ProcessNumber, event: Event) -> Result<Option<Job>, EventError> {
         // If all ranks of this process have left, none of them needs the event.
         let Some(entry) = self.nccl.communicators.get_mut(&comm) else { return Ok(None) };

@@ -27,7 +27,7 @@ pub(crate) enum Job {
     Messages(Vec<Moving>),
 }
 
-/// What each rank of a collective touched, or why the collective failed.
+/// The memory that each rank of a collective touched, or the reason why the collective failed.
 type Outcome = Result<Vec<Vec<Touched>>, Failure>;
 
 impl Nccl {
@@ -84,7 +84,7 @@ impl Nccl {
     }
 
     /// # Errors
-    /// `InternalError` if there is no such call.
+    /// Returns `InternalError` if there is no such call.
     fn execute_collective(&self, id: CollectiveId) -> NcclResult<Outcome> {
         let (operation, ranks, shares) = {
             let mut guard = self.lock();

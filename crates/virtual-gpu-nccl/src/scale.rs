@@ -56,7 +56,7 @@ impl Nccl {
     /// Resolves an `ncclRedOp_t` in a call of `function` on elements of `data_type`.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is no such operator, or if it was created for another type.
+    /// Returns `InvalidArgument` if there is no such operator, or if it was created for another type.
     pub fn operator(
         &self,
         function: &str,

@@ -194,7 +194,7 @@ impl State {
     /// is not over.
     ///
     /// # Errors
-    /// `InternalError`, naming it.
+    /// Returns `InternalError`, naming it.
     pub(crate) fn session(&self, session: SessionId) -> NcclResult<&Session> {
         self.sessions.get(&session).ok_or_else(|| vanished(format_args!("session {}", session.0)))
     }
@@ -202,7 +202,7 @@ impl State {
     /// Like [`Self::session`], but returns a mutable reference.
     ///
     /// # Errors
-    /// `InternalError`, naming it.
+    /// Returns `InternalError`, naming it.
     pub(crate) fn session_mut(&mut self, session: SessionId) -> NcclResult<&mut Session> {
         self.sessions.get_mut(&session).ok_or_else(|| vanished(format_args!("session {}", session.0)))
     }
@@ -237,7 +237,7 @@ impl State {
     /// Closes the connections of a session that is no longer needed. The session is forgotten with the last of them.
     ///
     /// # Errors
-    /// `InternalError` if the session is already forgotten.
+    /// Returns `InternalError` if the session is already forgotten.
     pub(crate) fn close_session_if_over(&mut self, number: SessionId) -> NcclResult<()> {
         let id = self.session(number)?.id;
         let gathers = self.gathering.get(&id) == Some(&number);
@@ -255,7 +255,7 @@ impl State {
     /// Accepts another process at the root. Returns its session and its number there.
     ///
     /// # Errors
-    /// `InternalError` if the session in which the id's ranks gather is gone.
+    /// Returns `InternalError` if the session in which the id's ranks gather is gone.
     pub(crate) fn accept(
         &mut self,
         id: UniqueId,
@@ -284,28 +284,28 @@ impl State {
 }
 
 impl Nccl {
-    /// Handles one message of `neighbour`.
+    /// Handles one message of `neighbor`.
     ///
     /// # Errors
-    /// [`Malformed`] if the message is invalid.
+    /// Returns [`Malformed`] if the message is invalid.
     pub(crate) fn receive(
         &'static self,
         number: SessionId,
-        neighbour: ProcessNumber,
+        neighbor: ProcessNumber,
         message: Vec<u8>,
     ) -> Result<(), Malformed> {
         let mut reader = Reader::new(&message);
         if reader.get::<u8>().ok_or(Malformed)? == CONTROL {
             let control = reader.get::<Control>().filter(|_| reader.is_at_end()).ok_or(Malformed)?;
             let mut guard = self.lock();
-            EventError::reported(guard.locked().control(number, neighbour, control))?;
+            EventError::reported(guard.locked().control(number, neighbor, control))?;
             self.unlock_and_wake(self.run_ready(guard));
             return Ok(());
         }
         let Header { from, to, tag } = reader.get().ok_or(Malformed)?;
         let own = self.lock().nccl.session(number).map_err(|_| Malformed)?.own;
         let (is_root, is_meant) = (own == ROOT, to.contains(&own));
-        if is_root && from != neighbour {
+        if is_root && from != neighbor {
             return Err(Malformed);
         }
         let event = match is_meant {
@@ -400,11 +400,11 @@ impl Locked<'_> {
     /// Handles a neighbor's message about a process, or about the communicator that is being created.
     ///
     /// # Errors
-    /// [`EventError::Malformed`] if the message is invalid.
+    /// Returns [`EventError::Malformed`] if the message is invalid.
     fn control(
         &mut self,
         number: SessionId,
-        neighbour: ProcessNumber,
+        neighbor: ProcessNumber,
         control: Control,
     ) -> Result<(), EventError> {
         let session = self.nccl.session_mut(number)?;
@@ -412,9 +412,9 @@ impl Locked<'_> {
         let id = session.id;
         match control {
             Control::Join(request) if is_root => {
-                let pid = session.pid(neighbour);
+                let pid = session.pid(neighbor);
                 let (size, rank) = (request.world_size, request.rank);
-                self.join(id, size, rank, request.member(neighbour, pid))?;
+                self.join(id, size, rank, request.member(neighbor, pid))?;
             }
             Control::Withdraw { status, report } if is_root => {
                 self.nccl.leave_bootstrap(id, &Error::new(status, report));
@@ -427,7 +427,7 @@ impl Locked<'_> {
             Control::Gone { process } if !is_root => self.process_gone(number, process)?,
             Control::Forget { stream } => {
                 if is_root {
-                    let others = session.links.keys().filter(|&&process| process != neighbour);
+                    let others = session.links.keys().filter(|&&process| process != neighbor);
                     others.for_each(|&process| session.send_control(process, &Control::Forget { stream }));
                 }
                 self.forget_foreign(stream);

@@ -3,7 +3,7 @@
 use virtual_gpu_core::handle::Rank;
 use virtual_gpu_machine::reduction::DataType;
 
-/// Which end of a message a call handles: sending or receiving.
+/// The end of a message that a call handles: sending or receiving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// `ncclSend`.
@@ -48,7 +48,7 @@ impl Transfer<i32> {
     /// Returns the transfer with a peer that is known to exist.
     ///
     /// # Errors
-    /// The peer, if a communicator of `world_size` ranks has no such rank.
+    /// Returns the peer, if a communicator of `world_size` ranks has no such rank.
     pub(crate) fn checked(self, world_size: usize) -> Result<Transfer, i32> {
         let Self { direction, peer, count, data_type } = self;
         let peer = Rank::checked(peer, world_size).ok_or(peer)?;
@@ -62,7 +62,7 @@ impl Transfer {
         self.count.saturating_mul(self.data_type.size())
     }
 
-    /// Whether a send and a receive agree about the data to move.
+    /// Returns whether a send and a receive agree about the data to move.
     pub(crate) fn agrees(&self, other: &Self) -> bool {
         (self.count, self.data_type) == (other.count, other.data_type)
     }

@@ -1,6 +1,6 @@
 //! The format of messages between processes: numbers are little-endian, and lists are preceded by their lengths.
 //!
-//! Nothing that comes from outside is trusted: anything that can't be parsed is `None`, and ends the connection.
+//! Data from other processes is not trusted: anything that can't be parsed is `None`, and ends the connection.
 
 use super::internal;
 use super::operation::{Collective, Operation};
@@ -18,11 +18,11 @@ pub(crate) struct Writer(Vec<u8>);
 /// A message that is being read.
 pub(crate) struct Reader<'a>(&'a [u8]);
 
-/// A message from another process is invalid, which ends the connection.
+/// A message from another process is invalid, so its connection ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Malformed;
 
-/// Why a message from another process can't be applied.
+/// The reason why a message from another process can't be applied.
 #[derive(Debug)]
 pub(crate) enum EventError {
     /// The message is invalid.
@@ -35,7 +35,7 @@ impl EventError {
     /// Prints an internal error, which does not end the connection.
     ///
     /// # Errors
-    /// [`Malformed`] if the message is invalid.
+    /// Returns [`Malformed`] if the message is invalid.
     pub(crate) fn reported<T: Default>(result: Result<T, Self>) -> Result<T, Malformed> {
         match result {
             Ok(value) => Ok(value),
@@ -95,7 +95,7 @@ impl<'a> Reader<'a> {
         (len.checked_mul(of_entry)? <= self.0.len()).then_some(len)
     }
 
-    /// Whether everything has been read.
+    /// Returns whether everything has been read.
     pub(crate) fn is_at_end(&self) -> bool {
         self.0.is_empty()
     }

@@ -79,7 +79,7 @@ fn machine_of_schedule() -> Machine {
 
 /// Runs `program` in one thread per rank, on the GPU with the rank's number.
 fn in_ranks(machine: Machine, world_size: i32, program: fn(Rank)) {
-    // Creating an id starts listening for other processes, which has to happen only once.
+    // Creating an id starts to listen for other processes, so create it only once.
     static ID: OnceLock<UniqueId> = OnceLock::new();
     let id = *ID.get_or_init(|| self::machine().nccl.unique_id(Vec::new).unwrap());
     let ranks: Vec<_> = (0..world_size)

@@ -180,8 +180,8 @@ pub struct Kernel {
     pub(crate) frames: Vec<Frame>,
 }
 
-/// What a call to a function that may call itself needs: the registers that the call saves, and a frame on the thread's
-/// stack, after the thread's other local memory.
+/// The resources for calls to a function that may call itself: the registers that a call saves, and a frame on the
+/// thread's stack, after its other local memory.
 #[derive(Clone, Debug)]
 pub struct Frame {
     /// The 32-bit registers that a call saves.

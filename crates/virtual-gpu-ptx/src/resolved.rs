@@ -26,7 +26,7 @@ pub(crate) struct Resolved<'a> {
     pub(crate) form: Result<Form<'a>, String>,
 }
 
-/// What an instruction does, and with which operands. `d` is the destination; literals are read as `kind`.
+/// The operation of an instruction, with its operands. `d` is the destination; literals are read as `kind`.
 #[derive(Debug)]
 pub(crate) enum Form<'a> {
     /// An operation on 32-bit registers.

@@ -29,7 +29,7 @@ const SWITCHES: [&str; 7] = [
     FAIL,
 ];
 
-/// What happens to reports of problems that have no CUDA error (`VIRTUAL_GPU_CHECKS`).
+/// How problems without a CUDA error are reported (`VIRTUAL_GPU_CHECKS`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checks {
     /// The call that detects a problem fails.
@@ -64,7 +64,7 @@ impl Timeout {
 pub struct FailingCall {
     /// The C function, with or without a version suffix: `cuMemcpyDtoHAsync` or `cuMemcpyDtoHAsync_v2`.
     pub function: String,
-    /// Which call of the function in this process, from 1.
+    /// The number of the call among those of the function in this process, from 1.
     pub nth: u64,
 }
 

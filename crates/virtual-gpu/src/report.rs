@@ -87,7 +87,7 @@ impl Report {
         if cfg!(shuttle) {
             return;
         }
-        let renderer = if is_coloured() { Renderer::styled() } else { Renderer::plain() };
+        let renderer = if is_colored() { Renderer::styled() } else { Renderer::plain() };
         print(self.render(&renderer, width::of_terminal()));
     }
 
@@ -124,7 +124,7 @@ impl Report {
 
 /// Returns whether reports are colored: they are if a person reads them or the environment requests it, as
 /// <https://bixense.com/clicolors/> specifies.
-fn is_coloured() -> bool {
+fn is_colored() -> bool {
     let asked = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0");
     !asked("NO_COLOR") && (asked("CLICOLOR_FORCE") || std::io::stderr().is_terminal())
 }

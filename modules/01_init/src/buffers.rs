@@ -9,10 +9,10 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceSlice};
 
-/// Spreads host values over GPUs: returns one buffer for each stream, with that stream's part. No part is empty.
+/// Spreads host values over GPUs. Returns one buffer per stream, which holds that stream's part. No part is empty.
 ///
 /// # Errors
-/// Fails if there are not as many parts as streams, if a part reaches beyond the values, or if the driver fails.
+/// Fails if the numbers of parts and streams differ, if a part reaches beyond the values, or if the driver fails.
 pub fn spread(
     streams: &[Arc<CudaStream>],
     values: &[f32],

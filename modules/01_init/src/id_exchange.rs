@@ -16,7 +16,7 @@ use lab::Readable;
 pub const ID_BYTES: usize = 128;
 /// The time to wait before the next attempt.
 pub const PAUSE: Duration = Duration::from_millis(20);
-/// The time that a process has to send its rank after it has connected.
+/// How long a process may take to send its rank after connecting.
 const TIME_TO_SPEAK: Duration = Duration::from_secs(1);
 
 /// Returns the id as bytes.
@@ -24,12 +24,12 @@ pub fn to_bytes(id: &Id) -> [u8; ID_BYTES] {
     id.internal().map(|byte| byte as u8)
 }
 
-/// Returns the id that these bytes hold.
+/// Returns the id with these bytes.
 pub fn from_bytes(bytes: [u8; ID_BYTES]) -> Id {
     Id::uninit(bytes.map(|byte| byte as _))
 }
 
-/// Waits for the next connection that sends a rank, as four bytes, the highest first. Passes over connections that send nothing.
+/// Waits for the next connection that sends a rank, as four big-endian bytes. Ignores connections that send nothing.
 ///
 /// # Errors
 /// Fails if no rank connects before the deadline, or if the system fails.
@@ -51,10 +51,10 @@ pub fn next_rank(listener: &TcpListener, deadline: Instant) -> anyhow::Result<(T
             return Ok((peer, usize::try_from(u32::from_be_bytes(rank))?));
         }
     }
-    bail!("nobody came in time")
+    bail!("no connection came in time")
 }
 
-/// Gives the id to each of the other ranks once. Rank 0 calls it. `timeout` is for all ranks together.
+/// Gives the id to each of the other ranks once. Only rank 0 calls it. `timeout` limits the whole call.
 ///
 /// # Errors
 /// Fails if ranks are still missing at the deadline, if a rank asks twice or is not a rank of this world, or if the system fails.
@@ -71,7 +71,7 @@ pub fn hand_out(listener: &TcpListener, id: &Id, world_size: usize, timeout: Dur
     // ANCHOR_END: hand_out
 }
 
-/// Gets the id from rank 0. All ranks but rank 0 call it. Rank 0 may start later than this rank, by up to `timeout`.
+/// Gets the id from rank 0. All other ranks call it. Rank 0 may start up to `timeout` later than this rank.
 ///
 /// # Errors
 /// Fails if rank 0 can't be reached in time, sends nothing for `timeout`, or leaves before the id is complete.
@@ -88,8 +88,8 @@ pub fn fetch(address: SocketAddr, rank: usize, timeout: Duration) -> anyhow::Res
     // ANCHOR_END: fetch
 }
 
-/// Returns the id that all ranks share. Every rank must call it, with the address of rank 0. It returns when this rank has the id;
-/// on rank 0, when all ranks have it.
+/// Returns the id that all ranks share. Every rank must call it, with the address of rank 0. It returns once this rank has the id,
+/// and on rank 0 once all ranks have it.
 ///
 /// # Errors
 /// Fails as [`hand_out`] and [`fetch`] do, or if NCCL fails.

@@ -1,4 +1,4 @@
-//! From a device to a group of GPUs: how every program on several GPUs starts.
+//! From a device to a group of GPUs: the start of every multi-GPU program.
 
 pub mod buffers;
 pub mod devices;

@@ -1,4 +1,4 @@
-// Opens several GPUs, lets each compute a part, brings the parts together, and makes the GPUs a group.
+// Opens several GPUs, computes a part on each, collects the parts, and makes the GPUs a group.
 
 use std::ops::Range;
 use std::process::ExitCode;
@@ -30,9 +30,9 @@ struct Arguments {
     fail: Option<usize>,
 }
 
-/// Large enough for every use.
+/// The largest accepted number.
 const MOST: usize = 100_000_000;
-/// Whole numbers times it stay exact in an `f32`.
+/// The factor in `y += a * x`. A product with one of the test's whole numbers is exact in `f32`.
 const A: f32 = 3.0;
 
 fn at_least_one(text: &str) -> Result<usize, String> {
@@ -40,7 +40,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     number.ok_or_else(|| format!("a whole number from 1 to {MOST}"))
 }
 
-/// Exits with 0 if everything came out right, with 1 if it didn't, and with 2 if it couldn't be done.
+/// Exits with 0 if every result is right, with 1 if one is wrong, and with 2 on an error.
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(true) => ExitCode::SUCCESS,
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does all of it, and tells the verdict.
+/// Runs everything, and returns whether every result is right.
 fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let &Arguments { gpus, elements, fail } = arguments;
     ensure!(elements >= gpus, "{elements} elements are too few for {gpus} GPUs: each needs one");
@@ -79,7 +79,7 @@ fn compute(streams: &[Arc<CudaStream>], elements: usize) -> anyhow::Result<bool>
     let edge = |gpu: usize| elements * gpu / streams.len();
     let parts: Vec<Range<usize>> = (0..streams.len()).map(|gpu| edge(gpu)..edge(gpu + 1)).collect();
     let (on_gpus, mut results) = (spread(streams, &x, &parts)?, spread(streams, &y, &parts)?);
-    // The parts come together on GPU 0.
+    // GPU 0 collects the parts.
     let mut all = streams[0].alloc_zeros::<f32>(elements)?;
     for (gpu, stream) in streams.iter().enumerate() {
         let context = stream.context();
@@ -93,7 +93,8 @@ fn compute(streams: &[Arc<CudaStream>], elements: usize) -> anyhow::Result<bool>
     Ok(got.iter().zip(expected).all(|(&got, expected)| got == expected))
 }
 
-/// Makes the group. Every rank looks whether it hears from each where it sits; the rank `fail` does not come so far.
+/// Creates the group. Every rank checks that each rank answers from the expected GPU. The rank `fail` fails before
+/// that.
 fn meet(streams: &[Arc<CudaStream>], fail: Option<usize>) -> anyhow::Result<()> {
     rendezvous(streams, |comm| {
         let prepare = || match fail == Some(comm.rank()) {

@@ -9,7 +9,7 @@ use cudarc::driver::CudaStream;
 use cudarc::nccl::{Comm, Id};
 use lab::{Readable, each_rank};
 
-/// Runs `work` once for each stream, each time in a thread of its own. Returns the results in the order of ranks.
+/// Runs `work` once for each stream, each time in its own thread. Returns the results in rank order.
 ///
 /// `work` owns its communicator. Dropping a communicator ends what it still has in flight, so `work` synchronizes first.
 ///

@@ -1,6 +1,6 @@
 //! All-gather: every rank has a *shard*, a part of something larger, and every rank gets the whole.
 //!
-//! All shards have the same length, and lie in the order of the ranks. Nothing is computed, so any type of data will do.
+//! All shards have the same length, and are in rank order. Nothing is computed, so any data type works.
 
 use anyhow::ensure;
 use cudarc::driver::{CudaView, CudaViewMut};
@@ -22,8 +22,8 @@ pub fn all_gather(comm: &Comm, shard: &CudaView<f32>, whole: &mut CudaViewMut<f3
     // ANCHOR_END: all_gather
 }
 
-/// Completes `whole` on every rank. Before the call, each rank has its own shard in its place. Every rank must call it, with a buffer of
-/// the same length.
+/// Completes `whole` on every rank. Before the call, it holds this rank's own shard at its final position. Every rank must call it,
+/// with a buffer of the same length.
 ///
 /// # Errors
 /// Fails if `whole` can't be divided into equal shards, or if NCCL fails.

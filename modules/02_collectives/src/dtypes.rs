@@ -1,4 +1,4 @@
-//! Types: how far a sum over the ranks may be off, what overflows, and which tolerance follows.
+//! Types: how far a sum over the ranks may be off, which sums overflow, and how to choose a tolerance.
 //!
 //! A float with p significant bits rounds each addition by at most 2⁻ᵖ of its result: p is 53 for `f64`, 24 for `f32`, 11 for `f16`, and
 //! 8 for `bf16`. Whole numbers are exact, and wrap.
@@ -10,7 +10,7 @@ use half::f16;
 use lab::Readable;
 
 /// Returns how far a sum of one value from each rank may be from the exact sum, in any order of additions. No value is larger than
-/// `largest` in magnitude, and their type has this many `significant_bits`.
+/// `largest` in magnitude, and the values' type has `significant_bits` significant bits.
 pub fn sum_bound(significant_bits: u32, world_size: usize, largest: f64) -> f64 {
     // ANCHOR: sum_bound
     // Bound the error of a sum:
@@ -20,8 +20,8 @@ pub fn sum_bound(significant_bits: u32, world_size: usize, largest: f64) -> f64 
     // ANCHOR_END: sum_bound
 }
 
-/// Returns whether `got` may be the sum of one value from each rank, where `exact` is the sum without rounding. The other arguments are
-/// those of [`sum_bound`].
+/// Returns whether `got` may be the sum of one value from each rank, if `exact` is the sum without rounding. The other arguments
+/// are those of [`sum_bound`].
 pub fn may_be_sum(got: f64, exact: f64, significant_bits: u32, world_size: usize, largest: f64) -> bool {
     // ANCHOR: may_be_sum
     // Compare a sum with the exact one:

@@ -1,4 +1,4 @@
-// The table that nccl-tests prints, for one operation and some types: what it costs, and what a line through it predicts.
+// Prints nccl-tests' table for one operation and some types, and compares a straight-line fit with the last row.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -27,7 +27,7 @@ struct Arguments {
     /// Ranks, each with a GPU of its own
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=64))]
     gpus: u64,
-    /// What is measured
+    /// The operation to measure
     #[arg(long, value_enum, default_value_t = Measured::AllReduce)]
     operation: Measured,
     /// The elements' types, by NCCL's names
@@ -65,8 +65,8 @@ enum Measured {
 }
 
 impl Measured {
-    /// The collective whose bytes and whose bus bandwidth are counted alike (nccl-tests, `src/alltoall.cu`, `gather.cu`,
-    /// `scatter.cu` and `sendrecv.cu`).
+    /// Returns the collective whose bytes and bus bandwidth are computed in the same way (nccl-tests, `src/alltoall.cu`,
+    /// `gather.cu`, `scatter.cu`, and `sendrecv.cu`).
     fn counted_as(self) -> Operation {
         match self {
             Self::AllReduce => Operation::AllReduce,
@@ -77,7 +77,7 @@ impl Measured {
         }
     }
 
-    /// How many elements a rank gives, and gets, of shards of `count` elements.
+    /// Returns how many elements a rank sends and receives, for shards of `count` elements.
     fn lengths(self, ranks: usize, count: usize) -> (usize, usize) {
         match self {
             Self::AllGather | Self::Gather => (count, count * ranks),
@@ -87,7 +87,7 @@ impl Measured {
         }
     }
 
-    /// Whether only the root gets something.
+    /// Returns whether only the root receives data.
     fn ends_at_the_root(self) -> bool {
         matches!(self, Self::Reduce | Self::Gather)
     }
@@ -103,7 +103,7 @@ enum Type {
     Double,
 }
 
-/// Bytes, from 1 to 4G.
+/// Parses a size in bytes, from 1 to 4G.
 fn size(text: &str) -> Result<usize, String> {
     let (digits, unit) = match text.to_ascii_uppercase().chars().last() {
         Some('K') => (&text[..text.len() - 1], 1 << 10),
@@ -117,7 +117,7 @@ fn size(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "a size from 1 to 4G, such as 4096, 64K or 16M".to_owned())
 }
 
-/// Exits with 0 if every result is right, with 1 if one isn't, and with 2 if it couldn't be done.
+/// Exits with 0 if every result is right, with 1 if one is wrong, and with 2 on an error.
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(true) => ExitCode::SUCCESS,
@@ -129,7 +129,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does all of it, and tells the verdict.
+/// Runs everything, and returns whether every result is right.
 fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let &Arguments { from, to, factor, .. } = arguments;
     let (ranks, operation) = (usize::try_from(arguments.gpus)?, arguments.operation);
@@ -191,22 +191,23 @@ fn print_columns() {
     }
 }
 
-/// A type that is measured: small whole numbers are exact in it, in any order of summation.
+/// An element type to measure. Sums of small whole numbers are exact in it, in any order.
 trait Measurable: NcclType + DeviceRepr + ValidAsZeroBits + Copy + PartialEq + From<u8> {}
 impl<T: NcclType + DeviceRepr + ValidAsZeroBits + Copy + PartialEq + From<u8>> Measurable for T {}
 
-/// The root of a broadcast and of a reduce.
+/// The root of the operations that have one.
 const ROOT: usize = 0;
-/// The sum of 64 ranks is below 256, where `bf16` is exact, and `u8` ends.
+/// Values are below this number, so that a sum over 64 ranks stays below 256. Up to there, `bf16` is exact and `u8`
+/// does not overflow.
 const VALUES: usize = 4;
 
-/// What a rank has at a place.
+/// Returns a rank's value at an index.
 fn value(rank: usize, at: usize) -> u8 {
     ((rank + at + at / 7) % VALUES) as u8
 }
 
-/// One row for each size, printed by rank 0, and how many elements came out wrong on all ranks. Where there are shards, a size is
-/// that of the whole, rounded down to equal ones; sizes with an empty shard are left out.
+/// Returns one row for each size, which rank 0 also prints, and the number of wrong elements on all ranks. If the operation has
+/// shards, the size is that of all shards together, rounded down so that they are equal. Sizes with empty shards are skipped.
 fn table<T: Measurable>(
     comm: &Comm,
     operation: Measured,
@@ -232,7 +233,7 @@ fn table<T: Measurable>(
         let row = measure(&stream, counted, ranks, bytes, || launch(comm, operation, &send, &mut recv))?;
         let got = stream.clone_dtoh(&recv)?;
         stream.synchronize()?;
-        // Nothing comes to the others where all goes to the root.
+        // If only the root receives data, the other ranks have nothing to compare.
         let got = if operation.ends_at_the_root() && rank != ROOT { &[][..] } else { &got };
         let expected = |at| T::from(expected(operation, rank, ranks, count, at));
         let wrong = got.iter().enumerate().filter(|&(at, &got)| got != expected(at)).count();
@@ -248,7 +249,7 @@ fn table<T: Measurable>(
     Ok((rows, all_wrong))
 }
 
-/// Puts the operation into the stream once.
+/// Enqueues the operation once.
 fn launch<T: Measurable>(
     comm: &Comm,
     operation: Measured,
@@ -256,7 +257,8 @@ fn launch<T: Measurable>(
     recv: &mut CudaSlice<T>,
 ) -> anyhow::Result<()> {
     let (rank, ranks) = (comm.rank(), comm.world_size());
-    // What a rank exchanges with each of these others: all of it, or the shard of that number.
+    // The ranges of peers. With several peers, peer `i` of a range gets shard `i` of the buffer; a single peer gets all
+    // of it.
     let (all, next, previous) = (0..ranks, (rank + 1) % ranks, (rank + ranks - 1) % ranks);
     let only = |peer: usize| peer..peer + 1;
     let at_root = |peers: Range<usize>| if rank == ROOT { peers } else { 0..0 };
@@ -274,7 +276,7 @@ fn launch<T: Measurable>(
     .readable()
 }
 
-/// Sends to some ranks and receives from some, in one group. Where there are several of them, each has its shard of the buffer.
+/// Sends to the ranks `to` and receives from the ranks `from`, in one group. The buffers are divided equally among these ranks.
 fn exchange<T: Measurable>(
     comm: &Comm,
     send: &CudaSlice<T>,
@@ -298,7 +300,8 @@ fn exchange<T: Measurable>(
     sent.and(received).and(ended.map(drop))
 }
 
-/// What a rank must have received at a place. It fits into a byte: each rank gives less than [`VALUES`].
+/// Returns the value that a rank must have received at an index. It fits in a byte, because each rank's value is below
+/// [`VALUES`].
 fn expected(operation: Measured, rank: usize, ranks: usize, count: usize, at: usize) -> u8 {
     let sum = |at: usize| (0..ranks).map(|rank| value(rank, at)).sum();
     let (shard, within) = (at / count, at % count);
@@ -313,12 +316,12 @@ fn expected(operation: Measured, rank: usize, ranks: usize, count: usize, at: us
     }
 }
 
-/// What an option's value is called on the command line.
+/// Returns the name of an option's value on the command line.
 fn name(value: &impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// A row in nccl-tests' columns.
+/// Prints a row in nccl-tests' columns.
 fn print_row(operation: Measured, kind: Type, count: usize, row: &Row, wrong: u32) {
     let Row { bytes, microseconds, algbw, busbw } = row;
     let redop = match operation {
@@ -336,12 +339,12 @@ fn print_row(operation: Measured, kind: Type, count: usize, row: &Row, wrong: u3
     );
 }
 
-/// A bandwidth with two decimals, or with four where it is small.
+/// Formats a bandwidth with two decimals, or with four if it is below 1.
 fn shown(bandwidth: f64) -> String {
     if bandwidth < 1.0 { format!("{bandwidth:.4}") } else { format!("{bandwidth:.2}") }
 }
 
-/// Fits a line to all rows but the largest, and says what it predicts for that.
+/// Fits a line to all rows but the last, and prints its prediction for the last row.
 fn predict(rows: &[Row]) {
     let Some((last, others)) = rows.split_last() else { return };
     match fit(others) {
@@ -359,7 +362,7 @@ fn predict(rows: &[Row]) {
     }
 }
 
-/// Sums so many bytes by both backends, and says how they compare. Whether the sums are the same.
+/// Sums this many bytes with both backends, and prints how their times compare. Returns whether the sums are the same.
 fn backends(streams: &[Arc<CudaStream>], bytes: usize) -> anyhow::Result<bool> {
     const ROUNDS: usize = 3;
     let len = (bytes / size_of::<f32>()).max(1);

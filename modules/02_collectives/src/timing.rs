@@ -1,6 +1,6 @@
-//! Timing: events read the GPU's clock. The host's clock sees only when a call returns.
+//! Timing: events read the GPU's clock. The host's clock only shows when a call returns.
 //!
-//! Work for a GPU is enqueued on a stream, so the duration of a call says nothing about the duration of its work.
+//! Work for a GPU is enqueued on a stream, so the duration of a call does not depend on the duration of its work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,8 +28,8 @@ pub fn gpu_milliseconds(
     // ANCHOR_END: gpu_milliseconds
 }
 
-/// Measures by the host's clock how long the call of `work` takes, and how long it takes until its work is done. `clock` returns the time
-/// since some moment, as `|| started.elapsed()` does.
+/// Measures by the host's clock how long the call of `work` takes, and how long it takes until its work is done. `clock` returns
+/// the time since a fixed moment, as `|| started.elapsed()` does.
 ///
 /// # Errors
 /// Returns the errors of `work` and of the driver.

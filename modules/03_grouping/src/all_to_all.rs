@@ -9,13 +9,13 @@ use cudarc::driver::{CudaView, CudaViewMut};
 use cudarc::nccl::{Comm, group_end, group_start};
 use lab::Readable;
 
-/// Returns each rank, as NCCL counts it, with the range of its part: equal parts of `whole` elements, in rank order.
+/// Returns each rank, in NCCL's type, with the range of its part: equal parts of `whole` elements, in rank order.
 fn parts(comm: &Comm, whole: usize) -> impl Iterator<Item = (i32, Range<usize>)> {
     let len = whole / comm.world_size();
     (0..comm.world_size()).map(move |rank| (rank as i32, rank * len..(rank + 1) * len))
 }
 
-/// Returns the root's `whole`, and `None` on the other ranks, whatever they pass.
+/// Returns `whole` on the root. Returns `None` on all other ranks, whatever they pass.
 fn of_root<T>(comm: &Comm, root: usize, whole: Option<T>) -> anyhow::Result<Option<T>> {
     match comm.rank() == root {
         true => Ok(Some(whole.with_context(|| format!("rank {root} is the root, and has no whole"))?)),
@@ -23,7 +23,7 @@ fn of_root<T>(comm: &Comm, root: usize, whole: Option<T>) -> anyhow::Result<Opti
     }
 }
 
-/// Rejects a whole that is not as long as all parts together.
+/// Rejects a `whole` that is not as long as all parts together.
 fn check_lengths(comm: &Comm, whole: usize, part: usize) -> anyhow::Result<()> {
     let world_size = comm.world_size();
     ensure!(
@@ -38,8 +38,8 @@ fn check_lengths(comm: &Comm, whole: usize, part: usize) -> anyhow::Result<()> {
 /// without waiting for the GPU. Every rank must call it.
 ///
 /// # Errors
-/// Fails on the root, and only there, if the root has no `whole`, or a `whole` that is not as long as all parts together. Also returns
-/// NCCL's errors. No group is left open.
+/// On the root only: fails if there is no `whole`, or if it is not as long as all parts together. Also returns NCCL's errors. No
+/// group is left open.
 pub fn scatter(
     comm: &Comm,
     whole: Option<&CudaView<f32>>,
@@ -63,7 +63,7 @@ pub fn scatter(
 /// for the GPU. Every rank must call it.
 ///
 /// # Errors
-/// As for [`scatter`].
+/// Fails like [`scatter`].
 pub fn gather(
     comm: &Comm,
     part: &CudaView<f32>,
@@ -86,8 +86,8 @@ pub fn gather(
 /// without waiting for the GPU. Every rank must call it.
 ///
 /// # Errors
-/// Fails if `outgoing` and `incoming` differ in length, or if their length is not divisible by the number of ranks: nothing was sent.
-/// Also returns NCCL's errors. No group is left open.
+/// Fails, without sending anything, if `outgoing` and `incoming` differ in length, or if their length is not divisible by the
+/// number of ranks. Also returns NCCL's errors. No group is left open.
 pub fn all_to_all(
     comm: &Comm,
     outgoing: &CudaView<f32>,

@@ -1,6 +1,6 @@
 //! Fusion: many small tensors in one all-reduce.
 //!
-//! Every collective pays its latency once, however small it is. One flat buffer pays once for all tensors.
+//! Every collective has the same latency, however small it is. One flat buffer pays the latency once for all tensors.
 
 use std::collections::HashMap;
 
@@ -31,7 +31,7 @@ pub fn average_each(comm: &Comm, tensors: &mut [CudaViewMut<f32>]) -> anyhow::Re
 /// Does the same as [`average_each`], as one group. After an error, no group is left open.
 ///
 /// # Errors
-/// As for [`average_each`].
+/// Fails like [`average_each`].
 pub fn average_grouped(comm: &Comm, tensors: &mut [CudaViewMut<f32>]) -> anyhow::Result<()> {
     // ANCHOR: average_grouped
     // Make the calls of `average_each` as one group:

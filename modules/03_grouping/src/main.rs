@@ -1,4 +1,4 @@
-// Averages the tensors of a model in several ways, counts NCCL's calls, times them, and compares what comes of it.
+// Averages the tensors of a model in several ways, counts NCCL's calls, times them, and compares the results.
 
 use std::process::{Command, ExitCode};
 
@@ -35,9 +35,9 @@ struct Arguments {
     count: bool,
 }
 
-/// Large enough for every use, small enough for every product of two of them.
+/// The largest accepted number. A product of two such numbers does not overflow.
 const MOST: usize = 1_000_000;
-/// Rounds that aren't timed.
+/// The number of rounds that aren't timed.
 const WARM_UPS: usize = 2;
 
 fn at_least_one(text: &str) -> Result<usize, String> {
@@ -48,7 +48,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 /// A way to average.
 struct Way {
     name: &'static str,
-    /// Whether the tensors lie in one flat buffer from the start: then they are one tensor to NCCL.
+    /// Whether the tensors are in one flat buffer from the start, so that NCCL sees one tensor.
     flat: bool,
     average: fn(&Comm, &mut [CudaViewMut<f32>]) -> anyhow::Result<()>,
 }
@@ -61,13 +61,13 @@ const WAYS: [Way; 4] = [
 ];
 
 impl Way {
-    /// What is averaged, each with its length.
+    /// Returns the lengths of the tensors that NCCL sees.
     fn lengths(&self, lengths: &[usize]) -> Vec<usize> {
         if self.flat { vec![lengths.iter().sum()] } else { lengths.to_vec() }
     }
 }
 
-/// Exits with 0 if all ways agree, with 1 if they don't, and with 2 if it couldn't be done.
+/// Exits with 0 if all averages are right, with 1 if one is wrong, and with 2 on an error.
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(true) => ExitCode::SUCCESS,
@@ -79,18 +79,18 @@ fn main() -> ExitCode {
     }
 }
 
-/// What a rank saw of one way.
+/// One rank's measurements of one way.
 struct Seen {
-    /// Milliseconds of a round, by the GPU's clock.
+    /// The duration of a round in milliseconds, by the GPU's clock.
     milliseconds: f64,
-    /// The largest distance of an element from the average.
+    /// The largest error of an element.
     error: f64,
 }
 
-/// Does all of it, and tells the verdict.
+/// Runs everything, and returns whether every result is right.
 fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let &Arguments { gpus, tensors, elements, rounds, count } = arguments;
-    // From the largest down to one element, and round again.
+    // The lengths decrease from the largest to 1, and then start over.
     let lengths: Vec<usize> = (0..tensors).map(|tensor| elements - tensor % elements).collect();
     if count {
         count_calls(gpus, &lengths)?;
@@ -123,7 +123,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     Ok(good)
 }
 
-/// Calls and elements of a rank in each way, as NCCL writes them down. It does so in a process of its own: writing takes time.
+/// Returns a rank's number of calls and of elements for each way, from NCCL's log. A separate process writes the log, because
+/// logging would distort the times.
 fn counted() -> anyhow::Result<[[usize; 2]; WAYS.len()]> {
     let own = std::env::current_exe().context("where is this program?")?;
     let output = Command::new(own).args(std::env::args_os().skip(1)).arg("--count").output()?;
@@ -136,7 +137,7 @@ fn counted() -> anyhow::Result<[[usize; 2]; WAYS.len()]> {
     })
 }
 
-/// Averages once in each way, and prints a line with the calls and the elements of a rank.
+/// Averages once in each way, and prints the number of calls and of elements of a rank on a line.
 fn count_calls(gpus: usize, lengths: &[usize]) -> anyhow::Result<()> {
     // SAFETY: no other thread runs yet.
     let log = unsafe { NcclLog::open() };
@@ -161,13 +162,13 @@ fn count_calls(gpus: usize, lengths: &[usize]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How far an average of values up to 1000 may be off: 1/n and each product round by 2⁻²⁴, relative to at most 1000/n, n times
-/// over; then n − 1 sums of at most 1000, and the expected value's own rounding.
+/// Returns how far an average of values up to 1000 may be off. 1/n and each of n products of at most 1000/n round by 2⁻²⁴,
+/// relatively. So do n − 1 sums of at most 1000, and the expected value itself.
 fn bound(ranks: usize) -> f64 {
     1000.0 * (2.0 + ranks as f64) * f64::powi(2.0, -24)
 }
 
-/// One rank's part of one way. Rank 0 reports the progress.
+/// Measures one way on one rank. Rank 0 shows the progress.
 fn one_way(
     comm: &Comm,
     way: &Way,
@@ -176,7 +177,7 @@ fn one_way(
     progress: &ProgressBar,
 ) -> anyhow::Result<Seen> {
     let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
-    // The tensors of a rank, one behind the other.
+    // Each rank's tensors, one after another.
     let inputs: Vec<_> =
         (0..world_size).map(|rank| irregular::integers(rank, lengths.iter().sum())).collect();
     let (mut tensors, mut rest) = (Vec::new(), &inputs[rank][..]);
@@ -186,7 +187,7 @@ fn one_way(
         rest = others;
     }
     let mut views: Vec<_> = tensors.iter_mut().map(CudaSlice::as_view_mut).collect();
-    // The first average is compared. Averages of averages are the same again: every round costs the same.
+    // Only the first average is compared. Later rounds average equal values, which costs the same.
     (way.average)(comm, &mut views)?;
     let mut got = Vec::new();
     for view in &views {

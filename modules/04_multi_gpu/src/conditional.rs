@@ -1,4 +1,4 @@
-//! Communication that depends on data: a step that all ranks make, or none.
+//! Communication that depends on data: either all ranks make a step, or none does.
 //!
 //! A rank sees only its own gradient, and a step contains a collective. So the ranks decide together, from what all of them have seen.
 
@@ -7,8 +7,8 @@ use cudarc::driver::CudaViewMut;
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::{Kernels, Readable};
 
-/// Returns whether any rank passes `true`: the same answer on every rank. Every rank must call it, and passes its own answer. Waits for
-/// all of them.
+/// Returns whether any rank passes `true`. The result is the same on every rank. Every rank must call it with its own answer. Waits
+/// for all ranks.
 ///
 /// # Errors
 /// Returns the errors of the driver and of NCCL.

@@ -17,7 +17,7 @@ use cudarc::nccl::{Comm, Id, ReduceOp};
 use lab::digits::Batch;
 use lab::{Perceptron, Readable, each_rank};
 
-/// Says how many ranks a mesh has in either direction.
+/// The number of ranks of a mesh in each direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mesh {
     /// Rows: parts of a batch. A data group has this many ranks.
@@ -29,17 +29,17 @@ pub struct Mesh {
 /// The place of a rank in its mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coordinates {
-    /// Its row, which is its rank in its data group.
+    /// The row, which is the rank's number in its data group.
     pub data_rank: usize,
-    /// Its column, which is its rank in its tensor group.
+    /// The column, which is the rank's number in its tensor group.
     pub tensor_rank: usize,
 }
 
 /// The two communicators of a rank. They share one stream.
 pub struct Groups {
-    /// With the ranks of its row.
+    /// Connects the ranks of its row.
     pub tensor: Comm,
-    /// With the ranks of its column.
+    /// Connects the ranks of its column.
     pub data: Comm,
 }
 
@@ -53,11 +53,11 @@ pub fn coordinates(rank: usize, mesh: Mesh) -> Coordinates {
     // ANCHOR_END: coordinates
 }
 
-/// Runs `work` for each stream in a thread of its own, with the two communicators of its place in the mesh. Returns the results in the
-/// order of ranks.
+/// Runs `work` for each stream in its own thread, with the two communicators of its place in the mesh. Returns the results in rank
+/// order.
 ///
 /// # Errors
-/// Returns an error if there are not as many streams as places; otherwise the errors of all ranks that failed, each with its rank.
+/// Returns an error if the numbers of streams and places differ. Otherwise returns the errors of all ranks that failed, each with its rank.
 pub fn on_mesh<T: Send>(
     streams: &[Arc<CudaStream>],
     mesh: Mesh,
@@ -91,7 +91,7 @@ pub fn start_equal(groups: &Groups, model: &mut Perceptron) -> anyhow::Result<()
     // ANCHOR_END: start_equal
 }
 
-/// Makes one step of gradient descent, with all ranks together. `own` are the samples of this rank's row, the same on all ranks of the row.
+/// Makes one step of gradient descent, with all ranks together. `own` holds the samples of this rank's row, the same on all its ranks.
 /// With `weight`, the average over the rows equals the mean over the batch. Returns the mean loss over the whole batch in nats.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-// Trains a perceptron on handwritten digits, on several GPUs at once, and holds it against the same training on the host.
+// Trains a perceptron on handwritten digits, on several GPUs at once, and compares it with the same training on the host.
 
 mod simulation;
 
@@ -13,13 +13,13 @@ use lab::perceptron::HostPerceptron;
 use m04_multi_gpu::hybrid::Mesh;
 use simulation::{Mode, Plan, Serial, assemble, on_gpus, on_the_host};
 
-/// Share of unseen digits that a trained model has to tell.
+/// The fraction of unseen digits that a trained model has to recognize.
 const WANTED_ACCURACY: f64 = 0.95;
 
-/// What rounding alone makes of a parameter's way, in some hundred steps.
+/// How much rounding alone may change a parameter in a few hundred steps.
 const OF_ROUNDING: f64 = 1e-3;
-/// How often rounding may decide on which side of ReLU's bend a sample comes to lie. The sample's slope, at most 1, is then in
-/// the mean over the batch or isn't; momentum doubles what comes of it.
+/// How often rounding may decide on which side of ReLU's kink a sample falls. That adds the sample's slope, at most 1, to the
+/// mean over the batch, or removes it. Momentum doubles the effect.
 const OF_BENDS: f64 = 3.0;
 
 /// Train a perceptron on handwritten digits, on several GPUs at once
@@ -43,7 +43,7 @@ struct Arguments {
     /// Passes over the training digits
     #[arg(long, default_value_t = 20, value_parser = at_least_one)]
     epochs: usize,
-    /// Stop after so many steps
+    /// Stop after this many steps
     #[arg(long, value_parser = at_least_one)]
     steps: Option<usize>,
     /// Length of a step against the gradient; with momentum, twice that in the long run
@@ -51,7 +51,7 @@ struct Arguments {
     learning_rate: f32,
 }
 
-/// Large enough for every use, small enough for every product of two of them.
+/// The largest accepted number. A product of two such numbers does not overflow.
 const MOST: usize = 1_000_000;
 
 fn at_least_one(text: &str) -> Result<usize, String> {
@@ -66,7 +66,8 @@ fn above_zero(text: &str) -> Result<f32, String> {
 
 impl Arguments {
     /// # Errors
-    /// The ranks can't be rows of that length, or there are more of them in a row than hidden units.
+    /// Fails if the ranks can't be divided into rows of that length, or if a row has more ranks than there are hidden
+    /// units.
     fn plan(&self, samples: usize) -> anyhow::Result<Plan> {
         let &Self { mode, gpus, row, hidden, .. } = self;
         let tensor = match mode {
@@ -92,7 +93,7 @@ impl Arguments {
     }
 }
 
-/// Exits with 0 if the training is as good as wanted, with 1 if it isn't, and with 2 if it couldn't be done.
+/// Exits with 0 if the training succeeded, with 1 if its result is not good enough, and with 2 on an error.
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(true) => ExitCode::SUCCESS,
@@ -104,7 +105,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Trains on GPUs and on the host, and tells the verdict.
+/// Trains on GPUs and on the host, and returns whether the results are good enough.
 fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let digits = Digits::load()?;
     let plan = arguments.plan(digits.train.len())?;
@@ -139,7 +140,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     println!("  parameters at most {of_parameters:.1e} apart at the end, {allowed:.0e} allowed");
 
     let accuracy = accuracy(&parameters, plan.hidden, &digits);
-    // A run that was cut short has not learned enough, and isn't asked to.
+    // A run with `--steps` may stop too early to reach the accuracy.
     let learned = arguments.steps.is_some() || accuracy >= WANTED_ACCURACY;
     let (percent, wanted) = (100.0 * accuracy, 100.0 * WANTED_ACCURACY);
     match arguments.steps {
@@ -151,13 +152,13 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     Ok(good)
 }
 
-/// The largest difference of two values at the same place.
+/// Returns the largest difference between two values at the same index.
 fn apart(got: &[f32], expected: &[f64]) -> f64 {
     let pairs = got.iter().zip(expected);
     pairs.map(|(got, expected)| (f64::from(*got) - expected).abs()).fold(0.0, f64::max)
 }
 
-/// The share of the unseen digits that a model with these parameters tells.
+/// Returns the fraction of the unseen digits that a model with these parameters recognizes.
 fn accuracy(parameters: &[f32], hidden: usize, digits: &Digits) -> f64 {
     let mut model = HostPerceptron::new(hidden, 0);
     model.parameters_mut().iter_mut().zip(parameters).for_each(|(to, from)| *to = f64::from(*from));

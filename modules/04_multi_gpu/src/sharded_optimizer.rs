@@ -1,4 +1,4 @@
-//! A sharded optimizer: each rank keeps a part of the optimizer's memory, and makes the step of that part for all ranks.
+//! A sharded optimizer: each rank keeps a part of the optimizer's state, and updates that part of the parameters for all ranks.
 //!
 //! This is stage 1 of ZeRO (S. Rajbhandari and others, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020,
 //! arXiv 1910.02054).
@@ -11,11 +11,11 @@ use cudarc::driver::{CudaSlice, CudaView, CudaViewMut};
 use cudarc::nccl::Comm;
 use lab::Momentum;
 
-/// The share of a velocity that is kept in a step.
+/// The fraction of a velocity that each step keeps.
 const MOMENTUM: f32 = 0.5;
 
-/// Returns how long the buffers of parameters and gradients have to be, so that all ranks have parts of the same length. The elements after
-/// the last parameter are padding.
+/// Returns how long the buffers of parameters and gradients must be, so that all ranks have parts of the same length. The elements
+/// after the last parameter are padding.
 pub fn padded_len(parameters: usize, world_size: usize) -> usize {
     // ANCHOR: padded_len
     // Find the shortest length that holds all parameters in equal parts:
@@ -31,12 +31,12 @@ pub struct ShardedOptimizer {
     pub momentum: Momentum,
     /// This rank's part of the averaged gradient.
     gradient: CudaSlice<f32>,
-    /// The elements of the buffers that are this rank's part.
+    /// The range of the buffers that is this rank's part.
     own: Range<usize>,
 }
 
 impl ShardedOptimizer {
-    /// Makes the part of the communicator's rank, for buffers of [`padded_len`] elements. The parts follow each other in the order of ranks.
+    /// Creates the part of the communicator's rank, for buffers of [`padded_len`] elements. The parts are in rank order.
     ///
     /// # Errors
     /// Returns the errors of the driver.

@@ -1,4 +1,4 @@
-//! The training itself: on GPUs, divided in one of four ways, and the same on the host.
+//! The training itself: on GPUs, divided in one of four ways, and on the host for comparison.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,42 +24,42 @@ use m04_multi_gpu::sharded_optimizer::{ShardedOptimizer, padded_len};
 pub(crate) enum Mode {
     /// The batch
     Data,
-    /// The batch, and what the optimizer remembers (here it has momentum)
+    /// The batch, and the optimizer's state (here with momentum)
     Sharded,
     /// The model
     Tensor,
-    /// The batch, and the model: rows of a mesh share the one, columns the other
+    /// The batch and the model: the rows of a mesh divide the batch, the columns the model
     Hybrid,
 }
 
-/// What is trained, how long, and on what.
+/// The model to train, the number of steps, and the data.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub mode: Mode,
     pub hidden: usize,
     pub learning_rate: f32,
-    /// Ranks that divide the batch, and ranks that divide the model.
+    /// How many ranks divide the batch, and how many divide the model.
     pub mesh: Mesh,
-    /// The samples of each step, one list for each pass over the digits.
+    /// The samples of each step, with one list per pass over the digits.
     pub epochs: Vec<Vec<Range<usize>>>,
 }
 
-/// What a rank has at the end.
+/// The result of one rank.
 pub(crate) struct Rank {
     /// The hidden units whose parameters it has.
     pub units: Range<usize>,
     pub parameters: Vec<f32>,
-    /// The mean loss over the batch, in each step.
+    /// The mean loss over the batch in each step.
     pub losses: Vec<f32>,
 }
 
-/// What the host has at the end.
+/// The result of the host.
 pub(crate) struct Serial {
     pub parameters: Vec<f64>,
     pub losses: Vec<f64>,
 }
 
-/// What the sharded optimizer keeps of a velocity.
+/// The fraction of a velocity that the sharded optimizer keeps.
 const MOMENTUM: f64 = 0.5;
 
 /// Trains on the host, in double precision, with whole batches.
@@ -80,7 +80,7 @@ pub(crate) fn on_the_host(plan: &Plan, digits: &Digits) -> Serial {
 /// Trains on GPUs. Rank 0 reports each epoch.
 ///
 /// # Errors
-/// Those of every rank that failed.
+/// Returns the errors of all ranks that failed.
 pub(crate) fn on_gpus(
     plan: &Plan,
     streams: &[Arc<CudaStream>],
@@ -117,7 +117,7 @@ pub(crate) fn on_gpus(
     }
 }
 
-/// A step of this rank's row, with its samples of the batch.
+/// Makes a step with the samples of this rank's row.
 fn step_on_mesh(
     groups: &Groups,
     model: &mut Perceptron,
@@ -129,7 +129,8 @@ fn step_on_mesh(
     hybrid::step(groups, model, &samples.batch(own)?, weight, learning_rate)
 }
 
-/// This rank's samples of the batch, and the weight that makes the ranks' average the mean over the batch.
+/// Returns this rank's samples of the batch, and the weight with which the ranks' average equals the mean over the
+/// batch.
 fn own_samples(comm: &Comm, batch: Range<usize>) -> (Range<usize>, f32) {
     let own = shard(batch.clone(), comm.rank(), comm.world_size());
     let weight = (own.len() * comm.world_size()) as f32 / batch.len() as f32;
@@ -143,7 +144,7 @@ struct Run<'a> {
     stream: Arc<CudaStream>,
 }
 
-/// A run with its part of the model.
+/// A run, with the rank's part of the model.
 struct Part<'a> {
     run: Run<'a>,
     samples: DeviceSamples,
@@ -152,7 +153,7 @@ struct Part<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// The part of the model that `column` has, made from a seed of the row's own.
+    /// Creates the part of the model for `column`. Each row has its own seed.
     fn part(self, column: usize, row: usize, digits: &Digits) -> anyhow::Result<Part<'a>> {
         let Plan { hidden, mesh, epochs, .. } = self.plan;
         let longest = epochs.iter().flatten().map(Range::len).max().unwrap_or(1);
@@ -162,7 +163,7 @@ impl<'a> Run<'a> {
         Ok(Part { samples: digits.train.to_device(&self.stream)?, model, units, run: self })
     }
 
-    /// Makes all steps; the loss of each.
+    /// Makes all steps, and returns the loss of each.
     fn train(&self, mut step: impl FnMut(Range<usize>) -> anyhow::Result<f32>) -> anyhow::Result<Vec<f32>> {
         let steps: usize = self.plan.epochs.iter().map(Vec::len).sum();
         let progress = if self.rank == 0 { ProgressBar::new(steps as u64) } else { ProgressBar::hidden() };
@@ -243,10 +244,10 @@ impl Sharded {
     }
 }
 
-/// The whole model out of the parts of one row, and the rank whose part isn't the same, bit for bit, if there is one.
+/// Assembles the whole model. Returns it with the first rank whose part differs from it in any bit, if there is one.
 ///
 /// # Errors
-/// The parts are not all of the model.
+/// Fails if the parts don't cover the whole model, or if a parameter is NaN.
 pub(crate) fn assemble(ranks: &[Rank], hidden: usize) -> anyhow::Result<(Vec<f32>, Option<usize>)> {
     let layout = Layout { hidden };
     let mut whole = vec![f32::NAN; layout.parameters()];

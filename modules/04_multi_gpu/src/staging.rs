@@ -1,4 +1,4 @@
-//! Host memory that GPUs can copy from, and a feed that brings the next batch in time.
+//! Host memory that GPUs can copy from, and a feed that copies the next batch in time.
 //!
 //! A `Vec` is pageable, and pinned memory stays where it is. Only copies from or to pinned memory are truly asynchronous.
 
@@ -8,35 +8,35 @@ use cudarc::driver::sys::CU_MEMHOSTALLOC_WRITECOMBINED;
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, PinnedHostSlice, UnifiedSlice};
 use lab::Kernels;
 
-/// Pinned memory that the host uses through its caches, like all its other memory.
+/// Pinned memory that the host accesses through its caches, like ordinary memory.
 pub const CACHED: u32 = 0;
 /// Pinned memory that bypasses the host's caches; cudarc's `alloc_pinned` makes this kind. Writing it from front to back is fast. Every read
 /// by the host goes to memory, and is many times slower.
 pub const WRITE_COMBINED: u32 = CU_MEMHOSTALLOC_WRITECOMBINED;
 
-/// Allocates `len` zeros in pinned memory of this kind. That takes long, and may make the GPU wait: do it once.
+/// Allocates `len` zeros in pinned memory of this kind. This is slow, and may make the GPU wait, so do it once.
 fn pinned(stream: &CudaStream, len: usize, kind: u32) -> anyhow::Result<PinnedHostSlice<f32>> {
-    // SAFETY: all of it is written before it is returned.
+    // SAFETY: all of the memory is written before it is returned.
     let mut memory = unsafe { stream.context().alloc_pinned_with_flags(len, kind) }?;
     memory.as_mut_slice()?.fill(0.0);
     Ok(memory)
 }
 
-/// Brings batches to a GPU, so that one is copied while another is worked on.
+/// Copies batches to a GPU, each while the GPU works on the batch before it.
 pub struct Feed {
     copies: Arc<CudaStream>,
     slots: [Slot; 2],
     next: usize,
 }
 
-/// The place of a batch on the host and on the GPU.
+/// Buffers for one batch, on the host and on the GPU.
 struct Slot {
     staged: PinnedHostSlice<f32>,
     arrived: CudaSlice<f32>,
 }
 
 impl Slot {
-    /// Makes room for a batch of `len` elements.
+    /// Allocates buffers for a batch of `len` elements.
     fn new(stream: &Arc<CudaStream>, len: usize) -> anyhow::Result<Self> {
         // ANCHOR: new
         // Allocate both buffers of a slot:
@@ -48,7 +48,7 @@ impl Slot {
 }
 
 impl Feed {
-    /// Makes a feed for batches of `len` elements, which the stream `copies` copies.
+    /// Creates a feed for batches of `len` elements, which are copied on the stream `copies`.
     ///
     /// # Errors
     /// Returns the errors of the driver.
@@ -57,8 +57,8 @@ impl Feed {
         Ok(Self { copies: copies.clone(), slots, next: 0 })
     }
 
-    /// Lets `fill` write the next batch, and copies it to the GPU. Returns when the copy is enqueued, without waiting for the batch before.
-    /// Under cudarc's tracking, later work with the returned buffer comes after the copy, on any stream of the GPU.
+    /// Lets `fill` write the next batch, and copies it to the GPU. Returns once the copy is enqueued, without waiting for the
+    /// previous batch. Under cudarc's tracking, later work with the returned buffer comes after the copy, on any stream of the GPU.
     ///
     /// # Errors
     /// Returns the errors of the driver.
@@ -75,13 +75,13 @@ impl Feed {
     }
 }
 
-/// Brings results to the host.
+/// Copies results to the host.
 pub struct Results {
     landing: PinnedHostSlice<f32>,
 }
 
 impl Results {
-    /// Makes room for `len` results of this stream's GPU.
+    /// Allocates a buffer for `len` results of this stream's GPU.
     ///
     /// # Errors
     /// Returns the errors of the driver.
@@ -94,7 +94,7 @@ impl Results {
         // ANCHOR_END: results
     }
 
-    /// Starts to copy `values` to the host, in the order of the stream. They are as many as `new` was told. Returns without waiting.
+    /// Starts to copy `values` to the host, in stream order. Their number is the `len` passed to `new`. Returns without waiting.
     ///
     /// # Errors
     /// Returns the errors of the driver.
@@ -107,7 +107,7 @@ impl Results {
         // ANCHOR_END: fetch
     }
 
-    /// Returns what was fetched last. Waits for the copy.
+    /// Returns the values of the last `fetch`. Waits for the copy.
     ///
     /// # Errors
     /// Returns the errors of the driver.

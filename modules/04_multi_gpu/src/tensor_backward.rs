@@ -1,4 +1,4 @@
-//! Tensor parallelism, backward: the gradients of layers whose weights lie on several GPUs.
+//! Tensor parallelism, backward: the gradients of layers whose weights are spread over several GPUs.
 //!
 //! A linear layer gets the gradient of its output, and computes those of its weights, its bias, and its input.
 
@@ -6,9 +6,9 @@ use cudarc::driver::{CudaView, CudaViewMut};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::{Linear, Mlp, Readable};
 
-/// Goes back through a column-parallel layer. `input` is the whole input, and `output_gradient` has this rank's columns alone. Leaves the
-/// gradients of this rank's weights and biases in the shard, and the gradient of the whole input in `input_gradient`, equal on every rank.
-/// Returns without waiting for the GPU.
+/// Computes the backward pass of a column-parallel layer. `input` is the whole input, and `output_gradient` has only this rank's
+/// columns. Leaves the gradients of this rank's weights and biases in the shard, and that of the whole input in `input_gradient`,
+/// equal on every rank. Returns without waiting for the GPU.
 ///
 /// # Errors
 /// Returns the errors of the driver and of NCCL.
@@ -28,9 +28,9 @@ pub fn column_backward(
     // ANCHOR_END: column_backward
 }
 
-/// Goes back through a row-parallel layer. `input` has a column for each of this rank's rows, and `output_gradient` is the whole one, equal
-/// on every rank. Leaves the gradients of this rank's weights and of the bias in the shard, and that of this rank's part of the input in
-/// `input_gradient`. Returns without waiting for the GPU.
+/// Computes the backward pass of a row-parallel layer. `input` has a column for each of this rank's rows. `output_gradient` is
+/// whole, and equal on every rank. Leaves the gradients of this rank's weights and of the bias in the shard, and that of this
+/// rank's part of the input in `input_gradient`. Returns without waiting for the GPU.
 ///
 /// # Errors
 /// Returns the errors of the driver.
@@ -48,8 +48,8 @@ pub fn row_backward(
     // ANCHOR_END: row_backward
 }
 
-/// Goes back through a row-parallel layer, ReLU, and a column-parallel layer. `mlp.hidden` holds this rank's hidden units from the forward
-/// pass, and `mlp.hidden_gradient` gets their gradient. Returns without waiting for the GPU.
+/// Computes the backward pass of a row-parallel layer, ReLU, and a column-parallel layer. `mlp.hidden` holds this rank's hidden
+/// units from the forward pass, and `mlp.hidden_gradient` gets their gradient. Returns without waiting for the GPU.
 ///
 /// # Errors
 /// Returns the errors of the driver and of NCCL.

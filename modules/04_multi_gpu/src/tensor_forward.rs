@@ -1,4 +1,4 @@
-//! Tensor parallelism, forward: a layer that lies on several GPUs, with a part of its weights on each.
+//! Tensor parallelism, forward: a layer that is spread over several GPUs, with a part of its weights on each.
 //!
 //! A linear layer computes `input · weights + bias`. Its weights have a row for each input and a column for each output.
 
@@ -8,7 +8,7 @@ use cudarc::driver::{CudaView, CudaViewMut};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::{Linear, Mlp, Readable, Weights};
 
-/// Returns the part of a layer with these of its columns, which are its outputs.
+/// Returns the part of a layer that consists of these columns. Each column is an output.
 pub fn column_shard(whole: &Weights, columns: Range<usize>) -> Weights {
     // ANCHOR: column_shard
     // Take these columns of the weights:
@@ -19,7 +19,7 @@ pub fn column_shard(whole: &Weights, columns: Range<usize>) -> Weights {
     // ANCHOR_END: column_shard
 }
 
-/// Returns the part of a layer with these of its rows, which are its inputs.
+/// Returns the part of a layer that consists of these rows. Each row is an input.
 pub fn row_shard(whole: &Weights, rows: Range<usize>) -> Weights {
     // ANCHOR: row_shard
     // Take these rows of the weights:
@@ -48,8 +48,8 @@ pub fn column_parallel(
     // ANCHOR_END: column_parallel
 }
 
-/// Computes the whole output, on every rank. `input` has a column for each of this rank's rows, and every rank calls it with its own.
-/// Returns without waiting for the GPU.
+/// Computes the whole output, on every rank. `input` has a column for each of this rank's rows. Every rank must call it, with its
+/// own input. Returns without waiting for the GPU.
 ///
 /// # Errors
 /// Returns the errors of the driver and of NCCL.
@@ -68,8 +68,8 @@ pub fn row_parallel(
     // ANCHOR_END: row_parallel
 }
 
-/// Runs two layers with ReLU between them, the first column-parallel and the second row-parallel: from the whole input to the whole
-/// output, on every rank. Leaves this rank's hidden units in `mlp.hidden`. Returns without waiting for the GPU.
+/// Runs two layers with ReLU between them: the first is column-parallel, and the second is row-parallel. Input and output are
+/// whole, on every rank. Leaves this rank's hidden units in `mlp.hidden`. Returns without waiting for the GPU.
 ///
 /// # Errors
 /// Returns the errors of the driver and of NCCL.

@@ -1,12 +1,12 @@
-//! The plan of gradient buckets: which gradients one all-reduce averages, and how many buckets are best.
+//! The plan of gradient buckets: which gradients each all-reduce averages, and how many buckets are best.
 //!
 //! An all-reduce per gradient pays the latency for each gradient. One all-reduce for all gradients pays it once, but starts
 //! only after the backward pass.
 
 use std::ops::Range;
 
-/// Divides the parameters into buckets of at most `cap` bytes, in the order in which they are averaged. `layout[p]` is where
-/// the gradient of parameter `p` lies in the flat buffer, in elements of 4 bytes. Each bucket is a range of parameters.
+/// Divides the parameters into buckets of at most `cap` bytes, in the order in which they are averaged. `layout[p]` is the
+/// range of parameter `p`'s gradient in the flat buffer, in elements of 4 bytes. Each bucket is a range of parameters.
 pub fn plan(layout: &[Range<usize>], cap: usize) -> Vec<Range<usize>> {
     // ANCHOR: plan
     // Divide the parameters into buckets:
@@ -30,8 +30,8 @@ pub fn predicted(buckets: f64, compute: f64, communication: f64, latency: f64) -
     // ANCHOR_END: predicted
 }
 
-/// Returns the number of equal buckets for which [`predicted`] is lowest, if communication is the longer part. The number
-/// need not be whole.
+/// Returns the number of equal buckets for which [`predicted`] is lowest, if communication takes longer than compute. The
+/// number need not be whole.
 pub fn best_number(compute: f64, latency: f64) -> f64 {
     // ANCHOR: best_number
     // Find the number of buckets with the shortest time:

@@ -1,6 +1,6 @@
 //! The depth of a pipeline: how many iterations are in flight, each in its own buffer.
 //!
-//! With one buffer, iterations run one after the other. Each further buffer lets the compute stream run further ahead, and
+//! With one buffer, iterations run one after another. Each additional buffer lets the compute stream run further ahead, but
 //! costs memory.
 
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use cudarc::driver::{CudaSlice, CudaStream};
 use crate::interleave::Stages;
 
 /// Runs `iterations` iterations, at most `depth` of them at once, in `depth` buffers of `len` elements. The buffers are
-/// allocated here, and freed at the end. Every iteration passes through its three stages in one of the buffers. `postprocess`
-/// saves the result.
+/// allocated here, and freed at the end. Every iteration runs its three stages in one of the buffers. `postprocess` saves the
+/// result.
 ///
 /// Returns at once, with everything enqueued. Later work on the compute stream comes after all iterations. Both streams are
 /// on one GPU, and cudarc's event tracking is off.

@@ -9,11 +9,11 @@ use anyhow::Context;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, CudaViewMut};
 
-/// Captures what `enqueue` adds to `stream`, and to other streams that wait for `stream` and that `stream` waits for in the
+/// Captures the work that `enqueue` adds to `stream`, and to other streams that fork from `stream` and join it again at the
 /// end.
 ///
 /// # Errors
-/// Returns the error of `enqueue` or of the driver. Fails if the capture makes no graph.
+/// Returns the error of `enqueue` or of the driver. Fails if the capture produces no graph.
 pub fn capture(
     stream: &Arc<CudaStream>,
     enqueue: impl FnOnce() -> anyhow::Result<()>,
@@ -29,8 +29,8 @@ pub fn capture(
 }
 
 /// Runs the pipeline once for each input: `outputs[i]` is the result of `inputs[i]`. `iteration` enqueues one run, in place
-/// in `buffer`: on `stream`, and on other streams that wait for it and that it waits for in the end. The run contains a
-/// collective, so every rank calls this alike.
+/// in `buffer`: on `stream`, and on other streams that fork from it and join it again at the end. The run contains a
+/// collective, so every rank must make the same call.
 ///
 /// Returns at once, with the graph, which must live until its launches are done. There are as many outputs as inputs, each as
 /// long as the buffer. cudarc's event tracking is off.

@@ -1,4 +1,4 @@
-//! Gradient hooks: each gradient is averaged as soon as it is ready, while the backward pass goes on.
+//! Gradient hooks: each gradient is averaged as soon as it is ready, while the backward pass continues.
 //!
 //! The backward pass starts at the last layer, so the gradients of the last parameters are ready first. NCCL matches
 //! collectives by their order alone, so all ranks must make the same calls in the same order.

@@ -1,4 +1,4 @@
-//! A pipeline on two streams: one iteration communicates while the next one computes.
+//! A pipeline on two streams: one iteration communicates while the next iteration computes.
 //!
 //! An iteration has three stages: two kernels on the compute stream, and an all-reduce on the comm stream between them. Only
 //! events order the two streams.
@@ -28,7 +28,7 @@ pub trait Stages {
     fn postprocess(&mut self, iteration: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()>;
 }
 
-/// Runs one iteration for each buffer: iteration `i` passes through its three stages in `buffers[i]`.
+/// Runs one iteration for each buffer: iteration `i` runs its three stages in `buffers[i]`.
 ///
 /// Returns at once, with everything enqueued. Later work on either stream comes after all iterations. Before the call, the
 /// buffers are ready for the compute stream. Both streams are on one GPU, and cudarc's event tracking is off.

@@ -1,4 +1,4 @@
-// The ladder: the same training four ways, from an all-reduce for each gradient after the backward pass to buckets in parallel with it.
+// The ladder: the same training in four ways, from an all-reduce per gradient after the backward pass to overlapped buckets.
 
 mod recorded;
 
@@ -31,13 +31,13 @@ struct Arguments {
     /// Ranks, each with a GPU of its own
     #[arg(long, alias = "gpus", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=64))]
     world_size: u64,
-    /// Steps that are not measured
+    /// Steps to run before the measurement
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=1000))]
     warmup: u64,
-    /// Steps that are
+    /// Steps to measure
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=1000))]
     steps: u64,
-    /// Most KiB in a bucket; by default as many as a layer has
+    /// The largest bucket in KiB; by default the size of a layer
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     bucket_kib: Option<u64>,
     /// Where to write the table as CSV
@@ -51,8 +51,8 @@ struct Arguments {
     svg: Option<PathBuf>,
 }
 
-/// The widths of GPT-2 medium, large and XL (1024, 1280, 1600) divided by 8, and their layers (24, 36, 48) by 4. A layer of
-/// theirs has nine or so parameters, and so have these.
+/// The widths of GPT-2 medium, large, and XL (1024, 1280, 1600) divided by 8, and the numbers of their layers (24, 36, 48)
+/// divided by 4. Each layer has about nine parameters, as in GPT-2.
 #[derive(Clone, Copy, ValueEnum)]
 enum Size {
     Medium,
@@ -79,7 +79,7 @@ impl Size {
     }
 }
 
-/// How the gradients get averaged.
+/// A way to average the gradients.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Implementation {
     Naive,
@@ -101,7 +101,7 @@ impl Implementation {
         }
     }
 
-    /// All-reduces of a rank in a step.
+    /// Returns a rank's number of all-reduces per step.
     fn calls(self, parameters: usize, plan: &[Range<usize>]) -> usize {
         match self {
             Self::Naive | Self::Overlapped => parameters,
@@ -110,7 +110,7 @@ impl Implementation {
         }
     }
 
-    /// The name of the all-reduce that begins in the hook of each parameter, if one does.
+    /// Returns, for each parameter, the name of the all-reduce that its hook starts, if it starts one.
     fn calls_in_hooks(self, parameters: usize, plan: &[Range<usize>]) -> Vec<Option<String>> {
         let bucket = |parameter| plan.iter().position(|bucket| bucket.start == parameter);
         let call = |parameter| match self {
@@ -138,7 +138,8 @@ impl Implementation {
     }
 }
 
-/// A step whose communication begins when the backward pass is over: an all-reduce for each of these parts of the gradients.
+/// Trains one step, and starts to communicate only after the backward pass: one all-reduce for each of these parts of the
+/// gradients.
 fn behind_the_backward_pass(
     comm: &Comm,
     model: &mut impl Model,
@@ -154,17 +155,17 @@ fn behind_the_backward_pass(
     model.descend()
 }
 
-/// What a rank has at the end.
+/// The result of one rank.
 struct Trained {
     milliseconds: f64,
     calls: usize,
     replicas_equal: bool,
     parameters: Vec<f32>,
-    /// One step more, if it is to be drawn.
+    /// One additional step, if it is drawn.
     spans: Option<Vec<Span>>,
 }
 
-/// Trains in one way, from the same start with the same samples as in the others.
+/// Trains in one way. All ways start with the same parameters, and use the same samples.
 fn train(
     comm: &Comm,
     arguments: &Arguments,
@@ -174,7 +175,7 @@ fn train(
     const LEARNING_RATE: f32 = 0.1;
     const SEED: u64 = 1;
     let context = comm.context();
-    // SAFETY: what is used in two streams is ordered by events in all four ways.
+    // SAFETY: in all four ways, events order the uses of each buffer in the two streams.
     unsafe { context.disable_event_tracking() };
     let compute = context.new_stream()?;
     let seed_of_its_own = 100 + comm.rank() as u64;
@@ -202,7 +203,7 @@ fn train(
     })
 }
 
-/// When everything in a step ran.
+/// Trains a step, and returns when each part of it ran.
 fn recorded_step(
     comm: &Comm,
     size: Size,
@@ -224,27 +225,27 @@ struct Row {
     size: Size,
     calls: usize,
     milliseconds: f64,
-    /// Compared with the naive way.
+    /// How many times faster than the naive way.
     speedup: f64,
-    /// The largest distance of a parameter from the naive way's, and whether all ranks have the same.
+    /// The largest difference between a parameter and that of the naive way.
     distance: f32,
     replicas_equal: bool,
-    /// A step of it, if it is to be drawn.
+    /// One step, if it is drawn.
     chart: Option<Chart>,
 }
 
-/// How far apart the parameters may be after each step, since sums in another order round otherwise. A parameter is below 1, so a
-/// step rounds it by less than 2⁻²⁴; and the averages that it goes by are far below that.
+/// How far apart the parameters may be after each step, because sums in a different order round differently. A parameter is below
+/// 1, so a step rounds it by less than 2⁻²⁴. The rounding of the averages is far smaller.
 const ROUNDING: f32 = 1e-7;
 
 impl Row {
-    /// Whether the replicas are equal, and the parameters those of the naive way, up to a rounding in each step.
+    /// Returns whether the replicas are equal, and the parameters equal those of the naive way, except for rounding.
     fn is_right(&self, bound: f32) -> bool {
         self.replicas_equal && self.distance <= bound
     }
 }
 
-/// The four ways for one size.
+/// Trains a network of one size in all four ways.
 fn ladder(arguments: &Arguments, size: Size, progress: &ProgressBar) -> anyhow::Result<Vec<Row>> {
     let streams = lab::streams(usize::try_from(arguments.world_size)?)?;
     let mut rows = Vec::new();
@@ -253,7 +254,7 @@ fn ladder(arguments: &Arguments, size: Size, progress: &ProgressBar) -> anyhow::
         progress.set_message(format!("{} {}", size.name(), implementation.name()));
         let mut ranks = rendezvous(&streams, |comm| train(&comm, arguments, size, implementation))?;
         progress.inc(1);
-        // The slowest rank's time is that of all.
+        // The slowest rank determines the time of all ranks.
         let milliseconds = ranks.iter().map(|rank| rank.milliseconds).fold(0.0, f64::max);
         let replicas_equal = ranks.iter().all(|rank| rank.replicas_equal);
         let spans: Option<Vec<_>> = ranks.iter_mut().map(|rank| rank.spans.take()).collect();
@@ -268,7 +269,7 @@ fn ladder(arguments: &Arguments, size: Size, progress: &ProgressBar) -> anyhow::
             calls: first.calls,
             milliseconds,
             speedup: *naive_milliseconds / milliseconds,
-            // A NaN is no distance: it counts as the largest.
+            // A NaN counts as the largest distance.
             distance: distances.fold(0.0, |most, distance| if distance <= most { most } else { distance }),
             replicas_equal,
             chart,
@@ -277,7 +278,7 @@ fn ladder(arguments: &Arguments, size: Size, progress: &ProgressBar) -> anyhow::
     Ok(rows)
 }
 
-/// A step of all GPUs, on one clock.
+/// Returns a chart of one step, with all GPUs on one clock.
 fn chart(size: Size, implementation: Implementation, gpus: Vec<Vec<Span>>) -> anyhow::Result<Chart> {
     let (size, implementation) = (size.name(), implementation.name());
     let title = format!("{size}, {implementation}: forward, backward by layers, step");
@@ -286,7 +287,7 @@ fn chart(size: Size, implementation: Implementation, gpus: Vec<Vec<Span>>) -> an
 }
 
 impl Row {
-    /// Where the file of this row is: `ladder.svg` becomes `ladder-xl-naive.svg`.
+    /// Returns the path of this row's file: `ladder.svg` becomes `ladder-xl-naive.svg`.
     fn file(&self, path: &Path) -> PathBuf {
         let (size, implementation) = (self.size.name(), self.implementation.name());
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -297,7 +298,7 @@ impl Row {
         }
     }
 
-    /// Writes its timeline where the arguments want it, and says where that is.
+    /// Writes the timeline to the files that the arguments name, and prints their paths.
     fn write_timeline(&self, arguments: &Arguments) -> anyhow::Result<()> {
         let Some(chart) = &self.chart else { return Ok(()) };
         let file = |path: &Option<PathBuf>| path.as_ref().map(|path| self.file(path));
@@ -310,7 +311,7 @@ impl Row {
     }
 }
 
-/// The table as it is shown, in aligned columns.
+/// Formats the table in aligned columns.
 fn table(rows: &[Row], world_size: u64) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(
@@ -337,7 +338,7 @@ fn table(rows: &[Row], world_size: u64) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The same as CSV.
+/// Formats the table as CSV.
 fn csv(rows: &[Row], world_size: u64) -> anyhow::Result<String> {
     let mut text =
         "implementation,model_size,d_model,num_layers,world_size,calls_per_step,avg_step_time_ms,speedup_vs_naive\n"
@@ -353,7 +354,7 @@ fn csv(rows: &[Row], world_size: u64) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Runs everything, and tells the verdict.
+/// Runs everything, and returns whether every result is right.
 fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let world_size = arguments.world_size;
     println!("tier: {}", lab::attach(usize::try_from(world_size)?)?);
@@ -393,7 +394,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     Ok(good)
 }
 
-/// Exits with 0 if all ways give the same parameters, with 1 if one doesn't, and with 2 if it couldn't be done.
+/// Exits with 0 if all ways give the same parameters, with 1 if one differs, and with 2 on an error.
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(true) => ExitCode::SUCCESS,

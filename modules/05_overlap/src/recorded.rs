@@ -1,4 +1,4 @@
-//! A step of training whose work stands between events, so that it can be drawn.
+//! A training step whose work is recorded between events, so that it can be drawn.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use cudarc::nccl::Comm;
 use lab::timeline::{Kind, Span};
 use lab::{Network, Timeline, Trainable};
 
-/// A model whose gradients can be averaged behind the backward pass, too.
+/// A model whose gradients can also be averaged after the backward pass.
 pub(crate) trait Model: Trainable {
     /// Computes every layer's outputs. Returns at once.
     fn forward(&mut self) -> anyhow::Result<()>;
@@ -26,21 +26,22 @@ impl Model for Network {
     }
 }
 
-/// A network that notes when it computes, and when it communicates.
+/// A network that records when it computes and when it communicates.
 pub(crate) struct Recorded<'a> {
     network: &'a mut Network,
     comm: &'a Comm,
     layers: usize,
-    /// The name of the all-reduce that begins in the hook of each parameter, if one does.
+    /// For each parameter, the name of the all-reduce that its hook starts, if it starts one.
     calls: Vec<Option<String>>,
     timeline: Timeline,
 }
 
-/// The name of the optimizer's step, the one piece of work in the compute stream that waits.
+/// The name of the optimizer's step, the only work in the compute stream that waits.
 const STEP: &str = "step";
 
 impl<'a> Recorded<'a> {
-    /// Nothing is noted yet. `calls` are the names of the all-reduces that begin in the hook of each parameter.
+    /// Creates a network with nothing recorded yet. `calls` has, for each parameter, the name of the all-reduce that
+    /// its hook starts.
     pub(crate) fn new(
         network: &'a mut Network,
         comm: &'a Comm,
@@ -51,9 +52,10 @@ impl<'a> Recorded<'a> {
         Ok(Self { network, comm, layers, calls, timeline })
     }
 
-    /// When everything ran. Waits until it is done.
+    /// Returns when everything ran. Waits for the GPU.
     ///
-    /// A layer's part of the backward pass ends at a mark in the compute stream, and begins where that stream's work before it ends.
+    /// Each layer's part of the backward pass ends at a mark in the compute stream, and starts where the stream's previous work
+    /// ends.
     pub(crate) fn spans(&self) -> anyhow::Result<Vec<Span>> {
         let mut spans = self.timeline.spans()?;
         let mut before = 0.0;
@@ -100,7 +102,7 @@ impl Trainable for Recorded<'_> {
         let Self { network, comm, layers, calls, timeline } = self;
         let (compute, communication) = (network.stream().clone(), comm.stream());
         let in_each = calls.len() / *layers;
-        // A step with hooks has cleared the gradients.
+        // A step with hooks clears the gradients first.
         if calls.iter().any(Option::is_some) {
             timeline.record(&compute, Kind::Compute, "clear", || Ok(()))?;
         }
@@ -110,7 +112,8 @@ impl Trainable for Recorded<'_> {
                 timeline.record(&compute, Kind::Compute, name, || Ok(()))?;
             }
             let Some(name) = &calls[parameter] else { return ready(parameter, gradients) };
-            // So that the span begins when its gradients are there, and not when the one before it is over.
+            // Without this wait, the span would begin when the previous all-reduce ends, even if its gradients aren't
+            // ready yet.
             communication.wait(&compute.record_event(None)?)?;
             timeline.record(&communication, Kind::Communication, name, || ready(parameter, gradients))
         })

@@ -36,7 +36,7 @@ fn read(file: &Path) -> anyhow::Result<Vec<Point>> {
 /// Draws the picture.
 ///
 /// # Errors
-/// If a table can't be read.
+/// Fails if a table can't be read.
 pub(super) fn draw(data: &Path) -> anyhow::Result<String> {
     let mut lines = Vec::new();
     for node in NODES {

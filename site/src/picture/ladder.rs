@@ -39,7 +39,7 @@ const HEAD: f64 = 32.0;
 /// Draws the picture.
 ///
 /// # Errors
-/// If the table can't be read, or if an implementation is missing.
+/// Fails if the table can't be read, or if an implementation is missing.
 pub(super) fn draw(data: &Path) -> anyhow::Result<String> {
     let file = data.join("ladder.csv");
     let name = || format!("can't read {}", file.display());

@@ -4,7 +4,7 @@ use anyhow::ensure;
 use svg::node::element::Group;
 
 use chart::card::{
-    Card, FONT, INK, MARGIN, SOFT, WIDTH, arrow, block, centred, ending, line, rectangle, text,
+    Card, FONT, INK, MARGIN, SOFT, WIDTH, arrow, block, centered, ending, line, rectangle, text,
 };
 
 const RANKS: usize = 4;
@@ -32,7 +32,7 @@ struct Step {
 /// `r` on rank `r`, and then an all-gather.
 ///
 /// # Errors
-/// If a value would be added twice, or if a rank lacks a sum at the end.
+/// Fails if a value would be added twice, or if a rank lacks a sum at the end.
 fn play(n: usize) -> anyhow::Result<Vec<Step>> {
     let mut chunks: Chunks = (0..n).map(|rank| vec![1 << rank; n]).collect();
     let mut steps = Vec::new();
@@ -64,7 +64,7 @@ const BOTTOM: f64 = TOP + ROW * RANKS as f64 - 40.0;
 /// Draws the picture.
 ///
 /// # Errors
-/// The errors of the algorithm.
+/// Returns the errors of the algorithm.
 pub(super) fn draw() -> anyhow::Result<String> {
     let description = "A grid: a row for each of four ranks, a column for the start and for each of six steps. In every step each rank \
                        sends one of its four chunks to the next rank, and the last rank to the first one. In the first three \
@@ -78,12 +78,12 @@ pub(super) fn draw() -> anyhow::Result<String> {
         let (from, to) = (x(first), x(first + RANKS - 2) + CHUNK.0);
         let y = 122.0;
         card = card
-            .add(centred(f64::midpoint(from, to), y - 12.0, name).set("font-weight", "bold"))
+            .add(centered(f64::midpoint(from, to), y - 12.0, name).set("font-weight", "bold"))
             .add(line((from, y), (to, y)).set("stroke", INK).set("stroke-width", 3));
     }
     for column in 0..COLUMNS {
         let name = if column == 0 { "start".to_owned() } else { format!("step {column}") };
-        card = card.add(centred(x(column) + CHUNK.0 / 2.0, 148.0, name));
+        card = card.add(centered(x(column) + CHUNK.0 / 2.0, 148.0, name));
     }
     let start: Chunks = (0..RANKS).map(|rank| vec![1 << rank; RANKS]).collect();
     for (rank, chunks) in start.iter().enumerate() {

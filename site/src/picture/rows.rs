@@ -9,7 +9,7 @@ use serde::Deserialize;
 use svg::node::element::Group;
 
 use chart::card::{
-    Card, FONT, GREEN, INK, MARGIN, ORANGE, PINK, SKY, SOFT, VERMILION, WIDTH, arrow, block, centred,
+    Card, FONT, GREEN, INK, MARGIN, ORANGE, PINK, SKY, SOFT, VERMILION, WIDTH, arrow, block, centered,
     rectangle, text,
 };
 
@@ -44,7 +44,7 @@ struct Row {
     boxes: Vec<Bar>,
 }
 
-/// A box from one column to another. A box without a color is dashed, and stands for waiting or is simply empty.
+/// A box from one column to another. A box without a color is dashed, for waiting or for an empty place.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Bar {
@@ -82,7 +82,8 @@ const HEIGHT: f64 = 44.0;
 /// Draws all figures, by name.
 ///
 /// # Errors
-/// If the file can't be read, or if something in it doesn't fit in its picture; the error contains the picture's name.
+/// Fails if the file can't be read, or if something in it doesn't fit in its picture; the error contains the picture's
+/// name.
 pub(super) fn draw(root: &Path) -> anyhow::Result<BTreeMap<String, String>> {
     let text = fs::read_to_string(root.join(DESCRIBED)).with_context(|| format!("can't read {DESCRIBED}"))?;
     let pictures: Pictures = toml::from_str(&text).context(DESCRIBED)?;
@@ -166,7 +167,7 @@ impl Picture {
                 let (x, y) = ((start.0 + end.0) / 2.0, (start.1 + end.1) / 2.0);
                 let is_flat = (end.0 - start.0).abs() > 2.0 * (end.1 - start.1).abs();
                 let word = match is_flat {
-                    true => centred(x + 24.0, y - 12.0, word),
+                    true => centered(x + 24.0, y - 12.0, word),
                     false => text(x + 10.0, y + 0.36 * FONT, word),
                 };
                 card = card.add(word.set("fill", SOFT));
@@ -187,7 +188,7 @@ impl Picture {
         }
         let frame = rectangle(left, top, right - left, HEIGHT).set("rx", 4).set("fill", "none");
         let word =
-            centred((left + right) / 2.0, top + HEIGHT / 2.0 + 0.36 * FONT, &one.text).set("fill", INK);
+            centered((left + right) / 2.0, top + HEIGHT / 2.0 + 0.36 * FONT, &one.text).set("fill", INK);
         Group::new().add(frame.set("stroke", SOFT).set("stroke-dasharray", "5 5")).add(word)
     }
 }

@@ -5,7 +5,7 @@
 
 use svg::node::element::{Circle, Group};
 
-use chart::card::{BLUE, Card, INK, MARGIN, SOFT, WIDTH, arrow, centred, round, text};
+use chart::card::{BLUE, Card, INK, MARGIN, SOFT, WIDTH, arrow, centered, round, text};
 
 const RANKS: usize = 8;
 
@@ -66,8 +66,8 @@ pub(super) fn draw() -> String {
         let left = MARGIN + HALF * index as f64;
         let middle = left + HALF / 2.0;
         card = card
-            .add(centred(middle, 112.0, *name).set("font-weight", "bold").set("font-size", 22))
-            .add(centred(middle, bottom + 48.0, format!("leaves: {leaves}")))
+            .add(centered(middle, 112.0, *name).set("font-weight", "bold").set("font-size", 22))
+            .add(centered(middle, bottom + 48.0, format!("leaves: {leaves}")))
             .add(drawn(tree, left));
     }
     let legend = bottom + 100.0;
@@ -102,7 +102,7 @@ fn drawn(tree: &Tree, left: f64) -> Group {
             group = group.add(arrow(on_rim(at, to, RADIUS), on_rim(to, at, RADIUS + 3.0)));
         }
         let ink = if is_leaf(tree, rank) { INK } else { "#ffffff" };
-        let number = centred(at.0, at.1 + 8.0, rank.to_string()).set("fill", ink);
+        let number = centered(at.0, at.1 + 8.0, rank.to_string()).set("fill", ink);
         group = group
             .add(node(at, RADIUS, is_leaf(tree, rank)))
             .add(number.set("font-size", 24).set("font-weight", "bold"));

@@ -12,7 +12,7 @@ use course::answers::{Change, compare};
 const COLUMNS: usize = 76;
 /// The number of lines of code that fit on a slide.
 pub(super) const LINES: usize = 17;
-/// The number of lines that a name above a block takes, including the space around the block.
+/// The number of lines that the name above a block takes, including the space around the block.
 pub(super) const LABEL: usize = 3;
 
 /// A block of code.
@@ -33,7 +33,7 @@ impl Block {
 /// Formats a source with `rustfmt` in few columns. Anchors are kept.
 ///
 /// # Errors
-/// If `rustfmt` can't be run or can't parse the source.
+/// Fails if `rustfmt` can't be run or can't parse the source.
 pub(super) fn narrow(source: &str) -> anyhow::Result<String> {
     let config = format!("max_width={COLUMNS},use_small_heuristics=Max");
     let mut rustfmt = Command::new("rustfmt")
@@ -53,7 +53,7 @@ pub(super) fn narrow(source: &str) -> anyhow::Result<String> {
 /// Formats statements in few columns, unless they already fit.
 ///
 /// # Errors
-/// The same as [`narrow`].
+/// Fails like [`narrow`].
 pub(super) fn narrow_statements(code: &str) -> anyhow::Result<String> {
     if code.lines().all(|line| line.chars().count() <= COLUMNS) {
         return Ok(code.to_owned());

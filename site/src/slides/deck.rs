@@ -13,7 +13,7 @@ use crate::source;
 /// Returns the slides of a path, with their times.
 ///
 /// # Errors
-/// If a slide asks for something that doesn't exist or doesn't fit; the error names the slide.
+/// Fails if a slide asks for something that doesn't exist or doesn't fit; the error names the slide.
 pub(super) fn slides(pages: &Pages<'_>, route: &Route, made: &Exercises) -> anyhow::Result<Vec<Slide>> {
     let mut deck = Deck { pages, page: format!("{}/index.html", route.name), slides: Vec::new() };
     let steps = pages.course.steps(route);

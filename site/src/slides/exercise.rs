@@ -19,7 +19,8 @@ const MANY: usize = 4;
 /// Creates the slides of an exercise, in order and without times.
 ///
 /// # Errors
-/// If the solution can't be read or has no region, or if something doesn't fit on a slide; the error names the slide.
+/// Fails if the solution can't be read or has no region, or if something doesn't fit on a slide; the error names the
+/// slide.
 pub(super) fn slides(root: &Path, exercise: &Exercise, mistakes: &[Mistake]) -> anyhow::Result<Vec<Slide>> {
     let solution = code::narrow(&answers::solution(root, exercise)?)
         .with_context(|| format!("the slides of {}: solutions/{}", exercise.id, exercise.file))?;

@@ -49,8 +49,8 @@ fn written(slide: &str) -> Written {
 /// Converts a slide's text to HTML.
 ///
 /// # Errors
-/// If it does not begin with a heading, if a picture has no description for people who can't see it, or if its code
-/// can't be formatted.
+/// Fails if it does not begin with a heading, if a picture has no description for people who can't see it, or if its
+/// code can't be formatted.
 pub(super) fn to_html(text: &str) -> anyhow::Result<String> {
     ensure!(
         text.starts_with("# ") || text.starts_with("## "),

@@ -38,7 +38,7 @@ impl Part {
 /// Returns the HTML of an output that has to fit in one picture.
 ///
 /// # Errors
-/// If it has too many lines or is too wide.
+/// Fails if it has too many lines or is too wide.
 pub(super) fn html(output: &Output, page: &str) -> anyhow::Result<String> {
     let parts = parts(output)?;
     ensure!(parts.len() == 1, "`{}` prints more lines than a slide has room for", output.command);
@@ -48,7 +48,7 @@ pub(super) fn html(output: &Output, page: &str) -> anyhow::Result<String> {
 /// Draws a command and its output, in as many parts as needed.
 ///
 /// # Errors
-/// If the output is too wide.
+/// Fails if the output is too wide.
 pub(super) fn parts(output: &Output) -> anyhow::Result<Vec<Part>> {
     let text = format!("\x1b[1m$ {}\x1b[0m\n{}", output.command, output.styled.trim_end());
     let lines: Vec<&str> = text.lines().collect();

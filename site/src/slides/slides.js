@@ -1,4 +1,4 @@
-// Starts a deck. The browser says if it is light or dark; T changes that.
+// Starts a deck, in light or dark as the browser prefers; T switches.
 
 Reveal.initialize({
   width: 1280,

@@ -1,4 +1,4 @@
-//! `modules/01_init/src/main.rs` with the solutions in the place of the student's answers.
+//! `modules/01_init/src/main.rs`, built with the solutions.
 
 extern crate s01_init as m01_init;
 

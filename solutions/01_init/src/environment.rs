@@ -1,4 +1,4 @@
-//! Reads from the launcher's variables which rank this process is, and opens its GPU.
+//! Reads this process's rank from the launcher's variables, and opens its GPU.
 //!
 //! A *launcher* starts the same program once for each GPU, on one machine or on several. It sets each process's numbers in
 //! environment variables.
@@ -32,8 +32,8 @@ pub struct Launcher {
     pub world_size: &'static str,
 }
 
-/// The launchers, the innermost first: any of the others may start `torchrun`, and a Slurm job may start `mpirun`. A process finds
-/// the variables of all launchers that took part.
+/// The launchers, innermost first: any of the others may start `torchrun`, and a Slurm job may start `mpirun`. A process sees the
+/// variables of all launchers that took part.
 pub const LAUNCHERS: [Launcher; 4] = [
     Launcher { name: "torchrun", rank: "RANK", local_rank: "LOCAL_RANK", world_size: "WORLD_SIZE" },
     Launcher {

@@ -1,7 +1,7 @@
 //! Stops all ranks when one rank fails.
 //!
-//! A rank that returns early doesn't stop the others: they come to the next collective, and wait there. So all ranks
-//! have to decide together whether to continue.
+//! A rank that returns early doesn't stop the others: they reach the next collective, and wait there. So all ranks have to
+//! decide together whether to continue.
 
 use anyhow::ensure;
 use cudarc::nccl::{Comm, ReduceOp};
@@ -15,7 +15,7 @@ pub fn failed_ranks(comm: &Comm, failed: bool) -> anyhow::Result<Vec<usize>> {
     let stream = comm.stream();
     let mut marks = vec![0_u32; comm.world_size()];
     marks[comm.rank()] = failed.into();
-    // The maximum over all ranks, element by element: a mark of one rank reaches all of them.
+    // Take the maximum over all ranks, element by element, so that every rank sees each mark.
     let mut on_gpu = stream.clone_htod(&marks)?;
     comm.all_reduce_in_place(&mut on_gpu, &ReduceOp::Max).readable()?;
     let marks = stream.clone_dtoh(&on_gpu)?;
@@ -23,10 +23,10 @@ pub fn failed_ranks(comm: &Comm, failed: bool) -> anyhow::Result<Vec<usize>> {
     Ok((0..marks.len()).filter(|&rank| marks[rank] != 0).collect())
 }
 
-/// Prepares on every rank, and then communicates on every rank, or on none. Every rank must call it.
+/// Prepares on every rank, and then communicates on all ranks or on none. Every rank must call it.
 ///
 /// `prepare` concerns this rank alone: it reads a file, allocates, or validates its input. `communicate` gets what `prepare`
-/// returned, and calls collectives. After an error of `prepare`, the communicator is as good as before.
+/// returned, and calls collectives. After an error of `prepare`, the communicator is still usable.
 ///
 /// # Errors
 /// Fails if `prepare` fails on any rank, or if `communicate`, NCCL, or the driver fails on this one.

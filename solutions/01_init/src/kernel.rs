@@ -12,7 +12,7 @@ use cudarc::driver::{
 use cudarc::nvrtc::Ptx;
 use lab::kernels::ELEMENTWISE;
 
-/// Threads in a block.
+/// The number of threads per block.
 pub const THREADS: u32 = 256;
 
 /// Loads the kernel `axpy` on the GPU of the context.

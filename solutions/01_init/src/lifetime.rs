@@ -22,7 +22,7 @@ pub struct UnconnectedRank<'a> {
 }
 
 impl UnconnectedRank<'_> {
-    /// Creates a communicator with a new id. Returns when all ranks have called it.
+    /// Creates a communicator with a new id. Returns once all ranks have called it.
     ///
     /// # Errors
     /// Fails if NCCL fails.
@@ -42,8 +42,8 @@ pub fn sum(comm: &Comm, tensor: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs a number of iterations. In each, `fill(iteration, tensors)` enqueues this rank's values on the stream of `rank`, and then
-/// each tensor is summed over all ranks.
+/// Runs a number of iterations. In each, `fill(iteration, tensors)` enqueues this rank's values on the stream of `rank`. Then each
+/// tensor is summed over all ranks.
 ///
 /// # Errors
 /// Fails if `fill`, NCCL, or the driver fails.
@@ -69,7 +69,7 @@ pub fn run(
     // ANCHOR_END: run
 }
 
-/// Does the same with a new communicator for each iteration. This is what not to do; the checks count its communicators.
+/// Does the same with a new communicator for each iteration. Don't write this; the checks count its communicators.
 ///
 /// # Errors
 /// Fails as [`run`] does.

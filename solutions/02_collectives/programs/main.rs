@@ -1,4 +1,4 @@
-//! `modules/02_collectives/src/main.rs` with the solutions in the place of the student's answers.
+//! `modules/02_collectives/src/main.rs`, built with the solutions.
 
 extern crate s02_collectives as m02_collectives;
 

@@ -1,6 +1,6 @@
 //! All-gather: every rank has a *shard*, a part of something larger, and every rank gets the whole.
 //!
-//! All shards have the same length, and lie in the order of the ranks. Nothing is computed, so any type of data will do.
+//! All shards have the same length, and are in rank order. Nothing is computed, so any data type works.
 
 use anyhow::ensure;
 use cudarc::driver::{CudaView, CudaViewMut};
@@ -25,8 +25,8 @@ pub fn all_gather(comm: &Comm, shard: &CudaView<f32>, whole: &mut CudaViewMut<f3
     // ANCHOR_END: all_gather
 }
 
-/// Completes `whole` on every rank. Before the call, each rank has its own shard in its place. Every rank must call it, with a buffer of
-/// the same length.
+/// Completes `whole` on every rank. Before the call, it holds this rank's own shard at its final position. Every rank must call it,
+/// with a buffer of the same length.
 ///
 /// # Errors
 /// Fails if `whole` can't be divided into equal shards, or if NCCL fails.
@@ -41,7 +41,7 @@ pub fn all_gather_in_place(comm: &Comm, whole: &mut CudaViewMut<f32>) -> anyhow:
     ensure!(len.is_multiple_of(world_size), "{len} elements can't be cut into {world_size} equal shards");
     let shard_len = len / world_size;
     let own = rank * shard_len..(rank + 1) * shard_len;
-    // SAFETY: both go to this one all-gather, for which the rank's own shard in its place means in place.
+    // SAFETY: both views go to this all-gather only, and NCCL documents their positions as in place.
     let (shard, mut whole) = unsafe { part_and_whole(whole, own)? };
     comm.all_gather(&shard, &mut whole).readable()?;
     Ok(())

@@ -11,7 +11,7 @@ use lab::{HostGroup, Stopwatch};
 /// created on `stream`.
 ///
 /// # Errors
-/// Fails if a rank does not come (the error names it), or if the driver fails.
+/// Fails if a rank does not call it in time (the error names the rank), or if the driver fails.
 pub fn staged_sum(
     group: &HostGroup,
     rank: usize,
@@ -37,7 +37,7 @@ pub fn staged_sum(
     // ANCHOR_END: staged_sum
 }
 
-/// Returns how many times as long `staged` takes as `nccl`. Each of them enqueues its work on `stream`. `rounds` is at least 1.
+/// Returns how many times as long `staged` takes as `nccl`. Both enqueue their work on `stream`. `rounds` is at least 1.
 ///
 /// # Errors
 /// Returns the errors of `staged`, of `nccl`, and of the driver.

@@ -9,7 +9,7 @@ use anyhow::ensure;
 use cudarc::driver::CudaStream;
 use lab::Stopwatch;
 
-/// The operation that is measured.
+/// The operation to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Every rank gets the sum of all buffers.
@@ -18,7 +18,7 @@ pub enum Operation {
     Broadcast,
     /// The root gets the sum of all buffers.
     Reduce,
-    /// Every rank gets the shards of all.
+    /// Every rank gets the shards of all ranks.
     AllGather,
     /// Every rank gets its shard of the sum.
     ReduceScatter,
@@ -26,7 +26,7 @@ pub enum Operation {
 
 /// The number of warm-up rounds, as with nccl-tests' `-w 5`.
 pub const WARM_UPS: usize = 5;
-/// The number of rounds that are measured, as with nccl-tests' `-n 20`.
+/// The number of measured rounds, as with nccl-tests' `-n 20`.
 pub const ROUNDS: usize = 20;
 
 /// A line of the table.
@@ -45,7 +45,7 @@ pub struct Row {
 /// The time of an operation of S bytes, as `α + β · S`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Line {
-    /// The microseconds that any operation takes, however short it is.
+    /// The latency: the microseconds that even an empty operation takes.
     pub alpha: f64,
     /// The microseconds for each byte. Large operations approach `1e-3 / beta` GB/s.
     pub beta: f64,
@@ -58,7 +58,7 @@ impl Line {
     }
 }
 
-/// Returns the size of an operation in bytes, as nccl-tests counts it. `count` is the count that NCCL's call is given.
+/// Returns the size of an operation in bytes, as nccl-tests counts it. `count` is the count passed to NCCL.
 pub fn operation_bytes(operation: Operation, world_size: usize, count: usize, element_bytes: usize) -> usize {
     // ANCHOR: operation_bytes
     // Count the bytes of an operation:
@@ -112,16 +112,16 @@ pub fn measure(
     // ANCHOR_END: measure
 }
 
-/// Computes `Σ w · term(S, t)` over the rows, with their bytes S, their microseconds t, and the weights `w = 1 / t²`.
+/// Computes `Σ w · term(S, t)` over the rows, for a row's bytes S, microseconds t, and weight `w = 1 / t²`.
 pub fn weighed(rows: &[Row], term: impl Fn(f64, f64) -> f64) -> f64 {
     let terms = rows.iter().map(|row| (row.bytes as f64, row.microseconds));
     terms.map(|(s, t)| term(s, t) / (t * t)).sum()
 }
 
-/// Fits a line to the rows' times: the sum of `((α + β · S − t) / t)²` over the rows is as small as it can be.
+/// Fits a line to the rows' times, so that the sum of `((α + β · S − t) / t)²` over the rows is minimal.
 ///
 /// # Errors
-/// Fails if the rows have fewer than two different sizes.
+/// Fails if the rows have fewer than two distinct sizes.
 pub fn fit(rows: &[Row]) -> anyhow::Result<Line> {
     // ANCHOR: fit
     // Fit α and β to the rows:

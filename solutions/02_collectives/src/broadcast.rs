@@ -1,6 +1,6 @@
 //! Broadcast: copies the buffer of one rank, the *root*, to all ranks.
 //!
-//! Replicas of a model that start equal stay equal, unless something goes wrong. `replicas_equal` finds out.
+//! Replicas of a model that start equal stay equal, unless something goes wrong. `replicas_equal` checks this.
 
 use anyhow::ensure;
 use cudarc::driver::{CudaView, CudaViewMut};

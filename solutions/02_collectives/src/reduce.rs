@@ -1,6 +1,6 @@
 //! Reduce: combines the buffers of all ranks element by element, and only one rank, the *root*, gets the result.
 //!
-//! It fits where a single rank needs the numbers, for example to print a loss or to write a log.
+//! Use it if only one rank needs the result, for example to print a loss or to write a log.
 
 use anyhow::{Context, ensure};
 use cudarc::driver::{CudaView, CudaViewMut};
@@ -47,7 +47,7 @@ pub fn reduce(
 /// it, with the same root and the same number of values, at least one.
 ///
 /// # Errors
-/// As for [`reduce`], or those of the driver.
+/// Fails like [`reduce`], or if the driver fails.
 pub fn range_on_root(comm: &Comm, values: &CudaView<f32>, root: usize) -> anyhow::Result<Option<(f32, f32)>> {
     // ANCHOR: range_on_root
     // Find the smallest and the largest of all values:

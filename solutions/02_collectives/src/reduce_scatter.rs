@@ -7,8 +7,8 @@ use cudarc::driver::{CudaView, CudaViewMut};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::Readable;
 
-/// Averages `send` over all ranks, and writes this rank's part of the average into `part`. Every rank must call it, with the same two
-/// lengths.
+/// Averages `send` over all ranks, and writes this rank's part of the average into `part`. Every rank must call it with the same
+/// two lengths.
 ///
 /// # Errors
 /// Fails if `send` is not as long as the parts of all ranks together, or if NCCL fails.

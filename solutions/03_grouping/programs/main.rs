@@ -1,4 +1,4 @@
-//! `modules/03_grouping/src/main.rs` with the solutions in the place of the student's answers.
+//! `modules/03_grouping/src/main.rs`, built with the solutions.
 
 extern crate s03_grouping as m03_grouping;
 

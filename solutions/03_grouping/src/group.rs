@@ -1,4 +1,4 @@
-//! Group calls: several NCCL calls that NCCL takes as one.
+//! Group calls: several calls that NCCL treats as one.
 //!
 //! With a group, one thread can drive all GPUs. Without a group, its first call may wait for calls that the thread has yet to make.
 
@@ -11,7 +11,7 @@ use lab::Readable;
 /// Makes the NCCL calls in `calls` as one group, and returns what `calls` returns. Groups may nest: the end of the outermost group
 /// launches everything.
 ///
-/// After an error, no group is left open. If `calls` fails for a reason of its own, the NCCL calls that it made before are launched.
+/// After an error, no group is left open. If `calls` fails for a reason unrelated to NCCL, the NCCL calls before that are launched.
 ///
 /// # Errors
 /// Returns the error of `calls`. If `calls` succeeds, returns NCCL's error at the start or at the end of the group.
@@ -37,8 +37,8 @@ pub fn in_group<T>(calls: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<
 /// records the use of a buffer at the call, but the group launches the work later.
 ///
 /// # Errors
-/// Fails if there are not as many buffers as communicators, or if two buffers differ in length: the error has both numbers, and
-/// nothing was sent. Also returns NCCL's errors.
+/// Fails, without sending anything, if the numbers of buffers and communicators differ, or the lengths of two buffers. The error
+/// has both numbers. Also returns NCCL's errors.
 pub fn average_all(comms: &[Comm], buffers: &mut [CudaViewMut<f32>]) -> anyhow::Result<()> {
     // ANCHOR: average_all
     // Average all buffers as one group:

@@ -1,4 +1,4 @@
-//! Recovery: a rank is lost, and the other ranks go on in a smaller world.
+//! Recovery: a rank is lost, and the other ranks continue in a smaller world.
 //!
 //! A communicator cannot lose a rank: its work in flight never ends, and later work on its stream never starts.
 
@@ -8,7 +8,7 @@ use cudarc::driver::{CudaEvent, CudaView, CudaViewMut};
 use cudarc::nccl::{Comm, Id};
 use lab::Readable;
 
-/// Names the survivors. It comes from whatever watches the ranks, such as the program that started them.
+/// The list of survivors. It comes from whatever monitors the ranks, such as the program that started them.
 #[derive(Clone, Debug)]
 pub struct Muster {
     /// The ranks that are left, by their old numbers, in ascending order.
@@ -17,9 +17,9 @@ pub struct Muster {
     pub id: Id,
 }
 
-/// Aborts `comm`, and returns a communicator of the survivors' new world, on the same stream. The survivors keep their order, and their
-/// ranks have no gaps. `muster(rank)` takes this rank's old number, and returns when all survivors have called it. Every survivor must
-/// call this function.
+/// Aborts `comm`, and returns a communicator of the survivors' new world, on the same stream. The survivors keep their order, and
+/// their ranks have no gaps. `muster(rank)` takes this rank's old number, and returns once all survivors have called it. Every
+/// survivor must call this function.
 ///
 /// # Errors
 /// Fails if this rank is not a survivor. Also returns the errors of `muster` and of NCCL.
@@ -40,8 +40,8 @@ pub fn rejoin(comm: Comm, muster: impl FnOnce(usize) -> anyhow::Result<Muster>) 
     // ANCHOR_END: rejoin
 }
 
-/// Sums `values` over all ranks into `total`, or, if ranks are lost, over the ranks that are left. Returns when the sum is there, with
-/// the communicator that made it. Every rank that is left must call it.
+/// Sums `values` over all ranks into `total` or, if ranks are lost, over the remaining ranks. Returns once the sum is complete,
+/// with the communicator that computed it. Every remaining rank must call it.
 ///
 /// `arrives(event)` waits for an event, but not forever, and returns whether the event came. For `muster`, see [`rejoin`].
 ///

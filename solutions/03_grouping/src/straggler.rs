@@ -1,6 +1,6 @@
-//! Stragglers: which rank is late, by how much, and which rank never comes.
+//! Stragglers: which rank is late, by how much, and which rank never arrives.
 //!
-//! A collective ends on every rank when the last rank has come. It does not report which rank that was, and it has no deadline.
+//! A collective ends on every rank when the last rank has arrived. It does not report which rank that was, and it has no deadline.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,12 +16,12 @@ use lab::Readable;
 pub struct Register(Vec<AtomicBool>);
 
 impl Register {
-    /// Creates the register of one barrier of `world_size` ranks.
+    /// Creates the register of a barrier for `world_size` ranks.
     pub fn new(world_size: usize) -> Self {
         Self((0..world_size).map(|_| AtomicBool::new(false)).collect())
     }
 
-    /// Records that `rank` has come.
+    /// Records that `rank` has arrived.
     pub fn sign(&self, rank: usize) {
         self.0[rank].store(true, Ordering::SeqCst);
     }
@@ -32,11 +32,11 @@ impl Register {
     }
 }
 
-/// Waits for the event, but not beyond `until`. Returns whether the event is complete. `clock` returns the time since some moment,
-/// which differs from host to host.
+/// Waits for the event, but not beyond `until`. Returns whether the event is complete. `clock` returns the time since a fixed
+/// moment, which differs from host to host.
 ///
 /// # Errors
-/// Returns the driver's error: the event will then never be complete.
+/// Returns the driver's error, after which the event never completes.
 pub fn complete_by(event: &CudaEvent, clock: impl Fn() -> Duration, until: Duration) -> anyhow::Result<bool> {
     // ANCHOR: complete_by
     // Wait for the event, at most until the deadline:
@@ -54,8 +54,8 @@ pub fn complete_by(event: &CudaEvent, clock: impl Fn() -> Duration, until: Durat
     // ANCHOR_END: complete_by
 }
 
-/// Returns how many milliseconds each rank reached a barrier after the first rank, in rank order. `waited` is how long this rank's GPU
-/// was in the barrier, in milliseconds. Every rank must call it. Waits for the result.
+/// Returns how many milliseconds after the first rank each rank reached a barrier, in rank order. `waited` is how long this rank's
+/// GPU spent in the barrier, in milliseconds. Every rank must call it. Waits for the result.
 ///
 /// # Errors
 /// Returns the errors of NCCL and of the driver.
@@ -75,12 +75,12 @@ pub fn lateness(comm: &Comm, waited: f32) -> anyhow::Result<Vec<f32>> {
     // ANCHOR_END: lateness
 }
 
-/// Waits until the GPUs of all ranks have come here, and returns the [`lateness`] of all ranks. Every rank must call it, with a `token`
-/// of one element to sum, and with the same register, which is new.
+/// Waits until the GPUs of all ranks have arrived, and returns the [`lateness`] of all ranks. Every rank must call it, with a
+/// `token` of one element to sum, and with the same new register.
 ///
 /// # Errors
-/// Fails if a rank has not come within `deadline` by the host's `clock`; the error names the missing ranks by number. The sum is then still in
-/// flight, and the communicator can only be dropped. Also returns the errors of NCCL and of the driver.
+/// Fails if a rank has not arrived within `deadline` by the host's `clock`; the error names the missing ranks by number. The sum is
+/// then still in flight, and the communicator can only be dropped. Also returns the errors of NCCL and of the driver.
 pub fn barrier(
     comm: &Comm,
     token: &mut CudaSlice<f32>,

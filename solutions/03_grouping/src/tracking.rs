@@ -54,7 +54,7 @@ pub fn in_one_slice(
     // 4. the result is read only when both halves are done;
     // 5. every value is copied to the GPU once and back once.
 
-    // SAFETY: what is used by both streams is ordered by the two joins below.
+    // SAFETY: the two joins below order everything that both streams use.
     unsafe { first.context().disable_event_tracking() };
     let mut whole = first.clone_htod(values)?;
     second.join(first)?;

@@ -1,4 +1,4 @@
-//! `modules/04_multi_gpu/src/main.rs` with the solutions in the place of the student's answers.
+//! `modules/04_multi_gpu/src/main.rs`, built with the solutions.
 
 extern crate s04_multi_gpu as m04_multi_gpu;
 

@@ -1,6 +1,6 @@
 //! Gradient accumulation: a batch too large for the GPU's memory becomes one step in several passes.
 //!
-//! A rank sums the gradients of its micro-batches. The parameters stay the same in between, since all of it is one step.
+//! A rank sums the gradients of its micro-batches. The parameters stay the same in between, because it is one step.
 
 use std::ops::Range;
 
@@ -28,9 +28,9 @@ impl Accumulator {
         Ok(Self { kernels: Kernels::load(stream.context())?, total })
     }
 
-    /// Makes one step of gradient descent over a batch of `batch_len` samples, with all ranks together. `micro_batches` are this rank's part
-    /// of the batch, in one or more pieces; ranks may have different numbers of them. Returns the mean loss over the whole batch in nats,
-    /// which is the same number on every rank.
+    /// Makes one step of gradient descent over a batch of `batch_len` samples, with all ranks together. `micro_batches` are this
+    /// rank's part of the batch, in one or more pieces. Their number may differ between ranks. Returns the mean loss over the whole
+    /// batch in nats, which is the same number on every rank.
     ///
     /// # Errors
     /// Returns the errors of the driver and of NCCL.

@@ -10,7 +10,7 @@ use cudarc::nccl::Comm;
 use lab::Perceptron;
 use lab::digits::DeviceSamples;
 
-/// Returns the samples of `batch` from which `rank` learns. `rank` is below `world_size`.
+/// Returns the samples of `batch` that `rank` processes. `rank` is below `world_size`.
 pub fn shard(batch: Range<usize>, rank: usize, world_size: usize) -> Range<usize> {
     // ANCHOR: shard
     // Cut the batch into one shard for each rank, and return that of `rank`:

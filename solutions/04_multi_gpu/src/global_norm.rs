@@ -1,4 +1,4 @@
-//! One number of all ranks: the norm of a vector that is spread over them, and a softmax.
+//! Reductions to one number over all ranks: the norm of a vector that is spread over them, and a softmax.
 //!
 //! Each rank reduces its part, the ranks combine their numbers, and each rank continues with the result.
 
@@ -8,8 +8,8 @@ use cudarc::driver::{CudaView, CudaViewMut};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::{Kernels, Readable};
 
-/// Returns the Euclidean norm √(x₀² + x₁² + …) of the vector whose parts the ranks have: the same number on every rank. The parts may
-/// differ in length. Waits for the GPU.
+/// Returns the Euclidean norm √(x₀² + x₁² + …) of a vector that is spread over the ranks: the same number on every rank. The parts
+/// may differ in length. Waits for the GPU.
 ///
 /// # Errors
 /// Returns the errors of the driver and of NCCL.
@@ -27,8 +27,8 @@ pub fn global_norm(comm: &Comm, kernels: &Kernels, part: &CudaView<f32>) -> anyh
     // ANCHOR_END: global_norm
 }
 
-/// Averages `gradient` over the ranks, and scales it down to the norm `max_norm` if it is longer; its direction stays. Before, each rank
-/// has a whole gradient of its own. Afterwards, all have the same one. Returns the average's norm before it was scaled. Waits for the GPU.
+/// Averages `gradient` over the ranks, and scales it down to the norm `max_norm` if it is longer, without changing its direction. Before,
+/// each rank has its own whole gradient. Afterwards, all ranks have the same. Returns the average's norm before scaling. Waits for the GPU.
 ///
 /// # Errors
 /// Returns the errors of the driver and of NCCL.
@@ -56,8 +56,8 @@ pub fn average_and_clip(
     // ANCHOR_END: average_and_clip
 }
 
-/// Computes a softmax over the scores of which each rank has a part, in place. Each score x becomes exp(x − m) / s, where m is the largest
-/// score of all ranks, and s is the sum of all exp(x − m). Returns without waiting for the GPU.
+/// Computes a softmax in place over scores that are spread over the ranks. Each score x becomes exp(x − m) / s, where m is the
+/// largest score of all ranks, and s is the sum of all exp(x − m). Returns without waiting for the GPU.
 ///
 /// # Errors
 /// Returns the errors of the driver and of NCCL.

@@ -1,4 +1,4 @@
-//! Where GPU memory comes from, and how to see what becomes of it.
+//! Memory pools: where GPU memory comes from, and how to see how it is used.
 //!
 //! cudarc allocates with `cuMemAllocAsync`, from a pool that the driver keeps for each GPU. A free returns memory to the pool, in the
 //! order of a stream.
@@ -16,13 +16,13 @@ use lab::{Kernels, MemoryPool};
 /// The figures of the pool of one GPU, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolReport {
-    /// Allocated and not freed.
+    /// Bytes that are allocated and not freed.
     pub used: u64,
-    /// The most that was in use since the mark was last reset.
+    /// The maximum of `used` since the mark was last reset.
     pub used_high: u64,
-    /// Taken from the GPU.
+    /// Bytes that the pool holds on the GPU.
     pub reserved: u64,
-    /// The most that was reserved since the mark was last reset.
+    /// The maximum of `reserved` since the mark was last reset.
     pub reserved_high: u64,
 }
 
@@ -34,7 +34,7 @@ impl PoolReport {
     }
 }
 
-/// Returns what the pool of the stream's GPU says.
+/// Returns the figures of the pool of the stream's GPU.
 ///
 /// # Errors
 /// Returns the errors of the driver.
@@ -53,8 +53,8 @@ pub fn report(stream: &CudaStream) -> anyhow::Result<PoolReport> {
     // ANCHOR_END: report
 }
 
-/// Calls `work` this many times, with the index, and reports after each call, when the stream is done: what is in use and reserved then,
-/// and the most there was during this one call.
+/// Calls `work` this many times, with the index, and reports once the stream is done after each call: the memory in use and
+/// reserved then, and the maxima during this call.
 ///
 /// # Errors
 /// Returns the errors of `work` and of the driver.
@@ -90,7 +90,7 @@ fn watch_once(
     // ANCHOR_END: watch
 }
 
-/// Measures how far vectors are apart. It has all its buffers from the start, so measuring allocates nothing.
+/// Measures how far apart vectors are. It allocates all its buffers at the start, so measuring allocates nothing.
 pub struct Distances {
     stream: Arc<CudaStream>,
     kernels: Kernels,
@@ -99,7 +99,7 @@ pub struct Distances {
 }
 
 impl Distances {
-    /// Makes the buffers for vectors of at most `longest` elements.
+    /// Creates the buffers for vectors of at most `longest` elements.
     ///
     /// # Errors
     /// Returns an error if `longest` is 0, and the errors of the driver.
@@ -143,8 +143,8 @@ impl Distances {
     }
 }
 
-/// Frees a buffer. Its own stream and `user`, another stream of the same GPU, still have work with it. Its memory returns to the pool when
-/// both are done. cudarc's tracking may be off. Returns without waiting for the GPU.
+/// Frees a buffer that its own stream and `user`, another stream of the same GPU, may still be using. Its memory returns to the
+/// pool when both are done. cudarc's tracking may be off. Returns without waiting for the GPU.
 ///
 /// # Errors
 /// Returns the errors of the driver.

@@ -1,6 +1,6 @@
 //! Data parallelism the older way: one thread drives all GPUs, and everything passes through GPU 0.
 //!
-//! GPU 0 has the batch and the parameters that count. It sends both to the others, sums the gradients that they send back, and steps.
+//! GPU 0 has the batch and the master parameters. It sends both to the others, sums the gradients that they send back, and steps.
 //! PyTorch's `DataParallel` works like this, and its documentation recommends `DistributedDataParallel` instead.
 
 use std::ops::Range;
@@ -11,22 +11,22 @@ use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceSlice};
 use lab::digits::{Batch, DeviceSamples, PIXELS};
 use lab::{Kernels, Perceptron};
 
-/// A model on one GPU, with room for the samples that are sent to it.
+/// A model on one GPU, with space for the samples that it receives.
 pub struct Replica {
-    /// The whole model. Replica 0 has the parameters that count.
+    /// The whole model. Replica 0 has the master parameters.
     pub model: Perceptron,
     pixels: CudaSlice<f32>,
     labels: CudaSlice<u32>,
 }
 
-/// All GPUs, as their one thread sees them.
+/// All GPUs, driven by one thread.
 pub struct SingleProcess {
-    /// In the order of the streams they were made with; replica 0 is on GPU 0.
+    /// The replicas, in the order of their streams; replica 0 is on GPU 0.
     pub replicas: Vec<Replica>,
-    /// On GPU 0: the gradient and loss of another replica arrive here, to be added to its own.
+    /// A buffer on GPU 0 that receives the gradient and loss of another replica.
     arrived: CudaSlice<f32>,
     kernels: Kernels,
-    /// Bytes that have passed between GPU 0 and the others so far.
+    /// The bytes copied between GPU 0 and the others so far.
     pub bytes: usize,
 }
 
@@ -44,7 +44,7 @@ fn send<T>(bytes: &mut usize, from: &CudaView<T>, to: &mut CudaViewMut<T>) -> an
     }
     let stream = to.stream().clone();
     stream.memcpy_dtod(from, to)?;
-    // cudarc makes the copy wait for `from`'s stream, but does not make that stream wait for the copy before it writes there again.
+    // cudarc makes the copy wait for `from`'s stream. But it does not make that stream wait for the copy before it overwrites `from`.
     from.stream().join(&stream)?;
     *bytes += from.num_bytes();
     Ok(())
@@ -61,7 +61,7 @@ impl Replica {
         self.model.backward(own, weight)
     }
 
-    /// Does the same with samples on another GPU, which are sent here first.
+    /// Does the same with samples on another GPU, which it copies to this GPU first.
     ///
     /// # Errors
     /// Returns the errors of the driver.
@@ -77,8 +77,8 @@ impl Replica {
 }
 
 impl SingleProcess {
-    /// Makes a replica for each stream, with `hidden` units and room for `room` samples. Each starts from a seed of its own, and replica 0
-    /// starts from `seed`.
+    /// Creates a replica for each stream, with `hidden` units and space for `room` samples. Each replica has its own seed, and
+    /// replica 0 has `seed`.
     ///
     /// # Errors
     /// Returns an error if there is no stream, and the errors of the driver.
@@ -117,7 +117,7 @@ impl SingleProcess {
     }
 
     /// Runs forward and backward on all replicas, each over its part of the samples `batch`, which are on GPU 0. Afterwards, each
-    /// `gradient_and_loss` is what this part contributes to the mean over the whole batch. Returns without waiting for the GPUs.
+    /// `gradient_and_loss` is the contribution of this part to the mean over the whole batch. Returns without waiting for the GPUs.
     ///
     /// # Errors
     /// Returns the errors of the driver.

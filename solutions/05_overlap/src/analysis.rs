@@ -1,4 +1,4 @@
-//! Measured overlap: what could overlap, what did, and a common timeline, from the times of CUDA events.
+//! Measured overlap: how much could overlap, how much did, and a common timeline, from the times of CUDA events.
 //!
 //! With C milliseconds of computation and M of communication, a program takes a time T: at most C + M, if nothing overlaps,
 //! and at least the longer of the two. The *efficiency* η is where T lies between these limits, from 0 to 1.
@@ -17,7 +17,7 @@ pub struct Overlap {
     pub total: f64,
 }
 
-/// Returns the time in which at least one of the spans runs. The spans come in any order, and may overlap.
+/// Returns the time in which at least one of the spans runs. The spans are in any order, and may overlap.
 pub fn busy(spans: &[&Span]) -> f64 {
     // ANCHOR: busy
     // Measure the time in which something runs:
@@ -35,7 +35,7 @@ pub fn busy(spans: &[&Span]) -> f64 {
     // ANCHOR_END: busy
 }
 
-/// Returns C, M, and T of one GPU. There is at least one span. The spans come in any order, and may overlap, even two of one
+/// Returns C, M, and T of one GPU. There is at least one span. The spans are in any order, and may overlap, even two of one
 /// kind.
 pub fn measure(spans: &[Span]) -> Overlap {
     // ANCHOR: measure
@@ -51,12 +51,12 @@ pub fn measure(spans: &[Span]) -> Overlap {
 }
 
 impl Overlap {
-    /// Returns the shortest possible time, if everything overlaps that can.
+    /// Returns the shortest possible time, with full overlap.
     pub fn ideal(&self) -> f64 {
         self.compute.max(self.communication)
     }
 
-    /// Returns η, the part that overlaps of what could overlap. Returns `None` if there is nothing that could overlap.
+    /// Returns η, the fraction of the possible overlap that is achieved. Returns `None` if nothing could overlap.
     pub fn efficiency(&self) -> Option<f64> {
         // ANCHOR: efficiency
         // Compute the efficiency:
@@ -80,7 +80,7 @@ pub fn predicted(compute: f64, communication: f64, efficiency: f64) -> f64 {
     // ANCHOR_END: predicted
 }
 
-/// Puts the spans of all GPUs on the clock of GPU 0. `gpus[i]` are the spans of GPU `i`, by its own clock. All communication
+/// Puts the spans of all GPUs on the clock of GPU 0. `gpus[i]` has the spans of GPU `i`, by its own clock. All communication
 /// consists of collectives of all GPUs, in the same order on each.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
-//! A stream for copies: batches come in and results go out while the GPU computes and communicates.
+//! A stream for copies: batches are copied in and results out while the GPU computes and communicates.
 //!
-//! A GPU copies with engines of its own, in parallel with its kernels, if the copies are on another stream and the host
+//! A GPU has separate copy engines. They work in parallel with its kernels if the copies are on another stream and the host
 //! memory is *pinned*: memory that the system never moves. For other memory, such as a `Vec`, a copy may make the host wait.
 
 use std::sync::Arc;
@@ -32,8 +32,8 @@ pub trait Work {
     fn all_reduce(&mut self, batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()>;
 }
 
-/// Takes every batch through the GPU: batch `i` comes from `inputs[i]`, and its result goes to `outputs[i]`. There are as
-/// many outputs as inputs, each as long as a buffer. Batch `i` uses `buffers[i % 2]`.
+/// Processes every batch on the GPU: batch `i` is `inputs[i]`, and its result is written to `outputs[i]`. There are as many
+/// outputs as inputs, each as long as a buffer. Batch `i` uses `buffers[i % 2]`.
 ///
 /// Returns at once, with everything enqueued. Later work on the copy stream comes after all batches. Before the call, the
 /// buffers are ready for the copy stream. cudarc's event tracking is off.

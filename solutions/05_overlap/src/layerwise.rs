@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaEvent, CudaStream};
 
-/// The two parts of a layer, in their order. Each ends in an all-reduce.
+/// The two parts of a layer, in order. Each ends with an all-reduce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// The first part.

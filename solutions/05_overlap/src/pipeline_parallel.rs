@@ -8,9 +8,9 @@ use std::sync::Arc;
 use cudarc::driver::{CudaStream, CudaViewMut};
 
 /// The work of a stage on one micro-batch. Each call enqueues work on one stream, and returns at once. Messages between two
-/// stages have no names: the first message sent is the first one received.
+/// stages have no names: they are received in the order in which they are sent.
 pub trait Stage {
-    /// On the comm stream: receives the micro-batch from the stage before. The first stage takes it from its data.
+    /// On the comm stream: receives the micro-batch from the previous stage. The first stage takes it from its data.
     ///
     /// # Errors
     /// Returns the errors of NCCL and of the driver.
@@ -29,10 +29,10 @@ pub trait Stage {
     fn send(&mut self, micro_batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()>;
 }
 
-/// Takes all micro-batches through one stage, in their order. Every rank is a stage, and calls this with the same number of
-/// them. Micro-batch `i` uses `buffers[i % 2]`.
+/// Runs all micro-batches through one stage, in order. Every rank is a stage, and calls this with the same number of
+/// micro-batches. Micro-batch `i` uses `buffers[i % 2]`.
 ///
-/// Returns at once, with everything enqueued. Later work on the comm stream comes after all of it. Before the call, the
+/// Returns at once, with everything enqueued. Later work on the comm stream runs after all of this work. Before the call, the
 /// buffers are ready for both streams. cudarc's event tracking is off.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
-//! The stages of [`interleave`](crate::interleave) and [`depth`](crate::depth) with real work, each between two events: what
-//! the programs draw.
+//! The stages of [`interleave`](crate::interleave) and [`depth`](crate::depth) with real work, each between two events, for the
+//! programs to draw.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use crate::interleave::Stages;
 /// The work of a pipeline.
 #[derive(Clone, Copy)]
 pub struct Load {
-    /// How often the stages run.
+    /// The number of iterations.
     pub iterations: usize,
-    /// Elements of each iteration's buffer.
+    /// The number of elements of each iteration's buffer.
     pub elements: usize,
-    /// How many elements are summed: in even iterations, and in odd ones.
+    /// The number of elements that are summed, in even and in odd iterations.
     pub summed: [usize; 2],
-    /// How often preprocessing passes over the buffer, and how often postprocessing does.
+    /// How often preprocessing and postprocessing pass over the buffer.
     pub work: [usize; 2],
 }
 
@@ -73,14 +73,14 @@ impl<'a> Work<'a> {
     /// Does the same, and lets postprocessing copy each result to an output.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Fails like [`new`](Self::new).
     pub fn with_outputs(comm: &'a Comm, compute: &Arc<CudaStream>, load: Load) -> anyhow::Result<Self> {
         let outputs = (0..load.iterations).map(|_| Ok(compute.alloc_zeros::<f32>(load.elements)?));
         let outputs = outputs.collect::<anyhow::Result<_>>()?;
         Ok(Self { outputs, ..Self::new(comm, compute, load)? })
     }
 
-    /// Returns when each stage ran. Waits until all are done.
+    /// Returns when each stage ran. Waits until all stages are done.
     ///
     /// # Errors
     /// Returns the driver's error.
@@ -91,15 +91,15 @@ impl<'a> Work<'a> {
     /// Compares every element of the outputs.
     ///
     /// # Errors
-    /// Names the first wrong element, with rank, iteration, and index.
+    /// Fails if an element is wrong. The error names the first one, with rank, iteration, and index.
     pub fn verify_outputs(&self) -> anyhow::Result<()> {
         self.verify(&self.outputs)
     }
 
-    /// Compares every element of these results, one for each iteration.
+    /// Compares every element of these results, with one buffer per iteration.
     ///
     /// # Errors
-    /// As [`verify_outputs`](Self::verify_outputs).
+    /// Fails like [`verify_outputs`](Self::verify_outputs).
     pub fn verify(&self, results: &[CudaSlice<f32>]) -> anyhow::Result<()> {
         let (got, expected) = (results.len(), self.load.iterations);
         ensure!(got == expected, "{got} results for {expected} iterations");

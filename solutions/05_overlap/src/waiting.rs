@@ -1,4 +1,4 @@
-//! A handle to an average in flight, and four places to wait for it.
+//! A handle to an average in flight, and four ways to wait for it.
 //!
 //! A collective is still running when its call returns, and until it is done, its buffer must not be used. So the handle
 //! keeps the buffer, and returns it only to a caller that waits. A stream waits, not the host.
@@ -56,7 +56,7 @@ impl<'a> Pending<'a> {
     /// Returns whether the average is done. Returns at once.
     ///
     /// # Errors
-    /// Fails if something on the GPU has failed: the average will then never be done.
+    /// Fails if something on the GPU has failed, after which the average never completes.
     pub fn is_complete(&self) -> anyhow::Result<bool> {
         // ANCHOR: is_complete
         // Ask whether the average is done:
@@ -67,7 +67,7 @@ impl<'a> Pending<'a> {
     }
 }
 
-/// Waits at once: the first of four ways, for comparison. `independent` enqueues work on `compute` that does not need the
+/// Waits immediately: the first of four ways, for comparison. `independent` enqueues work on `compute` that does not need the
 /// average, and `dependent` enqueues work that does. Nothing runs in parallel with the average.
 ///
 /// # Errors
@@ -138,7 +138,7 @@ pub fn all_at_the_end(
 /// Works on the host until the average is done: the fourth way. Each call of `independent` does one piece of that work.
 ///
 /// # Errors
-/// As [`at_once`]. Also fails if the average fails.
+/// Fails like [`at_once`], and also if the average fails.
 pub fn polling(
     comm: &Comm,
     compute: &Arc<CudaStream>,

@@ -147,7 +147,7 @@ impl Built {
         lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
     }
 
-    /// Runs `look` for each item on as many threads as there are cores. The problems are in the order of the items.
+    /// Runs `look` for each item, on one thread per core. The problems are in the order of the items.
     fn in_parallel<T: Sync>(
         &self,
         items: &[T],
@@ -197,7 +197,7 @@ impl Test {
     }
 }
 
-/// Runs `look` for each item on as many threads as there are cores. The results are in the order of the items.
+/// Runs `look` for each item, on one thread per core. The results are in the order of the items.
 pub(super) fn map_in_parallel<T: Sync, R: Send>(
     items: &[T],
     look: impl Fn(&T) -> anyhow::Result<R> + Sync,

@@ -1,5 +1,4 @@
-//! Runs cudarc's own examples, from its package, on the virtual GPU. They are programs that were not written for the
-//! course.
+//! Runs cudarc's own examples, from its package, on the virtual GPU. These programs were not written for the course.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -65,7 +65,7 @@ pub(super) fn of_deletions(deletions: &[Deletion]) -> impl Iterator<Item = Varia
     })
 }
 
-/// Returns a deletion's name in the scratch workspace.
+/// Returns the name of a deletion in the scratch workspace.
 pub(super) fn deletion_name(at: usize) -> String {
     format!("d_{at}")
 }

@@ -40,7 +40,7 @@ fn a_kernel_cut_off_at_every_byte() {
     let last = source.rfind('}').unwrap();
     let first = source.find(".visible").unwrap();
     for end in first..last {
-        // Between two kernels, the text is complete.
+        // A text that ends between two kernels is complete.
         if source[..end].trim_end().ends_with('}') || source[..end].matches('{').count() == 0 {
             let _ = ptx::load(&source[..end]);
             continue;

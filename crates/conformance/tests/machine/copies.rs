@@ -39,8 +39,8 @@ fn copies(body: &str) -> (Execution, Vec<u32>) {
 }
 
 /// Returns the numbers that the threads must read: their own, or their neighbor's.
-fn numbers(of_neighbour: bool) -> Vec<u32> {
-    (0..32).map(|at| 100 + if of_neighbour { at ^ 1 } else { at }).collect()
+fn numbers(of_neighbor: bool) -> Vec<u32> {
+    (0..32).map(|at| 100 + if of_neighbor { at ^ 1 } else { at }).collect()
 }
 
 #[test]

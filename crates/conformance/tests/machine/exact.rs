@@ -102,8 +102,7 @@ const LOWEST: i32 = -2200;
 pub(crate) struct Exact {
     negative: bool,
     words: [u64; WORDS],
-    /// Whether all its terms were negative or all were not, which determines the sign of a zero. `None` if they
-    /// differed.
+    /// Whether all its terms were negative, or `None` if their signs differed. This determines the sign of a zero.
     terms_negative: Option<bool>,
 }
 

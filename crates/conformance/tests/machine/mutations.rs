@@ -80,7 +80,8 @@ impl Mutator {
             return self.with_other_bytes(module.into_bytes());
         }
         let mut pieces: Vec<String> = pieces(&module).into_iter().map(str::to_owned).collect();
-        // Half of the modules get only changes that often load: another register, label, or number from the same text.
+        // Half of the modules get only changes after which they often still load: another register, label, or number
+        // from the same text.
         let is_gentle = self.numbers.next().is_multiple_of(2);
         for _ in 0..1 + self.below(6) {
             let (at, other) = (self.below(pieces.len()), self.below(pieces.len()));

@@ -100,11 +100,11 @@ fn bytes_are_distinguished() {
 
 #[test]
 fn dynamic_memory_has_no_name() {
-    let launch = |synchronise: i32| {
+    let launch = |synchronize: i32| {
         let mut gpu = Gpu::new(RACES);
         gpu.dynamic_shared = 16 * 64;
         let (x, y) = (gpu.buffer(&[1.0_f32; 256]), gpu.buffer(&[0.0_f32; 256]));
-        gpu.run("vectors", 1, 64, arguments!(x, y, synchronise)).race
+        gpu.run("vectors", 1, 64, arguments!(x, y, synchronize)).race
     };
     let found = launch(0).unwrap();
     assert_eq!(found.location.variable, None);

@@ -1,23 +1,23 @@
 // Threads of a block that meet in shared memory, with and without synchronization. Blocks of 64 threads.
 
 // The second line reads what the neighbor wrote.
-extern "C" __global__ void neighbour(const int *x, int *y, int synchronise) {
+extern "C" __global__ void neighbour(const int *x, int *y, int synchronize) {
     __shared__ int tile[64];
     int i = threadIdx.x;
     tile[i] = x[i];
-    if (synchronise) __syncthreads();
+    if (synchronize) __syncthreads();
     y[i] = tile[(i + 1) % 64];
 }
 
 // The next round overwrites values that other threads may still read.
-extern "C" __global__ void rounds(const int *x, int *y, int synchronise) {
+extern "C" __global__ void rounds(const int *x, int *y, int synchronize) {
     __shared__ int tile[64];
     int i = threadIdx.x, sum = 0;
     for (int round = 0; round < 3; round++) {
         tile[i] = x[i] + round;
         __syncthreads();
         sum += tile[63 - i];
-        if (synchronise) __syncthreads();
+        if (synchronize) __syncthreads();
     }
     y[i] = sum;
 }
@@ -31,12 +31,12 @@ extern "C" __global__ void one_place(int *y, int same) {
 }
 
 // A sum within each warp, as before Volta: volatile does not order accesses.
-extern "C" __global__ void warp_sum(const int *x, int *y, int synchronise) {
+extern "C" __global__ void warp_sum(const int *x, int *y, int synchronize) {
     __shared__ int tile[64];
     volatile int *mine = tile + threadIdx.x;
     *mine = x[threadIdx.x];
     for (int step = 16; step > 0; step /= 2) {
-        if (synchronise) __syncwarp();
+        if (synchronize) __syncwarp();
         if (threadIdx.x % 32 < step) *mine += mine[step];
     }
     if (threadIdx.x % 32 == 0) y[threadIdx.x / 32] = *mine;
@@ -93,10 +93,10 @@ extern "C" __global__ void bytes(const unsigned char *x, unsigned char *y, int s
 }
 
 // Dynamic shared memory, in units of 16 bytes and of 4.
-extern "C" __global__ void vectors(const float4 *x, float *y, int synchronise) {
+extern "C" __global__ void vectors(const float4 *x, float *y, int synchronize) {
     extern __shared__ float4 tile[];
     tile[threadIdx.x] = x[threadIdx.x];
-    if (synchronise) __syncthreads();
+    if (synchronize) __syncthreads();
     for (int k = 0; k < 4; k++) y[threadIdx.x + 64 * k] = ((float *)tile)[threadIdx.x + 64 * k];
 }
 

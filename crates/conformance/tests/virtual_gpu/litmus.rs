@@ -78,7 +78,7 @@ fn is_reported(litmus: &Litmus) -> anyhow::Result<()> {
     is_kept(&format!("memory_{}", litmus.name), &said)
 }
 
-/// Whether a report shows a line of this file.
+/// Returns whether a report shows a line of this file.
 fn shows(report: &str, line: u32) -> bool {
     report.lines().any(|shown| shown.trim_start().starts_with(&format!("{line} |")))
 }

@@ -47,15 +47,15 @@ use std::time::Duration;
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
 
-/// The timeout of the virtual GPU in these checks, which is longer than the time that even a busy machine needs for a
-/// report. Only one check has to wait for it.
+/// The virtual GPU's timeout in these checks. Even a busy machine reports errors faster. Only one check waits for the
+/// timeout.
 const TIMEOUT: Duration = Duration::from_secs(4);
 
 fn main() -> ExitCode {
     if let Some(ended) = child::run() {
         return ended;
     }
-    // The environment is that of the check, or one that the check chose.
+    // Start before the environment is changed below, because it may be one that a check has chosen.
     if let Some(code) = rank_processes::obey(&[&nccl_processes::PROGRAMS, nccl_wrong::PROGRAMS].concat()) {
         return code;
     }

@@ -243,7 +243,7 @@ fn bad_arguments() -> anyhow::Result<()> {
         let no_gpu = CUresult::CUDA_ERROR_INVALID_DEVICE;
         fails(prefetch(address, 64, location(gpu, 8)), no_gpu, &["there is no GPU 8"]);
         fails(result::mem_advise(address, 64, advice, location(gpu, 9)), no_gpu, &["there is no GPU 9"]);
-        // Advice that takes no location ignores it.
+        // Some kinds of advice ignore the location.
         let read_mostly = sys::CUmem_advise::CU_MEM_ADVISE_SET_READ_MOSTLY;
         result::mem_advise(address, 64, read_mostly, location(nowhere, 9))?;
     }

@@ -333,8 +333,8 @@ fn dropped_in_flight() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One rank never calls. The others query the stream, find that the call isn't done, abort, and continue with their own
-/// communicator, because the stream can be used again.
+/// One rank never makes the call. The others query the stream, find that the call isn't done, abort, and continue with
+/// their own communicator, because the stream can be used again.
 fn abort_after_a_query() -> anyhow::Result<()> {
     let (old, new) = (Id::new().unwrap(), Id::new().unwrap());
     let sums = lab::each_rank(3, |rank| {

@@ -81,7 +81,7 @@ pub(crate) const PROGRAMS: [(&str, Program); 16] = [
 ];
 
 const SHORT: [(&str, &str); 1] = [("VIRTUAL_GPU_TIMEOUT", "2")];
-/// With this timeout, a wait that ends by its timeout ends too late.
+/// A timeout so long that a wait that times out fails the check.
 const LONG: [(&str, &str); 1] = [("VIRTUAL_GPU_TIMEOUT", "60")];
 
 fn plan<'a>(program: &'a str, layout: &'a [usize]) -> Plan<'a> {

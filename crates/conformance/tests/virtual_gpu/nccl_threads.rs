@@ -78,7 +78,7 @@ fn made_by_threads_that_have_ended() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One rank makes its calls from one thread; the other uses a new thread for each call.
+/// Rank 0 makes its calls from one thread, and rank 1 uses a new thread for each call.
 fn helper() -> anyhow::Result<()> {
     let id = get_uniqueid().unwrap();
     let run = |number: usize, call: fn(&Handed)| {

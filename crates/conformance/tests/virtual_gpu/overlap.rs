@@ -202,7 +202,7 @@ fn steady_state() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A kernel takes 19 % longer if all of it overlaps with the collective, and no longer than that if part of it does.
+/// A kernel takes 19 % longer if all of it overlaps with the collective, and at most 19 % longer if part of it does.
 fn slowdown() -> anyhow::Result<()> {
     two_ranks(|rank| {
         let mut work = rank.zeros(1 << 14)?;
@@ -242,7 +242,7 @@ fn ends(
     Ok([first.milliseconds()?, first.start.elapsed_ms(&second.end)?])
 }
 
-/// 32 blocks fit on each of an H100's 132 multiprocessors, at its real speed.
+/// Each of an H100's 132 multiprocessors holds 32 blocks, at the H100's real speed.
 fn kernels_that_fit() -> anyhow::Result<()> {
     let (well, said) = child::start("overlap::fit", &[("VIRTUAL_GPU_TOPOLOGY", "dgx-h100")])?;
     assert!(well, "{said}");

@@ -1,4 +1,4 @@
-//! Random programs of matched calls, which must compute the right numbers without a report or a hang.
+//! Random programs of matched calls. They must compute the right numbers without a report or a hang.
 //!
 //! `RANDOM_PROGRAMS=1000 cargo test -p conformance --test virtual_gpu random` runs more programs than the few that run
 //! by default.

@@ -147,7 +147,7 @@ pub(crate) fn floats(count: usize) -> Arguments {
     Arguments { count, data_type: ncclDataType_t::ncclFloat32, operator: ncclRedOp_t::ncclSum, root: 0 }
 }
 
-/// Makes reports show the lines of the checks rather than those of the functions in this file.
+/// Makes reports show the lines of the checks instead of lines in this file.
 fn hide_own_lines() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {

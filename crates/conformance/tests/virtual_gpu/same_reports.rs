@@ -1,4 +1,4 @@
-//! The reports of a wrong program, which must not depend on the timing of its threads.
+//! Tests that a wrong program causes the same reports regardless of the timing of its threads.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// The variable for how long the ranks pause in a run.
+/// The environment variable that determines how long the ranks pause.
 const PAUSE: &str = "LAB_TESTS_PAUSE";
 
 const RANKS: usize = 8;
@@ -116,7 +116,7 @@ fn all_reduce(comm: &Comm, count: usize) -> anyhow::Result<()> {
     Ok(comm.stream().synchronize()?)
 }
 
-/// Rank 3 passes one element fewer.
+/// Rank 3 passes one element fewer than the other ranks.
 pub(crate) fn count() -> anyhow::Result<()> {
     each(|rank, id| {
         let stream = CudaContext::new(rank)?.new_stream()?;
@@ -127,7 +127,7 @@ pub(crate) fn count() -> anyhow::Result<()> {
     })
 }
 
-/// Rank 5 returns too early.
+/// Rank 5 returns without making the last call.
 pub(crate) fn leaves() -> anyhow::Result<()> {
     each(|rank, id| {
         let stream = CudaContext::new(rank)?.new_stream()?;

@@ -1,5 +1,5 @@
-//! `VIRTUAL_GPU_TOPOLOGY`, `NCCL_ALGO`, and `NCCL_PROTO`: what they model, and which values are refused before anything
-//! runs.
+//! Tests `VIRTUAL_GPU_TOPOLOGY`, `NCCL_ALGO`, and `NCCL_PROTO`: their effect on times, and the refusal of bad values
+//! before anything runs.
 
 use std::path::PathBuf;
 

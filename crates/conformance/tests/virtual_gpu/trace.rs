@@ -41,7 +41,7 @@ fn run(program: &str, pause: &str) -> anyhow::Result<(String, String)> {
     Ok((said, trace))
 }
 
-/// The variable for how long the host pauses in a run, which must not change any result.
+/// The environment variable that determines how long the host pauses. The pauses must not change any result.
 const PAUSE: &str = "LAB_TESTS_PAUSE";
 
 fn mark(stream: &CudaStream) -> anyhow::Result<CudaEvent> {
@@ -51,7 +51,7 @@ fn mark(stream: &CudaStream) -> anyhow::Result<CudaEvent> {
 const MICROSECOND: u64 = 1_000;
 
 /// Runs one rank's pipeline on two streams: kernels and copies in parallel with all-reduces, polls, and waits. Returns
-/// the times that its events measured. `pause` makes the host pause, which must not change any result.
+/// the times that its events measured. `pause` makes the host pause. The pauses must not change any result.
 fn pipeline(
     comm: &Comm,
     kernels: &Kernels,
@@ -69,7 +69,7 @@ fn pipeline(
         stream.wait(&mark(compute)?)?;
         comm.all_reduce_in_place(&mut buffer, &ReduceOp::Sum).unwrap();
         pause();
-        // This kernel shares the GPU with the collective at the same time.
+        // This kernel runs at the same time as the collective, and shares the GPU with it.
         kernels.scale(compute, &mut other.as_view_mut(), 1.0)?;
         let reduced = mark(&stream)?;
         if step == 2 {

@@ -59,7 +59,7 @@ impl TestRank {
         wait(&self.own.stream)
     }
 
-    /// Whether this is `rank` in the wrong twin.
+    /// Returns whether this is `rank` in the wrong twin.
     pub(crate) fn is_wrong(&self, rank: usize) -> bool {
         self.wrong && self.rank == rank
     }

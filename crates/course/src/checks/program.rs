@@ -65,20 +65,20 @@ pub fn cargo() -> Command {
 /// Builds the test program of a student's module. The compiler's messages are in color if requested.
 ///
 /// # Errors
-/// If Cargo can't be run, or fails for a reason other than an error in the code. Errors in the code are returned as the
-/// inner error, which contains the compiler's messages.
+/// Fails if Cargo can't be run, or fails for a reason other than an error in the code. Errors in the code are returned
+/// as the inner error, which contains the compiler's messages.
 pub fn build(
     root: &Path,
     module: &Module,
-    colour: bool,
+    color: bool,
     stop: &Stop,
 ) -> anyhow::Result<Result<Tests, Vec<String>>> {
-    let format = if colour { "json-diagnostic-rendered-ansi" } else { "json" };
+    let format = if color { "json-diagnostic-rendered-ansi" } else { "json" };
     let package = module.starter_package();
     let mut command = cargo();
     command
         .args(["test", "--no-run", "--quiet", "--package", &package, "--test", &module.folder])
-        // Without this, Cargo would also link the module's programs, which takes as long as linking the checks.
+        // Without this, Cargo would also link the module's programs, and that takes as long as linking the checks.
         .arg("--no-default-features")
         .args(["--message-format", format])
         .current_dir(root);
@@ -129,7 +129,7 @@ impl Tests {
     /// Runs the checks whose names contain `filter`, and returns them in the order of their source.
     ///
     /// # Errors
-    /// If the program can't be run, or ends without reporting the results; the error contains its output instead.
+    /// Fails if the program can't be run, or ends without reporting the results; the error contains its output instead.
     pub fn run(&self, filter: &str, stop: &Stop, options: Options<'_>) -> anyhow::Result<Vec<Checked>> {
         let Options { started, is_interactive, columns, timelines } = options;
         let mut order = Vec::new();

@@ -41,12 +41,12 @@ pub struct Failure {
 }
 
 impl Verdict {
-    /// Whether the answer is right, as far as this machine can tell.
+    /// Returns whether the answer is right, as far as this machine can tell.
     pub fn is_right(&self) -> bool {
         matches!(self, Self::Passed(_))
     }
 
-    /// Whether the checks reached a verdict on the answer.
+    /// Returns whether the checks reached a verdict on the answer.
     pub fn is_decided(&self) -> bool {
         !matches!(self, Self::Ignored(_))
     }
@@ -75,7 +75,7 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the check failed because it exceeded a time limit.
+    /// Returns whether the check failed because it exceeded a time limit.
     pub(super) fn ran_into_a_limit(&self) -> bool {
         matches!(self, Self::Failed(message) if TimeLimits::ended(message))
     }
@@ -96,7 +96,7 @@ impl Outcome {
 /// Combines those results among a module's checks that belong to one exercise.
 ///
 /// # Errors
-/// If none of them belongs to the exercise.
+/// Fails if none of them belongs to the exercise.
 pub fn verdict(exercise: &Exercise, checks: &[Checked]) -> anyhow::Result<Verdict> {
     let filter = exercise.filter();
     let mut counts = Counts::default();

@@ -23,7 +23,7 @@ pub(super) struct Diagnosis {
     pub(super) what: String,
     pub(super) status: Status,
     pub(super) says: String,
-    /// What to do about the problem.
+    /// How to fix the problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) help: Option<String>,
 }

@@ -44,7 +44,7 @@ fn disk(root: &Path) -> anyhow::Result<Diagnosis> {
     })
 }
 
-/// Tests TCP ports, because ranks in several processes meet over TCP.
+/// Tests TCP ports, because ranks in several processes connect over TCP.
 fn ports() -> Diagnosis {
     let meet = || -> std::io::Result<u16> {
         let listener = TcpListener::bind("127.0.0.1:0")?;

@@ -10,7 +10,7 @@ impl Course {
     /// Returns the exercise with that id or file. The part after the slash is enough if it is unique.
     ///
     /// # Errors
-    /// If there is none, or if there are several; the error lists all ids that may be meant.
+    /// Fails if there is none, or if there are several; the error lists all ids that may be meant.
     pub fn exercise(&self, id: &str) -> anyhow::Result<&Exercise> {
         let named: Vec<&Exercise> = self
             .exercises
@@ -56,7 +56,7 @@ impl Course {
     /// Returns the module in that folder, such as `01_init`. Its number or its name is enough.
     ///
     /// # Errors
-    /// If there is none; the error lists the existing folders.
+    /// Fails if there is none; the error lists the existing folders.
     pub fn module(&self, name: &str) -> anyhow::Result<&Module> {
         let meant = |module: &&Module| {
             let (number, rest) = module.folder.split_once('_').unwrap_or((&module.folder, ""));
@@ -72,7 +72,7 @@ impl Course {
     /// Returns the path with that name.
     ///
     /// # Errors
-    /// If there is none; the error lists the existing paths.
+    /// Fails if there is none; the error lists the existing paths.
     pub fn path(&self, name: &str) -> anyhow::Result<&Route> {
         self.paths.iter().find(|path| path.name == name).with_context(|| {
             let names: Vec<&str> = self.paths.iter().map(|path| path.name.as_str()).collect();

@@ -1,4 +1,4 @@
-//! Finds problems in a `course.toml`, and says how to fix each.
+//! Finds problems in a `course.toml`, and describes how to fix each.
 
 use std::collections::BTreeSet;
 use std::path::Path;

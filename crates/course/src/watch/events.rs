@@ -44,7 +44,7 @@ pub(super) fn watcher(folder: &Path, happened: Sender<Happened>) -> anyhow::Resu
     Ok(watcher)
 }
 
-/// Whether this is a Rust source: editors also write their own files next to it, such as `.#devices.rs`.
+/// Returns whether this is a Rust source: editors also write their own files next to it, such as `.#devices.rs`.
 fn is_source(path: &Path) -> bool {
     let is_hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
     !is_hidden && path.extension().is_some_and(|extension| extension == "rs")

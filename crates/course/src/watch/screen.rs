@@ -1,5 +1,4 @@
-//! What the screen shows: the exercise, and what is known about the answer. It fits on the terminal, no matter how
-//! small.
+//! The content of the screen: the exercise, and the state of the answer. It fits on the terminal, no matter how small.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -89,7 +88,8 @@ impl Watch<'_> {
         Ok(text)
     }
 
-    /// Whether something is more important to show than the contract. The failure of an unchanged starter is not.
+    /// Returns whether something is more important to show than the contract. The failure of an unchanged starter is
+    /// not.
     fn has_failed(&self) -> anyhow::Result<bool> {
         Ok(match &self.below {
             Below::Verdict(Verdict::Failed(..)) => {

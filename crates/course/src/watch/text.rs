@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anstream::adapter::strip_str;
 
-/// Returns the description at the head of a file: each paragraph as one line, and each preformatted line as it is.
+/// Returns the description at the head of a file: each paragraph as one line, and each preformatted line unchanged.
 pub(super) fn contract(source: &str) -> Vec<String> {
     let head = source.lines().map_while(|line| line.strip_prefix("//!"));
     let mut paragraphs: Vec<String> = Vec::new();
@@ -25,8 +25,8 @@ pub(super) fn contract(source: &str) -> Vec<String> {
     paragraphs
 }
 
-/// Breaks lines so that they are at most `columns` wide if possible. Prose is broken at spaces and keeps its
-/// indentation. In a snippet of source code, a line of code is cut, and a label moves below its mark.
+/// Breaks lines so that they are at most `columns` wide if possible. Prose is broken at spaces, and keeps its
+/// indentation. In a snippet of source code, lines of code are cut, and labels move below their marks.
 pub(crate) fn wrapped(text: &str, columns: usize) -> String {
     let mut wrapped = String::new();
     for line in text.lines() {
@@ -41,8 +41,8 @@ pub(crate) fn wrapped(text: &str, columns: usize) -> String {
     wrapped
 }
 
-/// Removes the source lines of all files but the first from a report; these files are marked with `:::`. If there is
-/// only room for a few lines, what happened and how to fix it are more useful.
+/// Removes the source lines of all files but the first from a report; `:::` marks these files. If there is little room,
+/// the problem and its fix are more useful than these lines.
 pub(super) fn without_other_sources(text: &str) -> String {
     let mut short = String::new();
     let mut in_other = false;
@@ -66,8 +66,8 @@ fn width(text: &str) -> usize {
     strip_str(text).to_string().chars().count()
 }
 
-/// Returns the indentation for the continuation lines of a paragraph. It is the paragraph's own indentation, except for
-/// a note of a snippet and in a list of changes, where it is that of the text.
+/// Returns the indentation for the continuation lines of a paragraph. Usually, this is the paragraph's own indentation.
+/// In a note of a snippet or a list of changes, it is the column where the text starts.
 fn hanging(line: &str) -> String {
     let plain = strip_str(line).to_string();
     let blanks = |text: &str| text.len() - text.trim_start_matches(' ').len();
@@ -134,7 +134,7 @@ fn snippet_line(line: &str, columns: usize) -> Option<String> {
     Some(format!("{marks}\n{label}"))
 }
 
-/// Formats a path that terminals open on a click (OSC 8).
+/// Formats a path as a link that a terminal opens on a click (OSC 8).
 pub(super) fn link(root: &Path, path: &Path) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-~".contains(&byte);
     let mut address = String::new();

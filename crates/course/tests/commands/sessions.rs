@@ -33,8 +33,8 @@ struct Sitting {
     first: First,
     /// The keys that the student presses after the first answer, and after the solution.
     keys: [&'static str; 2],
-    /// Variables for the checks. If a check exceeds a time limit, which check it is must not depend on the order of
-    /// threads.
+    /// Variables for the checks. They make sure that the order of threads does not determine which check exceeds a time
+    /// limit.
     variables: &'static [(&'static str, &'static str)],
 }
 

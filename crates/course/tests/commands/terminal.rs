@@ -137,7 +137,7 @@ impl Terminal {
         }
     }
 
-    /// Whether the program ends by itself and succeeds.
+    /// Returns whether the program ends by itself and succeeds.
     pub(crate) fn ends_well(&mut self) -> bool {
         let deadline = Instant::now() + TIMEOUT;
         while Instant::now() < deadline {

@@ -75,7 +75,7 @@ pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
     if passed { ExitCode::SUCCESS } else { ExitCode::from(101) }
 }
 
-/// Runs a check, after which no object created by the exercise may exist.
+/// Runs a check. Fails if an object that the exercise created still exists afterward.
 fn left_behind(check: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
     let Some(driver) = VirtualDriver::find()?.filter(|_| own_sources().is_some()) else { return check() };
     driver.track_objects()?;
@@ -110,7 +110,7 @@ fn left_behind(check: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()>
     )
 }
 
-/// What a CUDA or NCCL function creates.
+/// Returns the name of the kind of object that a CUDA or NCCL function creates.
 fn object_name(function: &str) -> &'static str {
     match function {
         "cuStreamCreate" | "cuStreamCreateWithPriority" => "a stream",
@@ -141,7 +141,7 @@ fn tell(record: &Record) {
     }
 }
 
-/// Tells the parent that the check's process is exiting, no matter which code called `exit`.
+/// Reports to the parent that the check's process is exiting, no matter which code called `exit`.
 extern "C" fn leaving() {
     // A process that the check forked has this handler too.
     if Order::given().is_some_and(|order| order.parent == std::os::unix::process::parent_id()) {
@@ -149,17 +149,16 @@ extern "C" fn leaving() {
     }
 }
 
-/// Ends this process and those it started as soon as the read end of its pipe is closed, because then the parent is
-/// gone.
+/// Ends this process and those it started as soon as the read end of its pipe is closed, because the parent is gone then.
 ///
 /// The kernel's parent-death signal would end only this process, and leave running those it started.
 fn end_with_parent() -> std::io::Result<()> {
     let pipe = std::io::stdin().as_fd().try_clone_to_owned()?;
     thread::Builder::new().name("parent watch".to_owned()).spawn(move || {
-        // With no events requested, `poll` returns only for the error state, which means that the last reader is gone.
+        // With no events requested, `poll` returns only for the error state. In this state, the last reader is gone.
         let mut watched = libc::pollfd { fd: pipe.as_raw_fd(), events: 0, revents: 0 };
         loop {
-            // SAFETY: the array has one element, as the count says, and lives through the call.
+            // SAFETY: the array has one element, like the count, and outlives the call.
             unsafe { libc::poll(&mut watched, 1, -1) };
             if watched.revents != 0 {
                 // SAFETY: `kill` takes two numbers. 0 means this process's own group, which its parent created for it.

@@ -97,7 +97,7 @@ fn print_refusals(tiers: &Tiers) {
 }
 
 impl Supervisor {
-    /// Prints the output of the checks that passed, if the command line asked for it.
+    /// Prints the output of the checks that passed, if the command line requests it.
     fn print_passed(&self) {
         for (name, output) in self.passed_output.lock().unwrap_or_else(|e| e.into_inner()).iter() {
             println!("---- {name}: output ----\n{output}");

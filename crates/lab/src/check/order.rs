@@ -1,4 +1,4 @@
-//! Tells a process of the test program which check it was started for.
+//! Passes the name of a check to the process that runs it.
 
 use std::ffi::{OsStr, OsString};
 

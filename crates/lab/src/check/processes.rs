@@ -91,7 +91,7 @@ pub fn run_by(mut launcher: Command, without: &[&str]) -> anyhow::Result<Vec<Sai
     Ok(said)
 }
 
-/// Returns a command that runs this executable with the process function of this process's own check.
+/// Returns a command that runs the process function of the current check with this executable.
 fn itself() -> anyhow::Result<Command> {
     let check = own_check().context("only a check can start processes")?;
     let mut command = Command::new(std::env::current_exe().context("where is this executable?")?);

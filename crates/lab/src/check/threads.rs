@@ -1,17 +1,17 @@
-//! The threads of this process, to find those that an exercise leaves behind.
+//! Finds the threads of this process that an exercise leaves behind.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a thread may take to end after the check has returned. What it waits for is over by then.
+/// How long a thread may take to end after the check has returned. All work that it could wait for is done by then.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// The start of the names of the virtual GPU's own threads.
+/// The prefix of the names of the virtual GPU's own threads.
 const OF_VIRTUAL_GPU: &str = "virtual GPU";
 
-/// The threads that exist at a moment.
+/// The threads that exist at one point in time.
 pub(super) struct Threads(BTreeSet<String>);
 
 impl Threads {
@@ -19,7 +19,8 @@ impl Threads {
         Self(others())
     }
 
-    /// Waits until no thread is left that began since then, apart from those of the virtual GPU. Returns how many don't end.
+    /// Waits until all threads that started since then have ended, except for the virtual GPU's own. Returns how many don't
+    /// end.
     pub(super) fn never_ended(&self) -> usize {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -32,7 +33,7 @@ impl Threads {
     }
 }
 
-/// Returns the kernel's numbers of the threads that are not the virtual GPU's.
+/// Returns the kernel's IDs of all threads except the virtual GPU's own.
 fn others() -> BTreeSet<String> {
     let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let is_other = |thread: &fs::DirEntry| {

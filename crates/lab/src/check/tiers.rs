@@ -8,10 +8,11 @@ use libtest_mimic::{Arguments, Trial};
 use super::definition::Check;
 use crate::tier::{self, Tier, tier_for};
 
-/// The tier for each number of ranks that checks ask for, or the reason why no tier can run that many.
+/// The tier for each number of ranks that checks need, or the reason why no tier can run that many.
 pub(super) type Tiers = BTreeMap<usize, Result<Tier, String>>;
 
-/// Returns the tier for each number of ranks that the selected checks ask for, or the reason why no tier can run it.
+/// Returns the tier for each number of ranks that the selected checks need, or the reason why no tier can run that
+/// many.
 ///
 /// If not even one rank can run, every check would be ignored, and the run would print `ok` without checking anything.
 /// That case is therefore an error of the whole run.
@@ -33,12 +34,12 @@ pub(super) fn selected(arguments: &Arguments, checks: &[Check]) -> anyhow::Resul
 /// Returns the line that announces where the checks run.
 ///
 /// # Errors
-/// Returns those of [`tier::describe`].
+/// Returns the errors of [`tier::describe`].
 pub(super) fn announcement(tiers: &Tiers) -> anyhow::Result<String> {
     announcement_with(tiers, tier::describe)
 }
 
-/// Returns the announcement, with `describe` for the text of a number of ranks.
+/// Returns the announcement. `describe` returns the text for a number of ranks.
 fn announcement_with(
     tiers: &Tiers,
     describe: impl Fn(usize) -> anyhow::Result<String>,

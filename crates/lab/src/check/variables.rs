@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::bail;
 use libtest_mimic::Arguments;
 
-/// Reads the libtest environment variables that `libtest-mimic` ignores.
+/// Reads libtest's environment variables that `libtest-mimic` ignores.
 pub(super) fn adopt(arguments: &mut Arguments) -> anyhow::Result<()> {
     arguments.nocapture |= std::env::var_os("RUST_TEST_NOCAPTURE").is_some_and(|value| value != "0");
     if arguments.test_threads.is_none()

@@ -8,7 +8,7 @@ use super::Element;
 const WHOLE: usize = 12;
 /// The number of elements shown for a longer buffer.
 const PART: usize = 8;
-/// The width of a line. A report of several ranks indents it by 4 more columns, which makes 76.
+/// The width of a line. A report of several ranks indents it by 4 more columns, up to a width of 76.
 const COLUMNS: usize = 72;
 /// Separates a row's label from its cells. No other line of a report contains it.
 const RULE: char = '│';

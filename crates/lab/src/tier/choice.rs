@@ -40,7 +40,7 @@ impl std::fmt::Display for Tier {
 /// Chooses the tier on which `ranks` ranks can run, without loading anything for cudarc.
 ///
 /// # Errors
-/// Fails if `LAB_TIER` names an unknown tier, or a tier that can't run this many ranks here. The error states the
+/// Fails if `LAB_TIER` names an unknown tier, or a tier that can't run this many ranks here. The error contains the
 /// reason.
 pub fn tier_for(ranks: usize) -> anyhow::Result<Tier> {
     let asked = std::env::var_os("LAB_TIER").unwrap_or_else(|| "auto".into());

@@ -129,7 +129,7 @@ impl Operation {
     }
 }
 
-/// Returns the kind of each operation. A delay in a communicator's stream stands for communication that takes longer.
+/// Returns the kind of each operation. A delay in a communicator's stream counts as communication.
 fn kinds(operations: &[Operation]) -> Vec<Kind> {
     let of_stream = |stream: usize| operations.iter().filter(move |operation| operation.stream == stream);
     let only_communicates = |stream: usize| {
@@ -221,7 +221,7 @@ mod tests {
         let [(name, spans)] = &rows.unwrap()[..] else { panic!("one row") };
         assert_eq!(name, "GPU 0");
         assert_eq!(names(spans, Kind::Compute), ["scale", "axpy"]);
-        // The delay of a communicator's stream stands for communication.
+        // The delay of a communicator's stream counts as communication.
         assert_eq!(names(spans, Kind::Communication), ["spin", "ncclAllReduce"]);
     }
 

@@ -7,7 +7,7 @@ use super::written::Written;
 use crate::handle::OperationNumber;
 use crate::source_location::CallSite;
 
-/// The value of each byte that is read before anything has written it: a NaN as a float, −1 as an integer.
+/// The value of each byte that is read before it is written: a NaN as a float, −1 as an integer.
 pub const POISON: u8 = 0xff;
 
 /// The first number of a managed allocation.

@@ -91,8 +91,8 @@ impl DeviceMemory {
     /// Allocates `size` bytes and returns the address of the first. None of the bytes count as written.
     pub fn allocate(&mut self, size: u64, call_site: CallSite) -> Result<u64, OutOfMemory> {
         let refused = OutOfMemory { asked: size, free: self.free_bytes() };
-        // Asks the host first, because `vec!` ends the process if it fails; its zeroed pages cost nothing until they
-        // are used.
+        // First check that the host has the memory, because `vec!` ends the process if it fails. Its zeroed pages cost
+        // nothing until they are used.
         Vec::<u8>::new().try_reserve_exact(size as usize).map_err(|_| refused)?;
         self.insert_new(size, call_site, Written::none(size), |_| Some(Bytes::Own(vec![0; size as usize])))
     }

@@ -1,8 +1,8 @@
-//! Which bytes have ever been written.
+//! Records which bytes have ever been written.
 
 use std::ops::Range;
 
-/// Which bytes have been written, with one bit per byte.
+/// A record of the bytes that have been written, with one bit per byte.
 #[derive(Clone, Debug, Default)]
 pub struct Written {
     words: Vec<u64>,

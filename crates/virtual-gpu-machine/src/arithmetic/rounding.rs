@@ -41,8 +41,8 @@ pub(crate) fn to_single(value: f64, rounding: Rounding) -> f32 {
 /// Sets the sign of a sum that is zero: the sign of both operands if they agree, otherwise minus if rounding down.
 #[inline(always)]
 fn zero_sum(sum: f64, a: f64, b: f64, rounding: Rounding) -> f64 {
-    let is_cancelled = sum == 0.0 && a.is_sign_positive() != b.is_sign_positive();
-    if is_cancelled && rounding == Rounding::Down { -0.0 } else { sum }
+    let is_canceled = sum == 0.0 && a.is_sign_positive() != b.is_sign_positive();
+    if is_canceled && rounding == Rounding::Down { -0.0 } else { sum }
 }
 
 #[inline(always)]

@@ -36,13 +36,13 @@ pub(super) fn addresses(files: &Files, address: Address, chunk: usize) -> Longs 
     all
 }
 
-/// Returns the pattern of some threads of a chunk, of which `first_thread` is the lowest. An address that is not
-/// aligned to `unit`, a power of two, counts as scattered.
+/// Returns the pattern of some threads of a chunk. `first_thread` is the lowest of them. An address that is not aligned
+/// to `unit`, a power of two, counts as scattered.
 #[inline(always)]
 pub(super) fn pattern(addresses: &Longs, active: u16, first_thread: usize, unit: u64) -> Pattern {
     let first = addresses.0[first_thread];
     // The bits in which any address differs from the pattern that the second address suggests. The compiler vectorizes
-    // such a loop.
+    // this loop.
     let mut apart = first & (unit - 1);
     if active == FULL {
         if addresses.0[1] == first {

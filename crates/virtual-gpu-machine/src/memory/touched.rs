@@ -1,4 +1,4 @@
-//! Which bytes of which allocations a launch accessed.
+//! Records which bytes of which allocations a launch accessed.
 
 use std::ops::Range;
 
@@ -16,8 +16,8 @@ pub struct Touched {
     pub access: Access,
 }
 
-/// Bytes of an allocation: the contiguous range that grew last, and one bit for each byte outside it. A kernel that
-/// accesses an allocation from one end to the other, as most do, never needs the bits.
+/// Bytes of an allocation: the contiguous range that grew last, and one bit for each byte outside it. Most kernels
+/// access an allocation from one end to the other, and never need the bits.
 #[derive(Debug, Default)]
 pub(crate) struct Bits {
     latest: Range<u64>,

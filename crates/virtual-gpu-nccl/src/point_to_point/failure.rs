@@ -13,7 +13,7 @@ impl Traffic {
         let at = |sequence| PointToPointId { comm, rank, sequence: SequenceNumber(sequence) };
         let groups = self.transfer_groups.range_mut(at(0)..=at(u64::MAX));
         let cancel = |(&id, group): (&PointToPointId, &mut TransferGroup)| {
-            group.cancelled = true;
+            group.canceled = true;
             id
         };
         groups.map(cancel).collect()
@@ -22,8 +22,8 @@ impl Traffic {
     /// Removes a group that has failed or was canceled, once its stream has reached it and none of its messages is
     /// being moved.
     fn take_if_over(&mut self, id: PointToPointId) -> Option<TransferGroup> {
-        let TransferGroup { arrived, cancelled, running, failure, .. } = self.transfer_groups.get(&id)?;
-        let is_over = *arrived && *running == 0 && (failure.is_some() || *cancelled);
+        let TransferGroup { arrived, canceled, running, failure, .. } = self.transfer_groups.get(&id)?;
+        let is_over = *arrived && *running == 0 && (failure.is_some() || *canceled);
         if is_over { self.transfer_groups.remove(&id) } else { None }
     }
 }
@@ -32,7 +32,7 @@ impl Locked<'_> {
     /// Fails a message whose other end, in another process, has failed.
     ///
     /// # Errors
-    /// `InternalError` if its communicator is gone. This is also true of the functions below.
+    /// Returns `InternalError` if its communicator is gone. This is also true of the functions below.
     pub(crate) fn message_lost(&mut self, key: MessageKey, failure: &Failure) -> NcclResult<()> {
         let traffic = &mut self.nccl.communicator_mut(key.comm)?.traffic;
         if traffic.groups_at(key).is_empty() {
@@ -73,8 +73,8 @@ impl Locked<'_> {
 
     /// Cancels a rank's messages that are not being moved yet.
     pub(crate) fn cancel_transfers(&mut self, comm: CommId, rank: Rank) -> NcclResult<()> {
-        let cancelled = self.nccl.communicator_mut(comm)?.traffic.cancel(comm, rank);
-        cancelled.into_iter().try_for_each(|id| self.leave_if_over(id))
+        let canceled = self.nccl.communicator_mut(comm)?.traffic.cancel(comm, rank);
+        canceled.into_iter().try_for_each(|id| self.leave_if_over(id))
     }
 
     /// Lets a stream continue after its sends and receives have failed or were canceled, once none of them is being
@@ -82,7 +82,7 @@ impl Locked<'_> {
     pub(super) fn leave_if_over(&mut self, id: PointToPointId) -> NcclResult<()> {
         if let Some(group) = self.nccl.communicator_mut(id.comm)?.traffic.take_if_over(id) {
             let stream = group.op.stream;
-            if let Some(failure) = group.failure.filter(|_| !group.cancelled) {
+            if let Some(failure) = group.failure.filter(|_| !group.canceled) {
                 self.engine.fail_stream(stream, &failure);
             }
             self.engine.finish(stream);

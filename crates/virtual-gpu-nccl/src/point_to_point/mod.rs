@@ -37,7 +37,7 @@ pub(crate) struct Traffic {
     messages: BTreeMap<MessageKey, Message>,
     /// Messages that failed at their other end, in another process, before this end was called.
     lost: BTreeMap<MessageKey, Failure>,
-    /// The number of messages of which a rank has called an end, by rank, peer, and end.
+    /// The number of messages whose send or receive a rank has called, by rank, peer, and end.
     called: Map<Route, SequenceNumber>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct TransferGroup {
     /// Whether the processes at the other ends of its messages know that.
     published: bool,
     /// Whether the rank has aborted.
-    cancelled: bool,
+    canceled: bool,
     failure: Option<Failure>,
     /// The messages that have not been moved, each with the end that belongs to this group.
     open: Vec<(MessageKey, Direction)>,
@@ -66,8 +66,8 @@ pub(crate) struct TransferGroup {
     running: usize,
     /// The bytes that the group sends, and the bytes that it receives.
     bytes: [u64; 2],
-    /// What the moved messages have touched in this process, the operations that happened before they were sent, and
-    /// the tickets of the other ends, each with the bytes that shared the links.
+    /// For the moved messages: the memory that they touched in this process, the operations before the sends, and the
+    /// other ends' tickets, each with the bytes that shared the links.
     pub(crate) touched: Vec<Touched>,
     pub(crate) view: View,
     pub(crate) partners: Vec<(Ticket, u64)>,
@@ -80,7 +80,7 @@ impl TransferGroup {
             device,
             arrived: false,
             published: false,
-            cancelled: false,
+            canceled: false,
             failure: None,
             open,
             running: 0,
@@ -128,11 +128,11 @@ enum Known<'a> {
 }
 
 impl Known<'_> {
-    /// Whether this end is ready for the message to be moved.
+    /// Returns whether this end is ready for the message to be moved.
     fn is_ready(&self) -> bool {
         match self {
             Self::Here(_, group) => {
-                group.arrived && group.published && !group.cancelled && group.failure.is_none()
+                group.arrived && group.published && !group.canceled && group.failure.is_none()
             }
             Self::Elsewhere(arrived) => arrived.is_some(),
             Self::NotCalled | Self::Gone => false,
@@ -156,7 +156,7 @@ impl Traffic {
         self.called.get(&Route { rank, peer, end }).copied().unwrap_or_default().0
     }
 
-    /// Whether no send or receive is pending.
+    /// Returns whether no send or receive is pending.
     pub(crate) fn is_empty(&self) -> bool {
         self.transfer_groups.is_empty()
     }
@@ -164,7 +164,7 @@ impl Traffic {
     /// Returns a rank's sends and receives, which must exist because they are not done.
     ///
     /// # Errors
-    /// `InternalError`, naming them.
+    /// Returns `InternalError`, naming them.
     fn group_mut(&mut self, id: PointToPointId) -> NcclResult<&mut TransferGroup> {
         self.transfer_groups.get_mut(&id).ok_or_else(|| vanished_group(id))
     }
@@ -172,7 +172,7 @@ impl Traffic {
     /// Removes a rank's sends and receives that are done.
     ///
     /// # Errors
-    /// `InternalError`, naming them.
+    /// Returns `InternalError`, naming them.
     pub(crate) fn take_group(&mut self, id: PointToPointId) -> NcclResult<TransferGroup> {
         self.transfer_groups.remove(&id).ok_or_else(|| vanished_group(id))
     }
@@ -265,7 +265,7 @@ impl Communicator {
             let missing = match traffic.known(key, other) {
                 Known::NotCalled => rank.absence(),
                 Known::Gone => Missing::Gone,
-                Known::Here(_, peer) if peer.cancelled || peer.failure.is_some() => Missing::Gone,
+                Known::Here(_, peer) if peer.canceled || peer.failure.is_some() => Missing::Gone,
                 Known::Elsewhere(Some(_)) => return None,
                 // The message is being moved, or the group is waiting for its other ends to be published.
                 Known::Here(_, peer) if peer.arrived => return None,
@@ -358,7 +358,7 @@ impl Locked<'_> {
     /// Fails both ends of a message if both have been called and disagree.
     ///
     /// # Errors
-    /// `InternalError` if the message's communicator is gone.
+    /// Returns `InternalError` if the message's communicator is gone.
     pub(crate) fn compare_ends(&mut self, key: MessageKey) -> NcclResult<()> {
         match self.nccl.communicator(key.comm)?.traffic.disagreement(key) {
             Some(report) => self.fail_message(key, &Failure::announce(CudaStatus::LaunchFailed, &report)),

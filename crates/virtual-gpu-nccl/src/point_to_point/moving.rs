@@ -78,7 +78,7 @@ impl Locked<'_> {
     pub(crate) fn ends_to_publish(&mut self, id: PointToPointId) -> Option<Vec<ReadyEnd>> {
         let group = self.nccl.communicators.get(&id.comm)?.traffic.transfer_groups.get(&id)?;
         let (op, device, [sent, got]) = (group.op, group.device, group.bytes);
-        if group.cancelled || group.failure.is_some() {
+        if group.canceled || group.failure.is_some() {
             return None;
         }
         let open = group.open.clone();
@@ -106,11 +106,11 @@ impl Locked<'_> {
     /// moved now.
     ///
     /// # Errors
-    /// `InternalError` if there is no such call.
+    /// Returns `InternalError` if there is no such call.
     pub(crate) fn arrive_at_transfers(&mut self, id: PointToPointId) -> NcclResult<Option<Job>> {
         let group = self.nccl.communicator_mut(id.comm)?.traffic.group_mut(id)?;
         group.arrived = true;
-        if group.cancelled || group.failure.is_some() {
+        if group.canceled || group.failure.is_some() {
             self.leave_if_over(id)?;
             return Ok(None);
         }
@@ -152,7 +152,7 @@ impl Locked<'_> {
     /// calls for which this was the last message.
     ///
     /// # Errors
-    /// `InternalError` if the call at one of the message's ends is gone.
+    /// Returns `InternalError` if the call at one of the message's ends is gone.
     pub(crate) fn message_moved(
         &mut self,
         moved: Moving,
@@ -181,7 +181,7 @@ impl Locked<'_> {
         }
         // Messages that move together share their GPU's links.
         let bytes = if key.from == key.to { 0 } else { known[0].0[0].max(known[1].0[1]) };
-        // What happened before the send also happened before what follows the receive. A send may be done before its
+        // Operations before the send also come before operations after the receive. A send may be done before its
         // receive begins.
         let sent = known[0].2.take();
         let tickets = known.into_iter().map(|(_, ticket, _)| ticket).collect::<Vec<_>>();
@@ -199,7 +199,7 @@ impl Locked<'_> {
             }
             group.open.retain(|open| *open != (key, end));
             group.running -= 1;
-            if group.open.is_empty() && group.failure.is_none() && !group.cancelled {
+            if group.open.is_empty() && group.failure.is_none() && !group.canceled {
                 over.push(id);
             }
         }

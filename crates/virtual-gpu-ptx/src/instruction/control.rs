@@ -2,7 +2,7 @@
 
 use super::register::{Address, Condition, Predicate, Slot};
 
-/// What `bar.red` computes from the threads' predicates.
+/// The reduction of `bar.red` over the threads' predicates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "PTX's names")]
 pub enum Reduction {
@@ -14,7 +14,7 @@ pub enum Reduction {
 /// A block-wide barrier.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Barrier {
-    /// Which of the sixteen barriers.
+    /// The barrier's number, below sixteen.
     pub id: Slot,
     /// Threads that take part; `None` means all threads of the block.
     pub threads: Option<Slot>,
@@ -73,7 +73,7 @@ pub enum SystemCall {
     },
 }
 
-/// Which clock is read.
+/// The clock to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
     /// `%clock`, `%clock_hi`, `%clock64`: instructions of this thread.

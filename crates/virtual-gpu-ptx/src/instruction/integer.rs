@@ -121,7 +121,7 @@ pub enum Packed {
     MaxU,
 }
 
-/// What a SIMD video instruction does to each part.
+/// The operation of a SIMD video instruction on each part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "PTX's names")]
 pub enum VideoOp {
@@ -136,7 +136,7 @@ pub enum VideoOp {
 /// A SIMD video instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Video {
-    /// What it does to each part.
+    /// The operation on each part.
     pub op: VideoOp,
     /// Parts of a word: 2 or 4.
     pub parts: u8,
@@ -221,7 +221,7 @@ pub enum NarrowOp {
     BfindShiftU,
 }
 
-/// What an instruction with a carry does: `add.cc` to `madc`.
+/// The operation of an instruction with a carry: `add.cc` to `madc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "PTX's names")]
 pub enum CarryOp {

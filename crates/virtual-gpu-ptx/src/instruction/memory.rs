@@ -15,7 +15,7 @@ pub enum Space {
     Param,
 }
 
-/// What an atomic does to memory.
+/// The operation of an atomic on memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "PTX's names")]
 pub enum AtomicOp {

@@ -13,7 +13,7 @@ pub enum ShuffleMode {
     Index,
 }
 
-/// What `vote` computes from the lanes' predicates.
+/// The reduction of `vote` over the lanes' predicates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "PTX's names")]
 pub enum VoteMode {
@@ -57,11 +57,11 @@ pub struct MatrixProduct {
     pub in_halves: bool,
     /// Registers of the fragment of `a`: 2 or 4.
     pub a: Box<[Slot]>,
-    /// Registers of the fragment of `b`: half as many.
+    /// Registers of the fragment of `b`: half the number.
     pub b: Box<[Slot]>,
     /// Registers of the fragment of `c`: 2 or 4.
     pub c: Box<[Slot]>,
-    /// Registers of the fragment of `d`: as many as for `c`.
+    /// Registers of the fragment of `d`: the same number as for `c`.
     pub d: Box<[Slot]>,
     /// All lanes of the warp.
     pub members: Slot,

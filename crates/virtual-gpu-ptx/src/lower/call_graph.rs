@@ -1,4 +1,4 @@
-//! Which functions call each other, and which can be called through a register.
+//! Finds which functions call each other, and which can be called through a register.
 
 use std::collections::{HashMap, HashSet};
 
@@ -43,7 +43,7 @@ pub(crate) fn recursive<'a>(file: &ResolvedFile<'a>, callable: &[u32]) -> HashSe
     let by_pointer: Vec<usize> = (callable.iter())
         .filter_map(|&index| numbers.get(file.functions[index as usize].name).copied())
         .collect();
-    // A call through a register can reach any function whose address is taken. One additional node stands for all such
+    // A call through a register can reach any function whose address is taken. One additional node represents all such
     // calls.
     let pointer = functions.len();
     let mut calls: Vec<Vec<usize>> =

@@ -9,7 +9,7 @@ use crate::types::Type;
 /// The maximum nesting depth of `{` in a function; compilers nest far less.
 pub(crate) const MAX_DEPTH: usize = 64;
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Binding {
     /// A register of at most 32 bits, with its index and width.

@@ -66,7 +66,7 @@ pub(super) fn unsupported<T>(written: &Written<'_>) -> Resolution<T> {
     Err(written.unsupported())
 }
 
-/// Returns the operands, of which there must be as many as the instruction needs.
+/// Returns the operands, whose number must be right for the instruction.
 pub(super) fn operands<'a, const N: usize>(written: &mut Written<'a>) -> Resolution<[Operand<'a>; N]> {
     let operands = std::mem::take(&mut written.operands);
     let count = operands.len();

@@ -95,7 +95,7 @@ pub(super) fn cvta<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     Ok(Form::ConvertAddress { base, kind, operands: operands(written)? })
 }
 
-/// `isspacep`: tests whether a generic address lies in a state space.
+/// `isspacep`: tests whether a generic address is in a state space.
 ///
 /// ```text
 /// isspacep.space  p, a;    .space = { .const, .global, .local, .shared{::cta}, .param{::entry} };

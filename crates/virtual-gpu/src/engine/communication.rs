@@ -62,7 +62,7 @@ impl Awaiting {
     }
 }
 
-/// The calls in a graph node, which are made again at each launch.
+/// The calls in a graph node, which every launch repeats.
 pub trait CapturedCalls: std::fmt::Display + Send + Sync {
     /// Makes the calls after the operations in `after`, in a stream of the launched graph.
     ///

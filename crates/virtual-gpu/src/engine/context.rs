@@ -35,8 +35,8 @@ pub(super) struct Context {
     pub(super) default_stream: StreamHandle,
     /// The first failure of an operation. All later operations in this context fail with it, as on a GPU.
     pub(super) failure: Option<Arc<Failure>>,
-    /// Of the races that have been found but not reported yet, the one whose calls were made first. Work continues
-    /// until the race is reported, because how much work is done when a race is found depends on thread timing.
+    /// The race with the earliest calls among those that have been found but not reported yet. Work continues until the
+    /// race is reported, because how much work is done when a race is found depends on thread timing.
     pub(super) race: Option<([OperationNumber; 2], Failure)>,
     /// Whether a thread has received the failure. Before that, only calls that wait return it, so that the threads'
     /// timing does not decide which call returns it.

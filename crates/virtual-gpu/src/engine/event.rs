@@ -112,8 +112,8 @@ impl Engine {
         let mut state = self.run_ready(state);
         let thread = state.current_thread();
         if let Some(awaited) = &awaited {
-            // The answer "not done" takes no time if values are missing, so the clock does not depend on how often a
-            // thread polls.
+            // Returning "not done" here takes no virtual time, so the clock does not depend on how often a thread
+            // polls.
             while !state.is_done(awaited.op) {
                 if state.give_up_polling(awaited.op) {
                     state = self.run_ready(state);

@@ -10,7 +10,7 @@ use super::{ContextHandle, Engine, State, lock};
 use virtual_gpu_core::sync::Mutex;
 use virtual_gpu_machine::Printed;
 
-/// Held from taking a buffer until it is written, so that output is written in the order in which it is taken.
+/// Held while a buffer is taken and written, so that output is written in the order in which it is taken.
 static OUTPUT: Mutex<()> = Mutex::new(());
 
 impl Engine {

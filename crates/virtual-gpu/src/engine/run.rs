@@ -19,7 +19,7 @@ enum Job {
     Communication(CommunicationJob),
 }
 
-/// What an operation needs to know when it runs.
+/// The information that an operation needs when it runs.
 pub(super) struct Turn {
     /// The GPU of its stream.
     pub(super) device: usize,
@@ -216,7 +216,7 @@ impl State {
     }
 }
 
-/// Why the first operation of a stream does not run.
+/// The reason why the first operation of a stream does not run.
 pub(super) enum Obstacle {
     Op(OpRef),
     Collective(CallKey),

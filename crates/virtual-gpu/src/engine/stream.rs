@@ -58,7 +58,7 @@ pub struct Stream {
     pub(super) capture: Option<Captured>,
 }
 
-/// What a stream is created for.
+/// The purpose of a new stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum StreamKind {
     /// A context, as its legacy default stream.

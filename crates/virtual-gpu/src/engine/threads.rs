@@ -11,7 +11,7 @@ use virtual_gpu_core::thread::{Life, ThreadKey};
 /// The number of threads that are always remembered.
 pub(super) const FEW_THREADS: usize = 64;
 
-/// What the engine knows about a host thread.
+/// The engine's information about a host thread.
 pub(super) struct Thread {
     pub(crate) life: Life,
     /// The contexts of the thread; the last one is current.

@@ -12,7 +12,7 @@ use virtual_gpu_core::status::CudaStatus;
 /// The result of running an operation.
 pub(super) type Outcome = Result<Done, Failure>;
 
-/// What an operation touched, and what it cost.
+/// The memory that an operation touched, and its cost.
 pub(super) struct Done {
     pub(super) touched: Vec<Touched>,
     pub(super) cost: Cost,

@@ -27,7 +27,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// A polling loop may have its own deadline, so it gets this many times the timeout of a wait.
 const POLLING: u32 = 3;
 
-/// What a blocked thread waits for. It waits for all of it.
+/// What a blocked thread waits for. It waits until all of these are over.
 #[derive(Clone, Debug)]
 pub enum Wait {
     /// Operations.

@@ -1,4 +1,4 @@
-//! What operations do, and how they appear in a trace and to the clock.
+//! The work of operations, and how it appears in a trace and to the clock.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::time::trace::Label;
 use virtual_gpu_core::handle::CallKey;
 use virtual_gpu_core::sync::Mutex;
 
-/// What an operation does when its turn has come.
+/// The work that an operation does when its turn has come.
 #[derive(Clone)]
 pub(super) enum Work {
     /// Nothing: only the operation's position in the stream matters.

@@ -83,8 +83,8 @@ struct Segment {
     last: Last,
 }
 
-/// The last accesses to the bytes of one allocation. If many short ranges lie close together, a [`Page`] replaces their
-/// segments, which would take more memory.
+/// The last accesses to the bytes of one allocation. If many short ranges are close together, a [`Page`] replaces their
+/// segments, which would need more memory.
 #[derive(Debug, Default)]
 pub(super) struct History {
     /// Segments by their first byte. They don't overlap; bytes in no segment and no page were never touched.

@@ -183,7 +183,7 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
             false => report.at(format!("{verb} by {} on {}", side.what, name(side)), &side.call_site),
         };
     }
-    // A line outside the program's own sources is not one that the user should change.
+    // The user should not change a line outside the program's own sources.
     let [first_line, later_line] = sides.map(|side| side.call_site.own_line());
     let in_one_file = match (&first_line, &later_line) {
         (Some(one), Some(other)) => one.file == other.file,

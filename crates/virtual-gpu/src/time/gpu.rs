@@ -1,4 +1,4 @@
-//! What overlaps on one GPU: multiprocessors, memory, and copy engines.
+//! Models how operations overlap on one GPU: multiprocessors, memory, and copy engines.
 //!
 //! An operation that was enqueued earlier keeps its share of the GPU, and a later one gets what is left. So nothing on
 //! the GPU is used twice, and a time that a thread has seen never changes.
@@ -34,7 +34,7 @@ struct Demand {
     memory: f64,
 }
 
-/// What a placed operation uses.
+/// The resources that a placed operation uses.
 #[derive(Clone, Debug)]
 struct Used {
     index: u64,
@@ -210,7 +210,7 @@ fn demand(preset: &Preset, cost: &Cost) -> Demand {
 }
 
 impl Demand {
-    /// Returns when an operation that starts at `start` ends. It uses what overlapping operations leave.
+    /// Returns when an operation that starts at `start` ends. It gets the capacity that overlapping operations leave.
     fn end(&self, start: u64, overlapping: &[&Used], slow: &[Span], slowdown: f64) -> u64 {
         let begin = start + self.lead;
         let least = begin + self.least;
@@ -253,7 +253,7 @@ impl Demand {
         if self.engine.is_some() && overlapping.iter().filter(meets).any(|used| used.engine == self.engine) {
             return false;
         }
-        // There is least room where another operation begins, or at the start.
+        // The room is smallest at the start, or where another operation begins.
         let taken_at = |at: u64| -> f64 {
             let running = overlapping.iter().filter(|used| used.span.start <= at && at < used.span.end);
             running.map(|used| used.room).sum()

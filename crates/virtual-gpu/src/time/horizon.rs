@@ -1,19 +1,21 @@
-//! How much an operation depends on others: the communications and host functions that it comes after.
+//! Tracks which communications and host functions an operation comes after.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use virtual_gpu_core::handle::StreamHandle;
 
-/// Communications and host functions: for each stream, all up to a certain number.
+/// Maps each stream to the last of its communications and host functions that an operation comes after. The last one is
+/// given by its number among all operations enqueued on its GPU. The operation also comes after the earlier ones of
+/// that stream.
 ///
-/// If an operation A depends on no more of them than an operation B does, A is certain to be over when B is, regardless
-/// of what other threads do in the meantime. Only such operations may affect B's time; otherwise two runs could differ.
+/// If operation B's horizon contains operation A's, A is certain to be over when B is, regardless of what other threads
+/// do. Only such operations may affect B's time; otherwise, two runs could differ.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Horizon(Arc<BTreeMap<StreamHandle, u64>>);
 
 impl Horizon {
-    /// Adds everything in another horizon.
+    /// Adds all entries of another horizon.
     pub(super) fn join(&mut self, other: &Self) {
         if Arc::ptr_eq(&self.0, &other.0) || other.is_within(self) {
             return;
@@ -29,14 +31,14 @@ impl Horizon {
         }
     }
 
-    /// Returns this horizon with one more entry: the `number`th operation of its GPU.
+    /// Returns this horizon with an additional entry: an operation in `stream`, which is the `number`th on its GPU.
     pub(super) fn with(&self, stream: StreamHandle, number: u64) -> Self {
         let mut more = self.clone();
         Arc::make_mut(&mut more.0).insert(stream, number);
         more
     }
 
-    /// Returns whether the other horizon contains all of this one.
+    /// Returns whether the other horizon contains everything in this one.
     pub(super) fn is_within(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
             || self.0.iter().all(|(stream, number)| other.0.get(stream).is_some_and(|known| known >= number))

@@ -414,7 +414,7 @@ impl Time {
     }
 }
 
-/// Returns when everything that an operation comes after has ended, or else a time that is not known yet.
+/// Returns when everything before an operation has ended. If that is unknown, returns a time that must be known first.
 fn ready(reaches_gpu: u64, after: &[When]) -> Result<u64, &When> {
     after.iter().try_fold(reaches_gpu, |latest, when| Ok(latest.max(when.get().ok_or(when)?.end)))
 }

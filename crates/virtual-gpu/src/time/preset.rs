@@ -17,13 +17,13 @@ const BUILT_IN: [(&str, &str); 5] = [
 
 /// Figures for nodes with identical GPUs. Rates are per second; times are in nanoseconds.
 ///
-/// A program's data stands for [`Self::stands_for`] times as much: throughput costs multiply its bytes and instructions
-/// by this number, and latencies are unchanged.
+/// A program's data represents [`Self::stands_for`] times as much data. Throughput costs multiply its bytes and
+/// instructions by this number, and latencies are unchanged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Preset {
     /// The preset's name, which is shown with every modeled figure.
     pub name: String,
-    /// The number of times more data that a program's data stands for.
+    /// How many times more data a program's data represents.
     pub stands_for: f64,
     /// GPUs of all nodes, unless `VIRTUAL_GPU_COUNT` sets another number.
     pub gpus: usize,
@@ -55,7 +55,7 @@ pub struct Preset {
     pub links: Links,
 }
 
-/// What NCCL knows about a node's GPUs and their connections.
+/// NCCL's figures for a node's GPUs and their connections.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Links {
     /// Which of NCCL's tables applies.
@@ -177,7 +177,7 @@ fn built_in(name: &str) -> Option<&'static str> {
     BUILT_IN.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
 
-/// Parses a file's table. Keys that it lacks come from the preset that it is `like`.
+/// Parses a file's table. Missing keys are taken from the preset that `like` names.
 fn with_defaults(text: &str) -> Result<Table, String> {
     let mut table: Table = text.parse().map_err(|error: toml::de::Error| format!("is no TOML: {error}"))?;
     let Some(like) = table.remove("like") else {

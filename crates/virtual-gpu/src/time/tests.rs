@@ -109,7 +109,7 @@ fn an_operation_starts_after_all_that_it_waits_for() {
     let first = engine(&mut time, 0, 1, vec![]);
     let second = engine(&mut time, 1, 2, vec![first.when.clone()]);
     let (a, b) = (first.when.clone(), second.when.clone());
-    // The operations are done in the other order, but the times are the same.
+    // The operations are done in reverse order, but the times are the same.
     time.finish(second, Cost::Upload(1_000));
     time.settle();
     assert!(b.get().is_none());
@@ -250,7 +250,7 @@ fn program(time: &mut Time, seed: u64) -> Vec<Made> {
     program.made
 }
 
-/// The times are the same regardless of which operation runs first, and of when a thread asks.
+/// The times depend neither on which operation runs first nor on when a thread asks.
 #[test]
 fn times_do_not_depend_on_which_operation_runs_first_or_when_a_thread_looks() {
     for seed in 0..200 {

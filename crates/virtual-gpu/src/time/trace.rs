@@ -1,5 +1,5 @@
-//! What ran when, as a Chrome trace: JSON that <https://ui.perfetto.dev> and `chrome://tracing` show ("Trace Event
-//! Format").
+//! Records what ran when, as a Chrome trace: JSON that <https://ui.perfetto.dev> and `chrome://tracing` show ("Trace
+//! Event Format").
 //!
 //! Each GPU is a process and each of its streams a track; the host is a process with a track for each thread. Arrows go
 //! from the record of an event to the waits for it. Numbers are in program order, so that two runs write the same
@@ -56,7 +56,7 @@ struct Operation {
     came: Option<u64>,
 }
 
-/// What a host thread did.
+/// A call by a host thread.
 struct Call {
     span: Span,
     name: String,

@@ -112,7 +112,7 @@ impl World {
     }
 }
 
-/// What NCCL chooses.
+/// NCCL's choice for a collective.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
     /// How the data moves.

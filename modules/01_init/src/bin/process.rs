@@ -1,4 +1,4 @@
-// One rank of a group, as a launcher starts it: a process for each GPU, on one machine or on several.
+// Runs one rank of a group in the process that a launcher starts for it, on one machine or on several.
 
 use std::net::ToSocketAddrs;
 use std::process::ExitCode;
@@ -20,12 +20,12 @@ struct Arguments {
     /// Where rank 0 listens, HOST:PORT, the same for all ranks
     #[arg(long, default_value = "127.0.0.1:29600")]
     meet: String,
-    /// Seconds in which the ranks have to find each other
+    /// How many seconds the ranks have to find each other
     #[arg(long, default_value_t = 60)]
     timeout: u64,
 }
 
-/// Exits with 0 if this rank has heard all others, and with 2 if it couldn't.
+/// Exits with 0 if this rank received a message from every rank, and with 2 otherwise.
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(heard) => {
@@ -39,13 +39,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Takes this process's place in the group: what it hears from each rank, in a line.
+/// Joins the group, and returns a line with what this rank receives from each rank.
 fn run(arguments: &Arguments) -> anyhow::Result<String> {
     let assignment = assignment()?;
     let addresses = arguments.meet.to_socket_addrs();
     let address = addresses.with_context(|| format!("--meet {}", arguments.meet))?.next();
     let address = address.with_context(|| format!("--meet {}: no such host", arguments.meet))?;
-    // A process needs one GPU. Whether the machine has one for each of its processes is asked where this one is opened.
+    // This process needs one GPU. `own_stream` checks whether the machine has enough GPUs for all its processes.
     let tier = lab::attach(1)?;
     let stream = own_stream(&assignment)?;
     let id =

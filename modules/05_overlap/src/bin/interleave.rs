@@ -1,4 +1,4 @@
-// The pipeline of `interleave`, once one iteration after the other and once interleaved: the same results, and less time.
+// Runs the pipeline of `interleave` twice: one iteration after the other, and interleaved. Interleaving takes less time.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -30,7 +30,7 @@ struct Arguments {
     /// Elements of each iteration's buffer
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..=1 << 28))]
     elements: u64,
-    /// How often preprocessing, and postprocessing, goes over the buffer
+    /// How often preprocessing and postprocessing each pass over the buffer
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=100))]
     work: u64,
     /// Write the interleaved run's timeline, for <https://ui.perfetto.dev>
@@ -48,7 +48,7 @@ enum Order {
     Interleaved,
 }
 
-/// Exits with 0 if every result is right, with 1 if one isn't, and with 2 if it couldn't be done.
+/// Exits with 0 if every result is right, with 1 if one is wrong, and with 2 on an error.
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(true) => ExitCode::SUCCESS,
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does all of it, and tells the verdict.
+/// Runs everything, and returns whether every result is right.
 fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let ranks = usize::try_from(arguments.gpus)?;
     let elements = usize::try_from(arguments.elements)?;
@@ -118,10 +118,10 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     Ok(verified)
 }
 
-/// The slowest GPU's figures on a line.
+/// Formats the slowest GPU's figures as one line.
 fn figures(overlap: Overlap) -> String {
     let Overlap { compute, communication, total } = overlap;
-    // Rounded first: what is a little below 0 is no -0.00 then.
+    // Round before formatting, so that a value just below 0 isn't shown as -0.00.
     let hundredths = |efficiency: f64| format!("{:.2}", (efficiency * 100.0).round() / 100.0 + 0.0);
     let efficiency = overlap.efficiency().map_or("-".to_owned(), hundredths);
     format!(
@@ -129,7 +129,7 @@ fn figures(overlap: Overlap) -> String {
     )
 }
 
-/// When the stages of an iteration ran, on one GPU.
+/// Describes when the stages of an iteration ran on one GPU.
 fn stages(row: &Row, iteration: usize) -> anyhow::Result<String> {
     let told = ["pre", "sum", "post"].map(|stage| {
         let name = named(stage, iteration);
@@ -140,7 +140,7 @@ fn stages(row: &Row, iteration: usize) -> anyhow::Result<String> {
     Ok(told.with_context(|| format!("iteration {iteration} has not run"))?.join(" -> "))
 }
 
-/// One rank's run: when its stages ran, and what is wrong with its results, if something is.
+/// Runs one rank. Returns when its stages ran, and what is wrong with its results, if anything.
 fn pipeline(comm: &Comm, load: Load, order: Order) -> anyhow::Result<(Vec<Span>, Option<String>)> {
     let (context, stream) = (comm.context(), comm.stream());
     // SAFETY: each buffer's stages are ordered by events, and the host waits before it reads or frees anything.
@@ -160,7 +160,7 @@ fn pipeline(comm: &Comm, load: Load, order: Order) -> anyhow::Result<(Vec<Span>,
     Ok((spans, wrong.map(|error| error_text(&error))))
 }
 
-/// Every stage behind the one before it, and every iteration behind the one before it.
+/// Enqueues each stage after the previous stage, and each iteration after the previous iteration.
 fn one_after_the_other(
     compute: &Arc<CudaStream>,
     comm: &Arc<CudaStream>,

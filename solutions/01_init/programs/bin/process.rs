@@ -1,4 +1,4 @@
-//! `modules/01_init/src/bin/process.rs` with the solutions in the place of the student's answers.
+//! `modules/01_init/src/bin/process.rs`, built with the solutions.
 
 extern crate s01_init as m01_init;
 

@@ -184,7 +184,7 @@ fn functions_within_two_units() {
     }
 }
 
-/// Returns the neighbor of the nearest number that a rounding mode requires; `up` says whether to round up.
+/// Returns the neighbor of the nearest number that a rounding mode requires; `up` is true for rounding up.
 fn directed(value: f64, up: impl Fn(f64) -> bool) -> u16 {
     let near = round(value);
     let got = wide(near);

@@ -233,7 +233,8 @@ pairs! {
         bench.end()
     }
 
-    /// A thread's own default stream waits for the legacy default stream, but not for those of other threads.
+    /// A thread's own default stream waits for the legacy default stream, but not for the default streams of other
+    /// threads.
     the_default_streams_of_two_threads |bench, wrong| {
         let mut x = buffer(&bench.one);
         let context = bench.one.context();

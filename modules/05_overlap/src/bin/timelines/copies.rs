@@ -1,4 +1,4 @@
-//! Batches that come in and go out in a stream of their own, in parallel with the computation and the all-reduces.
+//! Copies batches in and out on a separate stream, in parallel with the computation and the all-reduces.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ const BATCHES: usize = 5;
 /// How often the bias is added to a batch.
 const WORK: usize = 48;
 
-/// GPU 0 of all.
+/// Runs all GPUs, and shows GPU 0.
 pub(super) fn run(streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<Picture> {
     let ranks = rendezvous(streams, |comm| on_rank(&comm, 1024 * scale))?;
     let mut picture = Picture::of_runs(format!(
@@ -40,25 +40,25 @@ fn on_rank(comm: &Comm, len: usize) -> anyhow::Result<Done> {
     Ok(Done::new(spans, rank.verify()))
 }
 
-/// What a rank has for a batch.
+/// Returns a rank's input for a batch.
 fn input(rank: usize, batch: usize, len: usize) -> Vec<f32> {
     irregular::integers(100 * batch + rank, len)
 }
 
-/// What is added to every batch.
+/// Returns the values that are added to every batch.
 fn bias(len: usize) -> Vec<f32> {
     irregular::integers(1000, len)
 }
 
-/// Pinned memory that the host reads as fast as any other: not write-combined.
+/// Allocates pinned memory without write-combining, so that the host reads it as fast as any other memory.
 fn pinned(context: &Arc<CudaContext>, values: &[f32]) -> anyhow::Result<PinnedHostSlice<f32>> {
-    // SAFETY: every element is written at once.
+    // SAFETY: every element is written below.
     let mut slice = unsafe { context.alloc_pinned_with_flags(values.len(), 0) }?;
     slice.as_mut_slice()?.copy_from_slice(values);
     Ok(slice)
 }
 
-/// One rank, with its batches on the host.
+/// One rank, with its batches in host memory.
 struct Rank<'a> {
     comm: &'a Comm,
     streams: Streams,
@@ -86,15 +86,15 @@ impl<'a> Rank<'a> {
         Ok(Self { comm, streams, kernels, bias, buffers, inputs, outputs })
     }
 
-    /// Takes all batches through, and tells when everything ran. Waits until it is done.
+    /// Processes all batches, and returns when everything ran. Waits for the GPU.
     fn run(&mut self) -> anyhow::Result<Vec<Span>> {
         let Self { comm, streams, kernels, bias, buffers: [one, other], inputs, outputs } = self;
         let context = comm.context();
         let timeline = Timeline::start(&streams.copy)?;
         let mut batches = Batches { comm, streams, kernels, bias, timeline };
         let mut buffers = [one.as_view_mut(), other.as_view_mut()];
-        // SAFETY: it is on for pinned memory alone, behind whose copies cudarc records its events then. What is on the GPU was
-        // allocated without events.
+        // SAFETY: tracking only affects pinned memory here: cudarc records its events after each copy. Device memory was allocated
+        // without events.
         unsafe { context.enable_event_tracking() };
         let enqueued = stream_through(streams, &mut batches, &mut buffers, inputs, outputs);
         // SAFETY: as above.
@@ -107,7 +107,7 @@ impl<'a> Rank<'a> {
         Ok(spans)
     }
 
-    /// Compares every element that came out with the sum of what all ranks computed.
+    /// Compares every element of the outputs with the sum over all ranks.
     fn verify(&self) -> anyhow::Result<()> {
         let (world_size, len) = (self.comm.world_size(), self.bias.len());
         for (batch, output) in self.outputs.iter().enumerate() {
@@ -123,8 +123,8 @@ impl<'a> Rank<'a> {
     }
 }
 
-/// When each copy ran. Its end is cudarc's event behind it. It starts when the copy before it in the stream has ended; and one that
-/// goes out no sooner than its all-reduce in `spans` has.
+/// Returns when each copy ran. A copy ends at the event that cudarc records after it. It starts when the previous copy in the
+/// stream has ended. A copy to the host also starts no earlier than the end of its all-reduce in `spans`.
 fn copies(
     timeline: &Timeline,
     copy: &CudaStream,
@@ -143,7 +143,7 @@ fn copies(
             copies.push(Span { kind: Kind::Copy, name: named(name, batch), start, end });
         }
     }
-    // They are on one stream, which runs them one after the other.
+    // All copies are on one stream, which runs them one after another.
     copies.sort_by(|one, other| one.end.total_cmp(&other.end));
     let mut before = 0.0;
     for copy in &mut copies {
@@ -154,7 +154,7 @@ fn copies(
 }
 
 fn end_of_copy(timeline: &Timeline, copy: &CudaStream, host: &PinnedHostSlice<f32>) -> anyhow::Result<f64> {
-    // SAFETY: only the event is looked at. It is not recorded anew, because event tracking is off.
+    // SAFETY: only the event is read. It is not recorded again, because event tracking is off.
     let (_, synced) = unsafe { host.stream_synced_slice(copy) };
     match &synced {
         SyncOnDrop::Record(Some((event, _))) => timeline.time(event),
@@ -166,7 +166,7 @@ fn named(what: &str, batch: usize) -> String {
     format!("{what} {batch}")
 }
 
-/// What `stream_through` calls.
+/// The work that `stream_through` calls.
 struct Batches<'a> {
     comm: &'a Comm,
     streams: &'a Streams,

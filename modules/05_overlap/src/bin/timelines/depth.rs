@@ -1,4 +1,4 @@
-//! A pipeline whose all-reduces are long and short in turn, with one buffer, two and three.
+//! Runs a pipeline with alternately long and short all-reduces, with one, two, and three buffers.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::{Done, Picture};
 
 const ITERATIONS: usize = 4;
 
-/// GPU 0 with each number of buffers.
+/// Runs the pipeline with each number of buffers, and shows GPU 0.
 pub(super) fn run(streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<Picture> {
     let elements = 4096 * scale;
     let load = Load { iterations: ITERATIONS, elements, summed: [elements, elements / 8], work: [0, 1] };

@@ -1,4 +1,4 @@
-//! Layers of a tensor-parallel model, with half of the batch computed while the other half is summed.
+//! Runs layers of a tensor-parallel model, and computes one half of the batch while the other half is summed.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use super::{Done, Picture, apart};
 const LAYERS: usize = 2;
 const WIDTH: usize = 128;
 const HALVES: [&str; 2] = ["A", "B"];
-/// A norm stands in a kernel of its own in a real model. Here it is a factor, which rounds nothing.
+/// The factor that stands in for a norm. It never rounds. In a real model, the norm is a separate kernel.
 const NORM: f32 = 0.5;
 
-/// All GPUs, on one clock.
+/// Runs the model, and shows all GPUs on one clock.
 pub(super) fn run(streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<Picture> {
     let ranks = rendezvous(streams, |comm| on_rank(&comm, 16 * scale))?;
     let (spans, wrong) = apart(ranks);
@@ -47,13 +47,14 @@ fn states(half: usize, rows: usize) -> Vec<f32> {
     irregular::small_integers(half, rows * WIDTH)
 }
 
-/// Where row `row` of a rank's weights has its one value, and which: products stay whole numbers.
+/// Returns the column and the value of the only nonzero weight in a row of a rank's weights. The value is 1 or −1, so
+/// products don't round.
 fn weight(rank: usize, layer: usize, part: Part, row: usize) -> (usize, f32) {
     let shift = 5 * rank + 3 * layer + if part == Part::Mlp { 11 } else { 0 };
     ((2 * row + shift) % WIDTH, if (row + rank + layer).is_multiple_of(3) { -1.0 } else { 1.0 })
 }
 
-/// The states of a half after all layers on one GPU, which has all ranks' weights.
+/// Computes the final states of a half serially, with the weights of all ranks.
 fn serial(world_size: usize, half: usize, rows: usize) -> Vec<f32> {
     let mut states = states(half, rows);
     for (layer, part) in (0..LAYERS).flat_map(|layer| [(layer, Part::Attention), (layer, Part::Mlp)]) {
@@ -70,7 +71,7 @@ fn serial(world_size: usize, half: usize, rows: usize) -> Vec<f32> {
     states
 }
 
-/// The buffers of half the batch, each of rows × [`WIDTH`].
+/// The buffers of half the batch, each with rows × [`WIDTH`] elements.
 struct Half {
     states: CudaSlice<f32>,
     normed: CudaSlice<f32>,
@@ -85,7 +86,7 @@ struct Model<'a> {
     timeline: Timeline,
     rows: usize,
     layer: usize,
-    /// Those of the attention and of the MLP of each layer.
+    /// For each layer, the weights of the attention and of the MLP.
     weights: Vec<[CudaSlice<f32>; 2]>,
     halves: [Half; 2],
 }
@@ -118,7 +119,7 @@ impl<'a> Model<'a> {
         Ok(Self { comm, compute, kernels, timeline, rows, layer: 0, weights, halves })
     }
 
-    /// All layers.
+    /// Enqueues all layers.
     fn run(&mut self) -> anyhow::Result<()> {
         let (compute, comm) = (self.compute.clone(), self.comm.stream());
         let mut pending: Pending = [None, None];
@@ -129,7 +130,8 @@ impl<'a> Model<'a> {
         finish(&compute, self, pending)
     }
 
-    /// Compares every element of both halves' states. They are multiples of a power of a half, far from 2²⁴ of them: nothing rounds.
+    /// Compares every element of both halves' states. Nothing rounds: the states are far less than 2²⁴ times the smallest power of
+    /// ½ in them.
     fn verify(&self) -> anyhow::Result<()> {
         for (half, name) in HALVES.iter().enumerate() {
             let expected = serial(self.comm.world_size(), half, self.rows);

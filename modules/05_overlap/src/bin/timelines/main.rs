@@ -1,4 +1,4 @@
-// What the streams do in the exercises where something overlaps: each with work in it, and every result compared.
+// Draws what the streams do in the exercises about overlap, with real work, and compares every result.
 
 mod copies;
 mod depth;
@@ -21,12 +21,12 @@ use lab::timeline::{Chart, Row, Span};
     after_help = "Example: cargo run -p m05_overlap --bin m05_overlap_timelines -- depth --svg depth.svg"
 )]
 struct Arguments {
-    /// Whose streams
+    /// The exercise to draw
     exercise: Exercise,
     /// Ranks, each with a GPU of its own; by default 2 for waiting and layerwise, and 4 for the others
     #[arg(long, value_parser = clap::value_parser!(u64).range(2..=8))]
     gpus: Option<u64>,
-    /// How many times as much data: more, where a GPU is quicker than its launches
+    /// A factor for the amount of data; increase it if a GPU finishes kernels faster than they are launched
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1 << 14))]
     scale: u64,
     /// Write the timeline, for <https://ui.perfetto.dev>
@@ -39,9 +39,9 @@ struct Arguments {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Exercise {
-    /// Two averages, waited for at three places: GPU 0 in each
+    /// Two averages, with the wait in three different places: GPU 0 in each case
     Waiting,
-    /// The same pipeline with one buffer, two and three: GPU 0 with each
+    /// The same pipeline with one, two, and three buffers: GPU 0 in each case
     Depth,
     /// Two layers with the batch in two halves
     Layerwise,
@@ -51,20 +51,20 @@ enum Exercise {
     Copies,
 }
 
-/// What there is to see of an exercise.
+/// The picture of an exercise.
 struct Picture {
     title: String,
-    /// What the rows are called, if not by their GPUs.
+    /// The names of the rows, if they are not named after their GPUs.
     names: Vec<String>,
     rows: Vec<Row>,
-    /// What is wrong with the results of each rank where something is.
+    /// What is wrong with the results, for each rank with a wrong result.
     wrong: Vec<String>,
 }
 
-/// What a rank has done.
+/// The result of a rank.
 struct Done {
     spans: Vec<Span>,
-    /// What is wrong with its results, if something is.
+    /// What is wrong with its results, if anything.
     wrong: Option<String>,
 }
 
@@ -74,19 +74,19 @@ impl Done {
     }
 }
 
-/// The spans of each rank, and what is wrong with their results.
+/// Separates the ranks' spans from what is wrong with their results.
 fn apart(ranks: Vec<Done>) -> (Vec<Vec<Span>>, Vec<String>) {
     let (spans, wrong): (Vec<_>, Vec<_>) = ranks.into_iter().map(|done| (done.spans, done.wrong)).unzip();
     (spans, wrong.into_iter().flatten().collect())
 }
 
 impl Picture {
-    /// Nothing yet, of several runs.
+    /// Creates an empty picture of several runs.
     fn of_runs(title: String) -> Self {
         Self { title, names: Vec::new(), rows: Vec::new(), wrong: Vec::new() }
     }
 
-    /// One more run, of which rank 0 is shown, from its first start on.
+    /// Adds a run, as a row for rank 0 that begins with its first span.
     fn add_run(&mut self, name: &str, ranks: Vec<Done>) {
         let (spans, wrong) = apart(ranks);
         let spans = spans.into_iter().next().unwrap_or_default();
@@ -97,7 +97,7 @@ impl Picture {
     }
 }
 
-/// The same spans, so many milliseconds later.
+/// Returns the same spans, `by` milliseconds later.
 fn shifted(spans: Vec<Span>, by: f64) -> Vec<Span> {
     spans.into_iter().map(|span| Span { start: span.start + by, end: span.end + by, ..span }).collect()
 }
@@ -110,7 +110,7 @@ impl Exercise {
         }
     }
 
-    /// Runs it, with a rank for each stream.
+    /// Runs the exercise with one rank per stream.
     fn run(self, streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<Picture> {
         match self {
             Self::Waiting => waiting::run(streams, scale),
@@ -122,7 +122,7 @@ impl Exercise {
     }
 }
 
-/// Exits with 0 if every result is right, with 1 if one isn't, and with 2 if it couldn't be done.
+/// Exits with 0 if every result is right, with 1 if one is wrong, and with 2 on an error.
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(true) => ExitCode::SUCCESS,
@@ -134,7 +134,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does all of it, and tells the verdict.
+/// Runs everything, and returns whether every result is right.
 fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let Arguments { exercise, gpus, scale, timeline, svg } = arguments;
     let ranks = usize::try_from(gpus.unwrap_or(exercise.default_gpus()))?;

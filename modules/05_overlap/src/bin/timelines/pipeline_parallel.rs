@@ -1,4 +1,4 @@
-//! Micro-batches through a model in stages, each on a GPU of its own.
+//! Sends micro-batches through the stages of a model, each on its own GPU.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use super::{Done, Picture, apart, shifted};
 const MICRO_BATCHES: usize = 6;
 /// How often a stage adds its bias.
 const WORK: usize = 16;
-/// The name of the all-reduces around the run, by whose ends the GPUs' clocks are compared.
+/// The name of the all-reduces before and after the run, whose ends align the GPUs' clocks.
 const CLOCK: &str = "clock";
 
-/// All GPUs, on one clock.
+/// Runs the pipeline, and shows all GPUs on one clock.
 pub(super) fn run(streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<Picture> {
     let stages = streams.len();
     let ranks = rendezvous(streams, |comm| on_rank(&comm, 1024 * scale))?;
@@ -31,7 +31,7 @@ pub(super) fn run(streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<P
     Ok(Picture { title, names: Vec::new(), rows, wrong })
 }
 
-/// Takes the clock's all-reduces out, and puts what is left on their clock.
+/// Removes the clock's all-reduces, and shifts the remaining spans to a common clock.
 fn on_one_clock(gpus: Vec<Vec<Span>>) -> anyhow::Result<Vec<Row>> {
     let split = |spans: Vec<Span>| spans.into_iter().partition(|span| span.name == CLOCK);
     let (clocks, work): (Vec<Vec<Span>>, Vec<Vec<Span>>) = gpus.into_iter().map(split).unzip();
@@ -43,7 +43,7 @@ fn on_one_clock(gpus: Vec<Vec<Span>>) -> anyhow::Result<Vec<Row>> {
     Ok(rows.collect())
 }
 
-/// The part of the whole time in which a stage doesn't compute, as a mean of all.
+/// Returns the fraction of the total time in which a stage doesn't compute, as the mean over all stages.
 fn idle(rows: &[Row]) -> f64 {
     let computing = || rows.iter().flat_map(|row| &row.spans).filter(|span| span.kind == Kind::Compute);
     let busy: f64 = computing().map(|span| span.end - span.start).sum();
@@ -76,14 +76,14 @@ fn bias(stage: usize, len: usize) -> Vec<f32> {
     irregular::integers(100 + stage, len)
 }
 
-/// One rank's stage: it doubles, and adds its own bias some times.
+/// One rank's stage. It doubles its input, and then adds its bias `WORK` times.
 struct Line<'a> {
     comm: &'a Comm,
     compute: Arc<CudaStream>,
     kernels: Kernels,
     timeline: Timeline,
     bias: CudaSlice<f32>,
-    /// The first stage's data, and the last one's results.
+    /// The first stage's data, and the last stage's results.
     inputs: Vec<CudaSlice<f32>>,
     outputs: Vec<CudaSlice<f32>>,
 }
@@ -102,7 +102,7 @@ impl<'a> Line<'a> {
         Ok(Self { comm, compute, kernels, timeline, bias, inputs, outputs })
     }
 
-    /// Takes all micro-batches through this stage. Waits until that is done.
+    /// Runs all micro-batches through this stage. Waits for the GPU.
     fn run(&mut self) -> anyhow::Result<()> {
         let (compute, stream) = (self.compute.clone(), self.comm.stream());
         let (mut one, mut other) =
@@ -113,7 +113,7 @@ impl<'a> Line<'a> {
         Ok(stream.synchronize()?)
     }
 
-    /// A sum ends on all GPUs at about the same moment.
+    /// Records an all-reduce as a common mark, because it ends on all GPUs at about the same time.
     fn clock(&mut self) -> anyhow::Result<()> {
         let stream = self.comm.stream();
         let mut one = stream.alloc_zeros::<f32>(1)?;
@@ -127,7 +127,7 @@ impl<'a> Line<'a> {
         self.comm.rank() + 1 == self.comm.world_size()
     }
 
-    /// Compares every element of the last stage's results. Whole numbers below 2²⁴: nothing rounds.
+    /// Compares every element of the last stage's results. They are whole numbers below 2²⁴, so nothing rounds.
     fn verify(&self) -> anyhow::Result<()> {
         let (rank, len) = (self.comm.rank(), self.bias.len());
         for (micro_batch, output) in self.outputs.iter().enumerate().filter(|_| self.is_last()) {

@@ -1,4 +1,4 @@
-//! Two averages, with work that doesn't need them and work that does: waited for at once, before their use, and at the end.
+//! Runs two averages with independent and dependent work. The wait comes at once, before the use, or at the end.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ enum Way {
 }
 
 const AVERAGES: usize = 2;
-/// How often independent work goes over its buffer, and dependent work over its own.
+/// How often independent work passes over its buffer, and dependent work over its own.
 const INDEPENDENT: usize = 2;
 const DEPENDENT: usize = 1;
 
-/// GPU 0 in each way.
+/// Waits in each of the three ways, and shows GPU 0.
 pub(super) fn run(streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<Picture> {
     let mut picture = Picture::of_runs(format!(
         "{AVERAGES} averages, waited for at three places: GPU 0 of {}",
@@ -56,7 +56,7 @@ fn on_rank(comm: &Comm, way: Way, len: usize) -> anyhow::Result<Done> {
     Ok(Done::new(spans, rank.verify()))
 }
 
-/// What a rank gives to an average.
+/// Returns a rank's input to an average.
 fn input(rank: usize, average: usize, len: usize) -> Vec<f32> {
     irregular::integers(100 * average + rank, len)
 }
@@ -67,10 +67,10 @@ struct Rank<'a> {
     compute: Arc<CudaStream>,
     kernels: Kernels,
     timeline: RefCell<Timeline>,
-    /// The names of the averages, and events before and behind them: it is the exercise that enqueues them.
+    /// The averages' names, with an event before and after each. The exercise enqueues the averages themselves.
     averages: RefCell<Vec<(String, CudaEvent, CudaEvent)>>,
     ones: CudaSlice<f32>,
-    /// What the independent work counts in, and the dependent work with each average.
+    /// The counter of the independent work; `results` belong to the dependent work, one for each average.
     count: RefCell<CudaSlice<f32>>,
     results: RefCell<Vec<CudaSlice<f32>>>,
 }
@@ -94,7 +94,7 @@ impl<'a> Rank<'a> {
         })
     }
 
-    /// The first use of a kernel loads it, and the first collective sets up connections. Both streams are idle then.
+    /// Loads the kernels and sets up connections with a first average. Leaves both streams idle.
     fn warm_up(&mut self) -> anyhow::Result<()> {
         let mut buffer = self.compute.alloc_zeros::<f32>(self.ones.len())?;
         let average =
@@ -130,20 +130,20 @@ impl<'a> Rank<'a> {
         Ok(())
     }
 
-    /// The place in the comm stream where the next average starts: behind all that the compute stream has by now.
+    /// Marks where the next average starts in the comm stream: after all work that is in the compute stream now.
     fn average_starts(&self) -> anyhow::Result<CudaEvent> {
         let stream = self.comm.stream();
         stream.wait(&self.compute.record_event(None)?)?;
         timed(&stream)
     }
 
-    /// The comm stream has nothing behind the averages yet.
+    /// Marks the end of the averages. Nothing else is in the comm stream after them yet.
     fn averages_end(&self, name: &str, start: CudaEvent) -> anyhow::Result<()> {
         self.averages.borrow_mut().push((name.to_owned(), start, timed(&self.comm.stream())?));
         Ok(())
     }
 
-    /// Work that needs no average.
+    /// Enqueues work that needs no average.
     fn independent(&self, index: usize) -> anyhow::Result<()> {
         let Self { compute, kernels, timeline, ones, count, .. } = self;
         timeline.borrow_mut().record(compute, Kind::Compute, format!("independent {index}"), || {
@@ -151,7 +151,7 @@ impl<'a> Rank<'a> {
         })
     }
 
-    /// Work that needs this one.
+    /// Enqueues work that needs this average.
     fn dependent(&self, index: usize, average: &CudaViewMut<f32>) -> anyhow::Result<()> {
         let Self { compute, kernels, timeline, results, .. } = self;
         let result = &mut results.borrow_mut()[index];
@@ -170,7 +170,7 @@ impl<'a> Rank<'a> {
         Ok(spans)
     }
 
-    /// Compares every element of what both kinds of work gave.
+    /// Compares every element of the results of both kinds of work.
     fn verify(&self) -> anyhow::Result<()> {
         let (rank, world_size, len) = (self.comm.rank(), self.comm.world_size(), self.ones.len());
         let count = self.compute.clone_dtoh(&*self.count.borrow())?;
@@ -189,9 +189,9 @@ impl<'a> Rank<'a> {
     }
 }
 
-/// How far an average of whole numbers up to 1000 may be off: not at all where a division by the number of ranks is exact. Else
-/// NCCL multiplies each by 1/n, and adds: n products and n − 1 sums, each rounded by at most half a unit in the last place of
-/// 1000, and 1/n itself by as much.
+/// Returns how far an average of whole numbers up to 1000 may be off. If the number of ranks is a power of two, the average is
+/// exact. Otherwise, NCCL multiplies each number by 1/n and sums. That rounds n products, n − 1 sums, and 1/n itself, each by
+/// at most half a unit in the last place of 1000.
 fn bound(world_size: usize) -> f64 {
     if world_size.is_power_of_two() {
         return 0.0;

@@ -1,4 +1,4 @@
-//! `modules/05_overlap/src/bin/timelines/main.rs` with the solutions in the place of the student's answers.
+//! `modules/05_overlap/src/bin/timelines/main.rs`, built with the solutions.
 
 extern crate s05_overlap as m05_overlap;
 
