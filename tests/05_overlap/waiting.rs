@@ -4,12 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, LaunchConfig};
 use cudarc::nccl::Comm;
 use cudarc::nvrtc::Ptx;
 use lab::compare::UNIT_ROUNDOFF;
-use lab::explain::missing_wait;
 use lab::kernels::TRAP;
 use lab::{Budget, Check, Expected, Guarded, each_call_fails, irregular, without_panic};
 
@@ -154,13 +153,7 @@ impl Data {
     }
 
     fn compare(&self, rank: &Rank, way: &str) -> anyhow::Result<()> {
-        rank.synchronize().map_err(|error| {
-            let finding = match missing_wait(&error) {
-                Some(missing) => format!("after `{way}`, {missing}"),
-                None => format!("`{way}` returned, but then the GPU failed"),
-            };
-            error.context(finding)
-        })?;
+        rank.synchronize().with_context(|| format!("`{way}` returned, but then the GPU failed"))?;
         let world_size = rank.comm.world_size();
         for (index, (buffer, output)) in self.buffers.iter().zip(&self.outputs).enumerate() {
             let inputs: Vec<_> = (0..world_size).map(|rank| input(rank, index)).collect();

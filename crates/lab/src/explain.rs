@@ -103,14 +103,6 @@ pub fn error_text(error: &anyhow::Error) -> String {
     error.chain().map(cause_text).collect::<Vec<_>>().join(": ")
 }
 
-/// Returns what a report of the virtual GPU found missing, such as `nothing makes the comm stream wait for the compute
-/// stream`, if the error comes from such a report.
-pub fn missing_wait(error: &anyhow::Error) -> Option<String> {
-    let text = error_text(error);
-    let line = text.lines().find_map(|line| line.trim_start().strip_prefix("= nothing makes "))?;
-    Some(format!("nothing makes {line}"))
-}
-
 /// Formats an error, with its causes below it, one per line, and without a backtrace.
 pub(crate) fn causes_text(error: &anyhow::Error) -> String {
     let mut causes = error.chain().map(cause_text);
@@ -221,16 +213,6 @@ mod tests {
             with_code("CUDA_ERROR_NOT_READY", "device not ready"),
             "CUDA_ERROR_NOT_READY: device not ready"
         );
-    }
-
-    #[test]
-    fn a_report_names_the_missing_wait() {
-        let report = anyhow!(
-            "data race on GPU 0\n      |\n      = nothing makes stream A wait for stream B\n      = help: wait"
-        );
-        let missing = missing_wait(&report.context("rank 1"));
-        assert_eq!(missing.as_deref(), Some("nothing makes stream A wait for stream B"));
-        assert_eq!(missing_wait(&anyhow!("out of memory")), None);
     }
 
     #[test]

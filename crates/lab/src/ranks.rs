@@ -164,17 +164,12 @@ fn race_key(text: &str) -> String {
     kept.collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the first line of a data race's report, its location, and the missing wait.
+/// Returns the first line of a data race's report, and its location.
 fn race_in_short(text: &str) -> String {
-    let lines = || text.lines().map(str::trim_start);
-    let mut short = lines().next().unwrap_or_default().to_owned();
-    if let Some(place) = lines().find_map(|line| line.strip_prefix("--> ")) {
+    let mut lines = text.lines().map(str::trim_start);
+    let mut short = lines.next().unwrap_or_default().to_owned();
+    if let Some(place) = lines.find_map(|line| line.strip_prefix("--> ")) {
         short += &format!(" at {place}");
-    }
-    if let Some(fact) =
-        lines().filter_map(|line| line.strip_prefix("= ")).find(|fact| fact.starts_with("nothing makes "))
-    {
-        short += &format!(": {fact}");
     }
     short
 }
@@ -313,9 +308,9 @@ mod tests {
     fn ranks_that_miss_the_same_wait_are_reported_together() {
         let race = |rank: usize, line: usize, what: &str| {
             format!(
-                "data race on GPU {rank} (CUDA_ERROR_LAUNCH_FAILED from the virtual GPU)\n   --> a.rs:{line}:1\n   |\n {line} | \
-                 receive()\n   | ^^^^^^^^^ written by {what}\n   |\n  ::: tests/a.rs:9:9\n   |\n 9 | {what}()\n   |\n   = \
-                 nothing makes stream 1 wait for stream 2"
+                "data race on GPU {rank}: nothing makes stream 1 wait for stream 2 (CUDA_ERROR_LAUNCH_FAILED from the virtual \
+                 GPU)\n   --> a.rs:{line}:1\n   |\n {line} | receive()\n   | ^^^^^^^^^ written by {what}\n   |\n  ::: \
+                 tests/a.rs:9:9\n   |\n 9 | {what}()\n   |\n   = help: wait"
             )
         };
         let failed = |line: [usize; 2]| {
@@ -329,7 +324,7 @@ mod tests {
         let two = failed([55, 61]);
         assert!(
             two.ends_with(
-                "  rank 1: data race on GPU 1 (CUDA_ERROR_LAUNCH_FAILED from the virtual GPU) at a.rs:61:1: nothing makes stream 1 wait for stream 2"
+                "  rank 1: data race on GPU 1: nothing makes stream 1 wait for stream 2 (CUDA_ERROR_LAUNCH_FAILED from the virtual GPU) at a.rs:61:1"
             ),
             "{two}"
         );

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use cudarc::driver::sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT as USED;
 use cudarc::driver::{CudaEvent, CudaSlice, CudaStream};
-use lab::explain::missing_wait;
 use lab::{Expected, Kernels, MemoryPool, irregular};
 
 use crate::multi_gpu::pools::release;
@@ -110,10 +109,7 @@ pub(super) fn released(spins: Spins) -> anyhow::Result<()> {
     for (stream, next) in streams.both().into_iter().zip(&mut next) {
         streams.kernels.fill(stream, next, LATER)?;
     }
-    streams.synchronize().map_err(|error| match missing_wait(&error) {
-        Some(missing) => error.context(format!("after `release`, {missing}")),
-        None => error,
-    })?;
+    streams.synchronize().context("`release` returned, but then the GPU failed")?;
     streams.compare(&values, &read)?;
     drop(next);
     streams.synchronize()?;

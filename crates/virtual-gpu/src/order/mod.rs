@@ -170,7 +170,13 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
             range.end
         ),
     };
-    let headline = format!("data race {}", memory_of(buffer.allocation, buffer.device));
+    // What to change comes first. Two threads may have enqueued them in the other order, so no direction is known then.
+    let is_of_one_thread = earlier.thread == later.thread;
+    let missing = match is_of_one_thread {
+        true => format!(": nothing makes {} wait for {}", name(later), name(earlier)),
+        false => String::new(),
+    };
+    let headline = format!("data race {}{missing}", memory_of(buffer.allocation, buffer.device));
     let mut report = Report::new(headline).before_at(allocated, buffer.call_site);
     for side in sides {
         let verb = match (side.reads, side.writes) {
@@ -202,12 +208,11 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
         name(earlier),
         name(later)
     );
-    if earlier.thread != later.thread {
+    if !is_of_one_thread {
         return report.fact("two threads enqueued them, and neither waited for the other's to be done").help(
             "record an event on the stream that must come first, and let the other stream wait for it",
         );
     }
-    let mut report = report.fact(format!("nothing makes {} wait for {}", name(later), name(earlier)));
     let in_graph = |side: &Accessor| side.stream_name.ends_with(OF_A_GRAPH);
     const LAUNCHING: &str = "the stream in which the graph is launched";
     match (in_graph(earlier), in_graph(later)) {
