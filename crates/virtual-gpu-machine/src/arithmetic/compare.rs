@@ -55,7 +55,7 @@ impl Relation {
             Self::Equal => a == b,
             Self::Less => a < b,
             Self::LessOrEqual => a <= b,
-            Self::LessOrGreater => a < b || a > b,
+            Self::LessOrGreater => (a < b) | (a > b),
             Self::Ordered => a.partial_cmp(&b).is_some(),
         }
     }
