@@ -16,17 +16,16 @@ use lab::Check;
 
 /// Returns every check of the module, in the order of its exercises.
 pub(crate) fn checks() -> Vec<Check> {
-    [
-        devices::checks(),
-        buffers::checks(),
-        kernel::checks(),
-        init_all::checks(),
-        rendezvous::checks(),
-        environment::checks(),
-        id_exchange::checks(),
-        lifetime::checks(),
-        errors::checks(),
-        programs::checks(),
+    lab::checks![
+        devices,
+        buffers,
+        kernel,
+        init_all,
+        rendezvous,
+        environment,
+        id_exchange,
+        lifetime,
+        errors,
+        programs
     ]
-    .concat()
 }

@@ -17,16 +17,15 @@ use lab::Check;
 
 /// Returns every check of the module, in the order of its exercises.
 pub(crate) fn checks() -> Vec<Check> {
-    [
-        all_reduce::checks(),
-        broadcast::checks(),
-        reduce_to_root::checks(),
-        all_gather::checks(),
-        reduce_scatter::checks(),
-        dtypes::checks(),
-        timing::checks(),
-        bandwidth::checks(),
-        backends::checks(),
+    lab::checks![
+        all_reduce,
+        broadcast,
+        reduce_to_root,
+        all_gather,
+        reduce_scatter,
+        dtypes,
+        timing,
+        bandwidth,
+        backends
     ]
-    .concat()
 }

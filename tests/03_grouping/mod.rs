@@ -15,15 +15,5 @@ use lab::Check;
 
 /// Returns every check of the module, in the order of its exercises.
 pub(crate) fn checks() -> Vec<Check> {
-    [
-        group::checks(),
-        ring::checks(),
-        all_to_all::checks(),
-        fusion::checks(),
-        events::checks(),
-        tracking::checks(),
-        straggler::checks(),
-        recover::checks(),
-    ]
-    .concat()
+    lab::checks![group, ring, all_to_all, fusion, events, tracking, straggler, recover]
 }

@@ -18,18 +18,17 @@ use lab::Check;
 
 /// Returns every check of the module, in the order of its exercises.
 pub(crate) fn checks() -> Vec<Check> {
-    [
-        data_parallel::checks(),
-        single_process::checks(),
-        accumulate::checks(),
-        conditional::checks(),
-        global_norm::checks(),
-        tensor_forward::checks(),
-        tensor_backward::checks(),
-        hybrid::checks(),
-        sharded_optimizer::checks(),
-        staging::checks(),
-        pools::checks(),
+    lab::checks![
+        data_parallel,
+        single_process,
+        accumulate,
+        conditional,
+        global_norm,
+        tensor_forward,
+        tensor_backward,
+        hybrid,
+        sharded_optimizer,
+        staging,
+        pools,
     ]
-    .concat()
 }

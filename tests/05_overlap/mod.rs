@@ -21,19 +21,18 @@ use lab::Check;
 
 /// Returns every check of the module, in the order of its exercises.
 pub(crate) fn checks() -> Vec<Check> {
-    [
-        waiting::checks(),
-        interleave::checks(),
-        depth::checks(),
-        hooks::checks(),
-        bucket_plan::checks(),
-        buckets::checks(),
-        layerwise::checks(),
-        pipeline_parallel::checks(),
-        copies::checks(),
-        graphs::checks(),
-        analysis::checks(),
-        programs::checks(),
+    lab::checks![
+        waiting,
+        interleave,
+        depth,
+        hooks,
+        bucket_plan,
+        buckets,
+        layerwise,
+        pipeline_parallel,
+        copies,
+        graphs,
+        analysis,
+        programs,
     ]
-    .concat()
 }

@@ -107,10 +107,11 @@ impl<'a> Session<'a> {
         let answers: Vec<_> =
             exercises.iter().map(|exercise| read_answer(self.root, exercise).ok()).collect();
         let stop = Stop::default();
-        let verdicts = match checks::build(self.root, module, true, &stop)? {
+        let only = if let [only] = exercises { Some(*only) } else { None };
+        let verdicts = match checks::build(self.root, module, only, true, &stop)? {
             Err(errors) => exercises.iter().map(|_| Verdict::Broken(errors.clone())).collect(),
             Ok(tests) => {
-                let filter = if let [only] = exercises { only.filter() } else { String::new() };
+                let filter = only.map_or_else(String::new, Exercise::filter);
                 let checked = tests.run(&filter, &stop, options)?;
                 exercises
                     .iter()

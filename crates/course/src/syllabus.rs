@@ -110,10 +110,14 @@ impl Exercise {
         self.file.split('/').next().unwrap_or_default()
     }
 
+    /// Returns the name of the file with its checks, such as `devices`.
+    pub fn checks(&self) -> String {
+        Path::new(&self.test).file_stem().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
     /// Returns the prefix of its checks' names, such as `devices::`.
     pub fn filter(&self) -> String {
-        let stem = Path::new(&self.test).file_stem().unwrap_or_default();
-        format!("{}::", stem.to_string_lossy())
+        format!("{}::", self.checks())
     }
 
     /// Returns the command that checks a student's answer.

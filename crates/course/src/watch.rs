@@ -276,7 +276,7 @@ fn check_one(
     stop: &Stop,
     mut started: impl FnMut(&str),
 ) -> anyhow::Result<Verdict> {
-    match checks::build(root, module, true, stop)? {
+    match checks::build(root, module, Some(exercise), true, stop)? {
         Err(errors) => Ok(Verdict::Broken(errors)),
         Ok(tests) => {
             let folder = checks::timelines(root);

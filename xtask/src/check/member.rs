@@ -73,10 +73,15 @@ pub(super) fn own_checks(
     });
     let all = files.get_mut(Path::new("mod.rs")).context("a module's checks have a mod.rs")?;
     let is_own = |line: &&str| {
-        let name = line.trim().trim_start_matches("mod ").split([';', ':']).next().unwrap_or_default();
-        !is_other(name)
+        let name = line.strip_prefix("mod ").and_then(|line| line.strip_suffix(';'));
+        name.is_none_or(|name| !is_other(name))
     };
     *all = all.lines().filter(is_own).map(|line| format!("{line}\n")).collect();
+    let list = "lab::checks![";
+    let (before, rest) = all.split_once(list).context("a module's mod.rs has lab::checks![…]")?;
+    let (names, after) = rest.split_once(']').context("the list of checks ends")?;
+    let own: Vec<&str> = names.split(',').map(str::trim).filter(|name| !is_other(name)).collect();
+    *all = format!("{before}{list}{}]{after}", own.join(", "));
     Ok(files)
 }
 

@@ -11,7 +11,7 @@ use serde::de::IgnoredAny;
 
 use super::stop::{Stop, Then};
 use super::verdict::{Checked, Outcome};
-use crate::syllabus::Module;
+use crate::syllabus::{Exercise, Module};
 
 /// The built test program of a module.
 #[derive(Clone, Debug)]
@@ -62,7 +62,8 @@ pub fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// Builds the test program of a student's module. The compiler's messages are in color if requested.
+/// Builds the test program of a student's module, with the checks of one exercise or of all. The compiler's messages
+/// are in color if requested.
 ///
 /// # Errors
 /// Fails if Cargo can't be run, or fails for a reason other than an error in the code. Errors in the code are returned
@@ -70,6 +71,7 @@ pub fn cargo() -> Command {
 pub fn build(
     root: &Path,
     module: &Module,
+    only: Option<&Exercise>,
     color: bool,
     stop: &Stop,
 ) -> anyhow::Result<Result<Tests, Vec<String>>> {
@@ -77,11 +79,15 @@ pub fn build(
     let package = module.starter_package();
     let mut command = cargo();
     command
-        .args(["test", "--no-run", "--quiet", "--package", &package, "--test", &module.folder])
+        .args(["rustc", "--profile", "test", "--quiet", "--package", &package, "--test", &module.folder])
         // Without this, Cargo would also link the module's programs, and that takes as long as linking the checks.
         .arg("--no-default-features")
         .args(["--message-format", format])
         .current_dir(root);
+    if let Some(exercise) = only {
+        // See `lab::checks!`.
+        command.args(["--", "--cfg", "one_exercise", "--cfg", &exercise.checks()]);
+    }
     let mut program = None;
     let (mut errors, mut without_place) = (Vec::new(), Vec::new());
     let (is_built, said) = stop.run(command, |line| {

@@ -16,6 +16,23 @@ pub struct Check {
     functions: &'static [&'static str],
 }
 
+/// Lists the checks of a module's exercises: for each of these files, what its function `checks` returns.
+///
+/// With the cfg `one_exercise`, the list contains only those files whose names are also cfgs. `cargo course` builds the
+/// checks of the exercise at hand in this way, because all checks of a module take twice as long to build.
+#[macro_export]
+macro_rules! checks {
+    ($($file:ident),* $(,)?) => {{
+        #[allow(unexpected_cfgs)]
+        let checks = [$(
+            #[cfg(any(not(one_exercise), $file))]
+            $file::checks()
+        ),*]
+        .concat();
+        checks
+    }};
+}
+
 impl Check {
     /// Creates a check for which one rank is enough. Its name starts with the exercise, so that `cargo test` can filter
     /// by it: `devices::each_gpu_has_its_own_context`.
