@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use anyhow::Context;
-use virtual_gpu_core::recorded::{LiveObject, Place, RecordedCall};
+use virtual_gpu_core::recorded::{LiveObject, Place, RecordedCall, StreamOperation};
 use virtual_gpu_core::source_location::SourceLine;
 
 use crate::library::Library;
@@ -23,6 +23,21 @@ pub(crate) struct Call {
     pub(crate) line: SourceLine,
 }
 
+/// An operation that ran in a stream.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    /// The number of its stream.
+    pub(crate) stream: u64,
+    pub(crate) stream_name: String,
+    /// Its kind, such as `kernel`.
+    pub(crate) category: String,
+    pub(crate) name: String,
+    /// The time at which its stream reached it, in milliseconds.
+    pub(crate) start: f64,
+    /// The time at which it was done, in milliseconds.
+    pub(crate) end: f64,
+}
+
 /// The threads whose calls count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Threads {
@@ -31,6 +46,7 @@ pub(crate) enum Threads {
 }
 
 type VisitCall = unsafe extern "C" fn(*const RecordedCall, *mut c_void);
+type VisitOperation = unsafe extern "C" fn(*const StreamOperation, *mut c_void);
 type VisitObject = unsafe extern "C" fn(*const LiveObject, *mut c_void);
 
 /// The virtual driver, if the checks run on it.
@@ -129,6 +145,34 @@ impl VirtualDriver {
         Ok(objects)
     }
 
+    /// Starts to record when each operation of a stream runs.
+    ///
+    /// # Errors
+    /// Fails if the virtual driver can't record operations.
+    pub(crate) fn record_operations(&self) -> anyhow::Result<()> {
+        // SAFETY: this is its type in `virtual_cuda`.
+        let record = unsafe { self.function::<extern "C" fn()>(c"virtualGpuRecordOperations")? };
+        record();
+        Ok(())
+    }
+
+    /// Returns the recorded operations of GPU 0 that have run, in the order in which they were enqueued.
+    ///
+    /// # Errors
+    /// Fails if the virtual driver can't record operations.
+    pub(crate) fn operations(&self) -> anyhow::Result<Vec<Operation>> {
+        // SAFETY: this is its type in `virtual_cuda`.
+        let visit = unsafe {
+            self.function::<unsafe extern "C" fn(c_int, VisitOperation, *mut c_void)>(
+                c"virtualGpuOperations",
+            )?
+        };
+        let mut operations: Vec<Operation> = Vec::new();
+        // SAFETY: `add_operation` takes such a vector.
+        unsafe { visit(0, add_operation, (&raw mut operations).cast()) };
+        Ok(operations)
+    }
+
     /// Returns a function of the virtual driver.
     ///
     /// # Safety
@@ -158,6 +202,24 @@ unsafe extern "C" fn add_object(object: *const LiveObject, objects: *mut c_void)
         let object = &*object;
         let made = (function_name(object.function), source_line(&object.place));
         (*objects.cast::<Vec<(String, SourceLine)>>()).push(made);
+    }
+}
+
+/// Adds an operation to the `Vec<Operation>` behind `operations`.
+unsafe extern "C" fn add_operation(operation: *const StreamOperation, operations: *mut c_void) {
+    // SAFETY: the driver passes an operation that lives until this function returns, and `operations` passed the vector.
+    unsafe {
+        let operation = &*operation;
+        let text = |text| CStr::from_ptr(text).to_string_lossy().into_owned();
+        let milliseconds = |nanoseconds: u64| nanoseconds as f64 / 1e6;
+        (*operations.cast::<Vec<Operation>>()).push(Operation {
+            stream: operation.stream,
+            stream_name: text(operation.stream_name),
+            category: text(operation.category),
+            name: text(operation.name),
+            start: milliseconds(operation.start),
+            end: milliseconds(operation.end),
+        });
     }
 }
 

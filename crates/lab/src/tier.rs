@@ -11,4 +11,3 @@ pub use survey::{CudaVersion, Driver, NcclVersion, Survey, has_plain_nccl, nvrtc
 pub use times::{times_are_modeled, whose_times};
 
 pub(crate) use attach::{attached, own_sources};
-pub(crate) use times::modeled_for;

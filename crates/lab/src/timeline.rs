@@ -2,7 +2,7 @@
 
 mod chart;
 mod overlap;
-mod traced;
+mod recorded;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use chart::{Chart, Row};
 pub use overlap::Overlap;
-pub(crate) use traced::chart as chart_of_trace;
+pub(crate) use recorded::rows as recorded;
 
 /// The kind of a piece of work. Work of the same kind shares a line of a [`Chart`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -32,7 +32,7 @@ mod types;
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::path::Path;
 
-use virtual_gpu_core::recorded::{LiveObject, RecordedCall};
+use virtual_gpu_core::recorded::{LiveObject, RecordedCall, StreamOperation};
 
 pub use context::{Affinity, CreateParameters};
 pub use graph::{Graph, GraphExec};
@@ -458,6 +458,27 @@ pub unsafe extern "C" fn virtualGpuRecordedCalls(
 ) {
     // SAFETY: the caller promises this.
     calls::take_record(record, |call| unsafe { visit(call, data) });
+}
+
+/// Records, from now on, when each operation of a stream runs.
+#[unsafe(no_mangle)]
+pub extern "C" fn virtualGpuRecordOperations() {
+    stream::record_operations();
+}
+
+/// Calls `visit` with each recorded operation of GPU `gpu` that has run, in the order in which they were enqueued, and
+/// with `data`.
+///
+/// # Safety
+/// `visit` may be called with `data`, and does not unwind.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn virtualGpuOperations(
+    gpu: c_int,
+    visit: unsafe extern "C" fn(*const StreamOperation, *mut c_void),
+    data: *mut c_void,
+) {
+    // SAFETY: the caller promises this.
+    stream::operations(gpu, |operation| unsafe { visit(operation, data) });
 }
 
 /// From now on, tracks the streams, events, modules, communicators, buffers, and so on that the program's own sources

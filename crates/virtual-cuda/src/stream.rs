@@ -1,8 +1,9 @@
 //! The stream and event functions.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::{CString, c_int, c_uint};
 
 use virtual_gpu::engine::EventHandle;
+use virtual_gpu_core::recorded::StreamOperation;
 use virtual_gpu_core::status::{CudaResult, CudaStatus};
 
 use crate::engine;
@@ -38,6 +39,31 @@ pub(crate) fn create_stream_with_priority(to: Out<Stream>, flags: c_uint, _: c_i
 /// Names a stream for reports. Without a driver or such a stream, there is nothing to report.
 pub(crate) fn name(of: Stream, role: &str) {
     let _ = engine::get().and_then(|engine| engine.name_stream(stream(of), role));
+}
+
+/// Records, from now on, when each operation runs.
+pub(crate) fn record_operations() {
+    if let Ok(engine) = engine::get() {
+        engine.record_operations();
+    }
+}
+
+/// Calls `visit` with each recorded operation of a GPU that has run.
+pub(crate) fn operations(gpu: c_int, mut visit: impl FnMut(&StreamOperation)) {
+    let (Ok(engine), Ok(gpu)) = (engine::get(), usize::try_from(gpu)) else { return };
+    let text = |text: &str| CString::new(text).unwrap_or_default();
+    engine.operations(gpu, |operation| {
+        let [stream_name, category, name] =
+            [operation.stream_name, operation.label.category, &operation.label.name].map(text);
+        visit(&StreamOperation {
+            stream: operation.stream.0,
+            stream_name: stream_name.as_ptr(),
+            category: category.as_ptr(),
+            name: name.as_ptr(),
+            start: operation.start,
+            end: operation.end,
+        });
+    });
 }
 
 pub(crate) fn destroy_stream(of: Stream) -> CudaResult<()> {

@@ -29,6 +29,24 @@ pub struct LiveObject {
     pub place: Place,
 }
 
+/// An operation that ran in a stream, as `virtualGpuOperations` reports it. Pointers are valid until the visit returns.
+#[derive(Debug)]
+#[repr(C)]
+pub struct StreamOperation {
+    /// The stream's number. No other stream of the GPU has it.
+    pub stream: u64,
+    /// The stream's name, such as `stream 3` or `the compute stream`.
+    pub stream_name: *const c_char,
+    /// The kind, such as `kernel`, `collective`, or `copy`.
+    pub category: *const c_char,
+    /// The name, such as that of the kernel.
+    pub name: *const c_char,
+    /// The time at which the operation's stream reached it, in modeled nanoseconds.
+    pub start: u64,
+    /// The time at which it was done, in modeled nanoseconds.
+    pub end: u64,
+}
+
 /// A line of the program's own sources.
 #[derive(Debug)]
 #[repr(C)]

@@ -59,6 +59,7 @@ pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
             // SAFETY: the check has not started any threads yet, and those of this harness access no environment variables.
             unsafe { NcclLog::open_for_check() };
         }
+        Timelines::record()?;
         left_behind(|| check.run())
     }));
     NcclLog::delete_of_check();

@@ -11,7 +11,6 @@ use anyhow::Context;
 
 use super::failure::failure;
 use super::order::{ORDER, Order};
-use super::timelines::Timelines;
 use super::verdict::Record;
 
 /// The result of a check's process.
@@ -31,7 +30,6 @@ pub(super) fn run(check: &str, timeout: Duration, capture: bool) -> anyhow::Resu
     command.env(ORDER, Order::text(check));
     // The parent finds reports in the output by their first words, which color codes would break up.
     command.env_remove("CLICOLOR_FORCE");
-    let traced = Timelines::trace(check, &mut command);
     // With its own process group, everything that the check starts ends with it.
     command.process_group(0);
     let (verdict, verdict_writer) = std::io::pipe().context("a pipe")?;
@@ -52,9 +50,6 @@ pub(super) fn run(check: &str, timeout: Duration, capture: bool) -> anyhow::Resu
     let in_time = wait_in_background(&child).recv_timeout(timeout).is_ok();
     end_group(&child);
     let status = child.wait().context("the check's process")?;
-    if let Some(traced) = traced {
-        traced.keep();
-    }
     let records = Record::read_all(&finish(&verdict));
     let output = output.map_or_else(String::new, |output| {
         let bytes = finish(&output);

@@ -14,7 +14,6 @@ use anyhow::{Context, anyhow, bail, ensure};
 use super::definition::Check;
 use super::limits::TimeLimits;
 use super::order::{ORDER, own_check};
-use super::timelines::Timelines;
 use crate::explain::causes_text;
 use crate::panics::panic_text;
 
@@ -97,7 +96,6 @@ fn itself() -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("where is this executable?")?);
     command.env(PROCESS, check).env_remove(ORDER).stdin(Stdio::null());
     TimeLimits::set_for_process(&mut command);
-    Timelines::untraced(&mut command);
     Ok(command)
 }
 

@@ -7,24 +7,17 @@ use std::process::Command;
 
 use anyhow::Context;
 
+use crate::calls::VirtualDriver;
+use crate::kernels::has_delayed;
 use crate::tier::whose_times;
-use crate::timeline::{Chart, Row, chart_of_trace, last_spans};
+use crate::timeline::{Chart, Row, last_spans, recorded};
 
 /// The variable with the folder.
 const FOLDER: &str = "LAB_TIMELINES";
-/// The variable with the file to which the virtual GPU writes its trace.
-const TRACE: &str = "VIRTUAL_GPU_TRACE";
 
 /// The timelines of checks.
 #[derive(Debug)]
 pub enum Timelines {}
-
-/// A check whose process writes a trace as it ends.
-pub(super) struct Traced {
-    check: String,
-    folder: PathBuf,
-    trace: PathBuf,
-}
 
 impl Timelines {
     /// Makes the checks of a test program keep their timelines in `folder`, after emptying it.
@@ -47,56 +40,36 @@ impl Timelines {
         serde_json::from_str(&text).ok()
     }
 
-    /// Keeps the spans that this process's check measured, if it measured any and `LAB_TIMELINES` names a folder.
+    /// Makes the virtual GPU record what runs when, if `LAB_TIMELINES` names a folder.
+    ///
+    /// # Errors
+    /// Fails if the virtual driver can't record operations.
+    pub(super) fn record() -> anyhow::Result<()> {
+        match VirtualDriver::find()?.filter(|_| std::env::var_os(FOLDER).is_some()) {
+            Some(driver) => driver.record_operations(),
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps the timeline of this process's check, if `LAB_TIMELINES` names a folder: the spans that the check measured,
+    /// or else what the virtual GPU recorded. Only checks that delay a stream have a recorded timeline.
     ///
     /// # Errors
     /// Fails if the file can't be written, or with the driver's error.
     pub(super) fn keep(check: &str) -> anyhow::Result<()> {
-        let (Some(folder), Some(spans)) = (std::env::var_os(FOLDER), last_spans()) else { return Ok(()) };
-        let chart = Chart {
-            title: check.to_owned(),
-            note: format!("Times are {}.", whose_times()?),
-            rows: vec![Row { spans, uncertainty: 0.0 }],
-            names: vec![],
+        let Some(folder) = std::env::var_os(FOLDER) else { return Ok(()) };
+        let (names, rows) = match (last_spans(), VirtualDriver::find()?) {
+            (Some(spans), _) => (vec![], vec![Row { spans, uncertainty: 0.0 }]),
+            (None, Some(driver)) if has_delayed() => match recorded(driver.operations()?) {
+                Some(rows) => {
+                    rows.into_iter().map(|(name, spans)| (name, Row { spans, uncertainty: 0.0 })).unzip()
+                }
+                None => return Ok(()),
+            },
+            _ => return Ok(()),
         };
-        write(Path::new(&folder), check, &chart)
-    }
-
-    /// Makes a check's process trace its virtual GPUs, unless `VIRTUAL_GPU_TRACE` already names another file.
-    pub(super) fn trace(check: &str, command: &mut Command) -> Option<Traced> {
-        let folder = PathBuf::from(std::env::var_os(FOLDER)?);
-        if std::env::var_os(TRACE).is_some() {
-            return None;
-        }
-        // Without the folder, the driver would refuse to start.
-        std::fs::create_dir_all(&folder).ok()?;
-        let trace = folder.join(format!("{check}.trace"));
-        command.env(TRACE, &trace);
-        Some(Traced { check: check.to_owned(), folder, trace })
-    }
-
-    /// Stops the processes that a check starts from writing to the check's own trace.
-    pub(super) fn untraced(command: &mut Command) {
-        let is_own = |trace: PathBuf, folder: PathBuf| trace.parent() == Some(&folder);
-        let [trace, folder] = [TRACE, FOLDER].map(|name| std::env::var_os(name).map(PathBuf::from));
-        if trace.zip(folder).is_some_and(|(trace, folder)| is_own(trace, folder)) {
-            command.env_remove(TRACE);
-        }
-    }
-}
-
-impl Traced {
-    /// Keeps the traced timeline, unless the check kept a timeline that it measured itself. Deletes the trace.
-    pub(super) fn keep(self) {
-        let Self { check, folder, trace } = self;
-        // On a real GPU, or when a process was killed, there is no trace.
-        if !file(&folder, &check).exists()
-            && let Ok(Some(chart)) = chart_of_trace(&trace, &check)
-        {
-            // The verdict stands even if its timeline can't be written.
-            let _ = write(&folder, &check, &chart);
-        }
-        let _ = std::fs::remove_file(&trace);
+        let note = format!("Times are {}.", whose_times()?);
+        write(Path::new(&folder), check, &Chart { title: check.to_owned(), note, rows, names })
     }
 }
 

@@ -14,15 +14,10 @@ pub fn whose_times() -> anyhow::Result<String> {
     Ok(match attached() {
         Some(Tier::Virtual) => {
             let topology = std::env::var(TOPOLOGY).unwrap_or_else(|_| "classroom".to_owned());
-            modeled_for(topology.trim())
+            format!("modeled for the machine `{}`, where host work takes no time", topology.trim())
         }
         _ => format!("measured on {}", CudaContext::new(0)?.name()?),
     })
-}
-
-/// Returns where the times of a virtual GPU come from, for the name of its preset.
-pub(crate) fn modeled_for(preset: &str) -> String {
-    format!("modeled for the machine `{preset}`, where host work takes no time")
 }
 
 /// Returns whether event times on the attached tier are modeled. Only modeled times are the same on every run.

@@ -60,6 +60,7 @@ use crate::device::TOTAL_MEMORY;
 use crate::order::Order;
 use crate::report::Report;
 use crate::time::Time;
+use crate::time::trace::OperationThatRan;
 use communication::NoCommunication;
 use virtual_gpu_core::handle::{OpRef, OperationNumber, StreamHandle};
 use virtual_gpu_core::map::Map;
@@ -253,6 +254,16 @@ impl Engine {
             }
         }
         Err(say(&"not written: a thread keeps the GPU busy"))
+    }
+
+    /// Records, from now on, when each operation runs.
+    pub fn record_operations(&self) {
+        self.state().time.record();
+    }
+
+    /// Calls `visit` with each recorded operation of a GPU that has run, in the order in which they were enqueued.
+    pub fn operations(&self, gpu: usize, visit: impl FnMut(OperationThatRan<'_>)) {
+        self.state().time.operations(gpu).for_each(visit);
     }
 
     /// Sets how the GPUs communicate. Without this, no stream ever reaches a communicator's call.

@@ -24,7 +24,7 @@ use std::sync::{Arc, OnceLock};
 use gpu::{Gpu, Pending};
 use horizon::Horizon;
 use preset::Preset;
-use trace::{Label, QUERY, Trace};
+use trace::{Label, OperationThatRan, QUERY, Trace};
 use virtual_gpu_core::handle::CollectiveId;
 use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::map::Map;
@@ -268,6 +268,17 @@ impl Time {
             _ => &[],
         };
         trace.enqueued(ticket.when.key, stream, label, others.iter().map(|when| when.key).collect());
+    }
+
+    /// Records operations from now on, as for a trace.
+    pub(crate) fn record(&mut self) {
+        self.trace.get_or_insert_default();
+    }
+
+    /// Returns the recorded operations of a GPU that have run, in the order in which they were enqueued.
+    pub(crate) fn operations(&mut self, gpu: usize) -> impl Iterator<Item = OperationThatRan<'_>> {
+        self.settle();
+        self.trace.iter().flat_map(move |trace| trace.operations(gpu))
     }
 
     /// Writes the trace, if one was requested.

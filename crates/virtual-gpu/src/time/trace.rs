@@ -27,8 +27,9 @@ pub(super) const QUERY: &str = "query";
 #[derive(Clone, Debug)]
 pub struct Label {
     /// The operation's kind, by which Perfetto colors and filters.
-    pub(crate) category: &'static str,
-    pub(crate) name: String,
+    pub category: &'static str,
+    /// Its name, such as that of the kernel.
+    pub name: String,
     pub(crate) arguments: Map<String, Value>,
 }
 
@@ -54,6 +55,21 @@ struct Operation {
     ran: Option<Span>,
     /// When a communication's own stream reached it.
     came: Option<u64>,
+}
+
+/// An operation that ran, in modeled nanoseconds.
+#[derive(Debug)]
+pub struct OperationThatRan<'a> {
+    /// Its stream.
+    pub stream: StreamHandle,
+    /// Its stream's name.
+    pub stream_name: &'a str,
+    /// Its description.
+    pub label: &'a Label,
+    /// When its stream reached it.
+    pub start: u64,
+    /// When it was done.
+    pub end: u64,
 }
 
 /// A call by a host thread.
@@ -130,6 +146,23 @@ impl Trace {
             }
             _ => calls.push(Call { span, name, times: 1 }),
         }
+    }
+
+    /// Returns a GPU's operations that ran and took time, in the order in which they were enqueued.
+    pub(super) fn operations(&self, gpu: usize) -> impl Iterator<Item = OperationThatRan<'_>> {
+        self.operations.range((gpu, 0)..(gpu + 1, 0)).filter_map(move |(_, operation)| {
+            let Span { start, end } = operation.ran?;
+            let start = operation.came.unwrap_or(start);
+            let name = &self.streams[&(gpu, operation.stream)];
+            let ran = OperationThatRan {
+                stream: operation.stream,
+                stream_name: name,
+                label: &operation.label,
+                start,
+                end,
+            };
+            (start < end).then_some(ran)
+        })
     }
 
     /// Returns all events, in file order.

@@ -1,52 +1,17 @@
-//! Finds the last work of GPU 0's streams in a trace of the virtual GPU (`VIRTUAL_GPU_TRACE`).
+//! Finds the last work of GPU 0's streams in what the virtual GPU recorded.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use anyhow::Context;
-use serde::Deserialize;
-use serde_json::Value;
-
-use super::{Chart, Kind, Row, Span};
-use crate::tier::modeled_for;
+use super::{Kind, Span};
+use crate::calls;
+use crate::kernels::LONG_DELAY;
 
 /// The kernel that checks use to delay streams.
 const DELAY: &str = "spin";
-/// The shortest delay that can hide other work, in milliseconds. Only checks that are about time have delays this long.
-const LONG: f64 = 0.1;
-
-#[derive(Deserialize)]
-struct Trace {
-    #[serde(rename = "otherData")]
-    about: About,
-    #[serde(rename = "traceEvents")]
-    events: Vec<Event>,
-}
-
-#[derive(Deserialize)]
-struct About {
-    preset: String,
-}
-
-/// An event of a trace. Events with phases other than `M` and `X` are arrows.
-#[derive(Deserialize)]
-struct Event {
-    ph: String,
-    name: String,
-    #[serde(default)]
-    cat: String,
-    pid: usize,
-    tid: usize,
-    #[serde(default)]
-    ts: f64,
-    #[serde(default)]
-    dur: f64,
-    #[serde(default)]
-    args: Value,
-}
 
 /// An operation of a stream.
 struct Operation {
+    /// The index of its stream.
     stream: usize,
     what: What,
     name: String,
@@ -64,31 +29,21 @@ enum What {
     HostCopy,
 }
 
-/// Returns a chart of the last work on GPU 0's streams: after the last upload of data, or before the last download, in
-/// a stream that also computes. Returns `None` if nothing can overlap, or if nothing takes long.
-///
-/// # Errors
-/// Fails if the file can't be read, or is not a trace of the virtual GPU.
-pub(crate) fn chart(path: &Path, title: &str) -> anyhow::Result<Option<Chart>> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
-    let trace: Trace = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
-    let Some(rows) = rows(&trace.events) else { return Ok(None) };
-    let (names, rows) = rows.into_iter().map(|(name, spans)| (name, Row { spans, uncertainty: 0.0 })).unzip();
-    let note = format!("Times are {}.", modeled_for(&trace.about.preset));
-    Ok(Some(Chart { title: title.to_owned(), note, rows, names }))
-}
-
-fn rows(events: &[Event]) -> Option<Vec<(String, Vec<Span>)>> {
-    let metadata = |what: &'static str| {
-        events
-            .iter()
-            .filter(move |event| event.ph == "M" && event.name == what)
-            .map(|event| ((event.pid, event.tid), event.args["name"].as_str().unwrap_or_default().to_owned()))
-    };
-    let ((gpu, _), _) = metadata("process_name").find(|(_, name)| name.starts_with("GPU 0 "))?;
-    let names: BTreeMap<_, _> = metadata("thread_name").collect();
-    let mut operations: Vec<Operation> =
-        events.iter().filter(|event| event.ph == "X" && event.pid == gpu).filter_map(Operation::of).collect();
+/// Returns the last work on GPU 0's streams: after the last upload of data, or before the last download, in a stream
+/// that also computes. The result has rows with their names; it is `None` if nothing can overlap, or if nothing takes
+/// long.
+pub(crate) fn rows(recorded: Vec<calls::Operation>) -> Option<Vec<(String, Vec<Span>)>> {
+    // Streams in the order of their first operations.
+    let mut streams: Vec<(u64, String)> = Vec::new();
+    let mut operations = Vec::new();
+    for operation in recorded {
+        let known = streams.iter().position(|(stream, _)| *stream == operation.stream);
+        let stream = known.unwrap_or_else(|| {
+            streams.push((operation.stream, operation.stream_name.clone()));
+            streams.len() - 1
+        });
+        operations.extend(Operation::of(operation, stream));
+    }
     operations.sort_by(|one, other| one.start.total_cmp(&other.start));
     let kinds = kinds(&operations);
     let runs_work = |stream| {
@@ -104,7 +59,7 @@ fn rows(events: &[Event]) -> Option<Vec<(String, Vec<Span>)>> {
     };
     let run = pieces.split(|(_, kind)| kind.is_none()).rfind(|run| shows_overlap(run))?;
     Some(by_stream(run, |stream| {
-        let name = names.get(&(gpu, stream)).map_or("", String::as_str);
+        let (_, name) = &streams[stream];
         // A stream that was named by a check is shown under its role.
         let role = name.strip_prefix("the ").and_then(|name| name.strip_suffix(" stream"));
         role.unwrap_or(name).to_owned()
@@ -112,20 +67,20 @@ fn rows(events: &[Event]) -> Option<Vec<(String, Vec<Span>)>> {
 }
 
 impl Operation {
-    fn of(event: &Event) -> Option<Self> {
-        let what = match (event.cat.as_str(), event.name.as_str()) {
+    fn of(recorded: calls::Operation, stream: usize) -> Option<Self> {
+        let what = match (recorded.category.as_str(), recorded.name.as_str()) {
             ("kernel", _) => What::Kernel,
             ("collective", _) => What::Collective,
             ("copy", "copy to the device" | "copy to the host") => What::HostCopy,
             ("copy", _) => What::OnDevice,
             _ => return None,
         };
-        let (start, end) = (event.ts / 1e3, (event.ts + event.dur) / 1e3);
-        Some(Self { stream: event.tid, what, name: event.name.clone(), start, end })
+        let calls::Operation { name, start, end, .. } = recorded;
+        Some(Self { stream, what, name, start, end })
     }
 
     fn is_long_delay(&self) -> bool {
-        self.name == DELAY && self.end - self.start >= LONG
+        self.name == DELAY && (self.end - self.start) * 1e6 >= LONG_DELAY as f64
     }
 }
 
@@ -178,26 +133,23 @@ fn by_stream(run: &[(Operation, Option<Kind>)], name: impl Fn(usize) -> String) 
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
-    /// A trace of GPU 0: each operation has a stream, a category, a name, and its start and end in milliseconds.
-    fn of(operations: &[(usize, &str, &str, f64, f64)]) -> Option<Vec<(String, Vec<Span>)>> {
-        let named = |what: &str, track: usize, name: &str| json!({"ph": "M", "pid": 2, "tid": track, "name": what, "args": {"name": name}});
-        let mut events = vec![named("process_name", 0, "GPU 0 (modeled: classroom)")];
-        events.extend(
-            [(1, "stream 1"), (2, "the producer stream")]
-                .map(|(stream, name)| named("thread_name", stream, name)),
-        );
-        events.extend(operations.iter().map(|(stream, category, name, start, end)| {
-            json!({
-                "ph": "X", "pid": 2, "tid": stream, "cat": category, "name": name,
-                "ts": 1e3 * start, "dur": 1e3 * (end - start),
-            })
-        }));
-        let events: Vec<Event> = serde_json::from_value(Value::Array(events)).unwrap();
-        rows(&events)
+    /// Operations of GPU 0: each has a stream, a category, a name, and its start and end in milliseconds.
+    fn of(operations: &[(u64, &str, &str, f64, f64)]) -> Option<Vec<(String, Vec<Span>)>> {
+        let recorded = operations.iter().map(|&(stream, category, name, start, end)| calls::Operation {
+            stream,
+            stream_name: if stream == 2 {
+                "the producer stream".to_owned()
+            } else {
+                format!("stream {stream}")
+            },
+            category: category.to_owned(),
+            name: name.to_owned(),
+            start,
+            end,
+        });
+        rows(recorded.collect())
     }
 
     fn names(spans: &[Span], kind: Kind) -> Vec<&str> {
