@@ -149,9 +149,9 @@ impl Tests {
             TimeLimits::set_interactive(&mut command);
         }
         if std::env::var_os(TEST_THREADS).is_none() {
-            // Many checks only wait for a moment, so even two cores can run four of them.
+            // Many checks mostly wait, so even two cores can run eight of them.
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
-            command.env(TEST_THREADS, cores.max(4).to_string());
+            command.env(TEST_THREADS, cores.max(8).to_string());
         }
         if let Some(columns) = columns {
             // Shells also have a variable with this name, but they seldom export it.
