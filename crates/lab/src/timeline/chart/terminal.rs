@@ -140,8 +140,22 @@ fn bar(name: &str, width: usize) -> Vec<char> {
     if width < 3 {
         return vec!['▌'; width];
     }
+    let name = shortened(name, width - 2);
     let inside = name.chars().chain(std::iter::repeat('─')).take(width - 2);
     std::iter::once('[').chain(inside).chain(std::iter::once(']')).collect()
+}
+
+/// The fewest letters of a word that are worth showing.
+const LETTERS: usize = 3;
+
+/// Returns as many words of a name as fit, or the beginning of the first word. The result is empty if neither fits.
+fn shortened(name: &str, width: usize) -> String {
+    let length = |text: &str| text.chars().count();
+    let ends = name.match_indices(' ').map(|(end, _)| end).chain([name.len()]);
+    if let Some(end) = ends.filter(|end| length(&name[..*end]) <= width).last() {
+        return name[..end].to_owned();
+    }
+    if width <= LETTERS { String::new() } else { name.chars().take(width - 1).chain(['…']).collect() }
 }
 
 #[cfg(test)]
@@ -158,6 +172,17 @@ mod tests {
         // The communication starts after 2 of 5 milliseconds.
         assert_eq!(lines[1].find('[').unwrap(), LABEL + 38);
         assert!(lines[4].ends_with("5.00 ms"), "{text}");
+    }
+
+    #[test]
+    fn a_name_is_cut_between_words_or_marked() {
+        let cut = |name, width| bar(name, width).into_iter().collect::<String>();
+        assert_eq!(cut("copy to the host", 18), "[copy to the host]");
+        assert_eq!(cut("copy to the host", 17), "[copy to the────]");
+        assert_eq!(cut("copy to the host", 6), "[copy]");
+        assert_eq!(cut("ncclAllReduce", 10), "[ncclAll…]");
+        assert_eq!(cut("memset", 5), "[───]");
+        assert_eq!(cut("memset", 2), "▌▌");
     }
 
     #[test]
