@@ -18,8 +18,8 @@ use std::ops::Range;
 
 use virtual_gpu_core::handle::StreamHandle;
 
-/// A pool takes, remaps, and releases memory in granules of this many bytes: the granularity that
-/// `cuMemGetAllocationGranularity` reports for NVIDIA GPUs.
+/// A pool takes, remaps, and releases memory in granules of this many bytes. CUDA documents no number for pools; this is
+/// the minimum that NVIDIA GPUs report through `cuMemGetAllocationGranularity`.
 pub(super) const GRANULE: u64 = 2 << 20;
 
 /// The use of a block of bytes.
@@ -364,5 +364,46 @@ mod tests {
         assert_eq!(layout.trim(0), 2 * MIB);
         assert_is_consistent(&layout);
         assert_eq!((layout.reserved(), layout.used()), (4 * MIB, 2 * MIB));
+    }
+
+    #[test]
+    fn any_sequence_of_calls_keeps_the_layout_consistent() {
+        let mut layout = Layout::default();
+        let (mut live, mut freeing) = (Vec::<Place>::new(), Vec::<Place>::new());
+        let mut random = 7_u64;
+        for _ in 0..3000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (choice, any) = (random >> 60, (random >> 20) as usize);
+            let stream = if random & 1 << 40 == 0 { ONE } else { OTHER };
+            match choice {
+                0..7 => live.push(place(&mut layout, any as u64 % (5 * MIB) + 1, stream)),
+                7..11 if !live.is_empty() => free(&mut layout, &live.swap_remove(any % live.len())),
+                11..13 if !live.is_empty() => {
+                    let freed = live.swap_remove(any % live.len());
+                    layout.free_in(&freed, stream);
+                    freeing.push(freed);
+                }
+                13..15 if !freeing.is_empty() => {
+                    free(&mut layout, &freeing.swap_remove(any % freeing.len()));
+                }
+                _ => {
+                    let (before, keep) = (layout.reserved(), any as u64 % (64 * MIB));
+                    let released = layout.trim(keep);
+                    assert_eq!(layout.reserved(), before - released);
+                    assert!(released == 0 || layout.reserved() >= keep);
+                    assert_is_consistent(&layout);
+                }
+            }
+            for place in &live {
+                let block = layout.blocks[&place.positions.start];
+                assert_eq!(block.used_for, Use::Taken(place.number));
+                assert_eq!(block.len, place.positions.end - place.positions.start);
+            }
+        }
+        for place in live.iter().chain(&freeing) {
+            free(&mut layout, place);
+        }
+        assert_eq!(layout.trim(0) % GRANULE, 0);
+        assert_eq!((layout.reserved(), layout.used()), (0, 0));
     }
 }
