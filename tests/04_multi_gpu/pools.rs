@@ -1,6 +1,7 @@
 //! Checks for `multi_gpu/pools`: the pool's figures are read correctly, and no memory is allocated unnecessarily or
 //! freed too early.
 
+mod holes;
 mod release;
 
 use std::sync::Arc;
@@ -14,7 +15,9 @@ use cudarc::driver::sys::CUmemPool_attribute::{
 use cudarc::driver::{CudaSlice, CudaStream};
 use lab::{Budget, Check, Expected, Kernels, MemoryPool, each_call_fails, irregular, without_panic};
 
-use crate::multi_gpu::pools::{Distances, PoolReport, release as release_buffer, report, watch};
+use crate::multi_gpu::pools::{Distances, Layer, PoolReport, allocate as allocate_layers};
+use crate::multi_gpu::pools::{release as release_buffer, report, watch};
+use holes::{freed_activations_leave_one_hole, layers_have_their_buffers};
 use release::{Spins, released};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -40,6 +43,9 @@ pub(crate) fn checks() -> Vec<Check> {
             released(Spins { own: SPIN, other: 0 })
         })
         .calls(&["release"]),
+        Check::new("pools::each_layer_has_its_buffers", layers_have_their_buffers).calls(&["allocate"]),
+        Check::new("pools::freed_activations_leave_one_hole", freed_activations_leave_one_hole)
+            .calls(&["allocate"]),
         Check::new("pools::a_distance_stays_on_the_gpu", a_distance_stays_on_the_gpu),
         Check::new("pools::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
@@ -371,5 +377,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     each_call_fails("release", || {
         let buffer = stream.alloc_zeros::<f32>(37)?;
         Ok(|| release_buffer(buffer, &other))
-    })
+    })?;
+    let layers = [Layer { parameters: 37, activations: 5 }; 2];
+    each_call_fails("allocate", || Ok(|| allocate_layers(&stream, &layers).map(drop)))
 }

@@ -159,3 +159,38 @@ pub fn release(buffer: CudaSlice<f32>, user: &CudaStream) -> anyhow::Result<()> 
     Ok(())
     // ANCHOR_END: release
 }
+
+/// The sizes of one layer's buffers, in elements.
+#[derive(Clone, Copy, Debug)]
+pub struct Layer {
+    /// Parameters live as long as the run.
+    pub parameters: usize,
+    /// Activations live for one step. In the next step, they may have another size.
+    pub activations: usize,
+}
+
+/// The buffers of all layers, in the order of the layers.
+pub struct Buffers {
+    /// One buffer for each layer's parameters.
+    pub parameters: Vec<CudaSlice<f32>>,
+    /// One buffer for each layer's activations.
+    pub activations: Vec<CudaSlice<f32>>,
+}
+
+/// Allocates buffers of zeros for all layers. They do not fragment the pool: when the activations are freed, a buffer as long as
+/// all of them fits in their place.
+///
+/// # Errors
+/// Returns the errors of the driver.
+pub fn allocate(stream: &Arc<CudaStream>, layers: &[Layer]) -> anyhow::Result<Buffers> {
+    // ANCHOR: allocate
+    // Allocate the buffers of all layers:
+    // 1. each layer has a buffer for its parameters and a buffer for its activations, both all zeros;
+    // 2. in an empty pool, the memory of all activations becomes one hole when they are freed.
+    let parameters =
+        layers.iter().map(|layer| stream.alloc_zeros(layer.parameters)).collect::<Result<_, _>>()?;
+    let activations =
+        layers.iter().map(|layer| stream.alloc_zeros(layer.activations)).collect::<Result<_, _>>()?;
+    Ok(Buffers { parameters, activations })
+    // ANCHOR_END: allocate
+}

@@ -35,7 +35,7 @@ fn two_streams(gpu: usize) -> anyhow::Result<[Arc<CudaStream>; 2]> {
 }
 
 /// Blocks a stream until the returned function is called.
-fn hold(stream: &CudaStream) -> anyhow::Result<impl FnOnce() + use<>> {
+pub(crate) fn hold(stream: &CudaStream) -> anyhow::Result<impl FnOnce() + use<>> {
     let (let_go, held) = channel::<()>();
     launch(stream, move || held.recv().unwrap_or_default())?;
     Ok(move || drop(let_go))

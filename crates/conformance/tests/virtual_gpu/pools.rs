@@ -1,5 +1,7 @@
 //! Memory pools: how much memory they hold, and how much is in use.
 
+mod holes;
+
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUmemPool_attribute as Attribute, CUmemoryPool, CUresult};
@@ -9,7 +11,7 @@ use lab::Check;
 use crate::fails;
 
 pub(crate) fn checks() -> Vec<Check> {
-    vec![
+    let mut checks = vec![
         Check::new("pools::a_pool_counts_what_is_used_and_held", counts),
         Check::new("pools::a_threshold_keeps_memory_until_it_is_trimmed", threshold),
         Check::new("pools::the_current_pool_serves_a_gpu_s_streams", current_pool),
@@ -17,7 +19,9 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("pools::a_destroyed_pool_lives_as_long_as_its_memory", destroyed_in_use),
         Check::new("pools::a_bounded_pool_is_not_exceeded", bounded),
         Check::new("pools::bad_arguments_are_named", bad_arguments),
-    ]
+    ];
+    checks.extend(holes::checks());
+    checks
 }
 
 const MIB: u64 = 1 << 20;
@@ -178,15 +182,16 @@ fn destroyed_in_use() -> anyhow::Result<()> {
 
 fn bounded() -> anyhow::Result<()> {
     let stream = stream(0)?;
-    let pool = create(&sys::CUmemPoolProps { maxSize: 1000, ..properties(0) })?;
+    // The maximum is rounded up to granules of 2 MiB.
+    let pool = create(&sys::CUmemPoolProps { maxSize: 3 << 20, ..properties(0) })?;
     // SAFETY: the pool and the stream are alive.
     unsafe {
-        let address = result::mem_pool::alloc_async(pool, 600, stream.cu_stream())?;
-        let words = ["the memory pool of GPU 0 has 400 bytes left, 401 bytes were asked for"];
-        let more = result::mem_pool::alloc_async(pool, 401, stream.cu_stream());
+        let address = result::mem_pool::alloc_async(pool, 4 << 20, stream.cu_stream())?;
+        let words = ["the memory pool of GPU 0 may hold 4 MiB, 5 bytes were asked for"];
+        let more = result::mem_pool::alloc_async(pool, 5, stream.cu_stream());
         fails(more, CUresult::CUDA_ERROR_OUT_OF_MEMORY, &words);
         result::free_async(address, stream.cu_stream())?;
-        let all = result::mem_pool::alloc_async(pool, 1000, stream.cu_stream())?;
+        let all = result::mem_pool::alloc_async(pool, 3 << 20, stream.cu_stream())?;
         result::free_async(all, stream.cu_stream())?;
     }
     Ok(())

@@ -75,6 +75,8 @@ pub struct Allocation {
     pub(super) bytes: Bytes,
     pub(super) written: Written,
     pub(super) call_site: CallSite,
+    /// Whether a memory pool has taken the bytes from the GPU's capacity.
+    pub(super) pooled: bool,
     /// The sequence number of the call that freed the allocation, which later operations no longer find.
     pub(super) freed_by: Option<OperationNumber>,
 }

@@ -1,9 +1,11 @@
 //! The allocations of one GPU.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::allocation::{Allocation, AllocationId, Bytes, HostBytes};
 use super::bad_address::{BadAddress, Freed, OutOfMemory};
+use super::capacity::Capacity;
 use super::written::Written;
 use crate::handle::OperationNumber;
 use crate::source_location::CallSite;
@@ -32,8 +34,7 @@ pub const BEFORE_ALL: OperationNumber = OperationNumber(0);
 pub struct DeviceMemory {
     start: u64,
     alignment: u64,
-    capacity: u64,
-    used: u64,
+    capacity: Arc<Capacity>,
     cursor: u64,
     next_id: u64,
     slots: Vec<Option<Allocation>>,
@@ -50,8 +51,7 @@ impl DeviceMemory {
         Self {
             start,
             alignment: ALIGNMENT,
-            capacity,
-            used: 0,
+            capacity: Arc::new(Capacity::new(capacity)),
             cursor: start,
             next_id: 0,
             slots: Vec::new(),
@@ -68,14 +68,9 @@ impl DeviceMemory {
         Self { alignment: PAGE, next_id: AllocationId::FIRST_MANAGED.0, ..Self::new(start, capacity) }
     }
 
-    /// Returns the total number of bytes.
-    pub fn capacity(&self) -> u64 {
-        self.capacity
-    }
-
-    /// Returns the number of bytes that are not allocated.
-    pub fn free_bytes(&self) -> u64 {
-        self.capacity - self.used
+    /// Returns how many bytes there are, and how many of them are taken.
+    pub fn capacity(&self) -> &Arc<Capacity> {
+        &self.capacity
     }
 
     /// Returns whether nothing is allocated.
@@ -90,11 +85,23 @@ impl DeviceMemory {
 
     /// Allocates `size` bytes and returns the address of the first. None of the bytes count as written.
     pub fn allocate(&mut self, size: u64, call_site: CallSite) -> Result<u64, OutOfMemory> {
-        let refused = OutOfMemory { asked: size, free: self.free_bytes() };
+        self.insert_own(size, call_site, false)
+    }
+
+    /// Allocates in the same way as [`Self::allocate`], for a memory pool that has taken the bytes from the capacity.
+    /// The pool also gives them back.
+    pub fn allocate_in_pool(&mut self, size: u64, call_site: CallSite) -> Result<u64, OutOfMemory> {
+        self.insert_own(size, call_site, true)
+    }
+
+    /// Creates an allocation with bytes of its own.
+    fn insert_own(&mut self, size: u64, call_site: CallSite, pooled: bool) -> Result<u64, OutOfMemory> {
+        let refused = OutOfMemory { asked: size, free: self.capacity.free() };
         // First check that the host has the memory, because `vec!` ends the process if it fails. Its zeroed pages cost
         // nothing until they are used.
         Vec::<u8>::new().try_reserve_exact(size as usize).map_err(|_| refused)?;
-        self.insert_new(size, call_site, Written::none(size), |_| Some(Bytes::Own(vec![0; size as usize])))
+        let bytes = |_| Some(Bytes::Own(vec![0; size as usize]));
+        self.insert_new(size, call_site, Written::none(size), pooled, bytes)
     }
 
     /// Allocates `size` bytes, which `map` provides at the address it is passed. All bytes count as written, because
@@ -105,7 +112,8 @@ impl DeviceMemory {
         call_site: CallSite,
         map: impl FnOnce(u64) -> Option<Box<dyn HostBytes>>,
     ) -> Result<u64, OutOfMemory> {
-        self.insert_new(size, call_site, Written::all(), |address| map(address).map(Bytes::Host))
+        let bytes = |address| map(address).map(Bytes::Host);
+        self.insert_new(size, call_site, Written::all(), false, bytes)
     }
 
     /// Creates an allocation of `bytes`, a function that receives the address.
@@ -114,17 +122,23 @@ impl DeviceMemory {
         size: u64,
         call_site: CallSite,
         written: Written,
+        pooled: bool,
         bytes: impl FnOnce(u64) -> Option<Bytes>,
     ) -> Result<u64, OutOfMemory> {
-        let refused = OutOfMemory { asked: size, free: self.free_bytes() };
-        if size > self.free_bytes() {
-            return Err(refused);
-        }
+        let refused = OutOfMemory { asked: size, free: self.capacity.free() };
         let base = self.find_gap(size).ok_or(refused)?;
-        let bytes = bytes(base).ok_or(refused)?;
+        if !pooled {
+            self.capacity.take(size)?;
+        }
+        let Some(bytes) = bytes(base) else {
+            if !pooled {
+                self.capacity.give_back(size);
+            }
+            return Err(refused);
+        };
         let id = AllocationId(self.next_id);
         self.next_id += 1;
-        let allocation = Allocation { id, base, size, bytes, written, call_site, freed_by: None };
+        let allocation = Allocation { id, base, size, bytes, written, call_site, pooled, freed_by: None };
         let end = base + size + GAP;
         let stale: Vec<u64> = self
             .freed
@@ -137,7 +151,6 @@ impl DeviceMemory {
         }
         let slot = self.insert(allocation);
         self.by_base.insert(base, slot);
-        self.used += size;
         self.cursor = end.next_multiple_of(self.alignment);
         Ok(base)
     }
@@ -212,8 +225,10 @@ impl DeviceMemory {
             return Err(self.explain(base));
         };
         allocation.freed_by = Some(sequence);
-        let Allocation { id, size, .. } = *allocation;
-        self.used -= size;
+        let Allocation { id, size, pooled, .. } = *allocation;
+        if !pooled {
+            self.capacity.give_back(size);
+        }
         self.freed
             .insert(base, Freed { id, size, allocated: allocation.call_site.clone(), freed: call_site });
         Ok(id)
@@ -360,7 +375,7 @@ mod tests {
         memory.free(base, CallSite::unknown()).unwrap();
         assert!(matches!(memory.range(base + 8, 4), Err(BadAddress::Freed { offset: 8, .. })));
         assert!(matches!(memory.free(base, CallSite::unknown()), Err(BadAddress::Freed { .. })));
-        assert_eq!(memory.free_bytes(), 1 << 20);
+        assert_eq!(memory.capacity().free(), 1 << 20);
     }
 
     #[test]

@@ -55,6 +55,7 @@ impl Engine {
         drop(state);
         let freed = self.free_from_now(address, &call_site)?;
         let mut state = self.state();
+        state.pools.freed_in(address, stream);
         // A failed context also allows frees, so that programs can clean up.
         match state.enqueue(stream, Work::Free { at: address }, Vec::new(), call_site) {
             Ok(enqueued) => {

@@ -184,9 +184,11 @@ impl Engine {
     /// [`Engine::address_space`] bytes.
     pub fn new(config: Config, addresses: u64) -> Self {
         let start = |gpu: usize| addresses + gpu as u64 * ADDRESS_SPACE;
-        let of_gpus = (0..config.gpus).map(|gpu| DeviceMemory::new(start(gpu), TOTAL_MEMORY));
+        let of_gpus: Vec<_> =
+            (0..config.gpus).map(|gpu| DeviceMemory::new(start(gpu), TOTAL_MEMORY)).collect();
+        let capacities = of_gpus.iter().map(|memory| memory.capacity().clone()).collect();
         let managed = DeviceMemory::managed(start(config.gpus), config.gpus as u64 * TOTAL_MEMORY);
-        let memories = of_gpus.chain([managed]).map(Mutex::new).collect();
+        let memories = of_gpus.into_iter().chain([managed]).map(Mutex::new).collect();
         let state = State {
             next_handle: 1,
             devices: (0..config.gpus).map(|_| context::Device::default()).collect(),
@@ -198,7 +200,7 @@ impl Engine {
             functions: Map::default(),
             captures: capture::Captures::default(),
             graphs: graph::Graphs::default(),
-            pools: pool::Pools::default(),
+            pools: pool::Pools::new(capacities),
             pinned: host_memory::Pinned::default(),
             held: Vec::new(),
             threads: Map::default(),

@@ -1,22 +1,25 @@
 //! Memory pools: which allocation came from which pool, and how much each pool holds.
 //!
-//! A pool only does bookkeeping. An allocation takes its memory when it is made, regardless of what a pool holds in
-//! reserve, and `cuMemGetInfo` counts a pool's unused memory as free.
+//! A pool takes memory from its GPU in granules, and places allocations in it (`layout.rs`). What it holds counts as
+//! taken in `cuMemGetInfo`.
+
+mod layout;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use super::transfer::{check_not_empty, out_of_memory};
 use super::{Engine, State};
 use crate::report::size;
+use layout::{GRANULE, Layout, Place};
 use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::memory::{Capacity, OutOfMemory};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 /// A `CUmemoryPool`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolHandle(pub u64);
-
-/// A pool takes and returns memory in pieces of this many bytes, the smallest size that GPUs map.
-const PIECE: u64 = 2 << 20;
 
 /// A figure of a pool: a number of bytes, or one of its switches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,90 +56,147 @@ impl PoolFigure {
     }
 }
 
-/// An amount, and its highest value so far.
-#[derive(Clone, Copy, Debug, Default)]
-struct Gauge {
-    now: u64,
-    high: u64,
-}
-
-impl Gauge {
-    fn set(&mut self, amount: u64) {
-        self.now = amount;
-        self.high = self.high.max(amount);
-    }
+/// Why a pool can't grow.
+enum Refused {
+    /// The pool would exceed its maximum size.
+    Full,
+    /// The GPU has no memory left.
+    Gpu(OutOfMemory),
 }
 
 struct Pool {
     device: usize,
-    /// The maximum number of bytes in use at the same time.
+    /// The capacity of its GPU.
+    capacity: Arc<Capacity>,
+    /// The maximum number of bytes that it may hold.
     most: u64,
     reuse: [bool; 3],
     release_threshold: u64,
-    reserved: Gauge,
-    used: Gauge,
+    layout: Layout,
+    /// The maximum number of bytes held since the last reset.
+    reserved_high: u64,
+    /// The maximum number of bytes in use since the last reset.
+    used_high: u64,
     /// Whether the pool was destroyed while some of its memory was in use.
     destroyed: bool,
 }
 
 impl Pool {
-    fn new(device: usize, most: u64) -> Self {
-        let (reserved, used) = (Gauge::default(), Gauge::default());
-        Self { device, most, reuse: [true; 3], release_threshold: 0, reserved, used, destroyed: false }
-    }
-
-    fn check_room(&self, bytes: u64) -> CudaResult<()> {
-        if self.used.now.saturating_add(bytes) <= self.most {
-            return Ok(());
+    fn new(device: usize, capacity: Arc<Capacity>, most: u64) -> Self {
+        Self {
+            device,
+            capacity,
+            most,
+            reuse: [true; 3],
+            release_threshold: 0,
+            layout: Layout::default(),
+            reserved_high: 0,
+            used_high: 0,
+            destroyed: false,
         }
-        let left = size(self.most.saturating_sub(self.used.now));
-        let message =
-            format!("the memory pool of GPU {} has {left} left, {} were asked for", self.device, size(bytes));
-        Err(Error::new(CudaStatus::OutOfMemory, message))
     }
 
-    /// Counts the bytes of a new allocation.
-    fn take(&mut self, bytes: u64) {
-        let used = self.used.now + bytes;
-        self.used.set(used);
-        self.reserved.set(self.reserved.now.max(used.next_multiple_of(PIECE)));
+    /// Places an allocation. If the pool has to grow, it takes memory from its GPU.
+    ///
+    /// CUDA does not document that a pool that can't grow releases the memory of other pools, so it does not.
+    fn place(&mut self, bytes: u64, stream: StreamHandle) -> CudaResult<Place> {
+        let Self { capacity, most, layout, .. } = self;
+        let left = *most - layout.reserved();
+        let placed = layout.place(bytes, stream, |missing| match missing <= left {
+            true => capacity.take(missing).map_err(Refused::Gpu),
+            false => Err(Refused::Full),
+        });
+        self.reserved_high = self.reserved_high.max(layout.reserved());
+        self.used_high = self.used_high.max(layout.used());
+        placed.map_err(|refused| self.explain(&refused, bytes, stream))
     }
 
-    /// Releases memory held in reserve until no more than `keep` bytes are held, in addition to those in use.
+    /// Returns the error of an allocation for which the pool can't grow.
+    fn explain(&self, refused: &Refused, bytes: u64, stream: StreamHandle) -> Error<CudaStatus> {
+        let mut error = match refused {
+            Refused::Full => {
+                let (device, most) = (self.device, size(self.most));
+                let message = format!(
+                    "the memory pool of GPU {device} may hold {most}, {} were asked for",
+                    size(bytes)
+                );
+                Error::new(CudaStatus::OutOfMemory, message)
+            }
+            &Refused::Gpu(OutOfMemory { free, .. }) => {
+                out_of_memory(self.device, OutOfMemory { asked: bytes, free })
+            }
+        };
+        if let Some(longest) = self.layout.holes(stream).max() {
+            let (idle, longest) = (size(self.layout.holes(stream).sum()), size(longest));
+            error.message =
+                format!("{}; the pool has {idle} in holes of at most {longest}", error.message).into();
+        }
+        error
+    }
+
+    /// Releases free granules while at least `keep` bytes remain.
     fn trim(&mut self, keep: u64) {
-        let needed = self.used.now.next_multiple_of(PIECE);
-        self.reserved.now = needed.max(self.reserved.now.min(keep));
+        self.capacity.give_back(self.layout.trim(keep));
     }
 }
 
 /// All pools, and what was allocated from them.
-#[derive(Default)]
 pub(super) struct Pools {
+    /// The capacity of each GPU.
+    capacities: Vec<Arc<Capacity>>,
     all: HashMap<PoolHandle, Pool>,
     /// The default pool and the current pool of each GPU.
     of_device: HashMap<usize, (PoolHandle, PoolHandle)>,
-    /// The pool and the size of each allocation, by its address.
-    allocations: HashMap<u64, (PoolHandle, u64)>,
+    /// The pool and the place of each allocation, by its address.
+    allocations: HashMap<u64, (PoolHandle, Place)>,
 }
 
 impl Pools {
+    pub(super) fn new(capacities: Vec<Arc<Capacity>>) -> Self {
+        let (all, of_device, allocations) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Self { capacities, all, of_device, allocations }
+    }
+
+    fn insert(&mut self, pool: PoolHandle, device: usize, most: u64) {
+        self.all.insert(pool, Pool::new(device, self.capacities[device].clone(), most));
+    }
+
     fn get(&mut self, pool: PoolHandle) -> CudaResult<&mut Pool> {
         let found = self.all.get_mut(&pool).filter(|pool| !pool.destroyed);
         found.ok_or_else(|| invalid(format!("{:#x} is not a memory pool, or no longer one", pool.0)))
     }
 
-    fn return_bytes(&mut self, pool: PoolHandle, bytes: u64) {
-        let Some(entry) = self.all.get_mut(&pool) else { return };
-        entry.used.now = entry.used.now.saturating_sub(bytes);
-        if entry.destroyed && entry.used.now == 0 {
+    /// Removes a destroyed pool that nothing uses anymore.
+    fn remove_unused(&mut self, pool: PoolHandle) {
+        if let Some(entry) = self.all.get_mut(&pool)
+            && entry.destroyed
+            && entry.layout.used() == 0
+        {
+            entry.trim(0);
             self.all.remove(&pool);
         }
     }
 
-    /// Returns the bytes of a freed allocation to its pool.
+    fn free(&mut self, pool: PoolHandle, place: &Place) {
+        if let Some(entry) = self.all.get_mut(&pool) {
+            entry.layout.free(place);
+        }
+        self.remove_unused(pool);
+    }
+
+    /// Lets later allocations in `stream` reuse an allocation that an operation of this stream frees.
+    pub(super) fn freed_in(&mut self, address: u64, stream: StreamHandle) {
+        if let Some((pool, place)) = self.allocations.get(&address)
+            && let Some(entry) = self.all.get_mut(pool)
+        {
+            entry.layout.free_in(place, stream);
+        }
+    }
+
+    /// Returns the memory of a freed allocation to its pool.
     pub(super) fn freed(&mut self, address: u64) {
-        if let Some((pool, bytes)) = self.allocations.remove(&address) {
-            self.return_bytes(pool, bytes);
+        if let Some((pool, place)) = self.allocations.remove(&address) {
+            self.free(pool, &place);
         }
     }
 }
@@ -152,7 +212,7 @@ impl State {
             return pools;
         }
         let default = PoolHandle(self.new_handle());
-        self.pools.all.insert(default, Pool::new(device, u64::MAX));
+        self.pools.insert(default, device, u64::MAX);
         self.pools.of_device.insert(device, (default, default));
         (default, default)
     }
@@ -188,13 +248,15 @@ impl Engine {
         Ok(())
     }
 
-    /// `cuMemPoolCreate`, on a GPU. `most` limits the bytes in use; if it is 0, only the GPU's memory limits them.
+    /// `cuMemPoolCreate`, on a GPU. `most` is the maximum size of the pool, rounded up to whole granules; if it is 0, only
+    /// the GPU's memory limits the pool.
     pub fn create_pool(&self, device: i32, most: u64) -> CudaResult<PoolHandle> {
         let device = self.check_device(device)?;
-        let most = if most == 0 { u64::MAX } else { most };
+        let granules = most.checked_next_multiple_of(GRANULE);
+        let most = granules.filter(|_| most > 0).unwrap_or(u64::MAX);
         let mut state = self.state();
         let pool = PoolHandle(state.new_handle());
-        state.pools.all.insert(pool, Pool::new(device, most));
+        state.pools.insert(pool, device, most);
         Ok(pool)
     }
 
@@ -214,17 +276,17 @@ impl Engine {
             state.pools.of_device.insert(device, (default, default));
         }
         state.pools.get(pool)?.destroyed = true;
-        state.pools.return_bytes(pool, 0);
+        state.pools.remove_unused(pool);
         Ok(())
     }
 
-    /// `cuMemPoolTrimTo`.
+    /// `cuMemPoolTrimTo`: releases what no allocation uses, but keeps at least `keep` bytes.
     pub fn trim_pool(&self, pool: PoolHandle, keep: u64) -> CudaResult<()> {
         self.state().pools.get(pool)?.trim(keep);
         Ok(())
     }
 
-    /// Releases the unused memory that pools hold above their thresholds, as each synchronization does.
+    /// Releases the unused granules that pools hold above their thresholds, as each synchronization does.
     pub(super) fn release_unused(&self) {
         for pool in self.state().pools.all.values_mut() {
             pool.trim(pool.release_threshold);
@@ -238,10 +300,10 @@ impl Engine {
         Ok(match figure {
             PoolFigure::Reuse(way) => u64::from(pool.reuse[way]),
             PoolFigure::ReleaseThreshold => pool.release_threshold,
-            PoolFigure::Reserved => pool.reserved.now,
-            PoolFigure::ReservedHigh => pool.reserved.high,
-            PoolFigure::Used => pool.used.now,
-            PoolFigure::UsedHigh => pool.used.high,
+            PoolFigure::Reserved => pool.layout.reserved(),
+            PoolFigure::ReservedHigh => pool.reserved_high,
+            PoolFigure::Used => pool.layout.used(),
+            PoolFigure::UsedHigh => pool.used_high,
         })
     }
 
@@ -259,8 +321,8 @@ impl Engine {
                 let message = format!("a memory pool's high-water mark can only be set to 0, not to {value}");
                 return Err(invalid(message));
             }
-            PoolFigure::ReservedHigh => pool.reserved.high = pool.reserved.now,
-            PoolFigure::UsedHigh => pool.used.high = pool.used.now,
+            PoolFigure::ReservedHigh => pool.reserved_high = pool.layout.reserved(),
+            PoolFigure::UsedHigh => pool.used_high = pool.layout.used(),
             PoolFigure::Reserved | PoolFigure::Used => {
                 return Err(invalid("a memory pool's current figures can only be read".to_owned()));
             }
@@ -284,23 +346,29 @@ impl Engine {
     /// Returns `NotSupported` in a captured stream, because a graph would own the memory.
     pub fn allocate_from(&self, pool: PoolHandle, stream: StreamHandle, bytes: u64) -> CudaResult<u64> {
         self.usable_stream_device(stream)?;
-        let device = {
+        check_not_empty(bytes)?;
+        let (device, place) = {
             let mut state = self.state();
-            let resolved = state.resolve_stream(stream)?;
-            if state.is_capturing(resolved) {
+            let stream = state.resolve_stream(stream)?;
+            if state.is_capturing(stream) {
                 let message = "virtual GPU: cuMemAllocAsync in a stream that is captured (memory that a graph owns) is not \
                                supported: allocate before begin_capture";
                 return Err(Error::new(CudaStatus::NotSupported, message));
             }
-            state.pools.get(pool)?.check_room(bytes)?;
-            state.pools.get(pool)?.device
+            let pool = state.pools.get(pool)?;
+            (pool.device, pool.place(bytes, stream)?)
         };
-        let address = self.allocate_on(device, bytes, CallSite::here())?;
+        let made = self.memory(device).allocate_in_pool(bytes, CallSite::here());
         let mut state = self.state();
-        if let Ok(entry) = state.pools.get(pool) {
-            entry.take(bytes);
-            state.pools.allocations.insert(address, (pool, bytes));
+        match made {
+            Ok(address) => {
+                state.pools.allocations.insert(address, (pool, place));
+                Ok(address)
+            }
+            Err(refused) => {
+                state.pools.free(pool, &place);
+                Err(out_of_memory(device, refused))
+            }
         }
-        Ok(address)
     }
 }

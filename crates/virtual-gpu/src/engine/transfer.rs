@@ -20,6 +20,21 @@ use virtual_gpu_core::sync::Mutex;
 /// The legacy default stream, in which calls without a stream run.
 const LEGACY: StreamHandle = StreamHandle(0);
 
+/// Refuses an allocation of 0 bytes.
+pub(super) fn check_not_empty(bytes: u64) -> CudaResult<()> {
+    match bytes {
+        0 => Err(Error::new(CudaStatus::InvalidValue, "an allocation of 0 bytes")),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the error of an allocation that a GPU has no memory for.
+pub(super) fn out_of_memory(device: usize, refused: OutOfMemory) -> Error<CudaStatus> {
+    let OutOfMemory { asked, free } = refused;
+    let message = format!("GPU {device} has {} free, {} were asked for", size(free), size(asked));
+    Error::new(CudaStatus::OutOfMemory, message)
+}
+
 impl Engine {
     /// `cuMemAlloc`: allocates `bytes` on the current context's GPU. None of the bytes count as written.
     pub fn allocate(&self, bytes: u64) -> CudaResult<u64> {
@@ -36,20 +51,16 @@ impl Engine {
         made.map_or(Ok(()), |allocation| self.state().own(address, allocation))
     }
 
-    pub(super) fn allocate_on(&self, device: usize, bytes: u64, call_site: CallSite) -> CudaResult<u64> {
-        if bytes == 0 {
-            return Err(Error::new(CudaStatus::InvalidValue, "an allocation of 0 bytes"));
-        }
-        self.memory(device).allocate(bytes, call_site).map_err(|OutOfMemory { asked, free }| {
-            let message = format!("GPU {device} has {} free, {} were asked for", size(free), size(asked));
-            Error::new(CudaStatus::OutOfMemory, message)
-        })
+    fn allocate_on(&self, device: usize, bytes: u64, call_site: CallSite) -> CudaResult<u64> {
+        check_not_empty(bytes)?;
+        let made = self.memory(device).allocate(bytes, call_site);
+        made.map_err(|refused| out_of_memory(device, refused))
     }
 
     /// `cuMemGetInfo`: returns the free and total bytes of the current context's GPU.
     pub fn memory_info(&self) -> CudaResult<(u64, u64)> {
         let memory = self.memory(self.current_device()?);
-        Ok((memory.free_bytes(), memory.capacity()))
+        Ok((memory.capacity().free(), memory.capacity().total()))
     }
 
     /// `cuMemcpyHtoDAsync`: copies the `len` bytes that `read` returns.
