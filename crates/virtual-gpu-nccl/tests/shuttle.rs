@@ -19,7 +19,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::atomic::{AtomicU32, Ordering};
 use shuttle::sync::mpsc::channel;
 use shuttle::thread;
-use virtual_gpu::config::Config;
+use virtual_gpu::config::{Config, Timeout};
 use virtual_gpu::engine::{Engine, HostKind};
 use virtual_gpu_core::handle::{CommHandle, StreamHandle};
 use virtual_gpu_core::status::{CudaResult, CudaStatus};
@@ -56,7 +56,7 @@ struct Machine {
 
 /// Returns a machine whose waits never time out.
 fn machine() -> Machine {
-    let config = Config { gpus: 3, timeout: Duration::MAX, ..Config::default() };
+    let config = Config { gpus: 3, timeout: Timeout { duration: Duration::MAX, variable: "VIRTUAL_GPU_TIMEOUT" }, ..Config::default() };
     let engine = Box::leak(Box::new(Engine::new(config, 1 << 40)));
     Machine { engine, nccl: Nccl::new(engine) }
 }
