@@ -17,9 +17,9 @@ use crate::{answer, engine};
 /// The access that the program still has to protected pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rights {
-    /// No access, because a copy writes the pages.
+    /// No access, because a copy is writing to the pages.
     None,
-    /// Read access, because a copy reads the pages.
+    /// Read access, because a copy is reading the pages.
     Read,
 }
 
@@ -76,7 +76,7 @@ impl Drop for Guard {
     }
 }
 
-/// Gives the program the access to each page that all of the page's guards allow.
+/// Sets the program's access to each page to what all of the page's guards allow.
 fn protect(closed: &[Closed], pages: &Range<usize>) {
     let here: Vec<&Closed> =
         closed.iter().filter(|one| one.pages.start < pages.end && pages.start < one.pages.end).collect();
@@ -101,7 +101,7 @@ fn protect(closed: &[Closed], pages: &Range<usize>) {
 /// The previous fault handler.
 static FORMER: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Prepares this thread, and once the whole process, for a fault in protected pages.
+/// Prepares this thread, and on the first call the process, for faults in protected pages.
 fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -123,8 +123,8 @@ fn watch() {
 /// have.
 const STACK: usize = 1 << 20;
 
-/// Gives this thread's handlers a stack that is large enough. It is never freed, because no event reports the end of
-/// the thread.
+/// Gives this thread's handlers a stack that is large enough. It is never freed, because nothing reports that the
+/// thread has ended.
 fn use_large_stack() {
     thread_local! {
         static HAS_ONE: Cell<bool> = const { Cell::new(false) };
@@ -149,7 +149,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     let address = unsafe { (*info).si_addr() } as usize;
     let hit = closed().iter().find(|one| one.pages.contains(&address)).map(|one| one.id);
     let Some(id) = hit else { return hand_on(signal, info, context) };
-    // A host function may run between the copies of its stream, so its accesses are allowed.
+    // A host function may run between the copies on its stream, so its accesses are allowed.
     if !answer::is_host_function() {
         let _ = catch_unwind(|| engine::get().map(|engine| engine.host_touched(id)));
     }

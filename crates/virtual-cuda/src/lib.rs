@@ -49,14 +49,14 @@ pub use types::{Context, Device, DevicePointer, Event, Function, Module, Stream}
 pub struct Export {
     /// The name in C.
     pub name: &'static str,
-    /// The types of the parameters, as the table writes them; `None` for a function that is not supported.
+    /// The parameter types, as written in the table; `None` for a function that is not supported.
     pub parameters: Option<&'static [&'static str]>,
 }
 
 /// Passes the table of exported symbols to the macro `$then`.
 ///
-/// A function is listed with its parameters and the Rust function behind it. A function that is not implemented has
-/// only its name, and returns an error that contains it.
+/// A function is listed with its parameters and the Rust function behind it. A function that is not implemented is
+/// listed only by name, and returns an error that contains the name.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! exports {
@@ -406,7 +406,7 @@ pub extern "C" fn ncclGetLastError(_comm: Communicator) -> *const c_char {
     answer::nccl_last_error()
 }
 
-/// Makes reports skip the sources under the folder `path`: they show calls made there at the lines of the callers.
+/// Makes reports skip the sources under the folder `path`: calls made there are shown at their callers' lines.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -446,7 +446,7 @@ pub extern "C" fn virtualGpuRecordCalls(any_thread: c_int) -> c_ulonglong {
     calls::record(any_thread != 0)
 }
 
-/// Ends a record, and calls `visit` with each of its calls, in order, and with `data`.
+/// Ends a record and calls `visit` with each of its calls, in order, passing `data` each time.
 ///
 /// # Safety
 /// `visit` may be called with `data`, and does not unwind.
@@ -467,7 +467,7 @@ pub extern "C" fn virtualGpuTrackObjects() {
     calls::track_objects();
 }
 
-/// Calls `visit` with each live tracked object, in order of creation, and with `data`.
+/// Calls `visit` with each live tracked object, in order of creation, passing `data` each time.
 ///
 /// # Safety
 /// `visit` may be called with `data`, and does not unwind.
@@ -480,15 +480,15 @@ pub unsafe extern "C" fn virtualGpuLiveObjects(
     calls::live_objects(|object| unsafe { visit(object, data) });
 }
 
-/// Makes the `nth` call from now on (counted from 1) that the program's own sources make on this thread, or on any
-/// thread if `any_thread` is not 0, return an error. 0 turns this off. Calls whose error cudarc can't return don't
-/// count.
+/// Makes the `nth` call (counting from 1) that the program's own sources make from now on return an error. Counts calls
+/// on this thread, or on any thread if `any_thread` is not 0. If `nth` is 0, no call fails. Calls whose error cudarc
+/// can't return don't count.
 #[unsafe(no_mangle)]
 pub extern "C" fn virtualGpuFailCall(nth: c_ulonglong, any_thread: c_int) {
     calls::fail(nth, any_thread != 0);
 }
 
-/// Calls `visit` with the call that has failed since [`virtualGpuFailCall`], if one has, and with `data`.
+/// If a call has failed since [`virtualGpuFailCall`], calls `visit` with that call and with `data`.
 ///
 /// # Safety
 /// `visit` may be called with `data`, and does not unwind.

@@ -28,9 +28,7 @@ impl MemoryLocation {
             1 => Ok(Location::Gpu(self.id)),
             // The host, one of its NUMA nodes, or the nearest node.
             2..=4 => Ok(Location::Host),
-            kind => {
-                Err(invalid(format!("{kind} is not a CUmemLocationType of a location in memory (1 to 4)")))
-            }
+            kind => Err(invalid(format!("{kind} is not a CUmemLocationType for a memory location (1 to 4)"))),
         }
     }
 }
@@ -77,7 +75,7 @@ impl HostBytes for Pages {
 
 pub(crate) fn allocate(to: Out<DevicePointer>, bytes: usize, flags: c_uint) -> CudaResult<()> {
     if to.is_null() {
-        return Err(invalid("cuMemAllocManaged: the pointer for the result is null".to_owned()));
+        return Err(invalid("cuMemAllocManaged: the result pointer is null".to_owned()));
     }
     let map = |address, len| Pages::open(address, len).map(|pages| Box::new(pages) as Box<dyn HostBytes>);
     to.give(engine::get()?.allocate_managed(bytes as u64, Attachment::from_number(flags)?, map)?)

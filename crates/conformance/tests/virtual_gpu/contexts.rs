@@ -124,7 +124,7 @@ fn event_flags() -> anyhow::Result<()> {
     let mut made = std::ptr::null_mut();
     // SAFETY: `made` is writable.
     let stream = unsafe { sys::cuStreamCreate(&raw mut made, 2) };
-    fails(stream.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &["0x2 are no stream flags"]);
+    fails(stream.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &["0x2 are not stream flags"]);
     Ok(())
 }
 
@@ -161,7 +161,7 @@ fn device_attributes() -> anyhow::Result<()> {
     let texture = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH);
     fails(texture, CUresult::CUDA_ERROR_NOT_SUPPORTED, &["device attribute 21 is not supported"]);
     let beyond = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX);
-    fails(beyond, CUresult::CUDA_ERROR_INVALID_VALUE, &["144 is no device attribute"]);
+    fails(beyond, CUresult::CUDA_ERROR_INVALID_VALUE, &["144 is not a device attribute"]);
     Ok(())
 }
 
@@ -306,11 +306,11 @@ fn bad_arguments() -> anyhow::Result<()> {
         let words = ["execution affinities are not supported"];
         fails(share.result(), CUresult::CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY, &words);
         let count = sys::cuCtxCreate_v3(&raw mut made, null, 2, 0, 0);
-        fails(count.result(), invalid, &["2 execution affinities, whose pointer is null"]);
+        fails(count.result(), invalid, &["2 execution affinities, but the pointer to them is null"]);
         fails(result::ctx::create_v3(0x200, 0), invalid, &["0x200 are no flags of a context"]);
         fails(result::ctx::create_v3(0, 8), CUresult::CUDA_ERROR_INVALID_DEVICE, &["no GPU 8"]);
         let nowhere = sys::cuCtxCreate_v3(std::ptr::null_mut(), null, 0, 0, 0);
-        fails(nowhere.result(), invalid, &["the pointer for the context is null"]);
+        fails(nowhere.result(), invalid, &["the pointer to the context is null"]);
         let words = ["the primary context of GPU 0 is released"];
         let destroyed = destroy(primary.cu_ctx());
         fails(destroyed, CUresult::CUDA_ERROR_INVALID_CONTEXT, &words);

@@ -158,6 +158,6 @@ fn variables() -> anyhow::Result<()> {
     let nothing = unsafe {
         sys::cuModuleGetGlobal_v2(std::ptr::null_mut(), std::ptr::null_mut(), null, c"table".as_ptr())
     };
-    fails(nothing.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &["both pointers for results are null"]);
+    fails(nothing.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &["both result pointers are null"]);
     Ok(())
 }

@@ -161,7 +161,7 @@ fn flags() -> anyhow::Result<()> {
     fails(
         ask(pageable.as_ptr()),
         CUresult::CUDA_ERROR_INVALID_VALUE,
-        &["cuMemHostGetFlags", "is not in memory of cuMemHostAlloc"],
+        &["cuMemHostGetFlags", "is not in memory from cuMemHostAlloc"],
     );
     Ok(())
 }
@@ -172,7 +172,7 @@ fn bad_arguments() -> anyhow::Result<()> {
     // SAFETY: the memory is not accessed, and freeing an invalid address is refused.
     unsafe {
         fails(result::malloc_host(0, 0), invalid, &["an allocation of 0 bytes"]);
-        fails(result::malloc_host(8, 8), invalid, &["0x8 are no flags of it"]);
+        fails(result::malloc_host(8, 8), invalid, &["0x8 is not a combination of its flags"]);
         let most = result::malloc_host(isize::MAX as usize - 4095, 0);
         fails(most, CUresult::CUDA_ERROR_OUT_OF_MEMORY, &["the host has no room for"]);
         let memory = result::malloc_host(64, 0)?;

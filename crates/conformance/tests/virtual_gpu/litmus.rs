@@ -270,7 +270,7 @@ const LITMUS: &[Litmus] = &[
         name: "a_copy_whose_host_side_is_a_gpu_s",
         program: host_side_is_device,
         code: INVALID_VALUE,
-        says: &["the host pointer of a copy", "is an address of a GPU"],
+        says: &["the copy's host pointer", "is a GPU address"],
     },
     Litmus {
         name: "a_second_free",

@@ -216,7 +216,7 @@ fn making() -> anyhow::Result<()> {
         let many = sys::ncclCommInitAll(&mut comm, i32::MAX, std::ptr::null());
         refused(answer(many), ncclInvalidArgument, &["there is no GPU 8"]);
         let nowhere = sys::ncclCommInitAll(std::ptr::null_mut(), 1, std::ptr::null());
-        refused(answer(nowhere), ncclInvalidArgument, &["pointer for the communicators is null"]);
+        refused(answer(nowhere), ncclInvalidArgument, &["pointer to the communicators is null"]);
     }
     Ok(())
 }

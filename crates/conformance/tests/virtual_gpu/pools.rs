@@ -204,10 +204,10 @@ fn bad_arguments() -> anyhow::Result<()> {
     fails(made, unsupported, &["memory pools in host memory"]);
     let host = host(sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST);
     let made = create(&sys::CUmemPoolProps { location: host, ..properties(0) });
-    fails(made, invalid, &["a location of type 2"]);
+    fails(made, invalid, &["location type 2"]);
     let handles = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     let made = create(&sys::CUmemPoolProps { handleTypes: handles, ..properties(0) });
-    fails(made, unsupported, &["shared by handles of type 0x1"]);
+    fails(made, unsupported, &["shared through handles of type 0x1"]);
     let made = create(&sys::CUmemPoolProps { reserved: [1; 54], ..properties(0) });
     fails(made, invalid, &["reserved bytes must be 0"]);
 
