@@ -110,15 +110,15 @@ impl CallSite {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// Returns an address in each call of the stack, innermost first, except for calls in files that contain no user
-    /// code. Resolving those would read the debug information of the C library, where it is installed.
+    /// Returns an address in each call on the stack, innermost first, except for calls in files that contain no user
+    /// code. Resolving those calls would read the C library's debug information, if it is installed.
     fn calls(&self) -> impl Iterator<Item = usize> {
         // A return address points after its call. The outermost frame may have none.
         let calls = self.addresses().iter().filter_map(|address| address.checked_sub(1));
         calls.filter(|&call| !loaded_file::is_of_system(call))
     }
 
-    /// Returns the innermost line that `is_it` accepts, skipping those of Rust and registry crates.
+    /// Returns the innermost line that `is_it` accepts, skipping Rust's own lines and those of registry crates.
     fn find(&self, mut is_it: impl FnMut(&SourceLine) -> bool) -> Option<SourceLine> {
         for at in self.calls() {
             let mut found = None;
@@ -229,8 +229,8 @@ pub struct SourceLine {
 }
 
 impl SourceLine {
-    /// Returns a line of a kernel's source. The file has the name that was passed to the compiler, and is searched for
-    /// in the current folder and its ancestors.
+    /// Returns a line in a kernel's source. The file has the name that was passed to the compiler; it is looked up in
+    /// the current folder and its ancestors.
     pub fn of_kernel(file: &str, line: u32) -> Self {
         let here = std::env::current_dir().unwrap_or_default();
         let found = here.ancestors().map(|folder| folder.join(file)).find(|file| file.is_file());

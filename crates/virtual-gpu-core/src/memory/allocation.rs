@@ -75,7 +75,7 @@ pub struct Allocation {
     pub(super) bytes: Bytes,
     pub(super) written: Written,
     pub(super) call_site: CallSite,
-    /// The sequence number of the call that freed the allocation, which later operations no longer find.
+    /// The sequence number of the call that freed the allocation. Later operations no longer find the allocation.
     pub(super) freed_by: Option<OperationNumber>,
 }
 

@@ -12,7 +12,8 @@ use crate::source_location::CallSite;
 /// reused soon, and a stale pointer differs from a live one.
 pub const ADDRESS_SPACE: u64 = 1 << 39;
 
-/// Every allocation starts at a multiple of this, as `cuMemAlloc` promises for any type (real drivers: 512).
+/// Every allocation starts at a multiple of this, because `cuMemAlloc` promises alignment for any type (real drivers
+/// use 512).
 const ALIGNMENT: u64 = 512;
 
 /// Managed allocations start at a multiple of this, so that each has its own host pages, regardless of the page size.
@@ -88,17 +89,17 @@ impl DeviceMemory {
         (self.start..self.start + ADDRESS_SPACE).contains(&address)
     }
 
-    /// Allocates `size` bytes and returns the address of the first. None of the bytes count as written.
+    /// Allocates `size` bytes and returns the address of the first. All of them are considered unwritten.
     pub fn allocate(&mut self, size: u64, call_site: CallSite) -> Result<u64, OutOfMemory> {
         let refused = OutOfMemory { asked: size, free: self.free_bytes() };
-        // First check that the host has the memory, because `vec!` ends the process if it fails. Its zeroed pages cost
-        // nothing until they are used.
+        // First check that the host has enough memory, because `vec!` ends the process if it fails. Its zeroed pages
+        // cost nothing until they are used.
         Vec::<u8>::new().try_reserve_exact(size as usize).map_err(|_| refused)?;
         self.insert_new(size, call_site, Written::none(size), |_| Some(Bytes::Own(vec![0; size as usize])))
     }
 
-    /// Allocates `size` bytes, which `map` provides at the address it is passed. All bytes count as written, because
-    /// the host's writes can't be observed.
+    /// Allocates `size` bytes, which `map` provides at the address it is passed. All bytes are considered written,
+    /// because the host's writes can't be observed.
     pub fn allocate_managed(
         &mut self,
         size: u64,
@@ -108,7 +109,7 @@ impl DeviceMemory {
         self.insert_new(size, call_site, Written::all(), |address| map(address).map(Bytes::Host))
     }
 
-    /// Creates an allocation of `bytes`, a function that receives the address.
+    /// Creates an allocation with the result of `bytes`, a function that receives the address.
     fn insert_new(
         &mut self,
         size: u64,
@@ -165,7 +166,7 @@ impl DeviceMemory {
         None
     }
 
-    /// Makes the allocations of managed memory accessible through this memory, until [`Self::give_back`].
+    /// Makes the allocations in managed memory accessible through this memory until [`Self::give_back`] is called.
     pub fn borrow(&mut self, managed: &mut Self) {
         for (&base, &slot) in &managed.by_base {
             let Some(allocation) = managed.slots[slot].take() else { continue };
@@ -227,8 +228,8 @@ impl DeviceMemory {
         }
     }
 
-    /// Shows the memory as the operation with this sequence number sees it: allocations freed by a later call still
-    /// exist.
+    /// Returns a view of the memory as the operation with this sequence number sees it: allocations freed by a later
+    /// call still exist.
     pub fn as_of(&mut self, sequence: OperationNumber) -> &mut Self {
         self.seen_by = sequence;
         self

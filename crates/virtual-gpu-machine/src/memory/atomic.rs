@@ -1,4 +1,4 @@
-//! Atomics: the threads of a block execute them one after another, lowest first.
+//! Atomics: a block's threads execute them one after another, lowest thread first.
 
 use half::{bf16, f16};
 
@@ -41,7 +41,7 @@ impl Machine<'_> {
     }
 }
 
-/// Returns the new content of memory; the bits above the type's width don't count.
+/// Returns the new memory contents; the bits above the type's width are ignored.
 fn combine(op: AtomicOp, kind: AtomicType, old: u64, a: u64, b: u64) -> u64 {
     match op {
         AtomicOp::And => old & a,
