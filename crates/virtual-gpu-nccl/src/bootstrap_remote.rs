@@ -1,4 +1,4 @@
-//! Bootstraps with a root in another process: the messages between the root and the other processes.
+//! Bootstraps whose root is in another process: the messages between the root and the other processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ use virtual_gpu_core::handle::Rank;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
-/// How long beyond its own timeout a process waits for an answer from the root.
+/// How much longer than its own timeout a process waits for an answer from the root.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// A rank's request to join, as its process sends it to the root in another process.
+/// A rank's request to join, which its process sends to the root in another process.
 pub(crate) struct JoinRequest {
     pub(crate) world_size: usize,
     pub(crate) rank: Rank,
@@ -109,7 +109,7 @@ impl State {
         Ok(())
     }
 
-    /// Fails the ranks of this process that wait for a root, because their communicator can't be created.
+    /// Fails the ranks of this process that are waiting for a root, because their communicator can't be created.
     ///
     /// # Errors
     /// Returns `InternalError` if the session is gone.

@@ -161,14 +161,22 @@ fn operators() -> anyhow::Result<()> {
         ranks[0].call(Function::AllReduce, at, at, Arguments { operator, data_type, ..floats(1) })
     };
     let other_type = call(made, ncclDataType_t::ncclInt32);
-    refused(other_type, ncclInvalidArgument, &["op 5 was made for datatype float32, and not for int32"]);
+    refused(other_type, ncclInvalidArgument, &["op 5 was created for datatype float32, not for int32"]);
     // SAFETY: the communicators are alive.
     let destroy = |operator, rank: &Rank| answer(unsafe { sys::ncclRedOpDestroy(operator, rank.comm) });
     refused(destroy(made, &ranks[1]), ncclInvalidArgument, &["op 5 is unknown to this communicator"]);
-    refused(destroy(ncclRedOp_t::ncclMin, &ranks[0]), ncclInvalidArgument, &["op 3 is one of NCCL's own"]);
+    refused(
+        destroy(ncclRedOp_t::ncclMin, &ranks[0]),
+        ncclInvalidArgument,
+        &["op 3 is one of NCCL's built-in operators"],
+    );
     destroy(made, &ranks[0]).unwrap();
     refused(destroy(made, &ranks[0]), ncclInvalidArgument, &["op 5 is unknown"]);
-    refused(call(made, ncclDataType_t::ncclFloat32), ncclInvalidArgument, &["op 5 is no reduction operator"]);
+    refused(
+        call(made, ncclDataType_t::ncclFloat32),
+        ncclInvalidArgument,
+        &["op 5 is not a reduction operator"],
+    );
     Ok(())
 }
 
@@ -204,8 +212,8 @@ fn making() -> anyhow::Result<()> {
     // (#1038).
     init(1, 0).unwrap();
     let words = [
-        "this id has made its communicator already",
-        "give each communicator an id of its own",
+        "this id has already been used to create a communicator",
+        "give each communicator its own id",
         "nccl_errors.rs",
     ];
     refused(init(1, 0), ncclInvalidUsage, &words);
