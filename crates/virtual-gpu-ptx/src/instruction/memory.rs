@@ -15,7 +15,7 @@ pub enum Space {
     Param,
 }
 
-/// The operation of an atomic on memory.
+/// What an atomic does to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "PTX's names")]
 pub enum AtomicOp {
@@ -50,7 +50,7 @@ pub enum AtomicType {
 }
 
 impl AtomicType {
-    /// Returns the bytes of a value.
+    /// Returns a value's size in bytes.
     #[inline]
     pub fn bytes(self) -> u8 {
         match self {
@@ -68,9 +68,9 @@ pub struct Access {
     pub space: Space,
     /// The address.
     pub address: Address,
-    /// Bytes of one element.
+    /// An element's size in bytes.
     pub bytes: u8,
-    /// Whether the element is sign-extended, for narrow loads only.
+    /// Whether the element is sign-extended (narrow loads only).
     pub signed: bool,
     /// `.volatile`, `.relaxed`, `.acquire`, `.release`: other threads may be waiting for the access.
     pub communicates: bool,
