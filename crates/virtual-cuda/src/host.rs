@@ -52,7 +52,7 @@ pub(crate) fn allocate(to: Out<*mut c_void>, bytes: usize, flags: c_uint) -> Cud
         return invalid(format!("cuMemHostAlloc: {flags:#x} is not a combination of its flags"));
     }
     if bytes == 0 {
-        return invalid("cuMemHostAlloc: an allocation of 0 bytes".to_owned());
+        return invalid("cuMemHostAlloc: can't allocate 0 bytes".to_owned());
     }
     if to.is_null() {
         return invalid("cuMemHostAlloc: the result pointer is null".to_owned());

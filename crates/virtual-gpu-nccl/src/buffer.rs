@@ -206,10 +206,10 @@ impl Nccl {
         let Share { rank, request, call_site, .. } = share;
         let report = Report::new(format!("{request} reads bytes that nothing wrote, on rank {rank}"))
             .fact(format!("byte {first} is the first of them"))
-            .at(format!("in the buffer of {} allocated", size(allocation.size())), allocation.call_site())
+            .at(format!("in the buffer of {} allocated here", size(allocation.size())), allocation.call_site())
             .at(format!("read by {}", request.function()), call_site)
             .help(
-                "fill the buffer first (memcpy_htod, memset_zeros, a kernel), on a stream that comes before",
+                "fill the buffer first (memcpy_htod, memset_zeros, or a kernel), on this stream or on one that it waits for",
             );
         let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
         if self.engine.config().checks == Checks::Error { Err(failure) } else { Ok(()) }

@@ -65,8 +65,8 @@ pub struct AddressOf {
 }
 
 impl Variable {
-    /// Returns the variable's initial bytes if the module's variables are at `globals`. Any bytes beyond the end of the
-    /// slice are zero.
+    /// Returns the variable's initial bytes if the module's variables are at `globals`. Any bytes after the
+    /// returned ones are zero.
     pub fn image(&self, globals: &[u64]) -> Vec<u8> {
         let mut image = self.initial.clone();
         for &AddressOf { at, variable, offset } in &self.addresses {

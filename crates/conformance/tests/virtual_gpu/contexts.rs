@@ -271,7 +271,7 @@ fn belongs_to_one_context() -> anyhow::Result<()> {
     let event = other.new_event(None)?;
     // SAFETY: the event and the stream are alive.
     let recorded = unsafe { result::event::record(event.cu_event(), stream.cu_stream()) };
-    let words = ["an event of GPU 0 (context 0x", "can't be recorded in a stream of GPU 0"];
+    let words = ["an event from GPU 0 (context 0x", "can't be recorded on a stream from GPU 0"];
     fails(recorded, CUresult::CUDA_ERROR_INVALID_HANDLE, &words);
     Ok(())
 }
@@ -307,7 +307,7 @@ fn bad_arguments() -> anyhow::Result<()> {
         fails(share.result(), CUresult::CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY, &words);
         let count = sys::cuCtxCreate_v3(&raw mut made, null, 2, 0, 0);
         fails(count.result(), invalid, &["2 execution affinities, but the pointer to them is null"]);
-        fails(result::ctx::create_v3(0x200, 0), invalid, &["0x200 are no flags of a context"]);
+        fails(result::ctx::create_v3(0x200, 0), invalid, &["0x200 are not context flags"]);
         fails(result::ctx::create_v3(0, 8), CUresult::CUDA_ERROR_INVALID_DEVICE, &["no GPU 8"]);
         let nowhere = sys::cuCtxCreate_v3(std::ptr::null_mut(), null, 0, 0, 0);
         fails(nowhere.result(), invalid, &["the pointer to the context is null"]);

@@ -261,7 +261,7 @@ fn beside_a_stream(waits: bool) -> anyhow::Result<()> {
     if waits {
         return Ok(done?);
     }
-    let words = ["data race on GPU 0", "stream 1 of a graph", "on the stream in which the graph is launched"];
+    let words = ["data race on GPU 0", "stream 1 of a graph", "on the stream on which the graph is launched"];
     fails(done, CUresult::CUDA_ERROR_LAUNCH_FAILED, &words);
     Ok(())
 }
@@ -388,9 +388,9 @@ fn rules_about_events() -> anyhow::Result<()> {
     one.begin_capture(THREAD_LOCAL)?;
     other.begin_capture(THREAD_LOCAL)?;
     let event = one.record_event(None)?;
-    fails(other.wait(&event), CUresult::CUDA_ERROR_STREAM_CAPTURE_MERGE, &["an event of another"]);
-    is_broken(&one, &["an event of another"]);
-    is_broken(&other, &["an event of another"]);
+    fails(other.wait(&event), CUresult::CUDA_ERROR_STREAM_CAPTURE_MERGE, &["an event from another"]);
+    is_broken(&one, &["an event from another"]);
+    is_broken(&other, &["an event from another"]);
     Ok(())
 }
 
@@ -436,7 +436,7 @@ fn rules_about_threads() -> anyhow::Result<()> {
     fails(
         end_elsewhere(),
         CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
-        &["another thread, which has to end it"],
+        &["another thread, which must end it"],
     );
     assert!(stream.end_capture(NO_FLAGS)?.is_some());
     stream.begin_capture(RELAXED)?;
@@ -482,7 +482,7 @@ fn memory_in_a_capture() -> anyhow::Result<()> {
     fails(stream.alloc_zeros::<u8>(16).map(drop), CUresult::CUDA_ERROR_NOT_SUPPORTED, &words);
     // SAFETY: the memory belongs to this function.
     let free = || unsafe { result::free_async(address, stream.cu_stream()) };
-    fails(free(), CUresult::CUDA_ERROR_INVALID_VALUE, &["is not memory of the graph"]);
+    fails(free(), CUresult::CUDA_ERROR_INVALID_VALUE, &["is not memory that belongs to the graph"]);
     assert!(stream.end_capture(NO_FLAGS)?.is_some());
     Ok(free()?)
 }

@@ -237,7 +237,7 @@ fn a_cycle_over_two_communicators_is_a_deadlock() -> anyhow::Result<()> {
         errors.pop().unwrap_or_default()
     });
     assert!(reports[0].contains("deadlock"), "{}", reports[0]);
-    assert!(reports[0].contains("its thread waits in cuStreamSynchronize"), "{}", reports[0]);
+    assert!(reports[0].contains("its thread is waiting in cuStreamSynchronize"), "{}", reports[0]);
     Ok(())
 }
 

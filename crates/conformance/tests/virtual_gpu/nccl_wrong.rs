@@ -15,7 +15,7 @@ const ELSEWHERE: [(&str, &str); 6] = [
     ("rank 2 never makes the call: its thread has ended", "rank 2 is gone: process"),
     // It may end before another rank has called.
     ("ranks 0 and 1 wait in ncclAllReduce", "rank 2 is gone: process"),
-    ("its thread waits in cuStreamSynchronize", "has not called it"),
+    ("its thread is waiting in cuStreamSynchronize", "has not called it"),
     // Other ranks are not informed of a call that moves nothing.
     ("ncclAllReduce(count 0, float32, sum), which NCCL drops", "rank 0 never called it"),
     ("the same count", "every rank must make every collective call"),
@@ -174,7 +174,7 @@ programs! {
         me.wait()
     }
 
-    two_communicators_in_opposite_order(2, ["deadlock", "its thread waits in cuStreamSynchronize", "the same calls in the same order"]) |me| {
+    two_communicators_in_opposite_order(2, ["deadlock", "its thread is waiting in cuStreamSynchronize", "the same calls in the same order"]) |me| {
         let second = me.second();
         let buffer = me.buffer(4);
         let mut order = [&me.own, &second];

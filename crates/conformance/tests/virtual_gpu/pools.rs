@@ -223,7 +223,7 @@ fn bad_arguments() -> anyhow::Result<()> {
         let unknown = 0x44_0000 as CUmemoryPool;
         fails(result::mem_pool::trim_to(unknown, 0), invalid, &["0x440000 is not a memory pool"]);
         let nothing = result::mem_pool::alloc_async(default, 0, stream.cu_stream());
-        fails(nothing, invalid, &["an allocation of 0 bytes"]);
+        fails(nothing, invalid, &["can't allocate 0 bytes"]);
     }
     Ok(())
 }

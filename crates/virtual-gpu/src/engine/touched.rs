@@ -43,8 +43,8 @@ impl Touched {
 }
 
 impl Engine {
-    /// Records in [`Order`](crate::order::Order) what the first operation of `stream` has touched. An unordered access
-    /// is reported, and fails both GPUs' contexts unless reports are only printed.
+    /// Records in [`Order`](crate::order::Order) what the first operation on `stream` has touched. An unordered access
+    /// is reported and fails both GPUs' contexts, unless reports are only printed.
     pub fn note_touched(
         &self,
         state: &mut State,
@@ -93,8 +93,7 @@ impl Engine {
     }
 }
 
-/// Merges the entries of each allocation, so that an operation that both reads and writes an allocation counts as one
-/// access.
+/// Merges the entries of each allocation, so that an operation that both reads and writes an allocation is one access.
 fn by_allocation(touched: Vec<Touched>) -> Vec<Touched> {
     let mut merged: Vec<Touched> = Vec::new();
     for next in touched {

@@ -12,7 +12,7 @@ struct Published {
     algorithm: Option<&'static str>,
     bytes: u64,
     measured: Measured,
-    /// The maximum allowed error of the model. `None`: the table only states the error.
+    /// The maximum error that the model may have. `None`: the table only states the error.
     within: Option<f64>,
     source: &'static str,
 }
@@ -140,7 +140,7 @@ impl Published {
         choose(&preset, &enabled, Function::AllReduce, self.world, self.bytes, true).unwrap()
     }
 
-    /// Returns the model's figure, and the published one.
+    /// Returns the model's figure and the published figure.
     fn figures(&self, choice: Choice) -> (f64, f64) {
         let nanoseconds = choice.nanoseconds as f64;
         match self.measured {
