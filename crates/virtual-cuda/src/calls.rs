@@ -1,4 +1,4 @@
-//! Records the program's calls for checks that count them, and makes calls fail for checks that request it.
+//! Records the program's calls for checks that count them and makes calls fail for checks that request it.
 //!
 //! `VIRTUAL_GPU_FAIL` counts every call to a function. Everything else counts only calls from the program's own
 //! sources, that is, calls with a frame from these sources on the stack.
@@ -124,7 +124,7 @@ fn lock() -> MutexGuard<'static, Option<Watch>> {
     WATCH.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Starts a record, and returns its number.
+/// Starts a record and returns its number.
 pub(crate) fn record(any_thread: bool) -> u64 {
     change(|watch| {
         watch.last_record += 1;

@@ -1,8 +1,8 @@
 //! Protects pinned memory that a copy is using: the program can't access its view of the memory until a thread has
 //! waited for the copy.
 //!
-//! Only whole pages whose bytes all belong to the copy are protected. If a thread touches such a page, a report is
-//! printed, and the thread continues.
+//! Only pages whose bytes all belong to the copy are protected. If a thread touches such a page, a report is printed,
+//! and the thread continues.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -119,7 +119,7 @@ fn watch() {
     use_large_stack();
 }
 
-/// The size of a signal stack. The handler looks up source lines, and needs more space than Rust's own signal stacks
+/// The size of a signal stack. The handler looks up source lines and needs more space than Rust's own signal stacks
 /// have.
 const STACK: usize = 1 << 20;
 

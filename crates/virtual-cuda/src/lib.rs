@@ -56,7 +56,7 @@ pub struct Export {
 /// Passes the table of exported symbols to the macro `$then`.
 ///
 /// A function is listed with its parameters and the Rust function behind it. A function that is not implemented is
-/// listed only by name, and returns an error that contains the name.
+/// listed only by name and returns an error that contains the name.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! exports {
@@ -449,7 +449,7 @@ pub extern "C" fn virtualGpuRecordCalls(any_thread: c_int) -> c_ulonglong {
 /// Ends a record and calls `visit` with each of its calls, in order, passing `data` each time.
 ///
 /// # Safety
-/// `visit` may be called with `data`, and does not unwind.
+/// `visit` may be called with `data` and does not unwind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn virtualGpuRecordedCalls(
     record: c_ulonglong,
@@ -470,7 +470,7 @@ pub extern "C" fn virtualGpuTrackObjects() {
 /// Calls `visit` with each live tracked object, in order of creation, passing `data` each time.
 ///
 /// # Safety
-/// `visit` may be called with `data`, and does not unwind.
+/// `visit` may be called with `data` and does not unwind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn virtualGpuLiveObjects(
     visit: unsafe extern "C" fn(*const LiveObject, *mut c_void),
@@ -491,7 +491,7 @@ pub extern "C" fn virtualGpuFailCall(nth: c_ulonglong, any_thread: c_int) {
 /// If a call has failed since [`virtualGpuFailCall`], calls `visit` with that call and with `data`.
 ///
 /// # Safety
-/// `visit` may be called with `data`, and does not unwind.
+/// `visit` may be called with `data` and does not unwind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn virtualGpuFailedCall(
     visit: unsafe extern "C" fn(*const RecordedCall, *mut c_void),

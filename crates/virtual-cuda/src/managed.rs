@@ -45,7 +45,7 @@ impl Pages {
     fn open(start: u64, len: u64) -> Option<Self> {
         let pages = Self { start: usize::try_from(start).ok()?, len: usize::try_from(len).ok()? };
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the range is within the engine's reservation, and belongs to no other allocation.
+        // SAFETY: the range is within the engine's reservation and belongs to no other allocation.
         let opened = unsafe { libc::mprotect(pages.start as *mut _, pages.len, access) };
         (opened == 0).then_some(pages)
     }

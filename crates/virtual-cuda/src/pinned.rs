@@ -58,7 +58,7 @@ impl Drop for Pinned {
     fn drop(&mut self) {
         for start in [self.view, self.own] {
             if start != libc::MAP_FAILED as usize {
-                // SAFETY: the memory was mapped with this length, and is unmapped once.
+                // SAFETY: the memory was mapped with this length and is unmapped only once.
                 unsafe { libc::munmap(start as *mut c_void, self.len.next_multiple_of(PAGE)) };
             }
         }

@@ -72,7 +72,7 @@ unsafe extern "C" fn to_shared(block_size: c_int) -> usize {
     block_size as usize * 16
 }
 
-/// Generates arguments, and remembers the results of earlier calls.
+/// Generates arguments and remembers the results of earlier calls.
 struct Caller {
     random: u64,
     /// Results of earlier calls, by type (as written in the table of exports).
@@ -231,7 +231,7 @@ impl Caller {
         Box::leak(Box::new([&raw const values[0], &raw const values[1]])).as_ptr() as u64
     }
 
-    /// Checks a finished call, and stores its results for the next calls.
+    /// Checks a completed call and stores its results for later calls.
     fn ended(&mut self, function: &str, code: c_uint) {
         assert!(
             code != 0 || !self.has_null_result || TAKES_NULL.contains(&function),

@@ -51,7 +51,7 @@ impl Block {
         ready.map(|group| group.pc).min()
     }
 
-    /// Removes every group at `pc`, and returns the groups' threads together with the threads in `mask`.
+    /// Removes every group at `pc` and returns the groups' threads together with the threads in `mask`.
     pub(crate) fn take_groups_at(&mut self, pc: usize, mut mask: Mask) -> Mask {
         self.groups.retain(|group| {
             if group.pc == pc {

@@ -45,7 +45,7 @@ impl Machine<'_> {
     }
 
     /// `mma`. Products and sums are computed in double precision and rounded once: the manual requires at least single
-    /// precision (half precision if the result is half), and leaves order and rounding unspecified.
+    /// precision (half precision if the result is half) and leaves order and rounding unspecified.
     pub(crate) fn multiply_matrices(
         &mut self,
         product: &MatrixProduct,

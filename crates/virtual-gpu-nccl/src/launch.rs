@@ -113,8 +113,8 @@ impl State {
 }
 
 impl Locked<'_> {
-    /// Enqueues collectives before point-to-point calls. If the plan uses several streams, the whole plan waits for all
-    /// of them and blocks all of them (User Guide, "Mixing Multiple Streams within the same ncclGroupStart/End()
+    /// Enqueues collectives before point-to-point calls. If the plan uses several streams, the entire plan waits for
+    /// all of them and blocks all of them (User Guide, "Mixing Multiple Streams within the same ncclGroupStart/End()
     /// group").
     fn enqueue_plan(&mut self, plan: Plan) -> NcclResult<()> {
         let Plan { comm, rank, streams, collectives, transfers } = plan;

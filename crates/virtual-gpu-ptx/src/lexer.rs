@@ -55,8 +55,8 @@ impl<'a> Lexer<'a> {
         self.source.as_bytes().get(self.at + ahead).copied().unwrap_or(0)
     }
 
-    /// Advances as long as `accept` returns true, and returns the text in between. Only ASCII is accepted, so slicing
-    /// is sound.
+    /// Advances as long as `accept` returns true and returns the text in between. Only ASCII is accepted, so slicing is
+    /// sound.
     fn take_while(&mut self, accept: impl Fn(u8) -> bool) -> &'a str {
         let start = self.at;
         let rest = &self.source.as_bytes()[start..];

@@ -515,7 +515,7 @@ fn bad_arguments() -> anyhow::Result<()> {
             std::mem::transmute(symbol("cuStreamBeginCapture_v2"));
         begin(handle, 3)
     };
-    fails(begun.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &["3 is no CUstreamCaptureMode"]);
+    fails(begun.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &["3 is not a CUstreamCaptureMode"]);
     let nothing = 0xdead0_usize as *mut c_void;
     // SAFETY: as above.
     unsafe {

@@ -20,7 +20,7 @@ pub(crate) struct Unordered {
 }
 
 impl Shadow {
-    /// Records a thread's access, and returns an earlier access that it races with.
+    /// Records a thread's access and returns an earlier access that it races with.
     pub(crate) fn access(
         &mut self,
         offset: u64,
@@ -57,7 +57,7 @@ impl Shadow {
         found
     }
 
-    /// Records that a thread starts a copy to shared memory, and returns an earlier access that the copy races with.
+    /// Records that a thread starts a copy to shared memory and returns an earlier access that the copy races with.
     pub(crate) fn begin_copy(
         &mut self,
         offset: u64,

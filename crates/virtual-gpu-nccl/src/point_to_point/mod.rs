@@ -193,7 +193,7 @@ impl Traffic {
         }
     }
 
-    /// Records a call, and returns the message's key.
+    /// Records a call and returns the message's key.
     pub(crate) fn add(&mut self, comm: CommId, rank: Rank, end: End) -> MessageKey {
         let direction = end.transfer.direction;
         let route = Route { rank, peer: end.transfer.peer, end: direction };

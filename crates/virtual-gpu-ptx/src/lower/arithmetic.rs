@@ -92,7 +92,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// Emits `first` on `a` and `b`, and then `second` on the result and `c`.
+    /// Emits `first` on `a` and `b` and then `second` on the result and `c`.
     pub(crate) fn chain(
         &mut self,
         [first, second]: [WordOp; 2],

@@ -56,7 +56,7 @@ impl<'a> Lowering<'_, 'a> {
     ) -> Lowered {
         let a = self.wide_value(a, kind)?;
         let (d, _) = self.destination(d)?;
-        // The value is read as the source type, and then as the destination type if that is not wider.
+        // The value is read as the source type and then as the destination type if that is not wider.
         let narrow = if to.bits <= from.bits { to } else { from };
         match (a, d) {
             (Value::Word(a), Value::Word(d)) => {

@@ -1,4 +1,4 @@
-//! Records what operations touched, and reports unordered accesses.
+//! Records what operations accessed and reports unordered accesses.
 
 use super::{Engine, Failure, State};
 use crate::config::Checks;

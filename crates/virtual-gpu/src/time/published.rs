@@ -1,4 +1,4 @@
-//! Compares the model with published figures, and keeps the table in `MODEL.md` up to date.
+//! Compares the model with published figures and keeps the table in `MODEL.md` up to date.
 
 use super::choice::Enabled;
 use super::preset::Preset;
@@ -129,7 +129,7 @@ const PUBLISHED: [Published; 10] = [
         bytes: 8,
         measured: Measured::Microseconds(42.6),
         within: None,
-        source: "NVIDIA/nccl#1530: cards without peer to peer, which the model does not know",
+        source: "NVIDIA/nccl#1530: cards without peer-to-peer access, which the model does not cover",
     },
 ];
 
