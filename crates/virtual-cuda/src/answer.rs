@@ -93,7 +93,7 @@ pub(crate) fn cuda(name: &'static str, body: impl FnOnce() -> CudaResult<()>) ->
         false => catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
             Err(Error::new(
                 CudaStatus::Unknown,
-                format!("virtual GPU: {name} has an internal error (it panicked)"),
+                format!("virtual GPU: internal error in {name} (it panicked)"),
             ))
         }),
     };
@@ -111,7 +111,7 @@ pub(crate) fn cuda(name: &'static str, body: impl FnOnce() -> CudaResult<()>) ->
     code
 }
 
-/// Like [`cuda`], for NCCL; `ncclGetLastError` returns the message.
+/// Like [`cuda`], but for NCCL; `ncclGetLastError` returns the message.
 pub(crate) fn nccl(name: &'static str, body: impl FnOnce() -> NcclResult<()>) -> c_uint {
     let answer = match engine::has_ended() {
         // Ranks that drop their communicators while the process exits have nothing left to abort.
@@ -121,7 +121,7 @@ pub(crate) fn nccl(name: &'static str, body: impl FnOnce() -> NcclResult<()>) ->
             Err(Error::new(NcclStatus::InvalidUsage, called_by_host_function(name)))
         }
         false => catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-            let message = format!("virtual GPU: {name} has an internal error (it panicked)");
+            let message = format!("virtual GPU: internal error in {name} (it panicked)");
             Err(Error::new(NcclStatus::InternalError, message))
         }),
     };

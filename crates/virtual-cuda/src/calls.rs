@@ -1,4 +1,4 @@
-//! Records the program's calls for checks that count them and makes calls fail for checks that request it.
+//! Records the program's calls for checks that count them, and makes calls fail for checks that request it.
 //!
 //! `VIRTUAL_GPU_FAIL` counts every call to a function. Everything else counts only calls from the program's own
 //! sources, that is, calls with a frame from these sources on the stack.

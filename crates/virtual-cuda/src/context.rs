@@ -111,7 +111,7 @@ pub(crate) fn set_cache_preference(preference: c_uint) -> CudaResult<()> {
     engine::get()?.set_cache_preference(CachePreference::from_number(preference)?)
 }
 
-/// Returns the range of priorities. Either pointer may be null if its value is not needed.
+/// Returns the priority range. Either pointer may be null if its value is not needed.
 pub(crate) fn priorities(least: Out<c_int>, greatest: Out<c_int>) -> CudaResult<()> {
     engine::get()?.current_device()?;
     least.give_if_wanted(PRIORITIES.0);

@@ -1,4 +1,4 @@
-//! The device functions, and the initialization of the driver.
+//! The device functions and driver initialization.
 
 use std::ffi::{c_char, c_int, c_uint};
 

@@ -23,7 +23,7 @@ pub(crate) enum Rights {
     Read,
 }
 
-/// Protected pages, with the number of their guard.
+/// Protected pages, with their guard's number.
 struct Closed {
     id: u64,
     pages: Range<usize>,
@@ -145,7 +145,7 @@ fn use_large_stack() {
 
 /// Handles a fault. The engine itself never touches protected memory, so this thread holds none of the engine's locks.
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes the description of a fault.
+    // SAFETY: the kernel passes a valid description of the fault.
     let address = unsafe { (*info).si_addr() } as usize;
     let hit = closed().iter().find(|one| one.pages.contains(&address)).map(|one| one.id);
     let Some(id) = hit else { return hand_on(signal, info, context) };

@@ -15,10 +15,10 @@ use crate::{answer, engine};
 /// `CUhostFn`
 pub type HostFunction = Option<unsafe extern "C" fn(*mut c_void)>;
 
-/// The program's data, to be passed to its function.
+/// The program's data, which is passed to its function.
 struct Data(*mut c_void);
 
-// SAFETY: the program passes the pointer for a function that the driver calls on one of its own threads.
+// SAFETY: the program passes the pointer to be used by a function that the driver calls on one of its own threads.
 unsafe impl Send for Data {}
 // SAFETY: for the same reason. A graph that contains the function never runs it twice at the same time.
 unsafe impl Sync for Data {}
@@ -37,8 +37,8 @@ pub(crate) fn launch_function(of: Stream, function: HostFunction, data: *mut c_v
     engine::get()?.launch_host_function(StreamHandle(of as u64), Arc::new(call))
 }
 
-/// All flags of `CU_MEMHOSTALLOC_…`: portable, device-mapped, and write-combined. None of them changes what a program
-/// can do here.
+/// All `CU_MEMHOSTALLOC_…` flags: portable, device-mapped, and write-combined. None of them changes what a program can
+/// do here.
 const HOST_ALLOCATION_FLAGS: c_uint = 0b111;
 
 /// Implements `cuMemAllocHost`, which is `cuMemHostAlloc` without flags.

@@ -16,7 +16,7 @@ use crate::pinned::Pinned;
 pub(crate) struct HostRange {
     address: usize,
     len: usize,
-    /// The pinned memory that contains the range, which it keeps alive.
+    /// The pinned memory that contains the range. Holding it keeps the memory alive.
     pinned: Option<Arc<Pinned>>,
 }
 

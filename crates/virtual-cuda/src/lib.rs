@@ -1,9 +1,9 @@
-//! The FFI layer: `libcuda.so`, with the `cu*` functions that cudarc calls, and also the `nccl*` functions.
+//! The FFI layer: `libcuda.so`, with the `cu*` functions that cudarc calls, as well as the `nccl*` functions.
 //!
 //! [`exports!`] is the single table of exported functions: all functions that cudarc declares for any CUDA version. A
 //! function that is not implemented returns an error that names it. Each function converts C arguments to Rust, calls
-//! the engine or NCCL, and converts the result to a result code. This crate also contains everything that needs the
-//! operating system: address space for device pointers, pinned and managed memory that is mapped twice, and a fault
+//! the engine or NCCL, and converts what that returns to a result code. This crate also contains everything that needs
+//! the operating system: address space for device pointers, pinned and managed memory that is mapped twice, and a fault
 //! handler for the host's accesses to them.
 
 mod answer;
@@ -53,7 +53,7 @@ pub struct Export {
     pub parameters: Option<&'static [&'static str]>,
 }
 
-/// Passes the table of exported symbols to the macro `$then`.
+/// Passes the table of exported symbols to the `$then` macro.
 ///
 /// A function is listed with its parameters and the Rust function behind it. A function that is not implemented is
 /// listed only by name and returns an error that contains the name.
@@ -336,7 +336,7 @@ macro_rules! export {
 
         $(
             /// # Safety
-            /// The arguments must be as the CUDA driver's documentation requires.
+            /// The arguments must meet the requirements in the CUDA driver's documentation.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $cuda($($cuda_arg: $cuda_type),*) -> c_uint {
                 let arguments: &[u64] = &[$(calls::argument(&$cuda_arg)),*];
@@ -347,7 +347,7 @@ macro_rules! export {
         )*
         $(
             /// # Safety
-            /// The arguments must be as NCCL's documentation requires.
+            /// The arguments must meet the requirements in NCCL's documentation.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $nccl($($nccl_arg: $nccl_type),*) -> c_uint {
                 let arguments: &[u64] = &[$(calls::argument(&$nccl_arg)),*];
@@ -357,8 +357,8 @@ macro_rules! export {
             }
         )*
         $(
-            /// Not supported. Accepts any arguments, because in the C calling convention of Linux the caller cleans
-            /// them up.
+            /// Not supported. Accepts any arguments, because in Linux's C calling convention, the caller cleans them
+            /// up.
             #[unsafe(no_mangle)]
             pub extern "C" fn $no_cuda() -> c_uint {
                 answer::unsupported(stringify!($no_cuda))
@@ -385,7 +385,7 @@ pub unsafe extern "C" fn cuGetErrorName(code: c_uint, text: Out<*const c_char>) 
     answer::error_name(code, text)
 }
 
-/// Returns the message of this thread's last call that returned `code`, or what the code means.
+/// Returns the message from this thread's last call that returned `code`, or what the code means.
 ///
 /// # Safety
 /// `text` is null or writable.
@@ -400,7 +400,7 @@ pub extern "C" fn ncclGetErrorString(code: c_uint) -> *const c_char {
     answer::nccl_error_text(code)
 }
 
-/// Returns the message of this thread's last NCCL call that failed. As in NCCL, the communicator does not matter.
+/// Returns the message from this thread's last failed NCCL call. As in NCCL, the communicator does not matter.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGetLastError(_comm: Communicator) -> *const c_char {
     answer::nccl_last_error()
@@ -417,7 +417,7 @@ pub unsafe extern "C" fn virtualGpuHideLibrary(path: Text) {
     }
 }
 
-/// Names a stream by its role, such as `compute`, for reports and traces. An invalid handle is ignored.
+/// Names a stream after its role, such as `compute`, for reports and traces. An invalid handle is ignored.
 ///
 /// # Safety
 /// `role` is null or a C string.
@@ -428,7 +428,7 @@ pub unsafe extern "C" fn virtualGpuNameStream(stream: Stream, role: Text) {
     }
 }
 
-/// Makes reports show the nearest line of the sources under the folder `path` first.
+/// Makes reports show the nearest line in the sources under the folder `path` first.
 ///
 /// # Safety
 /// `path` is null or a C string.

@@ -41,7 +41,7 @@ struct Pages {
 }
 
 impl Pages {
-    /// Makes `len` bytes at `start` accessible, zeroed. Returns `None` if the host has no memory for them.
+    /// Makes `len` bytes at `start` accessible and zeroes them. Returns `None` if the host has no memory for them.
     fn open(start: u64, len: u64) -> Option<Self> {
         let pages = Self { start: usize::try_from(start).ok()?, len: usize::try_from(len).ok()? };
         let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -55,7 +55,7 @@ impl Drop for Pages {
     fn drop(&mut self) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         // SAFETY: as in `open`. The pages are replaced by untouched pages without access rights. If that fails, they
-        // stay as they are, and their addresses are not reused soon.
+        // are left unchanged, and their addresses are not reused soon.
         unsafe { libc::mmap(self.start as *mut _, self.len, libc::PROT_NONE, flags, -1, 0) };
     }
 }

@@ -130,10 +130,10 @@ fn config(of: Source<LaunchConfig>) -> CudaResult<(LaunchConfig, u32)> {
     engine::get()?.check_stream(StreamHandle(config.stream as u64))?;
     let [x, y, z] = config.block;
     let threads = [x, y, z].into_iter().try_fold(1u32, u32::checked_mul).filter(|&threads| threads > 0);
-    let threads = threads.ok_or_else(|| invalid(format!("a block of {x} x {y} x {z} threads")))?;
+    let threads = threads.ok_or_else(|| invalid(format!("a block can't have {x} x {y} x {z} threads")))?;
     if config.grid.contains(&0) {
         let [x, y, z] = config.grid;
-        return Err(invalid(format!("a grid of {x} x {y} x {z} blocks")));
+        return Err(invalid(format!("a grid can't have {x} x {y} x {z} blocks")));
     }
     Ok((config, threads))
 }

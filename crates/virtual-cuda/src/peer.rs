@@ -42,7 +42,7 @@ pub(crate) fn enable(peer: Context, flags: c_uint) -> CudaResult<()> {
     if flags != 0 {
         return Err(Error::new(CudaStatus::InvalidValue, format!("the flags must be 0, not {flags}")));
     }
-    let message = "virtual GPU: a kernel can't reach another GPU's memory; ask cuDeviceCanAccessPeer first";
+    let message = "virtual GPU: a kernel can't access another GPU's memory: call cuDeviceCanAccessPeer first";
     Err(Error::new(CudaStatus::PeerAccessUnsupported, message))
 }
 

@@ -224,7 +224,7 @@ impl Caller {
         }
     }
 
-    /// Returns the arguments for a kernel with two parameters: some device address, and a number.
+    /// Returns the arguments for a kernel with two parameters: a device address and a number.
     fn arguments(&mut self) -> u64 {
         let address = self.known("DevicePointer");
         let values = Box::leak(Box::new([address, 7]));
@@ -235,7 +235,7 @@ impl Caller {
     fn ended(&mut self, function: &str, code: c_uint) {
         assert!(
             code != 0 || !self.has_null_result || TAKES_NULL.contains(&function),
-            "{function} succeeded, with a null pointer for its result"
+            "{function} succeeded with a null result pointer"
         );
         for (kind, at) in std::mem::take(&mut self.results) {
             let value = u64::from_le_bytes(self.memory[at][..8].try_into().expect("8 bytes"));

@@ -1,4 +1,4 @@
-//! The file from which a piece of code was loaded: the executable or a shared library.
+//! The file that a piece of code was loaded from: the executable or a shared library.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;

@@ -50,7 +50,7 @@ fn own_sources() -> Option<PathBuf> {
 pub struct CallSite(Option<Arc<[usize]>>);
 
 impl CallSite {
-    /// Returns the location of a call that was not made by any line of the user's program, such as the context's own
+    /// Returns the location for a call that was not made by any line in the user's program, such as the context's own
     /// allocations.
     pub fn unknown() -> Self {
         Self(None)
@@ -139,7 +139,7 @@ impl CallSite {
     }
 }
 
-/// A call stack that another process of the same executable can resolve.
+/// A call stack that another process running the same executable can resolve.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortableCallSite {
     /// Identifies the executable; 0 if it is unknown.
@@ -208,7 +208,7 @@ fn is_foreign(file: &Path) -> bool {
         || file.is_relative()
 }
 
-/// Returns whether a source file belongs to one of the crates `virtual-*`, which share one folder.
+/// Returns whether a source file belongs to one of the `virtual-*` crates, which share one folder.
 fn is_of_virtual_gpu(file: &Path) -> bool {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
     let Some(inside) = crates.and_then(|crates| file.strip_prefix(crates).ok()) else { return false };
@@ -224,7 +224,7 @@ pub struct SourceLine {
     pub file: PathBuf,
     /// The line, from 1.
     pub line: u32,
-    /// The column where the call begins, in bytes from 1.
+    /// The column where the call begins, counted in bytes from 1.
     pub column: u32,
 }
 

@@ -156,7 +156,7 @@ status! {
 pub struct Error<S> {
     /// The code that the C function returns.
     pub status: S,
-    /// A description of the problem; empty if the meaning of the code is enough.
+    /// A description of the problem; empty if the code's meaning is enough.
     pub message: Arc<str>,
 }
 

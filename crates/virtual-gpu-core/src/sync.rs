@@ -21,7 +21,7 @@ pub use shuttle::{
 /// Starts a thread that lives as long as the process.
 ///
 /// # Errors
-/// Returns why the system could not start the thread.
+/// Fails if the system can't start the thread.
 #[cfg(not(shuttle))]
 pub fn spawn_for_good(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)

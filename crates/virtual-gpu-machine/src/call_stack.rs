@@ -16,7 +16,7 @@ pub(crate) struct CallStack {
 /// An active call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Activation {
-    /// Index of the function's frame in the kernel.
+    /// The index of the function's frame in the kernel.
     pub(crate) frame: u32,
     /// The program counter of the call.
     pub(crate) pc: usize,

@@ -31,7 +31,7 @@ pub struct MemoryAccess {
     pub bytes: u32,
 }
 
-/// Where in a kernel an event happened, and in which thread.
+/// Where in a kernel, and in which thread, an event happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadReport {
     /// The kernel's name.
@@ -78,7 +78,7 @@ impl fmt::Display for ThreadReport {
 /// What went wrong.
 #[derive(Clone, Debug)]
 pub enum FaultKind {
-    /// Global memory could not be accessed, for this reason.
+    /// Global memory could not be accessed for the given reason.
     BadAddress(BadAddress),
     /// An access past the end of the block's shared memory.
     SharedOutOfBounds {
@@ -194,7 +194,7 @@ impl fmt::Display for Fault {
                 }
             }
             FaultKind::BadAddress(BadAddress::Freed { freed, offset }) => {
-                write!(f, ", byte {offset} of a {}-byte allocation that was freed", freed.size)
+                write!(f, ", byte {offset} of a {}-byte allocation that has been freed", freed.size)
             }
             FaultKind::BadAddress(BadAddress::Unknown) => {
                 f.write_str(", where nothing has ever been allocated")

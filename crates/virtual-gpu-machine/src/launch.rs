@@ -72,8 +72,8 @@ pub struct Execution {
     pub longest_thread: u64,
     /// The bytes of device memory that were accessed, by allocation.
     pub touched: Vec<Touched>,
-    /// The first read of bytes that had never been written. It saw [`POISON`](virtual_gpu_core::memory::POISON), and
-    /// the kernel continued.
+    /// The first read of bytes that had never been written. The read returned
+    /// [`POISON`](virtual_gpu_core::memory::POISON), and the kernel continued.
     pub unwritten: Option<ThreadReport>,
     /// The first race in shared memory. The kernel continued.
     pub race: Option<Box<Race>>,

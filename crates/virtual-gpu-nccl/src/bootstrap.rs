@@ -55,8 +55,8 @@ pub(crate) struct Gpu {
 
 structure! { Gpu { machine, index } }
 
-/// Returns a key for this machine. Like NCCL, distinguishes machines by `NCCL_HOSTID`, or else by host name and boot
-/// ID.
+/// Returns a key for this machine. Like NCCL, distinguishes machines by `NCCL_HOSTID` or, if it is not set, by host
+/// name and boot ID.
 fn machine() -> u64 {
     static KEY: OnceLock<u64> = OnceLock::new();
     *KEY.get_or_init(|| {
@@ -119,7 +119,7 @@ impl Nccl {
         Ok(handle)
     }
 
-    /// Returns the session of an id that another process made, or `None` if this process is its root.
+    /// Returns the session for an id that another process created, or `None` if this process is the root.
     fn session_for(&'static self, id: UniqueId, rank: Rank) -> NcclResult<Option<SessionId>> {
         // One thread connects; the others use its connection.
         static CONNECTING: Mutex<()> = Mutex::new(());

@@ -72,7 +72,7 @@ impl State {
         // A rank that joins at a remote root always runs in this process.
         let RankLocation::Here { handle, .. } = member.location else { return };
         let Some(session) = self.sessions.get_mut(&number) else {
-            let error = Error::new(NcclStatus::RemoteError, "the process that made the id has ended");
+            let error = Error::new(NcclStatus::RemoteError, "the process that created the id has ended");
             self.memberships.insert(handle, Membership::Failed(error));
             return;
         };
@@ -171,7 +171,7 @@ impl Locked<'_> {
     }
 
     /// Asks the root to give up, because this process has waited too long; only the root knows which ranks are missing.
-    /// Returns `true` once the root has failed to answer that request too.
+    /// Returns `true` once the root has failed to answer that request, too.
     pub(crate) fn give_up_on_root(&mut self, number: SessionId) -> NcclResult<bool> {
         let timeout = self.engine.bootstrap_timeout;
         let session = self.nccl.session_mut(number)?;
@@ -184,7 +184,7 @@ impl Locked<'_> {
             Some(asked) if asked.elapsed() < ANSWER => false,
             Some(_) => {
                 let report =
-                    Report::new("the process that made the id does not answer").fact(given_up(timeout));
+                    Report::new("the process that created the id does not answer").fact(given_up(timeout));
                 let error = Error::new(NcclStatus::Timeout, report.to_string());
                 self.nccl.fail_waiting_ranks(number, &error)?;
                 true

@@ -263,7 +263,7 @@ pub(crate) fn move_pieces(
     }
 }
 
-/// Returns the failure for a buffer that existed at the call but has been freed since.
+/// Returns the failure for a buffer that existed at the call but has since been freed.
 fn gone(memory: &DeviceMemory, share: &Share, address: u64, bytes: u64) -> Failure {
     let Share { rank, device, request, call_site, .. } = share;
     let headline = format!("rank {rank}'s buffer was freed before its {} ran", request.function());

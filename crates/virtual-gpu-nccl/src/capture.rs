@@ -31,10 +31,10 @@ impl std::fmt::Display for Captured {
 }
 
 impl Plan {
-    /// Returns whether the plan is captured into a graph.
+    /// Returns whether the plan is being captured into a graph.
     ///
     /// # Errors
-    /// Returns `InvalidUsage` if only some of its streams are captured, or if several graphs capture them.
+    /// Returns `InvalidUsage` if only some of its streams are being captured, or if several graphs are capturing them.
     pub(crate) fn is_captured(&self, engine: &EngineState) -> NcclResult<bool> {
         engine.captured_alike(&self.streams).ok_or_else(|| {
             let message = format!(

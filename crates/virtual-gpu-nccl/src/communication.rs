@@ -81,7 +81,7 @@ impl Communication for Nccl {
 }
 
 impl super::State {
-    /// Returns why each rank that a call waits for has not reached it.
+    /// Returns why each rank that a call is waiting for has not reached it.
     ///
     /// # Errors
     /// Returns `InternalError` if the call's communicator is gone.
@@ -95,7 +95,7 @@ impl super::State {
                 let pending = self.communicator(id.comm)?.pending(id);
                 pending.into_iter().map(|pending| pending.missing).collect()
             }
-            // Another thread may abort the last rank while a thread waits in a split.
+            // Another thread may abort the last rank while a thread is waiting in a split.
             CallKey::Management(id) => {
                 let comm = self.communicators.get(&id.comm);
                 let absent = comm.map_or_else(Vec::new, |comm| comm.absent(id.sequence));

@@ -58,7 +58,7 @@ pub(crate) struct RankState {
     /// The thread that last used the rank. It will make the rank's next call, unless the rank is handed to another
     /// thread.
     pub(crate) owner: ThreadKey,
-    /// The thread that created the rank, and whether a call has been made for the rank since.
+    /// The thread that created the rank, and whether a call has since been made for the rank.
     maker: ThreadKey,
     is_used: bool,
     /// Whether a thread other than its creator has used a rank of the communicator.

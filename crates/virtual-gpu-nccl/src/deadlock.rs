@@ -14,7 +14,7 @@ use virtual_gpu_core::thread::ThreadKey;
 
 const EVERY_RANK: &str =
     "every rank must make every collective call: look for an error, an early return, or a condition";
-const EVERY_RANK_OF_PARENT: &str = "every rank of the communicator must make this call; in a split, a rank that wants no communicator passes NCCL_SPLIT_NOCOLOR; one thread with several ranks needs a group";
+const EVERY_RANK_OF_PARENT: &str = "every rank of the communicator must make this call; in a split, a rank that does not want a communicator passes NCCL_SPLIT_NOCOLOR; one thread with several ranks needs a group";
 const EVERY_END: &str = "every send needs a receive on the other rank, and every receive a send: look for an error or a condition";
 const EMPTY: &str = "a collective of zero elements returns immediately without waiting for other ranks: every rank must pass the same count";
 const CAUSE_FIRST: &str = "fix that failure first: its own report says where it is";
@@ -29,7 +29,7 @@ pub(crate) fn deadlock_report(engine: &EngineState, nccl: &State, calls: &Deadlo
     let report = Report::new(match (collective, point_to_point, management) {
         (true, false, false) => "deadlock: a collective that never completes",
         (false, true, false) => "deadlock: a send or receive that never completes",
-        (false, false, _) => "deadlock: a call that every rank must make, but one of them never does",
+        (false, false, _) => "deadlock: a call that every rank must make, but one rank never makes",
         _ => "deadlock: calls that never complete",
     });
     explain(engine, nccl, calls, report)

@@ -1,4 +1,4 @@
-//! Calls that the threads of all a communicator's ranks make and wait in together: split and finalize.
+//! Calls that all ranks of a communicator make together and wait in: split and finalize.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,4 +1,4 @@
-//! Handles the events that other processes send about their ranks, and the end of a process.
+//! Handles the events that other processes send about their ranks, and the end of another process.
 
 use super::Locked;
 use super::communicator::Communicator;

@@ -62,7 +62,7 @@ impl Transfer {
         self.count.saturating_mul(self.data_type.size())
     }
 
-    /// Returns whether a send and a receive agree about the data to move.
+    /// Returns whether a send and a receive agree on the data to move.
     pub(crate) fn agrees(&self, other: &Self) -> bool {
         (self.count, self.data_type) == (other.count, other.data_type)
     }

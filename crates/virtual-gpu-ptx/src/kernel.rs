@@ -119,7 +119,7 @@ pub enum Uniform {
     DynamicShared,
     /// `%total_smem_size`
     TotalShared,
-    /// Bytes of the launch's parameters, zero- or sign-extended.
+    /// Bytes from the launch's parameters, zero- or sign-extended.
     Parameter {
         /// The offset of the first byte.
         offset: u32,
@@ -173,7 +173,7 @@ pub struct Kernel {
     pub(crate) required_threads: Option<[u32; 3]>,
     pub(crate) code: Vec<Instruction>,
     pub(crate) lines: Vec<u32>,
-    /// Index into `cuda_lines`; `u32::MAX` if there is none.
+    /// The index into `cuda_lines`; `u32::MAX` if there is none.
     pub(crate) locations: Vec<u32>,
     pub(crate) cuda_lines: Vec<CudaLine>,
     pub(crate) registers: Registers,

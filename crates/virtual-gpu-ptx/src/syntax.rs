@@ -1,4 +1,4 @@
-//! The syntax of a PTX text: names and opcodes are not yet resolved.
+//! A PTX text's syntax, in which names and opcodes are not yet resolved.
 //!
 //! `I` is the type of an instruction: as parsed, or resolved.
 

@@ -161,7 +161,7 @@ const VALUES: &[(RangeInclusive<i32>, i32)] = &[
 ];
 
 /// Returns the value of the `CUdevice_attribute` with this number, for the device with index `ordinal` in the node.
-/// Returns `None` for attributes of textures and surfaces, which the virtual GPU lacks.
+/// Returns `None` for texture and surface attributes, because the virtual GPU has no textures and surfaces.
 ///
 /// The numbers come from `cuda.h`. The values are what `deviceQuery` prints on an H100 SXM5, compute capability 9.0
 /// ("CUDA C++ Programming Guide", table of technical specifications). Attributes for features that an H100 has but the

@@ -127,7 +127,7 @@ mod tests {
             [1024, 1000, 256, 64, 32, 1].map(|threads| PLAIN.blocks(threads, 0)),
             [2, 2, 8, 32, 32, 32]
         );
-        // 228 KiB of shared memory, of which each block uses 1 KiB more than it requests.
+        // There are 228 KiB of shared memory, and each block uses 1 KiB more than it requests.
         assert_eq!(PLAIN.blocks(32, 48 << 10), 4);
         assert_eq!(PLAIN.blocks(32, (48 << 10) + 1), 0, "not opted in");
         let large = Usage { max_dynamic_shared: 227 << 10, ..PLAIN };

@@ -117,7 +117,7 @@ impl Report {
         for (place, moved) in moved {
             text = text.replacen(&moved, &place, 1);
         }
-        // All lines after the headline are indented, so that the end of a report is visible.
+        // All lines after the headline are indented, so that readers can see where a report ends.
         text.replace('\n', "\n  ")
     }
 }

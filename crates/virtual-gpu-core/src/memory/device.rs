@@ -8,8 +8,8 @@ use super::written::Written;
 use crate::handle::OperationNumber;
 use crate::source_location::CallSite;
 
-/// Addresses that one GPU may hand out. There are far more addresses than bytes of capacity, so a freed address is not
-/// reused soon, and a stale pointer differs from a live one.
+/// The number of addresses that one GPU may hand out. There are far more addresses than bytes of capacity, so a freed
+/// address is not reused soon, and a stale pointer differs from a live one.
 pub const ADDRESS_SPACE: u64 = 1 << 39;
 
 /// Every allocation starts at a multiple of this, because `cuMemAlloc` promises alignment for any type (real drivers
@@ -19,7 +19,8 @@ const ALIGNMENT: u64 = 512;
 /// Managed allocations start at a multiple of this, so that each has its own host pages, regardless of the page size.
 const PAGE: u64 = 1 << 16;
 
-/// Unused addresses after each allocation, which distinguish an overrun from an access to the next allocation.
+/// The number of unused addresses after each allocation. They distinguish an overrun from an access to the next
+/// allocation.
 const GAP: u64 = 1 << 16;
 
 /// For [`DeviceMemory::as_of`]: after every operation. Freed memory is gone.
@@ -200,8 +201,8 @@ impl DeviceMemory {
         Ok(freed)
     }
 
-    /// Frees the allocation that starts at `base` for the operation with this sequence number, and for later ones.
-    /// Earlier operations still find it until [`Self::release`].
+    /// Frees the allocation that starts at `base` for the operation with this sequence number and for later operations.
+    /// Earlier operations still find it until [`Self::release`] is called.
     pub fn free_from(
         &mut self,
         base: u64,
@@ -282,7 +283,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Like [`Self::explain`], for an address outside this memory.
+    /// Like [`Self::explain`], but for an address outside this memory.
     fn explain_borrowed(&self, address: u64) -> BadAddress {
         let before = self.by_base.range(..=address).next_back();
         let allocation = before.and_then(|(_, &slot)| self.in_slot(slot)).filter(|it| it.id.is_managed());

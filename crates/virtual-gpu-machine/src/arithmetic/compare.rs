@@ -67,8 +67,7 @@ struct Related {
     relation: Relation,
     /// Whether the relation's first value is the second source.
     swapped: bool,
-    /// Whether the comparison holds where the relation doesn't. With NaN, only the comparisons whose names end in `u`
-    /// hold.
+    /// Whether the comparison holds where the relation doesn't. Such a comparison also holds for NaN.
     inverted: bool,
 }
 

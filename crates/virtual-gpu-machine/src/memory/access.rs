@@ -115,7 +115,7 @@ impl Machine<'_> {
         *left = left.or(&asked.without(&watched));
     }
 
-    /// Returns the threads whose accesses to shared memory don't race and records these accesses.
+    /// Returns the threads whose accesses to shared memory don't race, and records these accesses.
     fn watched_threads(&mut self, access: &Access, mask: &Mask, base: u64, is_write: bool) -> Mask {
         let (pc, Block { files, shared, shadow, .. }) = (self.pc, &mut *self.block);
         if !shadow.is_on {

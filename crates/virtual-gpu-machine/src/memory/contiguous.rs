@@ -36,8 +36,8 @@ pub(super) fn addresses(files: &Files, address: Address, chunk: usize) -> Longs 
     all
 }
 
-/// Returns the pattern that some of a chunk's threads access. `first_thread` is the lowest of them. If an address is
-/// not aligned to `unit` (a power of two), the pattern is scattered.
+/// Returns the pattern of the addresses that some of a chunk's threads access. `first_thread` is the lowest of them. If
+/// an address is not aligned to `unit` (a power of two), the pattern is scattered.
 #[inline(always)]
 pub(super) fn pattern(addresses: &Longs, active: u16, first_thread: usize, unit: u64) -> Pattern {
     let first = addresses.0[first_thread];

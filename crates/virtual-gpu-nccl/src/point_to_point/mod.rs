@@ -1,6 +1,6 @@
 //! Point-to-point calls. The sends and receives that a rank launches together are one operation on its stream, which is
 //! done once all of their messages have been moved. The `k`th send from one rank to another matches the `k`th receive
-//! there. A message moves as soon as the streams of both ends have reached it.
+//! there. A message moves as soon as the streams at both ends have reached it.
 
 mod failure;
 mod message;
@@ -255,7 +255,7 @@ impl Communicator {
     /// Returns the messages that a rank's sends and receives are still waiting for, in call order.
     pub(crate) fn pending(&self, id: PointToPointId) -> Vec<Pending> {
         let traffic = &self.traffic;
-        // Calls that are done or have failed wait for nothing.
+        // Calls that are done or have failed are not waiting for anything.
         let group = traffic.transfer_groups.get(&id).filter(|group| group.failure.is_none());
         let Some(group) = group else { return Vec::new() };
         let pending = group.open.iter().filter_map(|&(key, own)| {

@@ -93,7 +93,7 @@ pub struct Atomic {
     pub address: Address,
     /// Receives the previous value; `None` for `red`.
     pub destination: Option<Value>,
-    /// The operand; for `cas`, the value that is compared.
+    /// The operand; for `cas`, the value to compare with.
     pub a: Value,
     /// For `cas`: the new value.
     pub b: Option<Value>,

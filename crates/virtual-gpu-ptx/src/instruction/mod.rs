@@ -37,7 +37,7 @@ pub struct Instruction {
 pub enum Operation {
     /// Prefetches, which have no effect here.
     Nothing,
-    /// `membar`, `fence`, and the fences of `.acquire` and `.release`.
+    /// `membar`, `fence`, and the fences implied by `.acquire` and `.release`.
     Fence,
     Word {
         op: WordOp,

@@ -96,7 +96,7 @@ struct Hints {
     has_priority: bool,
     /// Whether there is an eviction priority for the L2 cache.
     has_level2: bool,
-    /// Whether there are hints that only accesses to global memory accept.
+    /// Whether there are hints that are only allowed on accesses to global memory.
     are_global: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Stream capture: operations that are enqueued on a stream become part of a graph instead of running.
 //!
 //! The rules come from the CUDA Programming Guide, "Creating a Graph Using Stream Capture". A call that breaks a rule
-//! makes the entire capture invalid. The capture stays invalid until it is ended and produces no graph.
+//! makes the entire capture invalid. The capture stays invalid until it is ended, and it produces no graph.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -33,7 +33,7 @@ pub enum CaptureStatus {
     None = 0,
     /// Enqueued operations go into a graph.
     Active = 1,
-    /// A rule was broken; the capture must be ended.
+    /// A rule has been broken; the capture must be ended.
     Invalidated = 2,
 }
 
@@ -75,7 +75,7 @@ impl Captures {
         Error::new(status, message)
     }
 
-    /// Returns the capture unless a rule was broken.
+    /// Returns the capture unless a rule has been broken.
     fn usable(&mut self, id: CaptureId) -> CudaResult<&mut Capture> {
         let gone = || Error::from(CudaStatus::StreamCaptureInvalidated);
         let capture = self.open.get_mut(&id).ok_or_else(gone)?;
@@ -121,7 +121,7 @@ impl Engine {
         Ok(())
     }
 
-    /// `cuStreamEndCapture`: returns the graph of the enqueued operations.
+    /// `cuStreamEndCapture`: returns the graph that contains the enqueued operations.
     ///
     /// # Errors
     /// Returns `IllegalState` if the stream is not being captured, `StreamCaptureUnmatched` if the capture began on
@@ -197,7 +197,7 @@ impl Engine {
         state.resolve_stream(stream).is_ok_and(|stream| state.is_capturing(stream))
     }
 
-    /// Rejects a call that can't be captured and breaks every open capture whose mode forbids the call.
+    /// Rejects a call that can't be captured, and breaks every open capture whose mode forbids the call.
     pub(super) fn check_capture_allows(&self, call: &str) -> CudaResult<()> {
         let mut state = self.state();
         let thread = state.current_thread();
@@ -342,14 +342,14 @@ impl State {
         }
     }
 
-    /// Rejects a call that is not allowed for a captured event and breaks the capture.
+    /// Rejects a call that is not allowed for a captured event, and breaks the capture.
     pub(super) fn check_event_done(&mut self, recorded: &Recorded, call: &str) -> CudaResult<()> {
         let Recorded::Captured(captured) = recorded else { return Ok(()) };
         let message = format!("{call} was called for an event that was last recorded on a captured stream");
         Err(self.captures.break_by(captured.id, CudaStatus::CapturedEvent, message))
     }
 
-    /// Rejects a call that is not allowed for a captured stream and breaks the capture.
+    /// Rejects a call that is not allowed for a captured stream, and breaks the capture.
     pub(super) fn check_not_captured(&mut self, stream: StreamHandle, what: &str) -> CudaResult<()> {
         let Some(entry) = self.streams.get(&stream) else { return Ok(()) };
         let Some(captured) = &entry.capture else { return Ok(()) };

@@ -74,7 +74,7 @@ pub trait CapturedCalls: std::fmt::Display + Send + Sync {
 /// Captured calls, shared by a graph and its copies.
 pub type SharedCalls = Arc<dyn CapturedCalls>;
 
-/// Communication between GPUs, as the engine uses it.
+/// The communication between GPUs that the engine uses.
 pub trait Communication: Send + Sync {
     /// Records that a stream has reached a call. Returns the work that can run now.
     ///
@@ -82,7 +82,7 @@ pub trait Communication: Send + Sync {
     /// Fails if the call is unknown; then its stream fails, too.
     fn arrive(&'static self, engine: &mut State, call: CallKey) -> Result<Option<CommunicationJob>, Failure>;
 
-    /// Returns why the ranks that a call waits for have not reached it.
+    /// Returns why the ranks that a call is waiting for have not reached it.
     fn missing(&self, call: CallKey) -> Vec<Missing>;
 
     /// Returns whether a communicator that is being created is ready or has failed, or whether a split or finalize is

@@ -149,7 +149,7 @@ impl Engine {
         for (at, event) in ends.iter_mut().zip([start, end]) {
             let entry = state.event(event)?;
             if !entry.timing {
-                return Err(refuse("an event was made with CU_EVENT_DISABLE_TIMING (cudarc's default)"));
+                return Err(refuse("an event was created with CU_EVENT_DISABLE_TIMING (cudarc's default)"));
             }
             let recorded = match &entry.recorded {
                 Some(Recorded::Done(recorded)) => recorded.clone(),

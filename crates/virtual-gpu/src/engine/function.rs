@@ -123,7 +123,7 @@ impl Engine {
     /// Checks that a handle refers to a stream.
     ///
     /// # Errors
-    /// Returns `InvalidHandle` with a message that names the handle.
+    /// Returns `InvalidHandle` with a message that contains the handle.
     pub fn check_stream(&self, stream: StreamHandle) -> CudaResult<()> {
         self.state().resolve_stream(stream).map(drop)
     }

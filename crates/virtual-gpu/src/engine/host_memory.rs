@@ -19,7 +19,7 @@ pub type HostRead = Arc<dyn Fn() -> Vec<u8> + Send + Sync>;
 /// Writes a copy's bytes to the host. Called more than once if a graph contains the copy.
 pub type HostWrite = Arc<dyn Fn(&[u8]) + Send + Sync>;
 
-/// Keeps the program from accessing pinned memory that a copy is using until the guard is dropped.
+/// Until it is dropped, keeps the program from accessing pinned memory that a copy is using.
 pub struct Guard {
     /// The number to pass to [`Engine::host_touched`].
     pub id: u64,
@@ -68,7 +68,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns whether the host's accesses to pinned memory are watched.
+    /// Returns whether the host's accesses to pinned memory are being watched.
     pub fn watches_the_host(&self) -> bool {
         self.config().checks != Checks::Off
     }
@@ -99,7 +99,7 @@ impl Engine {
     /// `cuMemFreeHost`: returns immediately; pending copies keep the memory alive until they are done.
     ///
     /// # Errors
-    /// Returns `InvalidValue` for anything but the first byte of pinned memory.
+    /// Returns `InvalidValue` unless the address is the first byte of pinned memory.
     pub fn unpin(&self, address: u64) -> CudaResult<()> {
         self.check_capture_allows("cuMemFreeHost")?;
         let mut state = self.state();

@@ -30,7 +30,7 @@ const INSTRUCTION_LIMIT: u64 = 1 << 36;
 /// alone.
 const THREAD_LIMIT: u64 = 1 << 28;
 
-/// A kernel that has run, or has failed.
+/// A kernel that has run or has failed.
 struct Ran {
     outcome: Result<Execution, Box<Fault>>,
     touched: Vec<Touched>,

@@ -102,7 +102,7 @@ impl Failure {
         Self::quietly(status, report)
     }
 
-    /// Creates a failure from a report like one that was already printed.
+    /// Creates a failure from a report that is like one that has already been printed.
     pub(crate) fn quietly(status: CudaStatus, report: &Report) -> Self {
         Self { status, report: report.to_string().into() }
     }
@@ -139,13 +139,13 @@ pub struct State {
     runnable: VecDeque<StreamHandle>,
     /// Streams whose first operation is waiting for something on another stream, which is the key.
     waiting: Map<StreamHandle, Vec<StreamHandle>>,
-    /// Whether a GPU has failed since the start.
+    /// Whether any GPU has failed so far.
     any_failure: bool,
     /// The last operation's sequence number.
     enqueued: OperationNumber,
     /// Memory that was freed before all earlier operations were done, in call order.
     freed: VecDeque<free::Freed>,
-    /// The number of operations done since the start.
+    /// The number of operations completed so far.
     finished: u64,
     /// The number of operations that threads are running.
     under_way: usize,
@@ -254,7 +254,7 @@ impl Engine {
         Err(say(&"not written: a thread keeps the GPU busy"))
     }
 
-    /// Sets how the GPUs communicate. Without this, no stream ever reaches a communicator's call.
+    /// Sets how the GPUs communicate. Until then, no stream ever reaches a communicator's call.
     pub fn set_communication(&self, communication: &'static dyn Communication) {
         self.state().communication = communication;
     }

@@ -155,7 +155,7 @@ impl State {
             op.view.join(others);
             op.view.advance(handle, stream.done);
             stream.view.clone_from(&op.view);
-            // This succeeds, because an operation is done only once.
+            // This succeeds because an operation completes only once.
             let _ = op.done.set(op.view);
             self.time.finish(op.ticket, cost);
         }

@@ -36,7 +36,7 @@ pub enum CachePreference {
 }
 
 impl CachePreference {
-    /// Returns the preference with this number in C.
+    /// Returns the preference with this C value.
     ///
     /// # Errors
     /// Returns `InvalidValue` with a message that contains the number.

@@ -23,7 +23,7 @@ use virtual_gpu_core::thread::ThreadKey;
 pub struct Awaited {
     /// The operation.
     pub op: OpRef,
-    /// What will have happened, once it is done.
+    /// What will have happened once it is done.
     pub done: Arc<OnceLock<View>>,
     /// When the operation starts and ends, once that is known.
     pub when: When,
@@ -47,9 +47,9 @@ pub struct Stream {
     pub(super) last: Awaited,
     /// What had happened when the most recent completed operation was done.
     pub(super) view: View,
-    /// The last operation that touched memory that may still exist.
+    /// The last operation that accessed memory that may still exist.
     pub(super) last_touch: u64,
-    /// Whether the first operation is running, or is a collective that other ranks have not reached.
+    /// Whether the first operation is running or is a collective that other ranks have not reached.
     pub(super) busy: bool,
     pub(super) destroyed: bool,
     /// Whether the stream belongs to a graph: its operations are part of the graph's launch, not separate calls.

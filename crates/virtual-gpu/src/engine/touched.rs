@@ -12,13 +12,13 @@ use virtual_gpu_core::status::CudaStatus;
 /// The result of running an operation.
 pub(super) type Outcome = Result<Done, Failure>;
 
-/// The memory that an operation touched, and its cost.
+/// The memory that an operation accessed, and the operation's cost.
 pub(super) struct Done {
     pub(super) touched: Vec<Touched>,
     pub(super) cost: Cost,
 }
 
-/// The parts of an allocation that an operation touched.
+/// The parts of an allocation that an operation accessed.
 pub struct Touched {
     pub(crate) device: usize,
     pub(crate) allocation: AllocationId,
@@ -29,7 +29,7 @@ pub struct Touched {
 }
 
 impl Touched {
-    /// Creates the entry for one range of an allocation.
+    /// Creates the entry for one range in an allocation.
     pub fn range(device: usize, allocation: &Allocation, offset: u64, len: u64, writes: bool) -> Self {
         let (size, call_site) = (allocation.size(), allocation.call_site().clone());
         Self {

@@ -10,7 +10,7 @@ use crate::time::trace::Label;
 use virtual_gpu_core::handle::CallKey;
 use virtual_gpu_core::sync::Mutex;
 
-/// The work that an operation does when its turn has come.
+/// The work that an operation does when its turn comes.
 #[derive(Clone)]
 pub(super) enum Work {
     /// Nothing: only the operation's position on the stream matters.
@@ -36,7 +36,7 @@ pub(super) enum Work {
         len: u64,
         read: HostRead,
     },
-    /// Copies device bytes to the host, which may or may not wait for the copy.
+    /// Copies device bytes to the host; the calling thread may or may not wait for the copy.
     DownloadLater {
         from: u64,
         len: u64,

@@ -1,4 +1,4 @@
-//! The accesses to the bytes of an allocation: for each range, the last write and the reads since then.
+//! The accesses to an allocation's bytes: for each range, the last write and the reads since then.
 
 use std::collections::BTreeMap;
 use std::iter;
@@ -41,7 +41,7 @@ pub struct Touch {
     /// Offsets, in ascending order.
     pub(crate) ranges: Vec<Range<u64>>,
     pub writes: bool,
-    /// Whether only atomic instructions access the bytes. These don't race with each other.
+    /// Whether only atomic instructions accessed the bytes. Atomics don't race with each other.
     pub(crate) atomic: bool,
 }
 
@@ -142,7 +142,7 @@ impl History {
             let Some(page) = self.pages.get_mut(&base) else { continue };
             conflicts.extend(page.touch(base, now, std::slice::from_ref(&part)));
             if now.writes && part.end - part.start == PAGE {
-                // All its bytes have the same history now, so a segment is enough.
+                // All of its bytes now have the same history, so a segment is enough.
                 self.pages.remove(&base);
                 continue;
             }

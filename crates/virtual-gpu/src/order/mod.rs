@@ -1,8 +1,8 @@
 //! Order: finds unordered accesses to the same bytes.
 //!
 //! An event is a snapshot of its stream's clock, a wait is a maximum, a collective is a join of its ranks' streams, and
-//! a synchronization is a join with the host thread. This module depends on what was enqueued and which bytes were
-//! touched, but never on when an operation ran.
+//! a synchronization is a join with the host thread. The results depend on what was enqueued and which bytes were
+//! accessed, but never on when an operation ran.
 
 mod clock;
 mod history;
@@ -40,7 +40,7 @@ pub(crate) const OF_A_GRAPH: &str = " of a graph";
 /// The name suffix of a stream that is named after its role.
 pub(crate) const OF_A_ROLE: &str = " stream";
 
-/// Two unordered accesses to the same bytes, at least one of which writes.
+/// Two unordered accesses to the same bytes, at least one of which is a write.
 pub(crate) struct Race {
     pub(crate) report: Report,
     /// Whether it is the first race between its two source lines.
@@ -192,7 +192,7 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
             false => report.at(format!("{verb} by {} on {}", side.what, name(side)), &side.call_site),
         };
     }
-    // The user should not change a line outside the program's own sources.
+    // Don't ask the user to change a line outside the program's own sources.
     let [first_line, later_line] = sides.map(|side| side.call_site.own_line());
     let in_one_file = match (&first_line, &later_line) {
         (Some(one), Some(other)) => one.file == other.file,

@@ -25,7 +25,7 @@ struct Demand {
     room: f64,
     /// The number of nanoseconds before the work begins.
     lead: u64,
-    /// The minimum duration in nanoseconds, which does not depend on what overlaps with the operation.
+    /// The minimum duration in nanoseconds. It does not depend on what overlaps with the operation.
     least: u64,
     /// The time that the work takes if nothing else is running, in nanoseconds.
     work: f64,
@@ -73,14 +73,14 @@ pub(super) struct Gpu {
     /// The latest time on this GPU that a host thread has seen.
     pub(super) seen: u64,
     pub(super) pending: BTreeMap<u64, Pending>,
-    /// `used` and `windows` are sorted by their ends.
+    /// `used` and `windows` are sorted by end time.
     used: Vec<Used>,
     windows: Vec<Window>,
-    /// The total number of entries in both at which old ones are removed.
+    /// The total number of entries in both lists at which old entries are removed.
     full: usize,
 }
 
-/// How many operations a GPU remembers before it removes old ones.
+/// How many operations a GPU remembers before it removes old operations.
 const REMEMBERED: usize = 1024;
 
 /// A share of a throughput smaller than this is treated as zero.
@@ -143,7 +143,7 @@ impl Gpu {
                 let span = Span { start, end: demand.end(start, &overlapping, &slow, slowdown) };
                 demand.fits(span, &overlapping).then_some(span)
             })
-            // After the last operation has ended, nothing overlaps with this one.
+            // After the last of the other operations has ended, nothing overlaps with this one.
             .unwrap_or(Span { start: ready, end: ready });
         self.pending.remove(&index);
         let length = (span.end - span.start) as f64;

@@ -284,20 +284,21 @@ impl Time {
         ticket.reaches_gpu
     }
 
-    /// Records that an operation is done, and what it did.
+    /// Records that an operation is done and what it did.
     pub(crate) fn finish(&mut self, ticket: Ticket, cost: Cost) {
         let key = ticket.when.key;
         self.look_at.insert(key);
         self.done.insert(key, (ticket, cost));
     }
 
-    /// Returns when an operation whose predecessors are all done could start.
+    /// Returns when an operation could start whose predecessors are all done.
     pub fn ready_at(&mut self, ticket: &Ticket) -> u64 {
         self.settle();
         ready(ticket.reaches_gpu, &ticket.after).unwrap_or(ticket.reaches_gpu)
     }
 
-    /// Returns whether the times of finished operations are known. Operations that share a GPU with them may still run.
+    /// Returns whether the times of completed operations are known. Operations that share a GPU with them may still be
+    /// running.
     pub(crate) fn is_known<'a>(&mut self, mut whens: impl Iterator<Item = &'a When>) -> bool {
         self.settle();
         whens.all(|when| when.get().is_some())
@@ -331,7 +332,7 @@ impl Time {
         ended
     }
 
-    /// Computes the times of finished operations, as far as they can be known.
+    /// Computes the times of completed operations as far as they can be known.
     pub(crate) fn settle(&mut self) {
         while let Some(key) = self.look_at.pop_first() {
             if let Err(unknown) = self.settle_one(key) {
@@ -406,7 +407,7 @@ impl Time {
     /// Sets an operation's time and schedules the operations that are waiting for it to be examined again.
     fn set(&mut self, key: Key, span: Span) {
         let Some((ticket, _)) = self.done.remove(&key) else { return };
-        // This succeeds, because the entry existed until now.
+        // This succeeds because the entry existed until now.
         let _ = ticket.when.span.set(span);
         if let Some(trace) = &mut self.trace {
             trace.ran(key, span);

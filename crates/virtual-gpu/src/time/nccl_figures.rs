@@ -25,7 +25,7 @@ pub(super) const NVLS: Latencies =
 pub(super) const NVLS_TREE: Latencies =
     Latencies { base: [0.0; 3], nvlink: [25.0; 3], pci: [0.0; 3], network: [14.0; 3] };
 
-/// The maximum bandwidths of a generation, in GB/s, on one node, on two, and on more.
+/// A generation's maximum bandwidths in GB/s, on one node, on two nodes, and on more.
 pub(super) struct Caps {
     /// With LL, across all channels, on one node. On several nodes, it depends on the CPUs.
     pub(super) ll: f64,

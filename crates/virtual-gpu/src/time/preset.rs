@@ -31,7 +31,7 @@ pub struct Preset {
     pub gpus_per_node: usize,
     /// The number of streaming multiprocessors.
     pub multiprocessors: f64,
-    /// Per-thread instructions per second, summed over all multiprocessors.
+    /// The number of per-thread instructions per second, summed over all multiprocessors.
     pub instructions: f64,
     /// The number of bytes transferred between the multiprocessors and memory.
     pub memory_bytes: f64,
@@ -72,7 +72,7 @@ pub struct Links {
     pub switch_channel_bytes: f64,
     /// The total bandwidth of a node's adapters in bytes per second.
     pub network_bytes: f64,
-    /// How many times longer compute takes while a collective runs.
+    /// How many times as long compute takes while a collective is running.
     pub compute_slowdown: f64,
 }
 
@@ -107,7 +107,7 @@ impl Preset {
     /// Returns the preset with this name, or reads the file at this path if it ends in `.toml`.
     ///
     /// # Errors
-    /// Returns a sentence that names the preset, or the file and the key.
+    /// Returns a sentence that names the preset or the file and the key.
     pub fn find(asked: &str) -> Result<Self, String> {
         if let Some(text) = built_in(asked) {
             return Self::from_toml(text);
@@ -126,7 +126,7 @@ impl Preset {
     /// Reads a topology file.
     ///
     /// # Errors
-    /// Returns a sentence that names the key, or the line that is not TOML.
+    /// Returns a sentence that names the key or the line that is not TOML.
     pub fn from_toml(text: &str) -> Result<Self, String> {
         let mut whole = Figures { table: with_defaults(text)?, path: String::new() };
         let mut gpu = whole.part("gpu")?;

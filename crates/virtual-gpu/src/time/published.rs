@@ -59,7 +59,7 @@ const PUBLISHED: [Published; 10] = [
         bytes: 8 << 30,
         measured: Measured::BusBandwidth(475.0),
         within: Some(0.10),
-        source: "nccl-tests; its links are those of an H100",
+        source: "nccl-tests; it has the same links as an H100",
     },
     Published {
         machine: "4 H100 SXM",
@@ -99,7 +99,7 @@ const PUBLISHED: [Published; 10] = [
         bytes: 16,
         measured: Measured::Microseconds(12.5),
         within: Some(0.25),
-        source: "nccl-tests; its links are those of an H100",
+        source: "nccl-tests; it has the same links as an H100",
     },
     Published {
         machine: "8 H20",
@@ -176,7 +176,7 @@ impl Published {
     }
 }
 
-const BEGIN: &str = "<!-- table: `BLESS=1 cargo test -p virtual-gpu --lib published` writes it -->\n";
+const BEGIN: &str = "<!-- table: written by `BLESS=1 cargo test -p virtual-gpu --lib published` -->\n";
 const END: &str = "<!-- end of table -->";
 
 #[test]

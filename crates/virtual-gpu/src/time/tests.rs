@@ -53,7 +53,7 @@ fn concurrent_kernels_share_the_memory_and_lose_none_of_its_throughput() {
     assert_eq!(length(&alone), 1_000_000);
     let [first, second] = side_by_side([reader(132, bytes), reader(132, bytes)]);
     assert_eq!((length(&first), span(&second).end - span(&first).start), (1_000_000, 2_000_000));
-    // Ten multiprocessors can't use all of the bandwidth; the other kernel gets the rest.
+    // Ten multiprocessors can't use all of the bandwidth, so the other kernel gets the rest.
     let [few, many] = side_by_side([reader(10, bytes), reader(1320, bytes)]);
     let few_alone = 3.35 / (10.0 * 0.1267) * 1e6;
     assert!((length(&few) as f64 / few_alone - 1.0).abs() < 1e-3, "{} ns", length(&few));

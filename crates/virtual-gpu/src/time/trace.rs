@@ -60,7 +60,7 @@ struct Operation {
 struct Call {
     span: Span,
     name: String,
-    /// How many times in a row the call was made.
+    /// The number of times in a row that the call was made.
     times: u64,
 }
 

@@ -280,7 +280,7 @@ impl Model<'_> {
         }
     }
 
-    /// Returns the latency in microseconds, without the time for the data.
+    /// Returns the latency in microseconds, excluding the time to move the data.
     fn latency(&self, algorithm: Algorithm, protocol: Protocol) -> f64 {
         let World { ranks, nodes } = self.world;
         let latencies = match algorithm {
