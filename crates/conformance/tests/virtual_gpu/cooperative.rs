@@ -51,7 +51,7 @@ fn grid_synchronises() -> anyhow::Result<()> {
 fn too_large() -> anyhow::Result<()> {
     let (stream, function) = load("for_ever");
     let code = CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
-    let words = ["cooperative launch of `for_ever`: 265 x 1 x 1 = 265 blocks: 264 of them fit", "132 multi"];
+    let words = ["cooperative launch of `for_ever`: 265 x 1 x 1 = 265 blocks, but only 264 fit", "132 multi"];
     // SAFETY: the kernel takes no arguments, and the launch is refused.
     let launched = unsafe { stream.launch_builder(&function).launch_cooperative(shape(RESIDENT + 1, 1024)) };
     fails(launched, code, &words);

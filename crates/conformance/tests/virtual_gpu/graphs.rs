@@ -332,13 +332,13 @@ fn rules_about_streams() -> anyhow::Result<()> {
         &["stream 1 is not being captured"],
     );
     one.begin_capture(THREAD_LOCAL)?;
-    fails(one.begin_capture(THREAD_LOCAL), CUresult::CUDA_ERROR_ILLEGAL_STATE, &["captured already"]);
+    fails(one.begin_capture(THREAD_LOCAL), CUresult::CUDA_ERROR_ILLEGAL_STATE, &["already being captured"]);
     // Another stream is not affected.
     other.synchronize()?;
     fails(
         one.synchronize(),
         CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-        &["cuStreamSynchronize in stream 1, which is captured"],
+        &["cuStreamSynchronize on stream 1, which is being captured"],
     );
     let mut x = other.alloc_zeros::<u8>(4)?;
     fails(
@@ -346,7 +346,7 @@ fn rules_about_streams() -> anyhow::Result<()> {
         CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
         &["the capture is invalid since cuStreamSynchronize"],
     );
-    is_broken(&one, &["cuStreamSynchronize in stream 1"]);
+    is_broken(&one, &["cuStreamSynchronize on stream 1"]);
 
     one.begin_capture(THREAD_LOCAL)?;
     fails(context.synchronize(), CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, &["cuCtxSynchronize"]);
@@ -357,7 +357,7 @@ fn rules_about_streams() -> anyhow::Result<()> {
     fails(
         other.end_capture(NO_FLAGS).map(drop),
         CUresult::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
-        &["was begun in stream 1"],
+        &["capture began on stream 1"],
     );
     assert!(one.end_capture(NO_FLAGS)?.is_some());
     assert_eq!(other.capture_status()?, NONE);
@@ -381,7 +381,7 @@ fn rules_about_events() -> anyhow::Result<()> {
     fails(inside.synchronize(), CUresult::CUDA_ERROR_CAPTURED_EVENT, &["cuEventSynchronize"]);
     is_broken(&one, &["cuEventSynchronize"]);
     // The event belongs to a capture that has ended.
-    fails(other.wait(&inside), CUresult::CUDA_ERROR_CAPTURED_EVENT, &["which has ended"]);
+    fails(other.wait(&inside), CUresult::CUDA_ERROR_CAPTURED_EVENT, &["that has ended"]);
     inside.record(&other)?;
     inside.synchronize()?;
 
@@ -454,7 +454,7 @@ fn rules_about_unsafe_calls() -> anyhow::Result<()> {
             scope.spawn(bound).join().unwrap()
         })
     };
-    let words = ["cuMemAlloc was called while a stream is captured"];
+    let words = ["cuMemAlloc can't be captured, but was called during a capture"];
     for (mode, here, there) in [(GLOBAL, false, false), (THREAD_LOCAL, false, true), (RELAXED, true, true)] {
         for (call, allowed) in [(&allocate as &dyn Fn() -> _, here), (&elsewhere, there)] {
             stream.begin_capture(mode)?;
@@ -498,7 +498,7 @@ fn unjoined() -> anyhow::Result<()> {
     fails(
         one.end_capture(NO_FLAGS).map(drop),
         CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
-        &["stream 1 does not wait for a memset in stream 2", "graphs.rs:"],
+        &["stream 1 does not wait for a memset on stream 2", "graphs.rs:"],
     );
     // Both streams can be used again.
     other.memset_zeros(&mut x)?;

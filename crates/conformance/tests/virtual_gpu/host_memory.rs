@@ -176,7 +176,7 @@ fn bad_arguments() -> anyhow::Result<()> {
         let most = result::malloc_host(isize::MAX as usize - 4095, 0);
         fails(most, CUresult::CUDA_ERROR_OUT_OF_MEMORY, &["the host has no room for"]);
         let memory = result::malloc_host(64, 0)?;
-        let words = ["lies 8 bytes inside of pinned host memory"];
+        let words = ["is 8 bytes past the start of pinned host memory"];
         fails(result::free_host(memory.byte_add(8)), invalid, &words);
         result::free_host(memory)?;
         fails(result::free_host(memory), invalid, &["is not pinned host memory, or no longer is"]);

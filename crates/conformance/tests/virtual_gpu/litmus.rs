@@ -228,7 +228,7 @@ const LITMUS: &[Litmus] = &[
         program: divergent_warp,
         code: LAUNCH_FAILED,
         says: &[
-            "kernel `meet_in_a_warp` has lanes that wait for others",
+            "kernel `meet_in_a_warp` has lanes waiting for others",
             "0xffffffff",
             "0x0000ffff",
             "litmus.cu:36",

@@ -261,7 +261,7 @@ fn bad_ids_ranks_and_pointers_are_refused_by_name() -> anyhow::Result<()> {
     assert!(Comm::from_rank(gpu.clone(), 3, 2, id).is_err());
     assert!(last_error().contains("rank 3 of 2"), "{}", last_error());
     assert!(Comm::from_rank(gpu.clone(), 0, 1, Id::uninit([7; 128])).is_err());
-    assert!(last_error().contains("no id of ncclGetUniqueId"), "{}", last_error());
+    assert!(last_error().contains("not an id from ncclGetUniqueId"), "{}", last_error());
     get_uniqueid().unwrap();
 
     let comm = Comm::from_rank(gpu.clone(), 0, 1, id).unwrap();

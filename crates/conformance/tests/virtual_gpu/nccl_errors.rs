@@ -121,7 +121,7 @@ fn pointers() -> anyhow::Result<()> {
     refuse(Function::Send, 0, 0, &["(sendbuff)", "null"]);
     refuse(Function::Recv, 0, own + 40, &["(recvbuff)", "8 bytes outside"]);
     refuse(Function::AllGather, own, own + 32, &["(recvbuff)", "32 bytes outside"]);
-    refuse(Function::AllReduce, own, own + 4, &["sendbuff and recvbuff overlap", "the very same buffer"]);
+    refuse(Function::AllReduce, own, own + 4, &["sendbuff and recvbuff overlap", "exactly the same buffer"]);
     refuse(Function::AllToAll, own, own, &["can't be done in place"]);
     // Pointers are ignored if a rank neither sends nor receives the buffer, or if it has no bytes.
     let one_each = |function, first: [u64; 2], second: [u64; 2]| {

@@ -31,11 +31,11 @@ pub(crate) fn checks() -> Vec<Check> {
             twins(3, another_graph, &words)
         }),
         Check::new("nccl_graphs::a_message_captured_at_one_end", || {
-            let words = ["message 1 from rank 0 to rank 1", "captured in a graph", "both captured"];
+            let words = ["message 1 from rank 0 to rank 1", "captured in a graph", "both be captured"];
             twins(2, half_captured_message, &words)
         }),
         Check::new("nccl_graphs::a_stream_of_the_group_is_not_captured", || {
-            twins(2, half_captured_group, &["all captured by the same graph, or none of them"])
+            twins(2, half_captured_group, &["all be captured by the same graph or not be captured at all"])
         }),
         Check::new("nccl_graphs::a_rank_that_doesn_t_launch", || {
             twins(2, not_launched, &["rank 0 waits in ncclAllReduce", "rank 1"])

@@ -412,7 +412,7 @@ programs! {
         pair.iter().try_for_each(|rank| wait(&rank.stream))
     }
 
-    a_result_that_is_used_in_its_own_group(2, ["two calls of rank", "in one group touch the same bytes", "written by ncclAllReduce", "read by ncclAllGather", "nccl_wrong.rs:"]) |me| {
+    a_result_that_is_used_in_its_own_group(2, ["two calls by rank", "in one group touch the same bytes", "written by ncclAllReduce", "read by ncclAllGather", "nccl_wrong.rs:"]) |me| {
         let (buffer, all) = (me.buffer(4), me.buffer(8));
         let gather = || said(me.own.call(Function::AllGather, address(&buffer), address(&all), floats(4)));
         match me.wrong {
@@ -422,7 +422,7 @@ programs! {
         me.wait()
     }
 
-    an_exchange_in_place(2, ["two calls of rank", "ncclSend(count 4", "ncclRecv(count 4"]) |me| {
+    an_exchange_in_place(2, ["two calls by rank", "ncclSend(count 4", "ncclRecv(count 4"]) |me| {
         let (from, to) = (me.buffer(4), me.buffer(4));
         let target = if me.wrong { &from } else { &to };
         let other = 1 - me.rank;
