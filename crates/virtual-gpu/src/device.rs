@@ -79,10 +79,10 @@ const VALUES: &[(RangeInclusive<i32>, i32)] = &[
     (8..=8, SHARED_PER_BLOCK as i32),
     (9..=9, 64 << 10), // constant memory, bytes
     (10..=10, WARP as i32),
-    (11..=11, i32::MAX), // pitch of 2D copies, bytes
+    (11..=11, i32::MAX), // pitch for 2D copies, bytes
     (12..=12, REGISTERS as i32),
     (13..=13, 1_980_000), // clock, kHz
-    (14..=14, 512),       // alignment of textures, bytes
+    (14..=14, 512),       // texture alignment, bytes
     (15..=15, 1),         // copies overlap kernels
     (16..=16, MULTIPROCESSORS as i32),
     (17..=17, 0),         // no run-time limit on kernels
@@ -122,7 +122,7 @@ const VALUES: &[(RangeInclusive<i32>, i32)] = &[
     (98..=98, 0),   // flush of remote writes
     (99..=99, 0),   // registered host memory
     (100..=100, 0), // no access through the host's page tables
-    (101..=101, 0), // no access of the host to managed memory
+    (101..=101, 0), // no direct host access to managed memory
     (102..=102, 0), // virtual memory management
     (103..=105, 0), // handles to share it
     (106..=106, MAX_BLOCKS_PER_MULTIPROCESSOR as i32),
@@ -138,7 +138,7 @@ const VALUES: &[(RangeInclusive<i32>, i32)] = &[
     (116..=118, 0),           // GPUDirect RDMA, its flushes and its ordering
     (119..=119, 0),           // handles to share memory pools
     (120..=120, 0),           // cluster launch
-    (121..=121, 0),           // deferred mapping of arrays
+    (121..=121, 0),           // deferred array mapping
     (122..=122, 0),           // stream memory operations
     (123..=123, 0),           // stream memory operations
     (124..=124, 0),           // dma_buf
@@ -171,7 +171,7 @@ pub fn attribute(number: i32, ordinal: usize) -> Option<i32> {
         2..=4 => return Some(MAX_BLOCK[number as usize - 2] as i32),
         5..=7 => return Some(MAX_GRID[number as usize - 5] as i32),
         33 => return Some(ordinal as i32 + 1), // PCI bus
-        85 => return Some(ordinal as i32),     // a multi-GPU board group of its own
+        85 => return Some(ordinal as i32),     // its own multi-GPU board group
         _ => {}
     }
     VALUES.iter().find(|(numbers, _)| numbers.contains(&number)).map(|&(_, value)| value)
