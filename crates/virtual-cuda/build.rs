@@ -1,6 +1,6 @@
-//! Gives the library the SONAME under which cudarc looks for the driver.
+//! Gives the library the SONAME that cudarc uses to find the driver.
 //!
-//! For `dlopen("libcuda.so")`, glibc returns a library that is already loaded under that SONAME. The real driver's
+//! `dlopen("libcuda.so")` makes glibc return any library that is already loaded with that SONAME. The real driver's
 //! SONAME is `libcuda.so.1`, so the two never collide.
 
 fn main() {

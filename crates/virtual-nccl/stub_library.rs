@@ -1,15 +1,15 @@
-//! Build step of a stub library: it contains no code, but is named `libnccl.so` and depends on a library that exports
-//! the symbols.
+//! The build step for a stub library, which contains no code but is named `libnccl.so` and depends on a library that
+//! exports the symbols.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Links the library so that `dlopen("libnccl.so")` finds it, and `dlsym` on it finds the symbols that `dependency`
+/// Links the library so that `dlopen("libnccl.so")` finds it and `dlsym` on it finds the symbols that `dependency`
 /// exports.
 pub(crate) fn link_to(dependency: &str) {
     println!("cargo:rerun-if-changed=build.rs");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    // To link, a library with that SONAME is enough; at run time, the loaded library takes its place.
+    // For linking, any library with that SONAME is enough; at run time, the loaded library takes its place.
     let stub = out.join(dependency);
     let linker = std::env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
     let status = Command::new(&linker)

@@ -1,4 +1,4 @@
-//! Converts the engine's results to result codes, and keeps the error messages.
+//! Converts the engine's results to result codes and keeps the error messages.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -11,41 +11,41 @@ use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, NcclResult, NcclSt
 use crate::engine;
 use crate::pointer::Out;
 
-/// The messages of failed calls, by code. They live as long as the process, because C callers keep pointers to them.
+/// Messages from failed calls, by code. They live as long as the process, because C callers keep pointers to them.
 #[derive(Default)]
 struct Said {
     cuda: HashMap<c_uint, &'static CStr>,
     nccl: Option<&'static CStr>,
 }
 
-/// The last error of any thread, because the thread that prints an error may not be the one that received it.
+/// The last error on any thread, because the thread that prints an error may not be the one that received it.
 static ANY_THREAD: Mutex<Option<Said>> = Mutex::new(None);
 
 thread_local! {
-    /// The last error of this thread. Leaked, so that it needs no destructor and outlives the thread's other data.
+    /// The last error on this thread. It is leaked, so it needs no destructor and outlives the thread's other data.
     static THIS_THREAD: Cell<Option<&'static Mutex<Said>>> = const { Cell::new(None) };
 }
 
 thread_local! {
-    /// Whether this thread is running a host function of the program.
+    /// Whether this thread is running one of the program's host functions.
     static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls a host function of the program. CUDA and NCCL calls inside it are rejected.
+/// Calls one of the program's host functions. CUDA and NCCL calls inside it are rejected.
 pub(crate) fn in_host_function(function: impl FnOnce()) {
     IN_HOST_FUNCTION.set(true);
     function();
     IN_HOST_FUNCTION.set(false);
 }
 
-/// Returns whether this thread is running a host function of the program.
+/// Returns whether this thread is running one of the program's host functions.
 pub(crate) fn is_host_function() -> bool {
     IN_HOST_FUNCTION.get()
 }
 
 fn called_by_host_function(name: &str) -> String {
     format!(
-        "virtual GPU: {name} was called in a host function (cuLaunchHostFunc), which must make no CUDA calls"
+        "virtual GPU: {name} was called in a host function (cuLaunchHostFunc), which must not make CUDA calls"
     )
 }
 
@@ -62,13 +62,13 @@ fn this_thread() -> MutexGuard<'static, Said> {
     lock(said)
 }
 
-/// Calls `with` with the last error of this thread, and with the last error of any thread.
+/// Calls `with` with the last error on this thread and the last error on any thread.
 fn for_both(with: impl Fn(&mut Said)) {
     with(&mut this_thread());
     with(lock(&ANY_THREAD).get_or_insert_default());
 }
 
-/// Returns a copy of a text that lives forever. Equal texts share a copy.
+/// Returns a copy of the text, which lives forever. Equal texts share one copy.
 pub(crate) fn keep(text: &str) -> &'static CStr {
     static KEPT: Mutex<Option<HashSet<&'static CStr>>> = Mutex::new(None);
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
@@ -82,7 +82,7 @@ pub(crate) fn keep(text: &str) -> &'static CStr {
     text
 }
 
-/// Runs the body of a driver function. Prevents a panic from reaching the caller, and keeps the message for
+/// Runs the body of a driver function. Keeps a panic from reaching the caller and stores the message for
 /// `cuGetErrorString`.
 pub(crate) fn cuda(name: &'static str, body: impl FnOnce() -> CudaResult<()>) -> c_uint {
     let answer = match engine::has_ended() {
@@ -93,7 +93,7 @@ pub(crate) fn cuda(name: &'static str, body: impl FnOnce() -> CudaResult<()>) ->
         false => catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
             Err(Error::new(
                 CudaStatus::Unknown,
-                format!("virtual GPU: {name} has an internal error (it panicked)"),
+                format!("virtual GPU: internal error in {name} (it panicked)"),
             ))
         }),
     };
@@ -111,7 +111,7 @@ pub(crate) fn cuda(name: &'static str, body: impl FnOnce() -> CudaResult<()>) ->
     code
 }
 
-/// Like [`cuda`], for NCCL; `ncclGetLastError` returns the message.
+/// Like [`cuda`], but for NCCL; `ncclGetLastError` returns the message.
 pub(crate) fn nccl(name: &'static str, body: impl FnOnce() -> NcclResult<()>) -> c_uint {
     let answer = match engine::has_ended() {
         // Ranks that drop their communicators while the process exits have nothing left to abort.
@@ -121,7 +121,7 @@ pub(crate) fn nccl(name: &'static str, body: impl FnOnce() -> NcclResult<()>) ->
             Err(Error::new(NcclStatus::InvalidUsage, called_by_host_function(name)))
         }
         false => catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-            let message = format!("virtual GPU: {name} has an internal error (it panicked)");
+            let message = format!("virtual GPU: internal error in {name} (it panicked)");
             Err(Error::new(NcclStatus::InternalError, message))
         }),
     };
@@ -140,7 +140,7 @@ pub(crate) fn keep_last_error(error: &Error<NcclStatus>) -> &'static CStr {
     text
 }
 
-/// Returns the error of a driver function that is not implemented.
+/// Returns the error for a driver function that is not implemented.
 pub(crate) fn unsupported(name: &'static str) -> c_uint {
     cuda(name, || Err(Error::new(CudaStatus::NotSupported, not_supported(name))))
 }
@@ -164,7 +164,7 @@ pub(crate) fn error_text(code: c_uint, to: Out<*const c_char>) -> c_uint {
     give_text(said.or_else(|| CudaStatus::from_value(code).map(|status| keep(status.meaning()))), to)
 }
 
-/// Writes the text of a code. For an unknown code, writes null and returns the error `INVALID_VALUE`.
+/// Writes the text for a code. For an unknown code, writes null and returns `INVALID_VALUE`.
 fn give_text(text: Option<&'static CStr>, to: Out<*const c_char>) -> c_uint {
     let given = to.give(text.map_or(std::ptr::null(), CStr::as_ptr));
     match (text, given) {

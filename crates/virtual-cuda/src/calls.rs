@@ -1,7 +1,7 @@
 //! Records the program's calls for checks that count them, and makes calls fail for checks that request it.
 //!
-//! `VIRTUAL_GPU_FAIL` counts every call of a function. Everything else counts only calls from the program's own
-//! sources, those with a frame from these sources on the stack.
+//! `VIRTUAL_GPU_FAIL` counts every call to a function. Everything else counts only calls from the program's own
+//! sources, that is, calls with a frame from these sources on the stack.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
@@ -17,8 +17,8 @@ use virtual_gpu_core::status::{CudaStatus, Error, NcclStatus};
 
 use crate::{EXPORTS, answer};
 
-/// The functions that create an object. For each: the index of the argument that receives the handle, and the functions
-/// that destroy the object, which take the handle as their first argument.
+/// The functions that create an object. Each entry lists the index of the argument that receives the handle, and the
+/// functions that destroy the object, which take the handle as their first argument.
 const MAKERS: [(&str, usize, &[&str]); 19] = [
     ("cuStreamCreate", 0, STREAM_ENDS),
     ("cuStreamCreateWithPriority", 0, STREAM_ENDS),
@@ -61,7 +61,7 @@ struct Call {
     line: SourceLine,
 }
 
-/// A record of the calls of one thread, or of all threads.
+/// A record of the calls made by one thread or by all threads.
 struct Record {
     thread: Option<ThreadId>,
     calls: Vec<Call>,
@@ -69,7 +69,7 @@ struct Record {
 
 /// A failure that a check requested.
 struct Failure {
-    /// The number of calls until the failure, including the call that fails.
+    /// How many calls remain until the failure, including the call that fails.
     left: u64,
     /// The thread whose calls count; `None` for all threads.
     thread: Option<ThreadId>,
@@ -124,7 +124,7 @@ fn lock() -> MutexGuard<'static, Option<Watch>> {
     WATCH.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Starts a record, and returns its number.
+/// Starts a record and returns its number.
 pub(crate) fn record(any_thread: bool) -> u64 {
     change(|watch| {
         watch.last_record += 1;
@@ -135,7 +135,7 @@ pub(crate) fn record(any_thread: bool) -> u64 {
     })
 }
 
-/// Ends a record, and calls `visit` with its calls.
+/// Ends a record and passes its calls to `visit`.
 pub(crate) fn take_record(record: u64, mut visit: impl FnMut(*const RecordedCall)) {
     // Call `visit` without the lock, because it may make calls itself.
     let record = change(|watch| watch.records.remove(&record));
@@ -144,13 +144,13 @@ pub(crate) fn take_record(record: u64, mut visit: impl FnMut(*const RecordedCall
     }
 }
 
-/// Makes the `nth` call of the program's own sources fail, counted from 1; 0 turns this off.
+/// Makes the `nth` call from the program's own sources fail, counting from 1; 0 turns this off.
 pub(crate) fn fail(nth: u64, any_thread: bool) {
     let thread = this_thread(any_thread);
     change(|watch| watch.failure = (nth > 0).then_some(Failure { left: nth, thread, failed: None }));
 }
 
-/// Calls `visit` with the call that has failed since [`fail`].
+/// Calls `visit` with the call that has failed since [`fail`] was called.
 pub(crate) fn failed(mut visit: impl FnMut(*const RecordedCall)) {
     let failed = change(|watch| watch.failure.as_ref()?.failed.clone());
     if let Some(call) = failed {
@@ -173,7 +173,7 @@ pub(crate) fn fail_listed(failing: &[FailingCall]) -> Result<(), String> {
     Ok(())
 }
 
-/// Starts to track the objects that the program's own sources create.
+/// Starts tracking the objects that the program's own sources create.
 pub(crate) fn track_objects() {
     change(|watch| watch.tracks_objects = true);
 }
@@ -192,12 +192,12 @@ pub(crate) fn live_objects(mut visit: impl FnMut(*const LiveObject)) {
     }
 }
 
-/// Returns the calling thread, unless any thread counts.
+/// Returns the calling thread, or `None` if calls on any thread count.
 fn this_thread(any_thread: bool) -> Option<ThreadId> {
     (!any_thread).then(|| thread::current().id())
 }
 
-/// Returns whether `function` names the exported symbol, whose own name may end in a version.
+/// Returns whether `function` is the name of the exported symbol, which may also have a version suffix.
 fn is_named(symbol: &str, function: &str) -> bool {
     symbol.strip_prefix(function).is_some_and(|rest| {
         rest.is_empty() || rest.strip_prefix("_v").is_some_and(|version| version.parse::<u32>().is_ok())
@@ -238,7 +238,7 @@ pub(crate) fn argument<T: Copy>(argument: &T) -> u64 {
 
 /// A library's result codes.
 pub(crate) trait Status: Copy {
-    /// The status of a call that is made to fail. Any call may return it, and no program handles it specially.
+    /// The status returned by a call that is made to fail. Any call may return it, and no program handles it specially.
     const MADE_TO_FAIL: Self;
 
     /// Returns the code's C value.
@@ -279,11 +279,11 @@ pub(crate) fn watch<S: Status>(
     let answer = match change(|watch| watch.fails(function, arguments, own.as_ref())) {
         false => body(),
         true => {
-            // A failing call still destroys its object, because the program can't do that after the error.
+            // A failing call still destroys its object, because the program can't destroy it after the error.
             if ENDS.iter().any(|words| function.contains(words)) {
                 let _ = body();
             }
-            let message = format!("virtual GPU: {function} fails here because the test asked for it");
+            let message = format!("virtual GPU: {function} fails here because the test requested it");
             Err(Error::new(S::MADE_TO_FAIL, message))
         }
     };
@@ -302,8 +302,8 @@ fn makes_or_ends_object(function: &str) -> bool {
 }
 
 impl Watch {
-    /// Returns whether this call is made to fail. `own` is the program's own line that made the call, and whether the
-    /// call can return an error to that line.
+    /// Returns whether this call is made to fail. `own` is the line in the program's own sources that made the call,
+    /// and whether the call can return an error to that line.
     fn fails(&mut self, function: &'static str, arguments: &[u64], own: Option<&(SourceLine, bool)>) -> bool {
         let mut fails = false;
         for failing in self.failing.iter_mut().filter(|it| it.nth > 0 && is_named(function, &it.function)) {
@@ -346,7 +346,7 @@ impl Watch {
             return;
         }
         for index in 0..count {
-            // SAFETY: the call has succeeded, and so has written this many handles.
+            // SAFETY: the call succeeded, so it has written this many handles.
             let handle = unsafe { address.add(index).read_unaligned() };
             // A rank that does not take part in a split gets no communicator.
             if handle != 0 {
@@ -369,7 +369,7 @@ impl Watch {
     }
 }
 
-/// Returns the line of the program's own sources that made a call, and whether the call can return an error to that
+/// Returns the line in the program's own sources that made a call, and whether the call can return an error to that
 /// line.
 fn own_line(call_site: &CallSite) -> Option<(SourceLine, bool)> {
     let known = change(|watch| watch.lines.get(call_site.addresses()).cloned());

@@ -37,7 +37,7 @@ pub(crate) fn create_with_affinity(
 ) -> CudaResult<()> {
     check_affinities(affinities, count)?;
     if to.is_null() {
-        return Err(Error::new(CudaStatus::InvalidValue, "the pointer for the context is null"));
+        return Err(Error::new(CudaStatus::InvalidValue, "the pointer to the context is null"));
     }
     let made = engine::get()?.create_context(device, flags)?;
     to.give(made.0 as Context)
@@ -67,7 +67,9 @@ fn check_affinities(affinities: Source<Affinity>, count: c_int) -> CudaResult<()
     match count {
         0 => Ok(()),
         ..0 => invalid(format!("{count} execution affinities")),
-        _ if affinities.is_null() => invalid(format!("{count} execution affinities, whose pointer is null")),
+        _ if affinities.is_null() => {
+            invalid(format!("{count} execution affinities, but the pointer to them is null"))
+        }
         _ => {
             let message = "virtual GPU: execution affinities are not supported: no GPU is shared through MPS";
             Err(Error::new(CudaStatus::UnsupportedExecAffinity, message))
@@ -109,7 +111,7 @@ pub(crate) fn set_cache_preference(preference: c_uint) -> CudaResult<()> {
     engine::get()?.set_cache_preference(CachePreference::from_number(preference)?)
 }
 
-/// Returns the range of priorities. Either pointer may be null if its value is not needed.
+/// Returns the priority range. Either pointer may be null if its value is not needed.
 pub(crate) fn priorities(least: Out<c_int>, greatest: Out<c_int>) -> CudaResult<()> {
     engine::get()?.current_device()?;
     least.give_if_wanted(PRIORITIES.0);
@@ -118,7 +120,7 @@ pub(crate) fn priorities(least: Out<c_int>, greatest: Out<c_int>) -> CudaResult<
 }
 
 /// Checks only that a context is current: `cuProfilerStart` and `cuProfilerStop` control an active profiling tool, and
-/// there is never one.
+/// none is ever active.
 pub(crate) fn profile() -> CudaResult<()> {
     engine::get()?.current_device().map(drop)
 }

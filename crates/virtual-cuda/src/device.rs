@@ -1,4 +1,4 @@
-//! The device functions, and the initialization of the driver.
+//! The device functions and driver initialization.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -62,7 +62,7 @@ pub(crate) fn device_attribute(to: Out<c_int>, attribute: c_int, device: Device)
     let engine = engine::get()?;
     let physical = engine.physical(engine.check_device(device)?);
     if !(1..device::ATTRIBUTES).contains(&attribute) {
-        return Err(invalid(format!("{attribute} is no device attribute")));
+        return Err(invalid(format!("{attribute} is not a device attribute")));
     }
     let value = device::attribute(attribute, physical).ok_or_else(|| {
         let message = format!("virtual GPU: device attribute {attribute} is not supported");

@@ -1,4 +1,4 @@
-//! The engine of this process, and its NCCL. `cuInit` creates both, and they live as long as the process.
+//! This process's engine and its NCCL. `cuInit` creates both, and they live as long as the process.
 
 use std::io::Write;
 use std::panic::catch_unwind;
@@ -82,15 +82,15 @@ fn started() -> CudaResult<&'static Started> {
     }
 }
 
-/// Reserves this many addresses, and never grants access to them. If host code dereferences a device pointer, it
-/// faults, just as with a real GPU's pointer.
+/// Reserves this many addresses and never grants access to them. If host code dereferences a device pointer, it faults,
+/// as it would with a real GPU's pointer.
 fn reserve(bytes: u64) -> Result<u64, String> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: this creates a new anonymous mapping and replaces none.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes as usize, libc::PROT_NONE, flags, -1, 0) };
     if start == libc::MAP_FAILED {
         let error = std::io::Error::last_os_error();
-        return Err(format!("can't reserve {} GiB of addresses for device memory: {error}", bytes >> 30));
+        return Err(format!("can't reserve {} GiB of address space for device memory: {error}", bytes >> 30));
     }
     Ok((start as u64).next_multiple_of(4096))
 }

@@ -38,7 +38,7 @@ pub(crate) fn global(
     name: Text,
 ) -> CudaResult<()> {
     if address.is_null() && bytes.is_null() {
-        return Err(invalid("cuModuleGetGlobal: both pointers for results are null"));
+        return Err(invalid("cuModuleGetGlobal: both result pointers are null"));
     }
     let name = name.text().ok_or_else(|| invalid("cuModuleGetGlobal: the name is null or not UTF-8"))?;
     let (found, size) = engine::get()?.global(ModuleHandle(module as u64), name)?;

@@ -22,7 +22,7 @@ pub(crate) fn begin_capture(of: Stream, mode: c_uint) -> CudaResult<()> {
         1 => CaptureMode::ThreadLocal,
         2 => CaptureMode::Relaxed,
         _ => {
-            let message = format!("cuStreamBeginCapture: {mode} is no CUstreamCaptureMode (0, 1, 2)");
+            let message = format!("cuStreamBeginCapture: {mode} is not a CUstreamCaptureMode (0, 1, 2)");
             return Err(Error::new(CudaStatus::InvalidValue, message));
         }
     };

@@ -1,8 +1,8 @@
 //! Protects pinned memory that a copy is using: the program can't access its view of the memory until a thread has
 //! waited for the copy.
 //!
-//! Only whole pages whose bytes all belong to the copy are protected. If a thread touches such a page, a report is
-//! printed, and the thread continues.
+//! Only pages whose bytes all belong to the copy are protected. If a thread touches such a page, a report is printed,
+//! and the thread continues.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -17,13 +17,13 @@ use crate::{answer, engine};
 /// The access that the program still has to protected pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rights {
-    /// No access, because a copy writes the pages.
+    /// No access, because a copy is writing to the pages.
     None,
-    /// Read access, because a copy reads the pages.
+    /// Read access, because a copy is reading the pages.
     Read,
 }
 
-/// Protected pages, with the number of their guard.
+/// Protected pages, with their guard's number.
 struct Closed {
     id: u64,
     pages: Range<usize>,
@@ -76,7 +76,7 @@ impl Drop for Guard {
     }
 }
 
-/// Gives the program the access to each page that all of the page's guards allow.
+/// Sets the program's access to each page to what all of the page's guards allow.
 fn protect(closed: &[Closed], pages: &Range<usize>) {
     let here: Vec<&Closed> =
         closed.iter().filter(|one| one.pages.start < pages.end && pages.start < one.pages.end).collect();
@@ -101,7 +101,7 @@ fn protect(closed: &[Closed], pages: &Range<usize>) {
 /// The previous fault handler.
 static FORMER: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Prepares this thread, and once the whole process, for a fault in protected pages.
+/// Prepares this thread, and on the first call the process, for faults in protected pages.
 fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -119,12 +119,12 @@ fn watch() {
     use_large_stack();
 }
 
-/// The size of a signal stack. The handler looks up source lines, and needs more space than Rust's own signal stacks
+/// The size of a signal stack. The handler looks up source lines and needs more space than Rust's own signal stacks
 /// have.
 const STACK: usize = 1 << 20;
 
-/// Gives this thread's handlers a stack that is large enough. It is never freed, because no event reports the end of
-/// the thread.
+/// Gives this thread's handlers a stack that is large enough. It is never freed, because nothing reports that the
+/// thread has ended.
 fn use_large_stack() {
     thread_local! {
         static HAS_ONE: Cell<bool> = const { Cell::new(false) };
@@ -145,11 +145,11 @@ fn use_large_stack() {
 
 /// Handles a fault. The engine itself never touches protected memory, so this thread holds none of the engine's locks.
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes the description of a fault.
+    // SAFETY: the kernel passes a valid description of the fault.
     let address = unsafe { (*info).si_addr() } as usize;
     let hit = closed().iter().find(|one| one.pages.contains(&address)).map(|one| one.id);
     let Some(id) = hit else { return hand_on(signal, info, context) };
-    // A host function may run between the copies of its stream, so its accesses are allowed.
+    // A host function may run between the copies on its stream, so its accesses are allowed.
     if !answer::is_host_function() {
         let _ = catch_unwind(|| engine::get().map(|engine| engine.host_touched(id)));
     }

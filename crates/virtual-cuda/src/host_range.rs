@@ -16,28 +16,29 @@ use crate::pinned::Pinned;
 pub(crate) struct HostRange {
     address: usize,
     len: usize,
-    /// The pinned memory that contains the range, which it keeps alive.
+    /// The pinned memory that contains the range. Holding it keeps the memory alive.
     pinned: Option<Arc<Pinned>>,
 }
 
 impl HostRange {
     /// # Errors
-    /// Returns `InvalidValue` if the range is null, is an address of a GPU, or extends beyond the end of pinned memory.
+    /// Returns `InvalidValue` if the address is null or a GPU address, or if the range extends past the end of pinned
+    /// memory.
     pub(crate) fn new(address: usize, len: usize) -> CudaResult<Self> {
         let invalid = |message: String| Err(Error::new(CudaStatus::InvalidValue, message));
         if address == 0 && len > 0 {
-            return invalid("the host pointer of a copy is null".to_owned());
+            return invalid("the copy's host pointer is null".to_owned());
         }
         let engine = engine::get()?;
         if engine.is_device_address(address as u64) {
-            return invalid(format!("the host pointer of a copy, {address:#x}, is an address of a GPU"));
+            return invalid(format!("the copy's host pointer, {address:#x}, is a GPU address"));
         }
         let pinned: Option<Memory> = engine.pinned(address as u64, len as u64)?;
         Ok(Self { address, len, pinned: pinned.and_then(|memory| memory.downcast().ok()) })
     }
 
-    /// Returns the kind of memory. If it is pinned, the program has only the access that `rights` allow, until it has
-    /// waited for the copy.
+    /// Returns the kind of memory. Until the program has waited for the copy, it has only the access to pinned memory
+    /// that `rights` allows.
     pub(crate) fn kind(&self, rights: Rights) -> CudaResult<HostKind> {
         let Some(memory) = &self.pinned else { return Ok(HostKind::Pageable) };
         let watched = engine::get()?.watches_the_host();

@@ -14,23 +14,23 @@ pub(crate) fn all() -> Vec<Interface> {
     }
     let mut found = Vec::new();
     let mut next = first;
-    // SAFETY: the system made the list, and it ends with a null pointer.
+    // SAFETY: the system created the list, which ends with a null pointer.
     while let Some(entry) = unsafe { next.as_ref() } {
         next = entry.ifa_next;
         if entry.ifa_flags & libc::IFF_UP as u32 == 0 {
             continue;
         }
-        // SAFETY: the entry's name is a C string, and its address is null or belongs to the family that it states.
+        // SAFETY: the entry's name is a C string, and its address is null or belongs to the family that it specifies.
         let (name, address) = unsafe { (CStr::from_ptr(entry.ifa_name), address(entry.ifa_addr)) };
         found.extend(address.map(|address| (name.to_string_lossy().into_owned(), address)));
     }
-    // SAFETY: `getifaddrs` made the list above, and nothing refers to it anymore.
+    // SAFETY: `getifaddrs` created the list above, and nothing refers to it anymore.
     unsafe { libc::freeifaddrs(first) };
     found
 }
 
 /// # Safety
-/// `address` is null, or points to a complete address of its family.
+/// `address` is null or points to a complete address of its family.
 unsafe fn address(address: *const libc::sockaddr) -> Option<IpAddr> {
     // SAFETY: the caller promises this.
     unsafe {

@@ -1,9 +1,9 @@
-//! The FFI layer: `libcuda.so`, with the `cu*` functions that cudarc calls, and also the `nccl*` functions.
+//! The FFI layer: `libcuda.so`, with the `cu*` functions that cudarc calls, as well as the `nccl*` functions.
 //!
 //! [`exports!`] is the single table of exported functions: all functions that cudarc declares for any CUDA version. A
 //! function that is not implemented returns an error that names it. Each function converts C arguments to Rust, calls
-//! the engine or NCCL, and converts the result to a result code. This crate also contains everything that needs the
-//! operating system: address space for device pointers, pinned and managed memory that is mapped twice, and a fault
+//! the engine or NCCL, and converts what that returns to a result code. This crate also contains everything that needs
+//! the operating system: address space for device pointers, pinned and managed memory that is mapped twice, and a fault
 //! handler for the host's accesses to them.
 
 mod answer;
@@ -49,14 +49,14 @@ pub use types::{Context, Device, DevicePointer, Event, Function, Module, Stream}
 pub struct Export {
     /// The name in C.
     pub name: &'static str,
-    /// The types of the parameters, as the table writes them; `None` for a function that is not supported.
+    /// The parameter types, as written in the table; `None` for a function that is not supported.
     pub parameters: Option<&'static [&'static str]>,
 }
 
-/// Passes the table of exported symbols to the macro `$then`.
+/// Passes the table of exported symbols to the `$then` macro.
 ///
-/// A function is listed with its parameters and the Rust function behind it. A function that is not implemented has
-/// only its name, and returns an error that contains it.
+/// A function is listed with its parameters and the Rust function behind it. A function that is not implemented is
+/// listed only by name and returns an error that contains the name.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! exports {
@@ -336,7 +336,7 @@ macro_rules! export {
 
         $(
             /// # Safety
-            /// The arguments must be as the CUDA driver's documentation requires.
+            /// The arguments must meet the requirements in the CUDA driver's documentation.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $cuda($($cuda_arg: $cuda_type),*) -> c_uint {
                 let arguments: &[u64] = &[$(calls::argument(&$cuda_arg)),*];
@@ -347,7 +347,7 @@ macro_rules! export {
         )*
         $(
             /// # Safety
-            /// The arguments must be as NCCL's documentation requires.
+            /// The arguments must meet the requirements in NCCL's documentation.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $nccl($($nccl_arg: $nccl_type),*) -> c_uint {
                 let arguments: &[u64] = &[$(calls::argument(&$nccl_arg)),*];
@@ -357,8 +357,8 @@ macro_rules! export {
             }
         )*
         $(
-            /// Not supported. Accepts any arguments, because in the C calling convention of Linux the caller cleans
-            /// them up.
+            /// Not supported. Accepts any arguments, because in Linux's C calling convention, the caller cleans them
+            /// up.
             #[unsafe(no_mangle)]
             pub extern "C" fn $no_cuda() -> c_uint {
                 answer::unsupported(stringify!($no_cuda))
@@ -385,7 +385,7 @@ pub unsafe extern "C" fn cuGetErrorName(code: c_uint, text: Out<*const c_char>) 
     answer::error_name(code, text)
 }
 
-/// Returns the message of this thread's last call that returned `code`, or what the code means.
+/// Returns the message from this thread's last call that returned `code`, or what the code means.
 ///
 /// # Safety
 /// `text` is null or writable.
@@ -400,13 +400,13 @@ pub extern "C" fn ncclGetErrorString(code: c_uint) -> *const c_char {
     answer::nccl_error_text(code)
 }
 
-/// Returns the message of this thread's last NCCL call that failed. As in NCCL, the communicator does not matter.
+/// Returns the message from this thread's last failed NCCL call. As in NCCL, the communicator does not matter.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGetLastError(_comm: Communicator) -> *const c_char {
     answer::nccl_last_error()
 }
 
-/// Makes reports skip the sources under the folder `path`: they show calls made there at the lines of the callers.
+/// Makes reports skip the sources under the folder `path`: calls made there are shown at their callers' lines.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -417,7 +417,7 @@ pub unsafe extern "C" fn virtualGpuHideLibrary(path: Text) {
     }
 }
 
-/// Names a stream by its role, such as `compute`, for reports and traces. An invalid handle is ignored.
+/// Names a stream after its role, such as `compute`, for reports and traces. An invalid handle is ignored.
 ///
 /// # Safety
 /// `role` is null or a C string.
@@ -428,7 +428,7 @@ pub unsafe extern "C" fn virtualGpuNameStream(stream: Stream, role: Text) {
     }
 }
 
-/// Makes reports show the nearest line of the sources under the folder `path` first.
+/// Makes reports show the nearest line in the sources under the folder `path` first.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -446,10 +446,10 @@ pub extern "C" fn virtualGpuRecordCalls(any_thread: c_int) -> c_ulonglong {
     calls::record(any_thread != 0)
 }
 
-/// Ends a record, and calls `visit` with each of its calls, in order, and with `data`.
+/// Ends a record and calls `visit` with each of its calls, in order, passing `data` each time.
 ///
 /// # Safety
-/// `visit` may be called with `data`, and does not unwind.
+/// `visit` may be called with `data` and does not unwind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn virtualGpuRecordedCalls(
     record: c_ulonglong,
@@ -488,10 +488,10 @@ pub extern "C" fn virtualGpuTrackObjects() {
     calls::track_objects();
 }
 
-/// Calls `visit` with each live tracked object, in order of creation, and with `data`.
+/// Calls `visit` with each live tracked object, in order of creation, passing `data` each time.
 ///
 /// # Safety
-/// `visit` may be called with `data`, and does not unwind.
+/// `visit` may be called with `data` and does not unwind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn virtualGpuLiveObjects(
     visit: unsafe extern "C" fn(*const LiveObject, *mut c_void),
@@ -501,18 +501,18 @@ pub unsafe extern "C" fn virtualGpuLiveObjects(
     calls::live_objects(|object| unsafe { visit(object, data) });
 }
 
-/// Makes the `nth` call from now on (counted from 1) that the program's own sources make on this thread, or on any
-/// thread if `any_thread` is not 0, return an error. 0 turns this off. Calls whose error cudarc can't return don't
-/// count.
+/// Makes the `nth` call (counting from 1) that the program's own sources make from now on return an error. Counts calls
+/// on this thread, or on any thread if `any_thread` is not 0. If `nth` is 0, no call fails. Calls whose error cudarc
+/// can't return don't count.
 #[unsafe(no_mangle)]
 pub extern "C" fn virtualGpuFailCall(nth: c_ulonglong, any_thread: c_int) {
     calls::fail(nth, any_thread != 0);
 }
 
-/// Calls `visit` with the call that has failed since [`virtualGpuFailCall`], if one has, and with `data`.
+/// If a call has failed since [`virtualGpuFailCall`], calls `visit` with that call and with `data`.
 ///
 /// # Safety
-/// `visit` may be called with `data`, and does not unwind.
+/// `visit` may be called with `data` and does not unwind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn virtualGpuFailedCall(
     visit: unsafe extern "C" fn(*const RecordedCall, *mut c_void),

@@ -28,9 +28,7 @@ impl MemoryLocation {
             1 => Ok(Location::Gpu(self.id)),
             // The host, one of its NUMA nodes, or the nearest node.
             2..=4 => Ok(Location::Host),
-            kind => {
-                Err(invalid(format!("{kind} is not a CUmemLocationType of a location in memory (1 to 4)")))
-            }
+            kind => Err(invalid(format!("{kind} is not a CUmemLocationType for a memory location (1 to 4)"))),
         }
     }
 }
@@ -43,11 +41,11 @@ struct Pages {
 }
 
 impl Pages {
-    /// Makes `len` bytes at `start` accessible, zeroed. Returns `None` if the host has no memory for them.
+    /// Makes `len` bytes at `start` accessible and zeroes them. Returns `None` if the host has no memory for them.
     fn open(start: u64, len: u64) -> Option<Self> {
         let pages = Self { start: usize::try_from(start).ok()?, len: usize::try_from(len).ok()? };
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the range is within the engine's reservation, and belongs to no other allocation.
+        // SAFETY: the range is within the engine's reservation and belongs to no other allocation.
         let opened = unsafe { libc::mprotect(pages.start as *mut _, pages.len, access) };
         (opened == 0).then_some(pages)
     }
@@ -57,7 +55,7 @@ impl Drop for Pages {
     fn drop(&mut self) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         // SAFETY: as in `open`. The pages are replaced by untouched pages without access rights. If that fails, they
-        // stay as they are, and their addresses are not reused soon.
+        // are left unchanged, and their addresses are not reused soon.
         unsafe { libc::mmap(self.start as *mut _, self.len, libc::PROT_NONE, flags, -1, 0) };
     }
 }
@@ -77,7 +75,7 @@ impl HostBytes for Pages {
 
 pub(crate) fn allocate(to: Out<DevicePointer>, bytes: usize, flags: c_uint) -> CudaResult<()> {
     if to.is_null() {
-        return Err(invalid("cuMemAllocManaged: the pointer for the result is null".to_owned()));
+        return Err(invalid("cuMemAllocManaged: the result pointer is null".to_owned()));
     }
     let map = |address, len| Pages::open(address, len).map(|pages| Box::new(pages) as Box<dyn HostBytes>);
     to.give(engine::get()?.allocate_managed(bytes as u64, Attachment::from_number(flags)?, map)?)

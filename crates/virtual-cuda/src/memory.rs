@@ -50,7 +50,7 @@ pub(crate) fn copy_from_host_in(
     engine::get()?.copy_from_host(stream(of), to, bytes as u64, Arc::new(move || host.read()), kind)
 }
 
-/// Copies to the host, and waits for the bytes, whether they go to pageable or pinned memory.
+/// Copies to the host and waits for the copy to finish, whether the bytes go to pageable or pinned memory.
 pub(crate) fn copy_to_host(to: Out<u8>, from: DevicePointer, bytes: usize) -> CudaResult<()> {
     let host = HostRange::new(to.address(), bytes)?;
     host.write(&engine::get()?.copy_to_host_now(from, bytes as u64)?);
@@ -69,8 +69,8 @@ pub(crate) fn copy(to: DevicePointer, from: DevicePointer, bytes: usize) -> Cuda
     wait_if_asked()
 }
 
-/// Ends a copy between GPU addresses, or a memset, that has no stream argument. It returns at once, unless the context
-/// requires synchronous copies.
+/// Finishes a copy between GPU addresses, or a memset, that has no stream argument. Returns immediately unless the
+/// context requires synchronous copies.
 fn wait_if_asked() -> CudaResult<()> {
     match engine::get()?.has_synchronous_copies()? {
         true => synchronize_stream(std::ptr::null_mut()),

@@ -47,7 +47,7 @@ fn ptx_text(image: &[u8]) -> CudaResult<&str> {
         return Err(Error::new(CudaStatus::NoBinaryForGpu, message));
     }
     str::from_utf8(image).map_err(|error| {
-        let message = format!("this is no PTX: byte {} is no UTF-8", error.valid_up_to());
+        let message = format!("this is not PTX: byte {} is not valid UTF-8", error.valid_up_to());
         Error::new(CudaStatus::InvalidPtx, message)
     })
 }
@@ -61,7 +61,7 @@ pub(crate) fn function(to: Out<Function>, module: Module, name: Text) -> CudaRes
     to.give(handle(engine::get()?.function(ModuleHandle(module as u64), name)?.0))
 }
 
-#[expect(clippy::too_many_arguments, reason = "as many as cuLaunchKernel has")]
+#[expect(clippy::too_many_arguments, reason = "cuLaunchKernel has this many parameters")]
 pub(crate) fn launch(
     function: Function,
     grid_x: c_uint,
@@ -86,7 +86,7 @@ pub(crate) fn launch(
     engine::get()?.launch(function, shape, stream(of), packed)
 }
 
-#[expect(clippy::too_many_arguments, reason = "as many as cuLaunchCooperativeKernel has")]
+#[expect(clippy::too_many_arguments, reason = "cuLaunchCooperativeKernel has this many")]
 pub(crate) fn launch_cooperative(
     function: Function,
     grid_x: c_uint,

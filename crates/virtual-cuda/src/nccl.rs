@@ -51,11 +51,11 @@ pub(crate) fn unique_id(to: Out<Id>) -> NcclResult<()> {
 
 pub(crate) fn init_all(to: Out<Communicator>, count: c_int, devices: Source<c_int>) -> NcclResult<()> {
     if to.is_null() {
-        return Err(invalid("ncclCommInitAll: the pointer for the communicators is null"));
+        return Err(invalid("ncclCommInitAll: the pointer to the communicators is null"));
     }
     let count = usize::try_from(count).map_err(|_| invalid(format!("ncclCommInitAll: {count} devices")))?;
     let devices = match devices.is_null() {
-        // One more device than exists is enough for the call to be rejected.
+        // One device too many is enough for the call to be rejected.
         true => (0..=engine::get()?.device_count() as c_int).take(count).collect(),
         false => devices.values(count).map_err(|error| invalid(error.message.to_string()))?,
     };
@@ -88,7 +88,7 @@ fn init(
     config: CommConfig,
 ) -> NcclResult<()> {
     if to.is_null() {
-        return Err(invalid(format!("{function}: the pointer for the communicator is null")));
+        return Err(invalid(format!("{function}: the pointer to the communicator is null")));
     }
     let id = UniqueId::from_bytes(id.0)?;
     let made = started()?.init_rank(world_size, id, rank, config)?;
@@ -147,10 +147,10 @@ pub(crate) fn create_operator(
             value[..bytes.len()].copy_from_slice(bytes);
             Scale::Value(value)
         }
-        _ => return Err(invalid(format!("{function}: {residence} is not a residence of a scalar"))),
+        _ => return Err(invalid(format!("{function}: {residence} is not a scalar residence"))),
     };
     if to.is_null() {
-        return Err(invalid(format!("{function}: the pointer for op is null")));
+        return Err(invalid(format!("{function}: the pointer to op is null")));
     }
     give(to, nccl.create_operator(comm(of), data_type, scale)?)
 }
@@ -238,7 +238,7 @@ pub(crate) fn bcast(
     broadcast(buffer, buffer, count, data_type, root, of, stream)
 }
 
-#[expect(clippy::too_many_arguments, reason = "as many as ncclReduce has")]
+#[expect(clippy::too_many_arguments, reason = "ncclReduce has this many parameters")]
 pub(crate) fn reduce(
     send: DevicePointer,
     receive: DevicePointer,
@@ -339,7 +339,7 @@ pub(crate) fn receive(
 }
 
 /// Makes a send or receive. As in NCCL, the communicator is checked first.
-#[expect(clippy::too_many_arguments, reason = "those of ncclSend, and which function it is")]
+#[expect(clippy::too_many_arguments, reason = "ncclSend's parameters, plus the function's name")]
 fn transfer(
     function: &str,
     direction: Direction,
@@ -358,7 +358,7 @@ fn transfer(
 }
 
 /// Makes a collective that reduces with the given operator.
-#[expect(clippy::too_many_arguments, reason = "those of ncclAllReduce, and which function it is")]
+#[expect(clippy::too_many_arguments, reason = "ncclAllReduce's parameters, plus the function's name")]
 fn reduction(
     function: &str,
     of: Communicator,

@@ -12,7 +12,7 @@ use crate::engine;
 use crate::pointer::{Out, Source};
 use crate::types::{Function, Stream};
 
-/// `CUoccupancyB2DSize`: returns the bytes of dynamic shared memory for a block size. May be null.
+/// `CUoccupancyB2DSize`: returns the number of bytes of dynamic shared memory for a block size. May be null.
 pub type BlockToShared = Option<unsafe extern "C" fn(c_int) -> usize>;
 
 /// `CUlaunchConfig`
@@ -27,7 +27,7 @@ pub struct LaunchConfig {
     attribute_count: c_uint,
 }
 
-/// `CUlaunchAttribute`: the number determines what the value contains.
+/// `CUlaunchAttribute`: the attribute number determines what the value contains.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct LaunchAttribute {
@@ -56,7 +56,7 @@ fn threads(block_size: c_int) -> CudaResult<u32> {
 fn check_flags(flags: c_uint) -> CudaResult<()> {
     match flags {
         0 | 1 => Ok(()),
-        _ => Err(invalid(format!("{flags:#x} are no occupancy flags"))),
+        _ => Err(invalid(format!("{flags:#x} are not occupancy flags"))),
     }
 }
 
@@ -96,10 +96,10 @@ pub(crate) fn block_size_with_flags(
     flags: c_uint,
 ) -> CudaResult<()> {
     check_flags(flags)?;
-    let limit =
-        u32::try_from(limit).map_err(|_| invalid(format!("a block size limit of {limit} threads")))?;
+    let limit = u32::try_from(limit)
+        .map_err(|_| invalid(format!("the block size limit must not be negative, not {limit}")))?;
     let suggestion = usage(of)?.suggest(limit, |threads| match to_shared {
-        // SAFETY: the caller passes a function that returns the shared memory for any block size.
+        // SAFETY: the caller passes a function that accepts any block size.
         Some(to_shared) => unsafe { to_shared(threads as c_int) as u64 },
         None => dynamic as u64,
     });
@@ -117,21 +117,23 @@ pub(crate) fn dynamic_shared(
     let wanted = u32::try_from(blocks).ok().filter(|&blocks| blocks > 0);
     let wanted = wanted.ok_or_else(|| invalid(format!("{blocks} blocks: there must be at least one")))?;
     let bytes = usage(of)?.dynamic_shared(wanted, threads).ok_or_else(|| {
-        invalid(format!("{blocks} blocks of {threads} threads are never resident on one multiprocessor"))
+        invalid(format!(
+            "{blocks} blocks of {threads} threads can't be resident on one multiprocessor at the same time"
+        ))
     })?;
     to.give(bytes as usize)
 }
 
-/// Checks a launch configuration, and returns it.
+/// Checks a launch configuration and returns it.
 fn config(of: Source<LaunchConfig>) -> CudaResult<(LaunchConfig, u32)> {
     let config = of.value("the launch configuration")?;
     engine::get()?.check_stream(StreamHandle(config.stream as u64))?;
     let [x, y, z] = config.block;
     let threads = [x, y, z].into_iter().try_fold(1u32, u32::checked_mul).filter(|&threads| threads > 0);
-    let threads = threads.ok_or_else(|| invalid(format!("a block of {x} x {y} x {z} threads")))?;
+    let threads = threads.ok_or_else(|| invalid(format!("a block can't have {x} x {y} x {z} threads")))?;
     if config.grid.contains(&0) {
         let [x, y, z] = config.grid;
-        return Err(invalid(format!("a grid of {x} x {y} x {z} blocks")));
+        return Err(invalid(format!("a grid can't have {x} x {y} x {z} blocks")));
     }
     Ok((config, threads))
 }

@@ -1,5 +1,5 @@
-//! Direct access by one GPU to the memory of another. It is not supported. Copies and NCCL work across GPUs, but a kernel
-//! can't access another GPU's memory.
+//! Direct access by one GPU to another GPU's memory, which is not supported. Copies and NCCL work across GPUs, but a
+//! kernel can't access another GPU's memory.
 
 use std::ffi::{c_int, c_uint};
 
@@ -10,7 +10,7 @@ use crate::engine;
 use crate::pointer::Out;
 use crate::types::{Context, Device};
 
-/// `CUdevice_P2PAttribute`: performance rank, access, atomics, arrays, and only partial atomics.
+/// `CUdevice_P2PAttribute`: performance rank, access, atomics, arrays, and partial atomics only.
 const ATTRIBUTES: std::ops::RangeInclusive<c_uint> = 1..=5;
 
 /// `cuDeviceCanAccessPeer`
@@ -30,7 +30,7 @@ pub(crate) fn attribute(to: Out<c_int>, attribute: c_uint, from: Device, peer: D
     if !ATTRIBUTES.contains(&attribute) {
         return Err(Error::new(
             CudaStatus::InvalidValue,
-            format!("{attribute} is not an attribute of two devices"),
+            format!("{attribute} is not a peer-to-peer attribute"),
         ));
     }
     to.give(0)
@@ -42,7 +42,7 @@ pub(crate) fn enable(peer: Context, flags: c_uint) -> CudaResult<()> {
     if flags != 0 {
         return Err(Error::new(CudaStatus::InvalidValue, format!("the flags must be 0, not {flags}")));
     }
-    let message = "virtual GPU: a kernel can't reach another GPU's memory; ask cuDeviceCanAccessPeer first";
+    let message = "virtual GPU: a kernel can't access another GPU's memory: call cuDeviceCanAccessPeer first";
     Err(Error::new(CudaStatus::PeerAccessUnsupported, message))
 }
 

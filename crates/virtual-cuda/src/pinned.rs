@@ -8,7 +8,7 @@ use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 /// The page size. Pinned memory is aligned to it.
 pub(crate) const PAGE: usize = 4096;
 
-/// Host memory that copies on any thread read and write. It is mapped twice, so that the program's view can be
+/// Host memory that copies read and write, on any thread. It is mapped twice, so that the program's view can be
 /// protected while a copy uses the other view.
 pub(crate) struct Pinned {
     pub(crate) view: usize,
@@ -58,7 +58,7 @@ impl Drop for Pinned {
     fn drop(&mut self) {
         for start in [self.view, self.own] {
             if start != libc::MAP_FAILED as usize {
-                // SAFETY: the memory was mapped with this length, and is unmapped once.
+                // SAFETY: the memory was mapped with this length and is unmapped only once.
                 unsafe { libc::munmap(start as *mut c_void, self.len.next_multiple_of(PAGE)) };
             }
         }

@@ -1,5 +1,5 @@
-//! Pointers as C callers pass them. Each type documents what the caller guarantees; only callers of the exported
-//! functions create values of these types.
+//! Pointers passed by C callers. Each type documents what the caller guarantees; only callers of the exported functions
+//! create values of these types.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
@@ -55,7 +55,7 @@ impl<T: Copy> Out<T> {
             return Ok(());
         }
         if self.is_null() {
-            return Err(is_null("the pointer for the result"));
+            return Err(is_null("the result pointer"));
         }
         // SAFETY: the pointer is not null, so it is writable for as many values as the function writes; nothing else
         // refers to `values`.
@@ -134,7 +134,7 @@ impl<T: Copy> Source<T> {
 }
 
 /// Bytes to read, whose number depends on their content or on other arguments: null, or readable for as many bytes as
-/// are requested. They live as long as the call.
+/// requested. They live as long as the call.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Bytes(*const u8);

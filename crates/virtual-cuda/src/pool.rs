@@ -63,28 +63,28 @@ pub(crate) fn set_current(device: Device, of: Pool) -> CudaResult<()> {
 pub(crate) fn create(to: Out<Pool>, properties: Source<PoolProperties>) -> CudaResult<()> {
     let wanted = properties.value("the properties of the memory pool")?;
     if to.is_null() {
-        return Err(invalid("the pointer for the memory pool is null"));
+        return Err(invalid("the pointer to the memory pool is null"));
     }
     if wanted.allocation_type != PINNED {
         let message =
-            format!("a memory pool's allocation type is 1 (pinned), not {}", wanted.allocation_type);
+            format!("a memory pool's allocation type must be 1 (pinned), not {}", wanted.allocation_type);
         return Err(invalid(message));
     }
     match wanted.location_type {
         ON_DEVICE => {}
         ON_HOST_NODE => return Err(unsupported("in host memory")),
-        other => return Err(invalid(format!("a memory pool can't be in a location of type {other}"))),
+        other => return Err(invalid(format!("a memory pool can't have location type {other}"))),
     }
     let engine = engine::get()?;
     engine.check_device(wanted.location).map_err(|error| invalid(&*error.message))?;
     if wanted.handle_types & !HANDLE_TYPES != 0 {
-        return Err(invalid(format!("{:#x} are no handle types", wanted.handle_types)));
+        return Err(invalid(format!("{:#x} are not handle types", wanted.handle_types)));
     }
     if wanted.handle_types != 0 {
-        return Err(unsupported(format_args!("shared by handles of type {:#x}", wanted.handle_types)));
+        return Err(unsupported(format_args!("shared through handles of type {:#x}", wanted.handle_types)));
     }
     if !wanted.security.is_null() || wanted.reserved != [0; 54] {
-        return Err(invalid("a memory pool's win32SecurityAttributes and reserved bytes must be 0"));
+        return Err(invalid("a memory pool's win32SecurityAttributes field and reserved bytes must be 0"));
     }
     if wanted.usage != 0 {
         return Err(unsupported(format_args!("for usage {:#x}", wanted.usage)));

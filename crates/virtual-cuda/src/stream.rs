@@ -24,19 +24,19 @@ const EVENT_INTERPROCESS: c_uint = 0b100;
 
 pub(crate) fn create_stream(to: Out<Stream>, flags: c_uint) -> CudaResult<()> {
     if flags & !STREAM_NON_BLOCKING != 0 {
-        return Err(invalid(format!("cuStreamCreate: {flags:#x} are no stream flags")));
+        return Err(invalid(format!("cuStreamCreate: {flags:#x} are not stream flags")));
     }
     let made = engine::get()?.create_stream(flags & STREAM_NON_BLOCKING != 0)?;
     to.give(handle(made.0))
 }
 
-/// Accepts any priority, because the driver clamps priorities that are out of range. A priority changes when work runs
-/// but never its results, so here it has no effect.
+/// Accepts any priority, because the driver clamps priorities that are out of range. A priority affects when work runs
+/// but never its results, so it has no effect here.
 pub(crate) fn create_stream_with_priority(to: Out<Stream>, flags: c_uint, _: c_int) -> CudaResult<()> {
     create_stream(to, flags)
 }
 
-/// Names a stream for reports. Without a driver or such a stream, there is nothing to report.
+/// Names a stream for reports. If there is no driver or no such stream, no error is reported.
 pub(crate) fn name(of: Stream, role: &str) {
     let _ = engine::get().and_then(|engine| engine.name_stream(stream(of), role));
 }
@@ -85,15 +85,15 @@ pub(crate) fn query_stream(of: Stream) -> CudaResult<()> {
 pub(crate) fn wait_event(of: Stream, event: Event, flags: c_uint) -> CudaResult<()> {
     match flags {
         0 => {}
-        1 => return Err(invalid("cuStreamWaitEvent: CU_EVENT_WAIT_EXTERNAL is for captures only")),
-        _ => return Err(invalid(format!("cuStreamWaitEvent: {flags:#x} are no flags of it"))),
+        1 => return Err(invalid("cuStreamWaitEvent: CU_EVENT_WAIT_EXTERNAL is only for captures")),
+        _ => return Err(invalid(format!("cuStreamWaitEvent: {flags:#x} is not a combination of its flags"))),
     }
     engine::get()?.wait_event(stream(of), EventHandle(event as u64))
 }
 
 pub(crate) fn create_event(to: Out<Event>, flags: c_uint) -> CudaResult<()> {
     if flags & !EVENT_FLAGS != 0 {
-        return Err(invalid(format!("cuEventCreate: {flags:#x} are no event flags")));
+        return Err(invalid(format!("cuEventCreate: {flags:#x} are not event flags")));
     }
     if flags & EVENT_INTERPROCESS != 0 && flags & EVENT_DISABLE_TIMING == 0 {
         return Err(invalid("cuEventCreate: CU_EVENT_INTERPROCESS needs CU_EVENT_DISABLE_TIMING"));

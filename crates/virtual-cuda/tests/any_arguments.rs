@@ -15,10 +15,10 @@ const CALLS: usize = 3000;
 /// The variable that tells a child process which calls to make.
 const CHILD: &str = "ANY_ARGUMENTS_CHILD";
 
-/// The size of the host memory that pointers point to, enough for the largest copy of anything that can be allocated
-/// here.
+/// The size of the host memory that pointers point to, which is enough for the largest copy of anything that can be
+/// allocated here.
 const ROOM: usize = 2 << 20;
-/// Numbers of bytes and elements: some from realistic calls, and some that overflow something.
+/// Byte and element counts: some from realistic calls, and some that cause an overflow.
 const SIZES: [usize; 12] =
     [0, 1, 4, 6, 100, 4096, 65_536, 1 << 20, 1 << 41, usize::MAX / 4, usize::MAX / 2 + 1, usize::MAX];
 const NUMBERS: [u32; 16] = [0, 0, 0, 1, 1, 2, 3, 4, 5, 7, 8, 33, 64, 1025, 0x8000_0000, u32::MAX];
@@ -72,16 +72,16 @@ unsafe extern "C" fn to_shared(block_size: c_int) -> usize {
     block_size as usize * 16
 }
 
-/// Generates arguments, and remembers the results of earlier calls.
+/// Generates arguments and remembers the results of earlier calls.
 struct Caller {
     random: u64,
-    /// Results of earlier calls, by type as the table of exports writes it.
+    /// Results of earlier calls, by type (as written in the table of exports).
     given: BTreeMap<&'static str, Vec<u64>>,
     memory: &'static mut [[u8; ROOM]; 4],
     /// The function to call, and whether its arguments may be nonsense.
     function: &'static str,
     is_wild: bool,
-    /// The pointers for results of the current call, with the types of the results.
+    /// The current call's result pointers, with the types of the results.
     results: Vec<(&'static str, usize)>,
     has_null_result: bool,
 }
@@ -112,7 +112,7 @@ impl Caller {
         self.memory[at].as_ptr() as u64
     }
 
-    /// Returns an earlier result of type `kind`, or rarely one of another type.
+    /// Returns an earlier result of type `kind` or, rarely, of another type.
     fn known(&mut self, kind: &str) -> u64 {
         let kinds: Vec<&str> = self.given.keys().copied().collect();
         let another = self.is_wild && self.below(16) == 0 && !kinds.is_empty();
@@ -130,7 +130,7 @@ impl Caller {
         }
     }
 
-    /// Returns a value of the type that the table of exports calls `kind`.
+    /// Returns a value of type `kind`, as written in the table of exports.
     fn value<T: Copy>(&mut self, kind: &'static str) -> T {
         let bytes = self.bytes(kind);
         assert!(size_of::<T>() <= bytes.len(), "{kind}");
@@ -206,7 +206,7 @@ impl Caller {
         }
     }
 
-    /// Returns a number or a text that the function is likely to accept.
+    /// Returns a number or text that the function is likely to accept.
     fn tame_word(&mut self, kind: &str) -> Option<u64> {
         let number = |number: u32| Some(u64::from(number));
         match (kind, self.function) {
@@ -224,18 +224,18 @@ impl Caller {
         }
     }
 
-    /// Returns the arguments for a kernel with two parameters: some device address, and a number.
+    /// Returns the arguments for a kernel with two parameters: a device address and a number.
     fn arguments(&mut self) -> u64 {
         let address = self.known("DevicePointer");
         let values = Box::leak(Box::new([address, 7]));
         Box::leak(Box::new([&raw const values[0], &raw const values[1]])).as_ptr() as u64
     }
 
-    /// Checks a finished call, and stores its results for the next calls.
+    /// Checks a completed call and stores its results for later calls.
     fn ended(&mut self, function: &str, code: c_uint) {
         assert!(
             code != 0 || !self.has_null_result || TAKES_NULL.contains(&function),
-            "{function} succeeded, with a null pointer for its result"
+            "{function} succeeded with a null result pointer"
         );
         for (kind, at) in std::mem::take(&mut self.results) {
             let value = u64::from_le_bytes(self.memory[at][..8].try_into().expect("8 bytes"));
@@ -256,7 +256,7 @@ const TAKES_NULL: [&str; 5] = [
     "cuMemcpyDtoHAsync_v2",
 ];
 
-/// All implemented functions, to be called with generated arguments.
+/// All implemented functions, in a form that takes generated arguments.
 type Functions = Vec<(&'static str, Box<dyn Fn(&mut Caller) -> c_uint>)>;
 
 macro_rules! functions {
@@ -319,8 +319,12 @@ fn call_at_random(seed: u64, calls: usize) {
             *succeeded.entry(*name).or_insert(0) += 1;
         }
     }
-    println!("{calls} calls of {} functions, {} of them once with success", answered.len(), succeeded.len());
-    assert!(2 * succeeded.len() > answered.len(), "most calls came to nothing");
+    println!(
+        "{calls} calls to {} functions, {} of which succeeded at least once",
+        answered.len(),
+        succeeded.len()
+    );
+    assert!(2 * succeeded.len() > answered.len(), "most functions never succeeded");
 }
 
 fn number(variable: &str) -> Option<u64> {

@@ -45,7 +45,7 @@ signature!(A B C D E F G H);
 signature!(A B C D E F G H I J);
 signature!(A B C D E F G H I J K);
 
-/// The names that cudarc may use for a type of the table of exports: C's handles, structures, and enumerations.
+/// The names that cudarc may use for a type in the table of exports: C handles, structures, and enumerations.
 const TYPES: &[(&str, &[&str])] = &[
     ("Device", &["i32"]),
     ("DevicePointer", &["u64", "*const c_void", "*mut c_void"]),
@@ -128,7 +128,7 @@ fn compare(name: &str, ours: &dyn Signature, types: &[&str], theirs: &dyn Signat
     assert_eq!(ours.sizes(), theirs.sizes(), "{name}");
     for (ours, theirs) in types.iter().zip(theirs.types()) {
         let (ours, theirs) = (ours.replace(' ', ""), short(theirs));
-        assert!(agrees(&ours, &theirs), "{name}: the table says {ours}, cudarc {theirs}");
+        assert!(agrees(&ours, &theirs), "{name}: the table says {ours}, but cudarc says {theirs}");
     }
 }
 

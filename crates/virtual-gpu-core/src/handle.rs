@@ -7,19 +7,19 @@ pub const MAX_GPUS: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamHandle(pub u64);
 
-/// The `number`th operation of a stream, from 1. A stream's operations complete in order, so this number identifies one.
+/// The `number`th operation on a stream, counting from 1. A stream's operations complete in order, so this number
+/// identifies one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpRef {
     /// The stream.
     pub stream: StreamHandle,
-    /// The number of the operation in the stream.
+    /// The operation's number on the stream.
     pub number: u64,
 }
 
-/// The sequence number of an operation among those of all streams, from 1. A call that frees memory has a sequence
-/// number, too.
+/// The sequence number of an operation across all streams, counting from 1. A call that frees memory has one, too.
 ///
-/// [`OpRef::number`] is a different count: each stream has its own.
+/// [`OpRef::number`] is a different number: each stream counts its own operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OperationNumber(pub u64);
 
@@ -31,13 +31,13 @@ pub struct CommHandle(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommId(pub u64);
 
-/// The number of a rank in its communicator, from 0.
+/// The number of a rank in its communicator, counting from 0.
 ///
 /// C code passes roots and peers as an `i32`, which may be any number. [`Rank::checked`] turns it into a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rank(pub usize);
 
-/// The number of a call among the calls of the same kind on its communicator, from 1.
+/// The number of a call among calls of the same kind on its communicator, counting from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceNumber(pub u64);
 
@@ -48,16 +48,16 @@ pub enum CallKey {
     Collective(CollectiveId),
     /// The sends and receives that one rank launches together.
     PointToPoint(PointToPointId),
-    /// A call in which the threads of all ranks wait: a split or a finalize.
+    /// A call in which all ranks' threads wait: a split or a finalize.
     Management(ManagementId),
 }
 
-/// A collective of a communicator.
+/// A collective on a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CollectiveId {
     /// The communicator.
     pub comm: CommId,
-    /// The collective's number among those of its communicator.
+    /// The collective's number among the communicator's collectives.
     pub sequence: SequenceNumber,
 }
 
@@ -72,7 +72,7 @@ pub struct PointToPointId {
     pub sequence: SequenceNumber,
 }
 
-/// A split or finalize of a communicator.
+/// A split or finalize on a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ManagementId {
     /// The communicator.

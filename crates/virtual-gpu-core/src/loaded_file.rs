@@ -1,4 +1,4 @@
-//! The file from which a piece of code was loaded: the executable or a shared library.
+//! The file that a piece of code was loaded from: the executable or a shared library.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -28,8 +28,8 @@ impl Loaded {
     /// Returns the file with the code at an address; `None` if the code came from no file.
     fn at(address: usize) -> Option<Self> {
         let mut info = MaybeUninit::<libc::Dl_info>::uninit();
-        // SAFETY: `dladdr` only compares the address with those of loaded files, and fills `info` if it returns a
-        // nonzero value. The name stays valid while the file is loaded, and this thread's stack has code from it.
+        // SAFETY: `dladdr` only compares the address with the addresses of loaded files and fills `info` if it returns
+        // a nonzero value. The name stays valid while the file is loaded, and this thread's stack has code from it.
         let (base, path) = unsafe {
             if libc::dladdr(address as *const _, info.as_mut_ptr()) == 0 {
                 return None;

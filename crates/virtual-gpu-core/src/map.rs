@@ -1,5 +1,5 @@
-//! Maps with handles and keys as keys. The program can't choose the keys, so a fast hash without a random seed is
-//! enough, and every run visits the entries in the same order.
+//! Maps whose keys the virtual GPU chooses, such as handles. The program can't choose them, so a fast hash without a
+//! random seed is enough, and every run visits the entries in the same order.
 
 use std::collections::HashMap;
 

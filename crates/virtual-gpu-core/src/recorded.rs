@@ -55,6 +55,6 @@ pub struct Place {
     pub file: *const c_char,
     /// The line, from 1.
     pub line: c_uint,
-    /// The column where the call begins, in bytes from 1.
+    /// The column where the call begins, counted in bytes from 1.
     pub column: c_uint,
 }

@@ -50,7 +50,7 @@ fn own_sources() -> Option<PathBuf> {
 pub struct CallSite(Option<Arc<[usize]>>);
 
 impl CallSite {
-    /// Returns the location of a call that was not made by any line of the user's program, such as the context's own
+    /// Returns the location for a call that was not made by any line in the user's program, such as the context's own
     /// allocations.
     pub fn unknown() -> Self {
         Self(None)
@@ -110,15 +110,15 @@ impl CallSite {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// Returns an address in each call of the stack, innermost first, except for calls in files that contain no user
-    /// code. Resolving those would read the debug information of the C library, where it is installed.
+    /// Returns an address in each call on the stack, innermost first, except for calls in files that contain no user
+    /// code. Resolving those calls would read the C library's debug information, if it is installed.
     fn calls(&self) -> impl Iterator<Item = usize> {
         // A return address points after its call. The outermost frame may have none.
         let calls = self.addresses().iter().filter_map(|address| address.checked_sub(1));
         calls.filter(|&call| !loaded_file::is_of_system(call))
     }
 
-    /// Returns the innermost line that `is_it` accepts, skipping those of Rust and registry crates.
+    /// Returns the innermost line that `is_it` accepts, skipping Rust's own lines and those of registry crates.
     fn find(&self, mut is_it: impl FnMut(&SourceLine) -> bool) -> Option<SourceLine> {
         for at in self.calls() {
             let mut found = None;
@@ -139,7 +139,7 @@ impl CallSite {
     }
 }
 
-/// A call stack that another process of the same executable can resolve.
+/// A call stack that another process running the same executable can resolve.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortableCallSite {
     /// Identifies the executable; 0 if it is unknown.
@@ -208,7 +208,7 @@ fn is_foreign(file: &Path) -> bool {
         || file.is_relative()
 }
 
-/// Returns whether a source file belongs to one of the crates `virtual-*`, which share one folder.
+/// Returns whether a source file belongs to one of the `virtual-*` crates, which share one folder.
 fn is_of_virtual_gpu(file: &Path) -> bool {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
     let Some(inside) = crates.and_then(|crates| file.strip_prefix(crates).ok()) else { return false };
@@ -224,13 +224,13 @@ pub struct SourceLine {
     pub file: PathBuf,
     /// The line, from 1.
     pub line: u32,
-    /// The column where the call begins, in bytes from 1.
+    /// The column where the call begins, counted in bytes from 1.
     pub column: u32,
 }
 
 impl SourceLine {
-    /// Returns a line of a kernel's source. The file has the name that was passed to the compiler, and is searched for
-    /// in the current folder and its ancestors.
+    /// Returns a line in a kernel's source. The file has the name that was passed to the compiler; it is looked up in
+    /// the current folder and its ancestors.
     pub fn of_kernel(file: &str, line: u32) -> Self {
         let here = std::env::current_dir().unwrap_or_default();
         let found = here.ancestors().map(|folder| folder.join(file)).find(|file| file.is_file());

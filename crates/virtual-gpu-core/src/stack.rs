@@ -1,15 +1,15 @@
-//! The calling thread's stack: the addresses to which its calls return, innermost first.
+//! The calling thread's stack: the return addresses of its calls, innermost first.
 //!
 //! Unwinding a stack takes microseconds, and a loop calls from the same line again and again. So each thread remembers
-//! the last stacks that it has unwound, with the slot of each return address. If a frame is still at the same address
+//! the last few stacks that it unwound, with the slot of each return address. If a frame is still at the same address
 //! and returns to the same address, its caller's frame is the same, too. So if all slots still hold their values, the
 //! stack is unchanged.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// The maximum number of frames kept per call. Between a `cu*` function and the user's line are the layers of cudarc,
-/// at most nine frames deep, and those of a hidden library.
+/// The maximum number of frames kept per call. Between a `cu*` function and the user's line are cudarc's layers, at
+/// most nine frames deep, and the layers of a hidden library.
 const FRAMES: usize = 32;
 
 /// The maximum number of stacks that a thread remembers.

@@ -1,4 +1,4 @@
-//! The result codes of the driver and NCCL, and errors that pair a code with an explanation.
+//! The driver's and NCCL's result codes, and errors that pair a code with an explanation.
 
 use std::sync::Arc;
 
@@ -156,12 +156,12 @@ status! {
 pub struct Error<S> {
     /// The code that the C function returns.
     pub status: S,
-    /// A description of the problem; empty if the meaning of the code is enough.
+    /// A description of the problem; empty if the code's meaning is enough.
     pub message: Arc<str>,
 }
 
 impl<S> Error<S> {
-    /// Creates an error with its sentence.
+    /// Creates an error from a code and a sentence.
     pub fn new(status: S, message: impl Into<Arc<str>>) -> Self {
         Self { status, message: message.into() }
     }
@@ -173,7 +173,7 @@ impl<S> From<S> for Error<S> {
     }
 }
 
-/// Converts an engine's CUDA error into the error of an NCCL call.
+/// Converts a CUDA error from the engine into the error that an NCCL call returns.
 impl From<Error<CudaStatus>> for Error<NcclStatus> {
     fn from(error: Error<CudaStatus>) -> Self {
         let message = match error.message.is_empty() {

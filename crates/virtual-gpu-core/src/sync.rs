@@ -1,5 +1,5 @@
-//! The threads, locks, and condition variables of the engine: those of the standard library or, under `--cfg shuttle`,
-//! those of a scheduler that tries many interleavings of the threads (`tests/shuttle.rs`).
+//! The engine's threads, locks, and condition variables. They come from the standard library or, under `--cfg shuttle`,
+//! from a scheduler that tries many thread interleavings (`tests/shuttle.rs`).
 //!
 //! The standard library's own types are still used where no thread can wait for another: in `OnceLock`s, which are set
 //! and read under the engine's lock, in counters, and in statics that are held only for a moment. They are also used in
@@ -11,7 +11,7 @@ pub use std::{
     thread, thread_local,
 };
 
-/// Here `wait_timeout` never times out: a condition that only a recheck would notice counts as a deadlock.
+/// Here `wait_timeout` never times out: a condition that only a recheck would notice is treated as a deadlock.
 #[cfg(shuttle)]
 pub use shuttle::{
     sync::{Condvar, Mutex, MutexGuard},
@@ -21,7 +21,7 @@ pub use shuttle::{
 /// Starts a thread that lives as long as the process.
 ///
 /// # Errors
-/// Returns why the system could not start the thread.
+/// Fails if the system can't start the thread.
 #[cfg(not(shuttle))]
 pub fn spawn_for_good(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)

@@ -13,7 +13,7 @@ use crate::sync::thread_local;
 pub struct ThreadKey(u64);
 
 impl ThreadKey {
-    /// A thread of another process, about which this process knows nothing.
+    /// A thread in another process, which this process knows nothing about.
     pub const ELSEWHERE: Self = Self(0);
 
     /// Returns the calling thread's key.
@@ -40,7 +40,7 @@ impl Life {
         Self(task.map(|task| PathBuf::from("/proc").join(task)))
     }
 
-    /// Returns whether the thread has ended. A thread that can't be observed counts as alive.
+    /// Returns whether the thread has ended. A thread that can't be observed is assumed to be alive.
     pub fn has_ended(&self) -> bool {
         self.0.as_ref().is_some_and(|task| !task.exists())
     }

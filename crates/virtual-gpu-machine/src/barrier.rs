@@ -1,4 +1,4 @@
-//! Barriers of a block.
+//! Barriers within a block.
 
 use crate::convergence::{ConvergenceGroup, Next, PendingBarrier, Readiness};
 use crate::fault::{FaultKind, Stop};
@@ -61,8 +61,8 @@ impl Machine<'_> {
         barriers.len() - 1
     }
 
-    /// Releases a barrier at which all threads have arrived: the waiting threads become ready, except for the group
-    /// that is running.
+    /// Releases a barrier that all threads have reached: the waiting threads become ready, except for the group that is
+    /// running.
     pub(crate) fn release(
         &mut self,
         barrier: &PendingBarrier,
@@ -81,7 +81,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Records that the threads of `to` have waited for those of `from`.
+    /// Records that the threads in `to` have waited for the threads in `from`.
     fn note_barrier(&mut self, from: &Mask, to: &Mask) {
         if !self.block.shadow.is_on {
             return;

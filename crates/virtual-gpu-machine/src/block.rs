@@ -35,7 +35,7 @@ pub(crate) struct Block {
     pub(crate) progress: Progress,
     pub(crate) shadow: Shadow,
     pub(crate) copies: Copies,
-    /// The stack of each thread, if the kernel has functions that may call themselves.
+    /// Each thread's stack, if the kernel has functions that may call themselves.
     pub(crate) stacks: Vec<CallStack>,
 }
 
@@ -51,7 +51,7 @@ impl Block {
         ready.map(|group| group.pc).min()
     }
 
-    /// Removes every group at `pc` and returns its threads and those of `mask`.
+    /// Removes every group at `pc` and returns the groups' threads together with the threads in `mask`.
     pub(crate) fn take_groups_at(&mut self, pc: usize, mut mask: Mask) -> Mask {
         self.groups.retain(|group| {
             if group.pc == pc {
@@ -69,7 +69,8 @@ pub(crate) struct Progress {
     /// The number of rounds since the block was started or resumed.
     pub(crate) rounds: u64,
     pub(crate) snapshot: Option<Snapshot>,
-    /// The value of [`Machine::changes`](crate::machine::Machine::changes) when the block was found to repeat itself.
+    /// The value of [`Machine::changes`](crate::machine::Machine::changes) when the block was found to be repeating
+    /// itself.
     pub(crate) repeats_at: Option<u64>,
 }
 
@@ -100,7 +101,7 @@ impl Snapshot {
         }
     }
 
-    /// Returns whether the block is in the same state again.
+    /// Returns whether the block is back in this state.
     pub(crate) fn is(&self, block: &Block, changes: u64) -> bool {
         self.changes == changes
             && self.groups == block.groups
@@ -118,7 +119,7 @@ pub(crate) struct State {
     pub(crate) record: Record,
 }
 
-/// States that no launch is using. There are never more than the number of launches that have run at the same time.
+/// States that no launch is using. There are never more of them than launches that have run at the same time.
 static IDLE: Mutex<Vec<State>> = Mutex::new(Vec::new());
 
 pub(crate) fn take_state() -> State {

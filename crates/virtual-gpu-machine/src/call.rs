@@ -9,7 +9,7 @@ use crate::mask::Mask;
 use virtual_gpu_core::memory::POISON;
 use virtual_gpu_ptx::instruction::{Call, Operation};
 
-/// The maximum number of 32-bit values that the threads of a block may save: 1 GiB.
+/// The maximum number of 32-bit values that a block's threads may save: 1 GiB in total.
 const MOST_SAVED: usize = 1 << 28;
 
 impl Machine<'_> {

@@ -16,7 +16,7 @@ pub(crate) struct CallStack {
 /// An active call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Activation {
-    /// Index of the function's frame in the kernel.
+    /// The index of the function's frame in the kernel.
     pub(crate) frame: u32,
     /// The program counter of the call.
     pub(crate) pc: usize,
@@ -29,7 +29,7 @@ impl CallStack {
         self.saved.len()
     }
 
-    /// Saves the registers of a thread that are overwritten by a call with `frame`.
+    /// Saves those of a thread's registers that a call with `frame` overwrites.
     pub(crate) fn save(&mut self, files: &Files, frame: &Frame, thread: usize) {
         for word in frame.words.clone() {
             self.saved.push(files.word_of(Slot::register(word), thread));
@@ -44,7 +44,7 @@ impl CallStack {
         }
     }
 
-    /// Restores the registers that [`Self::save`] saved last.
+    /// Restores the registers most recently saved by [`Self::save`].
     pub(crate) fn restore(&mut self, files: &mut Files, frame: &Frame, thread: usize) {
         let mut values = self.saved.split_off(self.saved.len() - words_of(frame)).into_iter();
         let mut next = || values.next().unwrap_or(0);

@@ -1,8 +1,8 @@
-//! The instruction orders that a kernel's branches allow.
+//! The orders in which a kernel's branches allow instructions to run.
 
 use virtual_gpu_ptx::instruction::{Instruction, Operation};
 
-/// Returns the start of the instructions that always execute before the one at `end`, with no branch in between.
+/// Returns the start of the straight-line code that always executes right before the instruction at `end`.
 pub(crate) fn start_of_straight_line(code: &[Instruction], end: usize) -> usize {
     let is_target = |at: usize| {
         code.iter().any(|one| matches!(one.operation, Operation::Branch { target } if target as usize == at))

@@ -1,4 +1,4 @@
-//! How the threads of a block converge: convergence groups, and barriers that some threads have reached.
+//! How a block's threads converge: convergence groups, and barriers that some threads have reached.
 
 use crate::mask::Mask;
 
@@ -13,30 +13,30 @@ pub(crate) struct ConvergenceGroup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readiness {
     Ready,
-    /// The group has used up its turn, and runs again after the other groups' turns.
+    /// The group has used up its turn and will run again after the other groups' turns.
     Yielded,
-    /// The group waits for other lanes of its warp.
+    /// The group is waiting for other lanes of its warp.
     Waiting,
 }
 
-/// The next action of the running group after an instruction.
+/// What the running group does after an instruction.
 pub(crate) enum Next {
     /// It executes the following instruction.
     Follow,
     /// All threads of the group jump there.
     Jump(usize),
-    /// The threads of the mask jump there, and the others continue.
+    /// The threads in the mask jump there, and the others continue.
     Split(usize, Mask),
-    /// The threads of the mask leave the group.
+    /// The threads in the mask leave the group.
     Leave(Mask),
     /// It executes the following instruction, which other groups may have reached.
     Regroup,
-    /// It executes the same instruction again, together with the threads that wait there.
+    /// It executes the same instruction again, together with the threads waiting there.
     Join,
 }
 
 impl Next {
-    /// Returns what follows a branch to `target` taken by the threads of `taken`.
+    /// Returns what happens after the threads in `taken` branch to `target`.
     pub(crate) fn branch(target: usize, group: &ConvergenceGroup, taken: &Mask) -> Self {
         if *taken == group.mask {
             Self::Jump(target)
@@ -56,10 +56,10 @@ pub(crate) struct PendingBarrier {
     pub(crate) expected: u32,
     /// Whether the barrier is for all threads of the block. If so, it does not wait for threads that have ended.
     pub(crate) for_all: bool,
-    /// Number of threads for which the predicate of `bar.red` held.
+    /// The number of threads for which the predicate of `bar.red` was true.
     pub(crate) yes: u32,
     /// All threads that have arrived.
     pub(crate) from: Mask,
-    /// Each instruction at which threads wait for the barrier, and those threads.
+    /// Each instruction where threads are waiting for the barrier, and those threads.
     pub(crate) waiting: Vec<(usize, Mask)>,
 }

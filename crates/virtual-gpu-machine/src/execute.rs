@@ -1,4 +1,4 @@
-//! Executes one operation for the threads of a mask.
+//! Executes one operation for the threads in a mask.
 
 use crate::arithmetic::{
     carry, compare, convert, double, half, long, mixed, predicate, select, single, word,
@@ -11,7 +11,7 @@ use crate::memory::address::concrete;
 use virtual_gpu_ptx::instruction::{Clock, Operation, Predicate, Slot, Space, Value};
 
 impl Machine<'_> {
-    /// Executes `operation` for the threads of `mask`: those of `group` for which the guard holds.
+    /// Executes `operation` for the threads in `mask`: the threads in `group` for which the guard is true.
     #[inline]
     pub(crate) fn execute(
         &mut self,

@@ -1,4 +1,4 @@
-//! Faults of running kernels, and their locations.
+//! Faults in running kernels, and their locations.
 
 use std::fmt;
 
@@ -25,13 +25,13 @@ pub struct MemoryAccess {
     pub space: Space,
     /// How it was accessed.
     pub access: Access,
-    /// The first byte: a device address, or an offset in shared or local memory.
+    /// The first byte's device address, or its offset in shared or local memory.
     pub address: u64,
-    /// Number of bytes.
+    /// The number of bytes.
     pub bytes: u32,
 }
 
-/// Where in a kernel an event happened, and in which thread.
+/// Where in a kernel, and in which thread, an event happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadReport {
     /// The kernel's name.
@@ -44,7 +44,7 @@ pub struct ThreadReport {
     pub ptx_line: u32,
     /// The CUDA line, if the PTX records it.
     pub cuda_line: Option<CudaLine>,
-    /// The memory access, if the event is one.
+    /// The memory access, if the event is a memory access.
     pub access: Option<MemoryAccess>,
 }
 
@@ -62,9 +62,9 @@ impl fmt::Display for ThreadReport {
             let unit = if bytes == 1 { "byte" } else { "bytes" };
             write!(f, ": {verb} {bytes} {unit} at ")?;
             match space {
-                Space::Shared => write!(f, "offset {address} of shared memory")?,
-                Space::Local => write!(f, "offset {address} of local memory")?,
-                Space::Param => write!(f, "offset {address} of the parameters")?,
+                Space::Shared => write!(f, "offset {address} in shared memory")?,
+                Space::Local => write!(f, "offset {address} in local memory")?,
+                Space::Param => write!(f, "offset {address} in the parameters")?,
                 _ => write!(f, "{address:#x}")?,
             }
         }
@@ -78,16 +78,16 @@ impl fmt::Display for ThreadReport {
 /// What went wrong.
 #[derive(Clone, Debug)]
 pub enum FaultKind {
-    /// Global memory could not be accessed, for this reason.
+    /// Global memory could not be accessed for the given reason.
     BadAddress(BadAddress),
     /// An access past the end of the block's shared memory.
     SharedOutOfBounds {
         /// The size of the block's shared memory in bytes, static and dynamic.
         size: u64,
     },
-    /// An access past the end of the thread's local memory or of the parameters.
+    /// An access past the end of the thread's local memory or the parameters.
     LocalOutOfBounds {
-        /// Bytes that it has.
+        /// The number of bytes that it has.
         size: u64,
     },
     /// The address is not a multiple of the alignment that the access needs.
@@ -99,44 +99,45 @@ pub enum FaultKind {
     Trap,
     /// A failed `assert`.
     Assert(Box<Assertion>),
-    /// Threads wait at a barrier that other threads of the block can no longer reach.
+    /// Threads are waiting at a barrier that other threads of the block can no longer reach.
     DivergentBarrier {
-        /// Threads that wait.
+        /// The number of waiting threads.
         waiting: u32,
-        /// Threads that the barrier waits for.
+        /// The number of threads that the barrier waits for.
         expected: u32,
-        /// Threads that have ended.
+        /// The number of threads that have ended.
         ended: u32,
     },
-    /// Lanes of a warp wait for other lanes of the member mask, which can no longer arrive.
+    /// Lanes of a warp are waiting for other lanes in the member mask that can no longer arrive.
     DivergentWarp {
         /// The mask.
         members: u32,
-        /// Its lanes that are present.
+        /// The lanes in the mask that are present.
         present: u32,
     },
     /// The kernel executed more instructions than the launch allows.
     Endless {
-        /// Instructions allowed.
+        /// The number of instructions allowed.
         limit: u64,
-        /// Whether the limit is for one thread; otherwise it is for all threads together.
+        /// Whether the limit applies to one thread; otherwise, it applies to all threads together.
         of_thread: bool,
     },
-    /// Every running block repeats itself, and none of them writes anything that another block could be waiting for.
+    /// Every running block is repeating itself, and none of them writes anything that another block could be waiting
+    /// for.
     WaitsForever {
-        /// Blocks that wait.
+        /// The number of waiting blocks.
         waiting: u64,
-        /// Blocks that would start when one of these ends.
+        /// The number of blocks that would start once one of these ends.
         unstarted: u64,
     },
-    /// The active calls need more space than the thread's stack has.
+    /// The active calls need more space than the thread's stack provides.
     StackOverflow {
-        /// Bytes of the stack.
+        /// The stack's size in bytes.
         size: u64,
-        /// Calls that have not returned.
+        /// The number of calls that have not returned.
         depth: u64,
     },
-    /// A barrier number that no GPU has.
+    /// A barrier number that no GPU supports.
     NoSuchBarrier {
         /// The number.
         id: u32,
@@ -154,7 +155,7 @@ pub struct Assertion {
     pub line: u32,
     /// The function.
     pub function: String,
-    /// `threadIdx` of all threads for which it failed at the same time.
+    /// The `threadIdx` of each thread for which it failed at the same time.
     pub threads: Vec<[u32; 3]>,
 }
 
@@ -168,7 +169,7 @@ pub struct Fault {
     pub kind: FaultKind,
     /// Where it happened, and in which thread (the first, if it happened to several).
     pub at: ThreadReport,
-    /// The output of `printf` until then.
+    /// The `printf` output up to this point.
     pub printed: Printed,
 }
 
@@ -181,46 +182,55 @@ impl fmt::Display for Fault {
                 let size = *size as i64;
                 match offset {
                     ..0 => write!(f, ", {} bytes before a {size}-byte allocation", -offset),
-                    _ if *offset == size => write!(f, ", just behind the end of a {size}-byte allocation"),
+                    _ if *offset == size => write!(f, ", just past the end of a {size}-byte allocation"),
                     _ if *offset >= size => {
-                        write!(f, ", {} bytes behind the end of a {size}-byte allocation", offset - size)
+                        write!(f, ", {} bytes past the end of a {size}-byte allocation", offset - size)
                     }
-                    _ => write!(f, ", {} bytes more than are left of {size}", offset + bytes - size),
+                    _ => write!(
+                        f,
+                        ", which ends {} bytes past the end of a {size}-byte allocation",
+                        offset + bytes - size
+                    ),
                 }
             }
             FaultKind::BadAddress(BadAddress::Freed { freed, offset }) => {
-                write!(f, ", byte {offset} of a {}-byte allocation that was freed", freed.size)
+                write!(f, ", byte {offset} of a {}-byte allocation that has been freed", freed.size)
             }
-            FaultKind::BadAddress(BadAddress::Unknown) => f.write_str(", where nothing was ever allocated"),
-            FaultKind::SharedOutOfBounds { size } => write!(f, ", of which the block has {size} bytes"),
-            FaultKind::LocalOutOfBounds { size } => write!(f, ", which has {size} bytes"),
-            FaultKind::Misaligned { needed } => write!(f, ", which is no multiple of {needed}"),
+            FaultKind::BadAddress(BadAddress::Unknown) => {
+                f.write_str(", where nothing has ever been allocated")
+            }
+            FaultKind::SharedOutOfBounds { size } => write!(f, ", but the block has only {size} bytes"),
+            FaultKind::LocalOutOfBounds { size } => write!(f, ", but there are only {size} bytes"),
+            FaultKind::Misaligned { needed } => write!(f, ", which is not a multiple of {needed}"),
             FaultKind::Trap => f.write_str(": trap"),
             FaultKind::Assert(assertion) => write!(f, ": assertion `{}` failed", assertion.message),
             FaultKind::DivergentBarrier { waiting, expected, ended } => write!(
                 f,
-                ": {waiting} of {expected} threads wait at a barrier that the others never reach ({ended} have ended)"
+                ": {waiting} of {expected} threads are waiting at a barrier that the others will never reach ({ended} have ended)"
             ),
             FaultKind::DivergentWarp { members, present } => write!(
                 f,
-                ": of the lanes {members:#010x} only {present:#010x} are there, and the others can't come any more"
+                ": only lanes {present:#010x} of {members:#010x} have arrived, and the others no longer can"
             ),
             FaultKind::Endless { limit, of_thread } => {
-                let whose = if *of_thread { "this thread" } else { "all threads together" };
-                write!(f, ": still running after {limit} instructions of {whose}")
+                let whose = if *of_thread { "in this thread" } else { "across all threads" };
+                write!(f, ": still running after {limit} instructions {whose}")
             }
             FaultKind::WaitsForever { waiting, unstarted } => {
-                let wait = if *waiting == 1 { "this block repeats" } else { "all blocks that run repeat" };
-                write!(f, ": {wait} the same instructions, and nothing can change any more")?;
+                let wait = if *waiting == 1 { "this block repeats" } else { "all running blocks repeat" };
+                write!(f, ": {wait} the same instructions, and nothing can change anymore")?;
                 match unstarted {
                     0 => Ok(()),
-                    _ => write!(f, " ({waiting} blocks run, {unstarted} wait for one of them to end)"),
+                    _ => write!(
+                        f,
+                        " ({waiting} blocks are running, {unstarted} are waiting for one of them to end)"
+                    ),
                 }
             }
             FaultKind::StackOverflow { size, depth } => {
                 write!(
                     f,
-                    ": {depth} calls have not returned, and one more needs more than the stack's {size} bytes"
+                    ": {depth} calls have not returned, and another call does not fit in the {size}-byte stack"
                 )
             }
             FaultKind::NoSuchBarrier { id } => write!(f, ": barrier {id}; a block has 0 to 15"),

@@ -1,9 +1,9 @@
-//! Compiles the same source for the features of several processors.
+//! Compiles the same source for several sets of CPU features.
 
 #[cfg(target_arch = "x86_64")]
 use std::sync::LazyLock;
 
-/// Defines a function for AVX2 with FMA, and for any processor; a call uses the best version that this processor
+/// Defines a function twice, for AVX2 with FMA and for any processor; a call uses the best version that this processor
 /// supports. The body must be `#[inline(always)]`, and so must everything that it calls in its loops.
 macro_rules! vectorized {
     ($(#[$attribute:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $(-> $answer:ty)? = $body:path) => {
@@ -32,7 +32,7 @@ pub(crate) use vectorized;
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(super) fn has_avx2() -> bool {
-    // The standard library also caches its results, but for each feature separately.
+    // The standard library also caches its results, but separately for each feature.
     static HAS_AVX2: LazyLock<bool> = LazyLock::new(|| {
         is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")

@@ -8,37 +8,38 @@ use crate::race::Race;
 /// The arguments of a kernel launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch<'a> {
-    /// Blocks, by axis.
+    /// The number of blocks along each axis.
     pub grid: [u32; 3],
-    /// Threads of a block, by axis; at most 1024 in total.
+    /// The number of threads in a block along each axis; at most 1024 in total.
     pub block: [u32; 3],
-    /// Bytes of dynamic shared memory.
+    /// The number of bytes of dynamic shared memory.
     pub dynamic_shared: u32,
     /// The parameters' bytes, laid out as in [`virtual_gpu_ptx::Kernel::parameters`].
     pub parameters: &'a [u8],
     /// The device address of each of [`virtual_gpu_ptx::Module::variables`], in the same order.
     pub globals: &'a [u64],
-    /// `%globaltimer` when the kernel starts; it then advances by 1 for each instruction of the thread that reads it.
+    /// `%globaltimer` when the kernel starts; it then advances by 1 for each instruction that the reading thread
+    /// executes.
     pub start_ns: u64,
-    /// The number of blocks resident on the GPU at the same time, at least 1. They may wait for each other.
+    /// The number of blocks resident on the GPU at the same time, at least 1. These blocks may wait for each other.
     pub resident: u64,
     /// `%envreg1` and `%envreg2`: the address of a cooperative launch's barrier; 0 for any other launch.
     pub workspace: u64,
-    /// Bytes of each thread's stack, for functions that call themselves.
+    /// The size in bytes of each thread's stack, for functions that call themselves.
     pub stack: u64,
-    /// Bytes of `printf` output that are kept. If a kernel writes more, the newest bytes are kept.
+    /// The number of bytes of `printf` output that are kept. If a kernel writes more, the newest output is kept.
     pub print_buffer: u64,
     /// Whether races in shared memory are detected.
     pub watch_shared: bool,
-    /// The total number of instructions of all threads after which the kernel counts as endless.
+    /// The number of instructions across all threads after which the kernel is considered endless.
     pub instruction_limit: u64,
-    /// The number of instructions of one thread, plus the nanoseconds that it sleeps, after which the kernel counts as
-    /// endless: a thread that runs alone takes as long per instruction as a whole block.
+    /// The number of instructions in one thread, plus the nanoseconds that it sleeps, after which the kernel is
+    /// considered endless: a thread that runs alone takes as long per instruction as a full block.
     pub thread_limit: u64,
 }
 
 impl Default for Launch<'_> {
-    /// Returns a launch of one thread, without parameters or limits, alone on the GPU.
+    /// Returns a launch of one thread with no parameters or limits, alone on the GPU.
     fn default() -> Self {
         Self {
             grid: [1; 3],
@@ -61,21 +62,21 @@ impl Default for Launch<'_> {
 /// The result of a kernel launch.
 #[derive(Debug)]
 pub struct Execution {
-    /// Instructions, counted once per thread.
+    /// The number of instructions, counted once per thread.
     pub instructions: u64,
-    /// Bytes of device memory that loads and atomics read.
+    /// The number of bytes of device memory that loads and atomics read.
     pub bytes_read: u64,
-    /// Bytes of device memory that stores and atomics wrote.
+    /// The number of bytes of device memory that stores and atomics wrote.
     pub bytes_written: u64,
-    /// The number of instructions of the thread that executed the most, plus the nanoseconds that it slept.
+    /// The number of instructions that the longest-running thread executed, plus the nanoseconds that it slept.
     pub longest_thread: u64,
     /// The bytes of device memory that were accessed, by allocation.
     pub touched: Vec<Touched>,
-    /// The first read of bytes that had never been written. It saw [`POISON`](virtual_gpu_core::memory::POISON), and
-    /// the kernel continued.
+    /// The first read of bytes that had never been written. The read returned
+    /// [`POISON`](virtual_gpu_core::memory::POISON), and the kernel continued.
     pub unwritten: Option<ThreadReport>,
     /// The first race in shared memory. The kernel continued.
     pub race: Option<Box<Race>>,
-    /// The output of `printf`.
+    /// The `printf` output.
     pub printed: Printed,
 }

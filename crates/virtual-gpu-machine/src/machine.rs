@@ -18,18 +18,17 @@ pub(crate) struct Machine<'l> {
     pub(crate) memory: &'l mut DeviceMemory,
     pub(crate) block: &'l mut Block,
     pub(crate) record: &'l mut Record,
-    /// Threads of a block.
+    /// The number of threads in a block.
     pub(crate) threads: usize,
-    /// Bytes of a thread's local memory, including its stack.
+    /// The number of bytes of a thread's local memory, including its stack.
     pub(crate) local_bytes: u64,
-    /// 32-bit values that calls have saved, in all blocks that have started.
+    /// The number of 32-bit values that calls have saved, in all blocks that have started.
     pub(crate) saved: usize,
     /// The instruction being executed.
     pub(crate) pc: usize,
-    /// Instructions of the running group that have not been added to the clocks of its threads yet.
+    /// The number of the running group's instructions that have not yet been added to its threads' clocks.
     pub(crate) pending: u64,
-    /// Counts events that may let a waiting thread continue: stores, atomics that changed something, and reads of a
-    /// clock.
+    /// Counts events that may let a waiting thread continue: stores, atomics that changed something, and clock reads.
     pub(crate) changes: u64,
     /// Counts events that may observe such a change: loads and atomics.
     pub(crate) looks: u64,
@@ -119,7 +118,7 @@ impl<'l> Machine<'l> {
         Box::new(Fault { kind, at, printed: Printed::default() })
     }
 
-    /// Adds the instructions of the running group to the clocks of its threads.
+    /// Adds the running group's instructions to its threads' clocks.
     pub(crate) fn settle(&mut self, mask: &Mask) {
         let pending = std::mem::take(&mut self.pending);
         if pending == 0 {

@@ -1,6 +1,6 @@
-//! Sets of threads of a block.
+//! Sets of threads in a block.
 
-/// Threads of one chunk: a cache line of 32-bit values.
+/// The number of threads in a chunk: a cache line of 32-bit values.
 pub(crate) const WIDTH: usize = 16;
 
 /// The maximum number of threads in a block.
@@ -9,10 +9,10 @@ pub(crate) const MAX_THREADS: usize = 1024;
 /// The maximum number of chunks in a block.
 pub(crate) const MAX_CHUNKS: usize = MAX_THREADS / WIDTH;
 
-/// All threads of a chunk.
+/// All threads in a chunk.
 pub(crate) const FULL: u16 = u16::MAX;
 
-/// A set of threads of a block, one bit each.
+/// A set of threads in a block, one bit each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Mask(pub(crate) [u16; MAX_CHUNKS]);
 
@@ -25,7 +25,7 @@ impl Default for Mask {
 impl Mask {
     pub(crate) const NONE: Self = Self([0; MAX_CHUNKS]);
 
-    /// Returns the mask of one thread.
+    /// Returns a mask with only this thread.
     pub(crate) fn of(thread: usize) -> Self {
         let mut mask = Self::NONE;
         mask.0[thread / WIDTH] = 1 << (thread % WIDTH);
@@ -50,7 +50,7 @@ impl Mask {
     }
 
     pub(crate) fn count(&self) -> u64 {
-        // The sum is at most `MAX_THREADS`, and sums with the same width as the counts are faster.
+        // The sum is at most `MAX_THREADS`, and summing is faster if the sum is as wide as the counts.
         self.0.iter().map(|bits| bits.count_ones() as u16).sum::<u16>().into()
     }
 
@@ -78,7 +78,7 @@ impl Mask {
         self.threads().next()
     }
 
-    /// Returns the 32 lanes of a warp.
+    /// Returns a warp's 32 lanes.
     pub(crate) fn warp(&self, warp: usize) -> u32 {
         u32::from(self.0[2 * warp]) | u32::from(self.0[2 * warp + 1]) << 16
     }
@@ -89,7 +89,7 @@ impl Mask {
     }
 }
 
-/// Iterates over the threads of a mask.
+/// Iterates over the threads in a mask.
 pub(crate) struct Threads<'m> {
     chunks: &'m [u16; MAX_CHUNKS],
     chunk: usize,

@@ -1,4 +1,4 @@
-//! Matrices that are spread over a warp's registers: each lane holds a fragment, as in the manual's figures.
+//! Matrices that are spread across a warp's registers: each lane holds a fragment, as in the manual's figures.
 
 use half::{bf16, f16};
 
@@ -8,17 +8,17 @@ use crate::fault::{Access as Kind, FaultKind, Stop};
 use crate::machine::Machine;
 use virtual_gpu_ptx::instruction::{MatrixElement, MatrixLoad, MatrixProduct, Rounding, Slot};
 
-/// Rows of `a`, and of the result.
+/// The number of rows of `a` and of the result.
 const ROWS: usize = 16;
 
-/// Columns of `b`, and of the result.
+/// The number of columns of `b` and of the result.
 const COLUMNS: usize = 8;
 
 /// The maximum number of columns of `a` and rows of `b`.
 const MOST_INNER: usize = 16;
 
 impl Machine<'_> {
-    /// `ldmatrix`: the lane that has the address of a 16-byte row reads the row.
+    /// `ldmatrix`: each 16-byte row is read by the lane that has its address.
     pub(crate) fn load_matrices(&mut self, load: &MatrixLoad, warp: usize, present: u32) -> Result<(), Stop> {
         self.need_whole_warp(warp, present)?;
         self.looks += 1;
@@ -45,7 +45,7 @@ impl Machine<'_> {
     }
 
     /// `mma`. Products and sums are computed in double precision and rounded once: the manual requires at least single
-    /// precision (half precision if the result is half), and leaves order and rounding unspecified.
+    /// precision (half precision if the result is half) and leaves order and rounding unspecified.
     pub(crate) fn multiply_matrices(
         &mut self,
         product: &MatrixProduct,
@@ -54,7 +54,7 @@ impl Machine<'_> {
     ) -> Result<(), Stop> {
         self.need_whole_warp(warp, present)?;
         let word = |slot: Slot, lane: usize| self.block.files.word_of(slot, warp * 32 + lane);
-        // The number of elements in a register, and the distance to the elements of a lane's next register, in `a` and
+        // The number of elements in a register, and the distance to the elements in a lane's next register, for `a` and
         // `b`.
         let (each, step) = if product.element == MatrixElement::Tf32 { (1, 4) } else { (2, 8) };
         let (mut a, mut b) = ([[0.0; MOST_INNER]; ROWS], [[0.0; COLUMNS]; MOST_INNER]);

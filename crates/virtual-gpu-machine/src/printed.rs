@@ -1,9 +1,9 @@
-//! The output of `printf`.
+//! The `printf` output.
 
 use std::collections::VecDeque;
 
-/// Output of `printf` that has not been flushed yet. The buffer has a fixed size, and drops the text of the oldest
-/// calls to make room for the newest.
+/// `printf` output that has not been flushed yet. The buffer has a fixed size and drops the oldest calls' text to make
+/// room for the newest.
 #[derive(Debug, Default)]
 pub struct Printed {
     calls: VecDeque<Box<[u8]>>,
@@ -16,7 +16,7 @@ impl Printed {
         self.calls.is_empty()
     }
 
-    /// Adds a call's text, and drops the oldest texts until the rest fits into `capacity` bytes.
+    /// Adds a call's text and drops the oldest texts until the rest fits into `capacity` bytes.
     pub fn push(&mut self, text: Box<[u8]>, capacity: u64) {
         self.bytes += text.len() as u64;
         self.calls.push_back(text);
@@ -34,7 +34,7 @@ impl Printed {
         }
     }
 
-    /// Returns the text of all calls, oldest first.
+    /// Returns the text from all calls, oldest first.
     pub fn concat(&self) -> Vec<u8> {
         self.calls.iter().flat_map(|text| text.iter().copied()).collect()
     }

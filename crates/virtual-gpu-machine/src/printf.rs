@@ -1,5 +1,5 @@
-//! Formats the output of `printf` from a format and its arguments ("CUDA C++ Programming Guide", formatted output),
-//! like the C library of a 64-bit Linux host.
+//! Formats `printf` output from a format string and its arguments ("CUDA C++ Programming Guide", formatted output),
+//! like the C library on a 64-bit Linux host.
 
 /// A conversion: `%[flags][width][.precision][size]type`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,23 +13,23 @@ pub(crate) struct Conversion {
     /// Whether the width is an argument.
     star: bool,
     precision: Option<usize>,
-    /// Number of size letters: negative for `h`, positive for `l`.
+    /// The number of size letters: negative for `h`, positive for `l`.
     size: i8,
     kind: u8,
 }
 
-/// A part of a format.
+/// A part of a format string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Part<'f> {
     Text(&'f [u8]),
-    /// A conversion, and its text in the format.
+    /// A conversion, with its text in the format string.
     Conversion(Conversion, &'f [u8]),
 }
 
 /// Widths and precisions are clamped to this.
 const WIDEST: usize = 4096;
 
-/// Splits a format. Everything that is not a conversion is text.
+/// Splits a format string. Everything that is not a conversion is text.
 pub(crate) fn parts(format: &[u8]) -> Vec<Part<'_>> {
     let mut parts = Vec::new();
     let mut rest = format;
@@ -52,7 +52,7 @@ pub(crate) fn parts(format: &[u8]) -> Vec<Part<'_>> {
     parts
 }
 
-/// Returns the conversion that a text starts with, and its length.
+/// Returns the conversion at the start of the text, and the conversion's length.
 fn conversion(text: &[u8]) -> Option<(Conversion, usize)> {
     let mut it = Conversion::default();
     let mut at = 1;
@@ -213,7 +213,7 @@ impl Conversion {
         }
     }
 
-    /// Keeps the decimal point of a number without fractional digits if the conversion has `#`.
+    /// Keeps the decimal point in a number without fractional digits if the conversion has `#`.
     fn with_point(&self, digits: String) -> String {
         if self.alternate && !digits.contains('.') { digits + "." } else { digits }
     }
@@ -239,7 +239,7 @@ impl Conversion {
         }
     }
 
-    /// Returns what follows `0x` in `%a`.
+    /// Returns what follows `0x` in the output of `%a`.
     fn hexadecimal(&self, size: f64) -> String {
         let bits = size.to_bits();
         let (raw, mut fraction) = (bits >> 52, bits & ((1 << 52) - 1));
@@ -285,7 +285,7 @@ impl Conversion {
     }
 }
 
-/// Returns `d.ddd` with the given number of decimals, and the power of ten.
+/// Returns `d.ddd` with the given number of decimal places, and the power of ten.
 fn decimal(size: f64, precision: usize) -> (String, i32) {
     let text = format!("{size:.precision$e}");
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
@@ -312,7 +312,7 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    /// The expected texts are those of glibc's `printf`.
+    /// The expected texts are what glibc's `printf` prints.
     #[test]
     fn integers_are_written_as_c_does() {
         let minus_42 = -42_i64 as u64;

@@ -1,13 +1,14 @@
 //! Whether a block makes progress.
 //!
-//! Whether a block waits is determined exactly, not guessed. If all its threads reach the same instructions again with
-//! the same values in their registers, and nothing was written in between, they repeat this until another block writes.
+//! The machine determines exactly whether a block is waiting; it does not guess. If all of the block's threads reach
+//! the same instructions again with the same register values, and nothing was written in between, they will repeat this
+//! until another block writes.
 
 use crate::block::Snapshot;
 use crate::fault::{FaultKind, Stop};
 use crate::machine::Machine;
 
-/// Rounds after which a block in a loop is suspended, so that other blocks can run.
+/// The number of rounds after which a looping block is suspended, so that other blocks can run.
 const SLICE: u64 = 256;
 
 /// Why a block stops running.
@@ -19,7 +20,7 @@ pub(crate) enum Pause {
 }
 
 impl Machine<'_> {
-    /// Ends a round, in which all groups of the block that could run have had their turn.
+    /// Ends a round, in which every group of the block that could run has had its turn.
     pub(crate) fn end_round(&mut self) -> Result<Option<Pause>, Stop> {
         let changes = self.changes;
         let progress = &mut self.block.progress;
@@ -46,7 +47,7 @@ impl Machine<'_> {
         Ok(Some(Pause::Suspended))
     }
 
-    /// Returns the fault of the running block, located at the thread that is furthest behind.
+    /// Returns a fault for the running block, located at the thread that is furthest behind.
     pub(crate) fn waits_forever(&mut self, waiting: u64, unstarted: u64) -> Stop {
         let group = self.block.groups.iter().min_by_key(|group| group.pc).copied();
         self.pc = group.map_or(0, |group| group.pc);

@@ -4,12 +4,12 @@ use std::fmt;
 
 use crate::fault::{Access, ThreadReport};
 
-/// Bytes of shared memory, with the name that the program uses.
+/// A location in shared memory, with the name that the program uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedLocation {
     /// The variable's name in the program; `None` in dynamic shared memory.
     pub variable: Option<String>,
-    /// The offset in it, in bytes.
+    /// The offset in the variable, in bytes.
     pub offset: u64,
 }
 
@@ -23,7 +23,8 @@ impl fmt::Display for SharedLocation {
     }
 }
 
-/// Unordered accesses of two threads of a block to the same bytes of shared memory. At least one of them writes.
+/// Unordered accesses by two threads of a block to the same bytes of shared memory. At least one of the accesses is a
+/// write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Race {
     /// The access that was executed first in this run.

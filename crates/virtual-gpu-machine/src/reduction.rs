@@ -1,11 +1,11 @@
-//! Reduces the buffers of several ranks as NCCL's kernels do: in the order of the ring of ranks.
+//! Reduces the buffers of several ranks as NCCL's kernels do: in ring order.
 
 use half::{bf16, f16};
 
 /// `ncclDataType_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-#[expect(missing_docs, reason = "each variant is its type's name")]
+#[expect(missing_docs, reason = "each variant is named after its type")]
 pub enum DataType {
     Int8 = 0,
     Uint8 = 1,
@@ -42,17 +42,17 @@ impl DataType {
         DATA_TYPES.get(value as usize).map(|entry| entry.0)
     }
 
-    /// Returns the bytes of an element.
+    /// Returns an element's size in bytes.
     pub fn size(self) -> u64 {
         DATA_TYPES[self as usize].2
     }
 
-    /// Returns whether elements can be reduced here. Elements of other types can only be moved.
+    /// Returns whether elements can be reduced here. Elements of other types can only be copied.
     pub fn is_reducible(self) -> bool {
         !matches!(self, Self::Float8e4m3 | Self::Float8e5m2)
     }
 
-    /// Returns the name of its constant in C.
+    /// Returns the name of the C constant.
     pub fn c_name(self) -> String {
         let name = self.to_string();
         let (first, rest) = name.split_at(1);
@@ -69,7 +69,7 @@ impl std::fmt::Display for DataType {
 /// `ncclRedOp_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-#[expect(missing_docs, reason = "each variant is its operator's name")]
+#[expect(missing_docs, reason = "each variant is named after its operator")]
 pub enum Operator {
     Sum = 0,
     Product = 1,
@@ -80,14 +80,14 @@ pub enum Operator {
 }
 
 impl Operator {
-    /// Returns the operator with this C value. The values of user-defined operators belong to their communicator.
+    /// Returns the operator with this C value. The values for user-defined operators belong to their communicator.
     pub fn from_value(value: u32) -> Option<Self> {
         [Self::Sum, Self::Product, Self::Max, Self::Min, Self::Average]
             .into_iter()
             .find(|op| *op as u32 == value)
     }
 
-    /// Returns whether switches can reduce such data (NVLS; `ncclNvlsSupported` in NCCL's `device.h`).
+    /// Returns whether switches can reduce data of this type (NVLS; `ncclNvlsSupported` in NCCL's `device.h`).
     pub fn is_reduced_in_switches(self, data_type: DataType) -> bool {
         use DataType::{Bfloat16, Float16, Float32, Float64, Int32, Int64, Uint32, Uint64};
         match data_type {
@@ -115,8 +115,8 @@ impl std::fmt::Display for Operator {
 
 /// How the elements of several ranks are reduced to one.
 ///
-/// `Average` multiplies each float by 1/n in its own type before summing, and divides sums of integers at the end, as NCCL
-/// does. `PreMulSum` multiplies each rank's elements by that rank's scalar first.
+/// As in NCCL, `Average` multiplies each float by 1/n in its own type before summing, but divides integer sums at the
+/// end. `PreMulSum` multiplies each rank's elements by that rank's scalar first.
 #[derive(Clone, Debug)]
 pub struct Reduction {
     /// The elements' type.
@@ -125,7 +125,7 @@ pub struct Reduction {
     pub operator: Operator,
     /// The number of ranks.
     pub ranks: usize,
-    /// Each rank's scalar, for `PreMulSum`. Only as many bytes as the type has are used.
+    /// Each rank's scalar, for `PreMulSum`. Only the type's bytes are used.
     pub scales: Vec<[u8; 8]>,
 }
 
@@ -144,7 +144,7 @@ impl Reduction {
             DataType::Float32 => self.of_type::<f32, 4>(out, inputs),
             DataType::Float64 => self.of_type::<f64, 8>(out, inputs),
             DataType::Bfloat16 => self.of_type::<bf16, 2>(out, inputs),
-            DataType::Float8e4m3 | DataType::Float8e5m2 => unreachable!("refused at the call"),
+            DataType::Float8e4m3 | DataType::Float8e5m2 => unreachable!("rejected by the call"),
         }
     }
 
@@ -180,7 +180,7 @@ impl Reduction {
     }
 }
 
-/// Replaces each element of `out` with the result of `f` for it and the element of `input` at the same index.
+/// Replaces each element of `out` with the result of `f` for that element and the element of `input` at the same index.
 fn fold<T: Element<SIZE>, const SIZE: usize>(out: &mut [u8], input: &[u8], f: impl Fn(T, T) -> T) {
     let (out, _) = out.as_chunks_mut::<SIZE>();
     let (input, _) = input.as_chunks::<SIZE>();
@@ -189,7 +189,7 @@ fn fold<T: Element<SIZE>, const SIZE: usize>(out: &mut [u8], input: &[u8], f: im
     }
 }
 
-/// An element type of `SIZE` bytes.
+/// An element type with a size of `SIZE` bytes.
 trait Element<const SIZE: usize>: Copy {
     fn read(bytes: [u8; SIZE]) -> Self;
     fn write(self) -> [u8; SIZE];
@@ -197,7 +197,7 @@ trait Element<const SIZE: usize>: Copy {
     fn times(self, other: Self) -> Self;
     fn larger(self, other: Self) -> Self;
     fn smaller(self, other: Self) -> Self;
-    /// Returns the factor by which an average multiplies each rank's elements, rounded to the type. Returns `None` if
+    /// Returns the factor, rounded to the type, by which an average multiplies each rank's elements. Returns `None` if
     /// the average divides their sum instead.
     fn reciprocal(ranks: usize) -> Option<Self>;
     fn divided(self, ranks: usize) -> Self;

@@ -1,19 +1,19 @@
-//! Register files: each register is an array over the threads of a block, in chunks of [`WIDTH`].
+//! Register files: each register is an array with one value per thread of a block, in chunks of [`WIDTH`].
 
 use std::hint::select_unpredictable;
 
 use crate::mask::{FULL, Mask, WIDTH, lanes_of};
 use virtual_gpu_ptx::instruction::{Condition, Predicate, Slot};
 
-/// A register of the threads of one chunk.
+/// A register for the threads in one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(align(64))]
 pub(crate) struct Chunk<T>(pub(crate) [T; WIDTH]);
 
-/// A 32-bit register of one chunk.
+/// A 32-bit register for one chunk.
 pub(crate) type Words = Chunk<u32>;
 
-/// A 64-bit register of one chunk.
+/// A 64-bit register for one chunk.
 pub(crate) type Longs = Chunk<u64>;
 
 impl<T: Copy + Default> Chunk<T> {
@@ -22,7 +22,7 @@ impl<T: Copy + Default> Chunk<T> {
         Self([T::default(); WIDTH])
     }
 
-    /// Copies the values of the threads of `mask` from `from`.
+    /// Copies the values for the threads in `mask` from `from`.
     #[inline(always)]
     pub(crate) fn take(&mut self, from: Self, mask: u16) {
         if mask == FULL {
@@ -30,7 +30,7 @@ impl<T: Copy + Default> Chunk<T> {
             return;
         }
         for i in 0..WIDTH {
-            // Because there is no branch, the compiler blends vectors.
+            // Because there is no branch, the compiler can blend vectors.
             self.0[i] = select_unpredictable(mask & 1 << i != 0, from.0[i], self.0[i]);
         }
     }
@@ -62,7 +62,8 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Makes room for a kernel's registers, all zero, so that values from an earlier kernel never affect a result.
+    /// Makes room for a kernel's registers and sets them to zero, so that values from an earlier kernel never affect a
+    /// result.
     pub(crate) fn resize(&mut self, registers: &virtual_gpu_ptx::Registers, threads: usize) {
         // Round up to whole warps, so that a warp's two chunks always exist.
         self.chunks = threads.next_multiple_of(32) / WIDTH;
@@ -112,7 +113,7 @@ impl Files {
         self.longs[at].0[thread % WIDTH] = value;
     }
 
-    /// Sets a register in the given lanes of a warp; `value` receives the lane.
+    /// Sets a register in the given lanes of a warp; `value` is called with each lane.
     pub(crate) fn set_words_of_warp(
         &mut self,
         slot: Slot,
@@ -130,14 +131,14 @@ impl Files {
         predicate.0 as usize * self.chunks
     }
 
-    /// Returns the threads of a chunk for which a condition holds.
+    /// Returns the threads in a chunk for which a condition holds.
     #[inline(always)]
     pub(crate) fn condition(&self, condition: Condition, chunk: usize) -> u16 {
         let bits = self.predicates[self.predicate(condition.predicate) + chunk];
         if condition.negated { !bits } else { bits }
     }
 
-    /// Returns the threads of `mask` for which a condition holds.
+    /// Returns the threads in `mask` for which a condition holds.
     pub(crate) fn where_true(&self, condition: Condition, mask: &Mask) -> Mask {
         let mut found = *mask;
         for (chunk, bits) in found.0.iter_mut().enumerate().take(self.chunks) {
@@ -146,7 +147,7 @@ impl Files {
         found
     }
 
-    /// Sets a predicate in the threads of `mask`.
+    /// Sets a predicate in the threads in `mask`.
     #[inline(always)]
     pub(crate) fn set_predicate(&mut self, predicate: Predicate, chunk: usize, bits: u16, mask: u16) {
         let at = self.predicate(predicate) + chunk;

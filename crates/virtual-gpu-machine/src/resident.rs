@@ -1,5 +1,5 @@
-//! Chooses which block runs next. A block runs to its end unless its threads wait for something. Then it is suspended,
-//! and others run. The number of blocks resident at the same time is that of a real GPU.
+//! Chooses which block runs next. A block runs to its end unless its threads wait for something; then it is suspended,
+//! and other blocks run. As many blocks are resident at the same time as on a real GPU.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use crate::machine::Machine;
 use crate::progress::Pause;
 
 impl Machine<'_> {
-    /// Runs every block, and returns what the launch did.
+    /// Runs every block and returns what the launch did.
     pub(crate) fn run(mut self) -> Result<Execution, Stop> {
         let outcome = self.run_blocks();
         let memory = &*self.memory;
@@ -37,7 +37,7 @@ impl Machine<'_> {
         let room = usize::try_from(self.launch.resident.max(1)).unwrap_or(usize::MAX);
         let mut started = 0;
         let mut suspended: VecDeque<Block> = VecDeque::new();
-        // Blocks that have ended, to be reused for the next ones.
+        // Blocks that have ended, whose state is reused for the next blocks.
         let mut vacant: Vec<Block> = Vec::new();
         self.prepare();
         loop {
@@ -72,7 +72,7 @@ impl Machine<'_> {
         block.progress.repeats_at == Some(self.changes)
     }
 
-    /// Returns the fault that occurs if every resident block repeats itself, so that nothing can ever change.
+    /// Returns the fault for a launch in which every resident block repeats itself, so that nothing can ever change.
     fn all_wait(&mut self, suspended: &mut VecDeque<Block>, unstarted: u64) -> Stop {
         let waiting = suspended.len() as u64;
         let order = |block: &Block| {

@@ -8,8 +8,8 @@ use crate::mask::Mask;
 use crate::progress::Pause;
 use virtual_gpu_ptx::instruction::Instruction;
 
-/// The maximum number of backward branches that a group may take in one turn if it executed something that may wait for
-/// another group: an atomic, a volatile load, or a sleep.
+/// The maximum number of backward branches that a group may take in one turn if it has executed something that may be
+/// waiting for another group: an atomic, a volatile load, or a sleep.
 const BRANCHES_OF_SPINNING: u32 = 16;
 
 /// The same for a group that only computes, such as in a loop that the other threads have finished.
@@ -23,11 +23,11 @@ struct Turn {
     group: ConvergenceGroup,
     /// The instruction at which another group is ready; the maximum if there is none.
     limit: usize,
-    /// Number of threads in the group.
+    /// The number of threads in the group.
     active: u64,
-    /// Backward branches so far.
+    /// The number of backward branches so far.
     branches: u32,
-    /// Whether the group executed something that may wait for another group.
+    /// Whether the group has executed something that may be waiting for another group.
     communicates: bool,
 }
 
@@ -106,7 +106,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Executes one instruction for the threads of the group for which its guard holds.
+    /// Executes one instruction for those of the group's threads for which its guard is true.
     #[inline(always)]
     fn step(&mut self, instruction: &Instruction, turn: &mut Turn) -> Result<Next, Stop> {
         self.pc = turn.group.pc;
@@ -123,7 +123,7 @@ impl Machine<'_> {
         self.execute(&instruction.operation, &turn.group, mask)
     }
 
-    /// Makes all threads of the group branch to `target`. Returns whether the group runs on.
+    /// Makes all threads of the group branch to `target`. Returns whether the group keeps running.
     #[inline]
     fn jump(&mut self, turn: &mut Turn, target: usize) -> Result<bool, Stop> {
         let is_backward = target <= turn.group.pc;
@@ -135,8 +135,8 @@ impl Machine<'_> {
         Ok(!(is_backward && self.yields(turn)))
     }
 
-    /// Makes the threads of `taken` branch to `target`, while the others continue with the following instruction. The
-    /// part of the group that is behind runs on. Returns whether it runs on.
+    /// Makes the threads in `taken` branch to `target`, while the others continue with the following instruction. The
+    /// part of the group that is behind keeps running, unless its turn is over; returns whether it does.
     fn split(&mut self, turn: &mut Turn, target: usize, taken: Mask) -> Result<bool, Stop> {
         let group = &mut turn.group;
         self.settle(&group.mask);
@@ -158,7 +158,7 @@ impl Machine<'_> {
         Ok(true)
     }
 
-    /// Removes the threads of `gone` from the group. Returns whether any are left.
+    /// Removes the threads in `gone` from the group. Returns whether any are left.
     fn leave(&mut self, turn: &mut Turn, gone: &Mask) -> bool {
         self.settle(&turn.group.mask);
         turn.group.mask = turn.group.mask.without(gone);

@@ -33,7 +33,7 @@ impl Machine<'_> {
         self.block.stacks.clear();
     }
 
-    /// Starts a block: all its threads are at the kernel's first instruction.
+    /// Starts a block, with all its threads at the kernel's first instruction.
     pub(crate) fn start_block(&mut self, index: [u32; 3]) {
         self.block.index = index;
         self.set_uniforms(|uniform| matches!(uniform, Uniform::BlockIndex(_)));

@@ -1,4 +1,4 @@
-//! Handles a block in which no thread is runnable, and at least one is blocked.
+//! Handles a block in which no thread is runnable and at least one is blocked.
 
 use crate::control_flow::{leads_to, start_of_straight_line};
 use crate::convergence::{ConvergenceGroup, PendingBarrier, Readiness};
@@ -7,7 +7,8 @@ use crate::machine::Machine;
 use crate::mask::Mask;
 
 impl Machine<'_> {
-    /// Lets threads that wait only for ended threads continue. If all threads wait for other threads, that is a fault.
+    /// Lets threads continue if they are waiting only for threads that have ended. If all threads are waiting for other
+    /// threads, that is a fault.
     pub(crate) fn go_on_without_ended(&mut self) -> Result<(), Stop> {
         for at in 0..self.block.groups.len() {
             let ConvergenceGroup { pc, mut mask, .. } = self.block.groups[at];
@@ -38,7 +39,7 @@ impl Machine<'_> {
         Err(self.stuck())
     }
 
-    /// Returns the fault of threads that wait for threads that never arrive.
+    /// Returns a fault for threads that are waiting for threads that will never arrive.
     fn stuck(&mut self) -> Stop {
         if let Some(&ConvergenceGroup { pc, mask, .. }) = self.block.groups.first() {
             self.pc = pc;
@@ -60,7 +61,8 @@ impl Machine<'_> {
     }
 
     /// Returns whether threads that have ended skipped a conditional barrier and executed what follows it. A barrier
-    /// does not wait for threads that only returned: <https://docs.nvidia.com/cuda/parallel-thread-execution>, `exit`.
+    /// does not wait for threads that simply returned: <https://docs.nvidia.com/cuda/parallel-thread-execution>,
+    /// `exit`.
     fn was_left_out(&self, barrier: usize) -> bool {
         let code = self.kernel.code();
         self.block.exits.iter().any(|&(exit, _)| {

@@ -6,10 +6,10 @@ use crate::mask::Mask;
 use crate::printf::{Part, parts};
 use virtual_gpu_ptx::instruction::{Space, SystemCall};
 
-/// The maximum number of arguments after the format. Further conversions are written unchanged.
+/// The maximum number of arguments after the format string. Further conversions are written unchanged.
 const MOST_ARGUMENTS: usize = 32;
 
-/// Formats and strings are truncated to this many bytes.
+/// Format strings and string arguments are truncated to this many bytes.
 const LONGEST: usize = 1 << 16;
 
 impl Machine<'_> {
@@ -80,7 +80,7 @@ impl Machine<'_> {
         Ok(list.read as i32)
     }
 
-    /// Returns at most `longest` bytes, up to the next 0.
+    /// Returns the bytes up to the next 0, but at most `longest` of them.
     fn string(&mut self, thread: usize, mut address: u64, longest: usize) -> Result<Vec<u8>, Stop> {
         let mut text = Vec::new();
         while text.len() < longest {

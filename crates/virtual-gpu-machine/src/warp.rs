@@ -13,8 +13,8 @@ use virtual_gpu_ptx::instruction::{
 const UNDEFINED: u32 = u32::MAX;
 
 impl Machine<'_> {
-    /// Executes an operation that the named lanes of a warp execute together. A warp waits while some of these lanes
-    /// are missing.
+    /// Executes an operation that the named lanes of a warp execute together. A warp waits until none of these lanes is
+    /// missing.
     pub(crate) fn warp_operation(
         &mut self,
         operation: &Operation,
@@ -49,7 +49,7 @@ impl Machine<'_> {
         Ok(Next::Leave(waits))
     }
 
-    /// Records that lanes of a warp that name the same members have waited for each other.
+    /// Records that the lanes of a warp that name the same members have waited for each other.
     fn note_warp_barrier(&mut self, members: Slot, mut threads: Mask) {
         let all = Mask::first_threads(self.threads);
         while !threads.is_empty() {
@@ -105,7 +105,7 @@ impl Machine<'_> {
     }
 
     /// Executes the manual's pseudocode for `shfl`, lane by lane. Reading from a named lane that has ended is
-    /// undefined, and causes a fault here.
+    /// undefined; here it causes a fault.
     fn shuffle(
         &mut self,
         mode: ShuffleMode,

@@ -30,8 +30,8 @@ impl Machine<'_> {
         waits
     }
 
-    /// Returns the lanes whose member mask is that of the first lane. A warp can execute several operations at once,
-    /// each with different lanes.
+    /// Returns the lanes that have the same member mask as the first lane. A warp can execute several operations at
+    /// once, each with different lanes.
     pub(crate) fn lanes_with_same(&self, members: Slot, warp: usize, lanes: u32) -> u32 {
         if members.is_uniform() {
             return lanes;
@@ -41,12 +41,12 @@ impl Machine<'_> {
         lanes_of(lanes).filter(|&lane| mask_of(lane) == first).fold(0, |all, lane| all | 1 << lane)
     }
 
-    /// Returns whether threads wait at an instruction, or will run there.
+    /// Returns whether any threads are waiting at an instruction or will run there.
     pub(crate) fn has_group_at(&self, pc: usize) -> bool {
         self.block.groups.iter().any(|other| other.pc == pc)
     }
 
-    /// Sets aside threads that wait for other lanes of their warp.
+    /// Sets aside threads that are waiting for other lanes of their warp.
     pub(crate) fn set_waiting(&mut self, pc: usize, mask: Mask) {
         self.block.groups.push(ConvergenceGroup { pc, mask, state: Readiness::Waiting });
     }

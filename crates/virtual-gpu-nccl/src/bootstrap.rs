@@ -55,8 +55,8 @@ pub(crate) struct Gpu {
 
 structure! { Gpu { machine, index } }
 
-/// Returns a key for this machine. Like NCCL, distinguishes machines by `NCCL_HOSTID`, or else by host name and boot
-/// ID.
+/// Returns a key for this machine. Like NCCL, distinguishes machines by `NCCL_HOSTID` or, if it is not set, by host
+/// name and boot ID.
 fn machine() -> u64 {
     static KEY: OnceLock<u64> = OnceLock::new();
     *KEY.get_or_init(|| {
@@ -74,12 +74,12 @@ fn machine() -> u64 {
 }
 
 impl Nccl {
-    /// Implements `ncclCommInitRank`, which returns once all ranks have joined. Inside a group, the call returns at
-    /// once, and the group's end waits instead; the handle can't be used before then.
-    /// A nonblocking communicator can't be used until [`Self::async_error`] has reported that it is ready.
+    /// Implements `ncclCommInitRank`, which returns once all ranks have joined. Inside a group, the call returns
+    /// immediately, and the end of the group waits instead; the handle can't be used before then. A nonblocking
+    /// communicator can't be used until [`Self::async_error`] has reported that it is ready.
     /// # Errors
     /// Returns `InvalidArgument` if a number is out of range or the ranks disagree about the world size, `InvalidUsage`
-    /// if two ranks have the same number or the same GPU, `RemoteError` if a process can't be reached or ends,
+    /// if two ranks have the same number or the same GPU, `RemoteError` if a process can't be reached or ends, and
     /// `Timeout` if a rank does not join.
     pub fn init_rank(
         &'static self,
@@ -119,7 +119,7 @@ impl Nccl {
         Ok(handle)
     }
 
-    /// Returns the session of an id that another process made, or `None` if this process is its root.
+    /// Returns the session for an id that another process created, or `None` if this process is the root.
     fn session_for(&'static self, id: UniqueId, rank: Rank) -> NcclResult<Option<SessionId>> {
         // One thread connects; the others use its connection.
         static CONNECTING: Mutex<()> = Mutex::new(());
@@ -143,7 +143,7 @@ impl Locked<'_> {
     /// Adds a rank to a bootstrap; the last rank creates the communicator.
     ///
     /// # Errors
-    /// Returns `InternalError` if the session of the id's ranks is gone.
+    /// Returns `InternalError` if the session for the id's ranks is gone.
     pub(crate) fn join(
         &mut self,
         id: UniqueId,
@@ -152,10 +152,10 @@ impl Locked<'_> {
         member: Member,
     ) -> NcclResult<()> {
         if let Some(first) = self.nccl.spent.get(&id) {
-            let report = Report::new("this id has made its communicator already")
+            let report = Report::new("this id has already been used to create a communicator")
                 .at("ncclCommInitRank", first)
-                .at(format!("once more: ncclCommInitRank{}", in_process(member.location)), &member.call_site)
-                .help("an id is for one communicator: give each communicator an id of its own");
+                .at(format!("again: ncclCommInitRank{}", in_process(member.location)), &member.call_site)
+                .help("an id is for one communicator: give each communicator its own id");
             report.print();
             let error = Error::new(NcclStatus::InvalidUsage, report.to_string());
             self.nccl.refuse(id, vec![member.location], &error);
@@ -182,8 +182,8 @@ impl Locked<'_> {
                 .at(format!("ncclCommInitRank{}", in_process(first.location)), &first.call_site)
                 .at(format!("ncclCommInitRank{}", in_process(location)), &member.call_site)
                 .help(format!(
-                    "give each of the {world_size} ranks a number of its own, 0 to {}; if these are ranks of two communicators, \
-                     give each communicator an id of its own",
+                    "give each of the {world_size} ranks its own number, 0 to {}; if these ranks belong to two communicators, \
+                     give each communicator its own id",
                     world_size - 1
                 ));
             self.nccl.fail_bootstrap(id, NcclStatus::InvalidUsage, &report, Some(location));
@@ -220,7 +220,7 @@ impl Locked<'_> {
         };
         let call_site =
             bootstrap.members.values().next().map_or_else(CallSite::unknown, |first| first.call_site.clone());
-        // An id from NCCL_COMM_ID is an address, and every communicator uses the same one.
+        // An id from NCCL_COMM_ID is an address, so every communicator uses the same id.
         if !id.is_of_address() {
             self.nccl.spent.insert(id, call_site.clone());
         }
@@ -251,7 +251,7 @@ impl Member {
         match self.location {
             RankLocation::Here { thread, .. } => {
                 let mut state = RankState::new(self.device, thread, self.config);
-                // The program has to query a nonblocking communicator before it uses it.
+                // The program must query a nonblocking communicator before using it.
                 state.polls = u32::from(!self.config.blocking);
                 state
             }

@@ -1,4 +1,4 @@
-//! Bootstraps that fail, because ranks disagree, share a GPU, or never join.
+//! Bootstraps that fail because ranks disagree, share a GPU, or never join.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,7 +54,7 @@ impl State {
 
     /// Fails a bootstrap because a process with some of its ranks ended before the communicator was created.
     pub(crate) fn process_left_bootstrap(&mut self, id: UniqueId, process: ProcessNumber, who: &str) {
-        // The process may have connected although none of its ranks has joined yet.
+        // The process may have connected before any of its ranks joined.
         let Some(bootstrap) = self.bootstraps.get(&id).filter(|bootstrap| bootstrap.failed.is_none()) else {
             return;
         };
@@ -64,14 +64,14 @@ impl State {
         if !lost.is_empty() {
             let verb = if lost.len() == 1 { "is" } else { "are" };
             let report = Report::new(format!(
-                "{} {verb} gone: {who} ended before the communicator was made",
+                "{} {verb} gone: {who} ended before the communicator was created",
                 ranks(&lost)
             ));
             self.fail_bootstrap(id, NcclStatus::RemoteError, &report, None);
         }
     }
 
-    /// Ends a bootstrap that a thread has given up on; the ranks that have joined get the same error.
+    /// Ends a bootstrap that a thread has abandoned; the ranks that have joined get the same error.
     pub(crate) fn leave_bootstrap(&mut self, id: UniqueId, error: &Error<NcclStatus>) {
         let Some(bootstrap) = self.bootstraps.get_mut(&id).filter(|bootstrap| bootstrap.failed.is_none())
         else {
@@ -101,7 +101,7 @@ impl Locked<'_> {
         let more = if missing.len() > MOST_NAMED { " and more" } else { "" };
         missing.truncate(MOST_NAMED);
         let headline =
-            format!("{}{more} of {} never came to the communicator", ranks(&missing), bootstrap.world_size);
+            format!("{}{more} of {} never joined the communicator", ranks(&missing), bootstrap.world_size);
         let mut report = Report::new(headline);
         for (rank, member) in &bootstrap.members {
             let text = format!("rank {rank} waits in ncclCommInitRank{}", in_process(member.location));
@@ -111,8 +111,8 @@ impl Locked<'_> {
         let report = report.fact(given_up(self.engine.bootstrap_timeout)).help(match others {
             0 => "every rank must call ncclCommInitRank with the same id, each in its own thread or process, or in one group",
             _ => {
-                "ranks came with different ids: make the id once, and give the same one to every rank; \
-                 ranks that make several communicators make them in one order"
+                "ranks joined with different ids: create one id and give it to every rank; \
+                 ranks that create several communicators must create them in the same order"
             }
         });
         self.nccl.fail_bootstrap(id, NcclStatus::Timeout, &report, None);
@@ -137,7 +137,7 @@ impl Locked<'_> {
     }
 }
 
-/// Returns a report if two ranks share a GPU and may not.
+/// Returns a report if two ranks share a GPU and are not allowed to.
 pub(crate) fn shared_gpu(bootstrap: &Bootstrap) -> Option<Report> {
     if ranks_share_gpus() {
         return None;
@@ -157,9 +157,7 @@ pub(crate) fn shared_gpu(bootstrap: &Bootstrap) -> Option<Report> {
             .at(text(rank, member), &member.call_site);
         Some(report.help(match member.location.process().or(other.location.process()) {
             None => "bind each rank's own context first: stream.context().bind_to_thread()?",
-            Some(_) => {
-                "each process needs a GPU of its own: CudaContext::new(rank)?, or CUDA_VISIBLE_DEVICES"
-            }
+            Some(_) => "each process needs its own GPU: CudaContext::new(rank)?, or CUDA_VISIBLE_DEVICES",
         }))
     })
 }

@@ -1,4 +1,4 @@
-//! Bootstraps with a root in another process: the messages between the root and the other processes.
+//! Bootstraps whose root is in another process: the messages between the root and the other processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ use virtual_gpu_core::handle::Rank;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
-/// How long beyond its own timeout a process waits for an answer from the root.
+/// How much longer than its own timeout a process waits for an answer from the root.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// A rank's request to join, as its process sends it to the root in another process.
+/// A rank's request to join, which its process sends to the root in another process.
 pub(crate) struct JoinRequest {
     pub(crate) world_size: usize,
     pub(crate) rank: Rank,
@@ -72,7 +72,7 @@ impl State {
         // A rank that joins at a remote root always runs in this process.
         let RankLocation::Here { handle, .. } = member.location else { return };
         let Some(session) = self.sessions.get_mut(&number) else {
-            let error = Error::new(NcclStatus::RemoteError, "the process that made the id has ended");
+            let error = Error::new(NcclStatus::RemoteError, "the process that created the id has ended");
             self.memberships.insert(handle, Membership::Failed(error));
             return;
         };
@@ -109,7 +109,7 @@ impl State {
         Ok(())
     }
 
-    /// Fails the ranks of this process that wait for a root, because their communicator can't be created.
+    /// Fails the ranks of this process that are waiting for a root, because their communicator can't be created.
     ///
     /// # Errors
     /// Returns `InternalError` if the session is gone.
@@ -171,7 +171,7 @@ impl Locked<'_> {
     }
 
     /// Asks the root to give up, because this process has waited too long; only the root knows which ranks are missing.
-    /// Returns `true` once the root has failed to answer that request too.
+    /// Returns `true` once the root has failed to answer that request, too.
     pub(crate) fn give_up_on_root(&mut self, number: SessionId) -> NcclResult<bool> {
         let timeout = self.engine.bootstrap_timeout;
         let session = self.nccl.session_mut(number)?;
@@ -184,7 +184,7 @@ impl Locked<'_> {
             Some(asked) if asked.elapsed() < ANSWER => false,
             Some(_) => {
                 let report =
-                    Report::new("the process that made the id does not answer").fact(given_up(timeout));
+                    Report::new("the process that created the id does not answer").fact(given_up(timeout));
                 let error = Error::new(NcclStatus::Timeout, report.to_string());
                 self.nccl.fail_waiting_ranks(number, &error)?;
                 true

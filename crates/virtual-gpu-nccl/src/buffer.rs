@@ -1,4 +1,4 @@
-//! The buffers of ranks: where they are, whether they may be accessed, and how their bytes are read, combined, and
+//! The ranks' buffers: where they are, whether they may be accessed, and how their bytes are read, combined, and
 //! written.
 
 use std::borrow::Cow;
@@ -24,10 +24,10 @@ use virtual_gpu_core::status::CudaStatus;
 use virtual_gpu_core::sync::MutexGuard;
 use virtual_gpu_machine::reduction::Reduction;
 
-/// The number of bytes to combine in one step, few enough to stay in a core's cache.
+/// The number of bytes to combine in one step: few enough to stay in a core's cache.
 pub(crate) const BLOCK: u64 = 32 << 10;
 
-/// The locked memory of each GPU that takes part in a call.
+/// The memory of each GPU that takes part in a call, locked.
 pub(crate) type Memories<'a> = BTreeMap<usize, MutexGuard<'a, DeviceMemory>>;
 
 /// One rank's share of a running call.
@@ -38,11 +38,11 @@ pub(crate) struct Share {
     pub(crate) enqueued: OperationNumber,
     pub(crate) request: Request,
     pub(crate) call_site: CallSite,
-    /// Whether the bytes that it reads were already checked, when they were sent to other processes.
+    /// Whether the bytes that it reads were already checked when they were sent to other processes.
     pub(crate) is_checked: bool,
 }
 
-/// A rank's share of a collective with its buffers, or the data that a rank in another process sent.
+/// A rank's share of a collective with its buffers, or the data sent by a rank in another process.
 pub(crate) type PartShare = Result<(Share, Buffers), Option<Arc<Arrived>>>;
 
 /// Where a buffer is: its GPU, the slot of its allocation, and its offset in the allocation.
@@ -54,7 +54,7 @@ pub(crate) struct BufferLocation {
 }
 
 impl Share {
-    /// Returns the share of a rank of a collective.
+    /// Returns a rank's share of a collective.
     pub(crate) fn of_part(state: &Locked<'_>, rank: Rank, part: &Part) -> PartShare {
         match &part.location {
             &PartLocation::Here { op, buffers, device, published, .. } => {
@@ -118,13 +118,13 @@ impl Nccl {
         locked.filter(|(device, memory)| *device != self.engine.managed() || !memory.is_empty()).collect()
     }
 
-    /// Returns the memory that a rank's buffer is in: managed memory, or that of the rank's GPU (NCCL's User Guide,
-    /// "Data Pointers").
+    /// Returns the memory that a rank's buffer is in: managed memory, or the memory of the rank's GPU (NCCL's User
+    /// Guide, "Data Pointers").
     pub(crate) fn memory_of_buffer(&self, address: u64, device: usize) -> usize {
         self.engine.device_of(address).filter(|&memory| memory == self.engine.managed()).unwrap_or(device)
     }
 
-    /// Reads a rank's scalar, and returns it with the range that reading it touches.
+    /// Reads a rank's scalar and returns it with the range that the read touches.
     pub(crate) fn scale(
         &self,
         memories: &mut Memories<'_>,
@@ -148,7 +148,7 @@ impl Nccl {
         }
     }
 
-    /// Copies the bytes of a buffer that other processes need.
+    /// Copies the bytes in a buffer that other processes need.
     pub(crate) fn give(
         &self,
         memories: &mut Memories<'_>,
@@ -166,7 +166,7 @@ impl Nccl {
     /// Returns where a buffer is, and which range an access to it touches.
     ///
     /// # Errors
-    /// Fails if the buffer was freed, or if it is read and has bytes that were never written.
+    /// Fails if the buffer has been freed, or if it is to be read and contains bytes that were never written.
     pub(crate) fn find(
         &self,
         memories: &mut Memories<'_>,
@@ -191,7 +191,7 @@ impl Nccl {
         Ok((location, Touched::range(device, allocation, location.offset, bytes, writes)))
     }
 
-    /// Reports a send buffer with bytes that have never been written.
+    /// Reports a send buffer that contains bytes that have never been written.
     pub(crate) fn check_written(
         &self,
         allocation: &Allocation,
@@ -206,17 +206,17 @@ impl Nccl {
         let Share { rank, request, call_site, .. } = share;
         let report = Report::new(format!("{request} reads bytes that nothing wrote, on rank {rank}"))
             .fact(format!("byte {first} is the first of them"))
-            .at(format!("in the buffer of {} allocated", size(allocation.size())), allocation.call_site())
+            .at(format!("in the buffer of {} allocated here", size(allocation.size())), allocation.call_site())
             .at(format!("read by {}", request.function()), call_site)
             .help(
-                "fill the buffer first (memcpy_htod, memset_zeros, a kernel), on a stream that comes before",
+                "fill the buffer first (memcpy_htod, memset_zeros, or a kernel), on this stream or on one that it waits for",
             );
         let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
         if self.engine.config().checks == Checks::Error { Err(failure) } else { Ok(()) }
     }
 }
 
-/// Reads, combines, and writes, block by block. Each block is read from all its sources before it is written anywhere,
+/// Reads, combines, and writes block by block. Each block is read from all its sources before it is written anywhere,
 /// so in-place buffers need no special case.
 pub(crate) fn move_pieces(
     pieces: &[Piece],
@@ -228,7 +228,7 @@ pub(crate) fn move_pieces(
     let longest = pieces.iter().map(|piece| piece.bytes).max().unwrap_or(0);
     let mut block = vec![0; longest.min(BLOCK) as usize];
     for piece in pieces {
-        // Other processes compute the pieces that only their ranks receive.
+        // Pieces that only other processes' ranks receive are computed by those processes.
         if piece.destinations.iter().all(|&(rank, _)| receive[rank].is_none()) {
             continue;
         }
@@ -263,10 +263,10 @@ pub(crate) fn move_pieces(
     }
 }
 
-/// Returns the failure for a buffer that existed at the call but has been freed since.
+/// Returns the failure for a buffer that existed at the call but has since been freed.
 fn gone(memory: &DeviceMemory, share: &Share, address: u64, bytes: u64) -> Failure {
     let Share { rank, device, request, call_site, .. } = share;
-    let headline = format!("a buffer of rank {rank} was freed before its {} ran", request.function());
+    let headline = format!("rank {rank}'s buffer was freed before its {} ran", request.function());
     let report =
         address_report(&headline, memory, address, bytes, *device).at(request.to_string(), call_site);
     Failure::announce(CudaStatus::IllegalAddress, &report)

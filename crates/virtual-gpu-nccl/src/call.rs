@@ -1,4 +1,4 @@
-//! Calls that move data: their arguments, checked at the call in NCCL's order.
+//! Calls that move data: their arguments, which each call checks in NCCL's order.
 
 use super::log;
 use super::operation::{Buffers, Operation, Plan};
@@ -14,7 +14,7 @@ use virtual_gpu_core::handle::{CommHandle, CommId, Rank, SequenceNumber, StreamH
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
-/// A call that moves data, with its arguments. `R` is the type of its root or peer: an `i32` as C code passes it, or a
+/// A call that moves data, with its arguments. `R` is the type of its root or peer: the `i32` that C code passes, or a
 /// [`Rank`] once it has been checked.
 #[derive(Clone, Copy, Debug)]
 pub enum Request<R = Rank> {
@@ -98,7 +98,7 @@ impl Request {
         }
     }
 
-    /// Returns the collective if it moves nothing and so completes at once. Unlike a collective, a message of zero
+    /// Returns the collective if it moves nothing and therefore completes immediately. In contrast, a message of zero
     /// bytes still makes both ends wait for each other.
     fn dropped(&self) -> Option<Operation> {
         match self {
@@ -137,11 +137,11 @@ pub(crate) struct Checked {
 }
 
 impl Nccl {
-    /// Makes a call that moves data on `stream`. Inside a group, the group's end launches it.
+    /// Makes a call that moves data on `stream`. Inside a group, the end of the group launches it.
     ///
     /// # Errors
-    /// Returns the first that applies, in NCCL's order: a bad communicator, root or peer, or pointer. `InvalidArgument`
-    /// comes with a sentence that explains it.
+    /// Returns the first error that applies, in NCCL's order: a bad communicator, root or peer, or pointer.
+    /// `InvalidArgument` comes with a sentence that explains it.
     pub fn call(
         &'static self,
         handle: CommHandle,
@@ -202,7 +202,7 @@ impl Nccl {
         let of_stream = state.engine.stream(stream).map_or(device, |stream| stream.device);
         if of_stream != device {
             return Err(bad(format!(
-                "{function}: the stream is on GPU {of_stream}, rank {rank}'s communicator on GPU {device}"
+                "{function}: the stream is on GPU {of_stream}, but rank {rank}'s communicator is on GPU {device}"
             )));
         }
         let plan = match &request {
@@ -222,7 +222,7 @@ impl Nccl {
         )))
     }
 
-    /// Checks that a buffer is within one allocation of its rank's GPU.
+    /// Checks that a buffer lies within one allocation on its rank's GPU.
     fn check_buffer(
         &self,
         access: &Access,
@@ -236,19 +236,19 @@ impl Nccl {
         if self.engine.memory(device_of_buffer).range(address, bytes).is_ok() {
             return Ok(());
         }
-        let headline = format!("the {name} buffer of rank {rank} can't be used ({argument})");
+        let headline = format!("rank {rank}'s {name} buffer can't be used ({argument})");
         let report = address_report(&headline, &self.engine.memory(device_of_buffer), address, bytes, device)
             .at(format!("{request} by rank {rank}"), call_site);
         let elsewhere = (0..self.engine.config().gpus).filter(|&other| other != device).find_map(|other| {
             let memory = self.engine.memory(other);
             let buffer = memory.in_slot(memory.slot_of(address)?)?;
-            let text = format!("the buffer of {} on GPU {other} allocated", size(buffer.size()));
+            let text = format!("the buffer of {} on GPU {other} allocated here", size(buffer.size()));
             Some((text, buffer.call_site().clone()))
         });
         let report = match elsewhere {
             Some((text, allocated)) => report
                 .before_at(text, &allocated)
-                .help(format!("allocate it with a stream of GPU {device}, which is rank {rank}'s")),
+                .help(format!("allocate it on a stream of GPU {device}, which is rank {rank}'s GPU")),
             None => report,
         };
         let failure = Failure::announce(CudaStatus::InvalidValue, &report);

@@ -1,4 +1,4 @@
-//! Calls on a captured stream. They become part of a graph, and every launch of the graph makes them again.
+//! Calls on a captured stream. They become part of a graph, and every launch of the graph makes the calls again.
 //!
 //! NCCL User Guide, "Using NCCL with CUDA Graphs": either all ranks of a call capture it or none does, and launching a
 //! graph is collective for the same ranks.
@@ -12,8 +12,7 @@ use virtual_gpu::engine::{Awaited, CapturedCalls, State as EngineState};
 use virtual_gpu_core::handle::{CommId, Rank, StreamHandle};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, NcclResult, NcclStatus};
 
-/// The captured calls that a graph node makes at each launch: either one collective, or the sends and receives of a
-/// group.
+/// The captured calls that a graph node makes at each launch: either one collective, or a group's sends and receives.
 #[derive(Clone)]
 struct Captured {
     nccl: &'static Nccl,
@@ -32,14 +31,14 @@ impl std::fmt::Display for Captured {
 }
 
 impl Plan {
-    /// Returns whether the plan is captured into a graph.
+    /// Returns whether the plan is being captured into a graph.
     ///
     /// # Errors
-    /// Returns `InvalidUsage` if only some of its streams are captured, or if several graphs capture them.
+    /// Returns `InvalidUsage` if only some of its streams are being captured, or if several graphs are capturing them.
     pub(crate) fn is_captured(&self, engine: &EngineState) -> NcclResult<bool> {
         engine.captured_alike(&self.streams).ok_or_else(|| {
             let message = format!(
-                "the streams of rank {} in one group have to be all captured by the same graph, or none of them",
+                "rank {}'s streams in one group must either all be captured by the same graph or not be captured at all",
                 self.rank
             );
             Error::new(NcclStatus::InvalidUsage, message)
@@ -48,8 +47,8 @@ impl Plan {
 }
 
 impl Locked<'_> {
-    /// Adds the calls that a rank launches together to the graph of its streams. As outside of a graph, these calls
-    /// wait for all the streams and block all of them.
+    /// Adds the calls that a rank launches together to the graph that captures its streams. As outside of a graph,
+    /// these calls wait for all the streams and block all of them.
     pub(crate) fn capture_plan(&mut self, nccl: &'static Nccl, plan: Plan) -> NcclResult<()> {
         let Plan { comm, rank, streams, collectives, transfers } = plan;
         self.engine.join_captured(&streams);
@@ -93,8 +92,9 @@ impl Locked<'_> {
             None => Some("ncclCommDestroy".to_owned()),
         };
         if let Some(how) = left {
-            let message =
-                format!("the graph holds {captured} of rank {rank}, whose communicator is gone ({how})");
+            let message = format!(
+                "the graph contains {captured} by rank {rank}, but that rank's communicator is gone ({how})"
+            );
             return Err(Error::new(CudaStatus::InvalidValue, message));
         }
         let calls: Vec<Checked> = calls.iter().map(|call| Checked { stream, ..call.clone() }).collect();

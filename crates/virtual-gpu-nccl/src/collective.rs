@@ -1,4 +1,4 @@
-//! Collectives: matched across ranks by sequence number, and run once every rank's stream has reached them.
+//! Collectives: they are matched across ranks by sequence number and run once every rank's stream has reached them.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 const ITS_FAILURE: &str = "its failure: ";
 const CAUSE: &str = "the first failure: ";
 
-/// A collective, which its ranks reach one by one.
+/// A collective, which the ranks reach one by one.
 pub(crate) struct Call {
     pub(crate) parts: Ranks<Option<Part>>,
     pub(crate) running: bool,
@@ -42,7 +42,7 @@ pub(crate) struct Part {
     pub(crate) location: PartLocation,
 }
 
-/// The process that runs a rank's part.
+/// Which process runs a rank's part.
 pub(crate) enum PartLocation {
     Here {
         op: OpRef,
@@ -61,7 +61,7 @@ impl Call {
         Self { parts: Ranks::new(world_size, |_| None), running: false, failure: None }
     }
 
-    /// Returns whether every rank has arrived, and every process has the data of the others.
+    /// Returns whether every rank has arrived and every process has the other processes' data.
     fn is_complete(&self) -> bool {
         self.parts.values().all(|part| {
             part.as_ref().is_some_and(|part| {
@@ -105,7 +105,7 @@ impl Call {
         }
     }
 
-    /// Once every rank has called, returns a report if they disagree. `number` is the call's.
+    /// Once every rank has called, returns a report if they disagree. `number` is the call's number.
     fn disagreement(&self, number: SequenceNumber) -> Option<Report> {
         if self.failure.is_some() || self.parts.values().any(Option::is_none) {
             return None;
@@ -119,20 +119,20 @@ impl Call {
         parts.any(|part| part.captured != first.captured).then(|| captured_apart(&self.parts, number))
     }
 
-    /// Returns a report if the GPU of one of the ranks has failed and can't take part.
+    /// Returns a report if one of the ranks' GPUs has failed and can't take part.
     fn failed_part(&self, engine: &EngineState) -> Option<Report> {
         Rank::all(self.parts.len()).find_map(|rank| self.failure_of_part(engine, rank))
     }
 
-    /// Returns a report if the GPU of this rank has failed.
+    /// Returns a report if this rank's GPU has failed.
     pub(crate) fn failure_of_part(&self, engine: &EngineState, rank: Rank) -> Option<Report> {
         let part = self.parts[rank].as_ref()?;
         let PartLocation::Here { op, buffers, .. } = part.location else { return None };
         failed_gpu(engine, op, rank, &Request::Collective(part.operation, buffers), &part.call_site)
     }
 
-    /// Cancels a rank's part. Returns the rank's stream if it has reached the call. Data that a rank of another process
-    /// has already sent stays, because that rank may have left after its work was done.
+    /// Cancels a rank's part. Returns the rank's stream if it has reached the call. Data that a rank in another process
+    /// has already sent is kept, because that rank may have left after its work was done.
     fn cancel(&mut self, rank: Rank) -> Option<StreamHandle> {
         let part = self.parts[rank].as_mut()?;
         let op = part.op();
@@ -155,7 +155,7 @@ impl Communicator {
     /// Returns a collective that must exist because it is not done.
     ///
     /// # Errors
-    /// Returns `InternalError`, naming it.
+    /// Returns an `InternalError` that names it.
     pub(crate) fn call(&self, sequence: SequenceNumber) -> NcclResult<&Call> {
         self.calls.get(&sequence).ok_or_else(|| vanished_call(self.id, sequence))
     }
@@ -163,7 +163,7 @@ impl Communicator {
     /// Like [`Self::call`], but returns a mutable reference.
     ///
     /// # Errors
-    /// Returns `InternalError`, naming it.
+    /// Returns an `InternalError` that names it.
     fn call_mut(&mut self, sequence: SequenceNumber) -> NcclResult<&mut Call> {
         self.calls.get_mut(&sequence).ok_or_else(|| vanished_call(self.id, sequence))
     }
@@ -171,24 +171,24 @@ impl Communicator {
     /// Removes a collective that is done.
     ///
     /// # Errors
-    /// Returns `InternalError`, naming it.
+    /// Returns an `InternalError` that names it.
     pub(crate) fn take_call(&mut self, sequence: SequenceNumber) -> NcclResult<Call> {
         self.calls.remove(&sequence).ok_or_else(|| vanished_call(self.id, sequence))
     }
 
-    /// Returns the collective of this number, and creates it if necessary.
+    /// Returns the collective with this number, creating it if necessary.
     fn call_or_new(&mut self, sequence: SequenceNumber) -> &mut Call {
         let world_size = self.ranks.len();
         self.calls.entry(sequence).or_insert_with(|| Call::new(world_size))
     }
 
-    /// Returns whether every rank of this process has called this collective, and it is over.
+    /// Returns whether every rank of this process has called this collective and it is over.
     fn is_past(&self, sequence: SequenceNumber) -> bool {
         let mut here = self.ranks.values().filter(|rank| rank.process.is_none());
         !self.calls.contains_key(&sequence) && here.all(|rank| rank.issued >= sequence)
     }
 
-    /// Returns the ranks that a collective still waits for, sorted by number.
+    /// Returns the ranks that a collective is still waiting for, sorted by number.
     ///
     /// # Errors
     /// Returns `InternalError` if there is no such call.
@@ -206,14 +206,14 @@ impl Communicator {
         Ok(missing.collect())
     }
 
-    /// Returns a collective with ranks in other processes, if it can run now. A collective that has failed may already
-    /// be forgotten.
+    /// Returns a collective with ranks in other processes if it can run now. A collective that has failed may already
+    /// have been forgotten.
     pub(crate) fn linked_collective(&mut self, sequence: SequenceNumber) -> Option<Job> {
         let id = CollectiveId { comm: self.id, sequence };
         self.calls.get_mut(&sequence)?.start().then_some(Job::Collective(id))
     }
 
-    /// Records that a rank of another process has called a collective. Returns a report if the ranks disagree about it.
+    /// Records that a rank in another process has called a collective. Returns a report if the ranks disagree about it.
     pub(crate) fn called_elsewhere(
         &mut self,
         sequence: SequenceNumber,
@@ -221,7 +221,7 @@ impl Communicator {
         (operation, captured): (Operation, Option<SequenceNumber>),
         call_site: CallSite,
     ) -> Option<Report> {
-        // The collective may have failed here before that rank called it.
+        // The collective may have failed in this process before that rank called it.
         if self.is_past(sequence) {
             return None;
         }
@@ -232,7 +232,7 @@ impl Communicator {
         call.disagreement(sequence)
     }
 
-    /// Records that the stream of a rank of another process has reached a collective.
+    /// Records that the stream of a rank in another process has reached a collective.
     ///
     /// # Errors
     /// Returns [`Malformed`] if the rank has not called it, or sends a different number of bytes than it announced.
@@ -243,7 +243,7 @@ impl Communicator {
         arrived: Arc<Arrived>,
     ) -> Result<Option<Job>, Malformed> {
         let world_size = self.ranks.len();
-        // A collective that failed here has been forgotten.
+        // A collective that failed in this process has been forgotten.
         let Some(call) = self.calls.get_mut(&sequence) else { return Ok(None) };
         let part = call.parts[rank].as_mut().ok_or(Malformed)?;
         if arrived.payload.len() as u64 != part.operation.given(rank, world_size).unwrap_or(0) {
@@ -372,13 +372,15 @@ impl Locked<'_> {
         })
     }
 
-    /// Fails a collective that can't complete: at once for the ranks that have arrived, and on arrival for the others.
+    /// Fails a collective that can't complete: immediately for the ranks that have arrived, and on arrival for the
+    /// others.
     pub(crate) fn fail_collective(&mut self, id: CollectiveId, failure: &Failure) -> NcclResult<()> {
         self.nccl.publish_failure(CallKey::Collective(id), NcclStatus::InvalidUsage, failure)?;
         self.collective_failed(id, failure)
     }
 
-    /// Like [`Self::fail_collective`], if the other processes already know. Only the first failure is kept.
+    /// Like [`Self::fail_collective`], but for a failure that the other processes already know about. Only the first
+    /// failure is kept.
     pub(crate) fn collective_failed(&mut self, id: CollectiveId, failure: &Failure) -> NcclResult<()> {
         for stream in self.nccl.communicator_mut(id.comm)?.fail_call(id.sequence, failure) {
             self.engine.fail_stream(stream, failure);
@@ -388,7 +390,7 @@ impl Locked<'_> {
     }
 }
 
-/// Returns the report of a call that can't complete because the GPU of `rank` has failed. `op` is that rank's part.
+/// Returns the report for a call that can't complete because `rank`'s GPU has failed. `op` is that rank's part.
 pub(crate) fn failed_gpu(
     engine: &EngineState,
     op: OpRef,
@@ -412,13 +414,11 @@ pub(crate) fn failed_gpu(
 
 /// Reports which rank made which call.
 fn disagreement(parts: &Ranks<Option<Part>>, number: SequenceNumber) -> Report {
-    let report = Report::new(format!(
-        "the {} collective of this communicator differs between the ranks",
-        ordinal(number)
-    ));
+    let report =
+        Report::new(format!("the {} collective on this communicator differs between ranks", ordinal(number)));
     let same = |one: &Part, other: &Part| one.operation == other.operation;
     with_sides(report, parts, same, |part| part.operation.to_string()).help(
-        "every rank must make the same calls in the same order, with the same count, type, operator and root",
+        "every rank must make the same calls in the same order, with the same count, type, operator, and root",
     )
 }
 
@@ -434,23 +434,22 @@ fn ordinal(SequenceNumber(number): SequenceNumber) -> String {
     format!("{number}{ending}")
 }
 
-/// Reports which ranks made the call directly, and which made it through a graph.
+/// Reports which ranks made the call directly and which made it through a graph.
 fn captured_apart(parts: &Ranks<Option<Part>>, number: SequenceNumber) -> Report {
     let report = Report::new(format!(
-        "the {} collective differs between the ranks: not all launch the same graph",
+        "the {} collective differs between ranks: not all of them launch the same graph",
         ordinal(number)
     ));
     let same = |one: &Part, other: &Part| one.captured == other.captured;
     let words = |part: &Part| match part.captured {
-        Some(captured) => format!("{} of a graph (captured call {captured})", part.operation),
+        Some(captured) => format!("{} from a graph (captured call {captured})", part.operation),
         None => format!("{}, called outside of a graph", part.operation),
     };
-    with_sides(report, parts, same, words).help(
-        "a call has to be captured on all its ranks or on none, and all of them have to launch its graph",
-    )
+    with_sides(report, parts, same, words)
+        .help("a call must be captured on all ranks or on none, and all ranks must launch the graph")
 }
 
-/// Adds one line for each source line of the program, with the ranks that made the same call there.
+/// Adds one line for each source line in the program, with the ranks that made the same call there.
 fn with_sides(
     mut report: Report,
     parts: &Ranks<Option<Part>>,

@@ -1,4 +1,4 @@
-//! Implements the engine's trait [`Communication`].
+//! Implements the engine's [`Communication`] trait.
 
 use std::collections::HashSet;
 
@@ -28,7 +28,7 @@ impl Communication for Nccl {
     }
 
     fn missing(&self, call: CallKey) -> Vec<Missing> {
-        // No rank can reach a call that is gone. The deadlock report states this.
+        // No rank can reach a call that is gone; the deadlock report says that it is gone.
         self.lock_own().missing(call).unwrap_or_else(|_| vec![Missing::Gone])
     }
 
@@ -81,7 +81,7 @@ impl Communication for Nccl {
 }
 
 impl super::State {
-    /// Returns why each rank that a call waits for has not reached it.
+    /// Returns why each rank that a call is waiting for has not reached it.
     ///
     /// # Errors
     /// Returns `InternalError` if the call's communicator is gone.
@@ -95,7 +95,7 @@ impl super::State {
                 let pending = self.communicator(id.comm)?.pending(id);
                 pending.into_iter().map(|pending| pending.missing).collect()
             }
-            // Another thread may abort the last rank while a thread waits in a split.
+            // Another thread may abort the last rank while a thread is waiting in a split.
             CallKey::Management(id) => {
                 let comm = self.communicators.get(&id.comm);
                 let absent = comm.map_or_else(Vec::new, |comm| comm.absent(id.sequence));
@@ -118,10 +118,10 @@ impl Locked<'_> {
         }
     }
 
-    /// Fails calls that can't complete: at once for the ranks that have arrived, and on arrival for the others.
+    /// Fails calls that can't complete: immediately for the ranks that have arrived, and on arrival for the others.
     ///
     /// # Errors
-    /// Returns `InternalError` if a call's communicator is gone; the other calls still fail as they should.
+    /// Returns `InternalError` if a call's communicator is gone; the other calls are still failed.
     pub(crate) fn fail_calls(
         &mut self,
         calls: &Deadlocked,
@@ -136,7 +136,7 @@ impl Locked<'_> {
         failed
     }
 
-    /// Fails a call: at once for the ranks that have arrived, and on arrival for the others.
+    /// Fails a call: immediately for the ranks that have arrived, and on arrival for the others.
     ///
     /// # Errors
     /// Returns `InternalError` if its communicator is gone.
@@ -158,7 +158,7 @@ mod tests {
     use virtual_gpu_core::handle::{CollectiveId, CommId, SequenceNumber};
     use virtual_gpu_core::source_location::CallSite;
 
-    /// Returns NCCL on two GPUs, and a stream of the first GPU, whose context is current.
+    /// Returns NCCL on two GPUs and a stream on the first GPU, whose context is current.
     fn nccl() -> (&'static Nccl, StreamHandle) {
         let config = Config { gpus: 2, ..Config::default() };
         let engine = Box::leak(Box::new(Engine::new(config, 1 << 40)));

@@ -1,4 +1,4 @@
-//! Communicators: how ranks join them, and how they leave.
+//! Communicators: how ranks join and leave them.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
@@ -23,21 +23,21 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 use virtual_gpu_core::thread::ThreadKey;
 
-/// All ranks of a communicator, and the work between them.
+/// All of a communicator's ranks, and the work between them.
 pub(crate) struct Communicator {
     pub(crate) id: CommId,
     pub(crate) ranks: Ranks<RankState>,
-    /// The calls that are not done, by sequence number from 1.
+    /// The calls that are not done, by sequence number, starting at 1.
     pub(crate) calls: BTreeMap<SequenceNumber, Call>,
     /// The sends and receives that are not done.
     pub(crate) traffic: Traffic,
-    /// The splits and finalizes that not all ranks have reached, by sequence number from 1.
+    /// The splits and finalizes that not all ranks have reached, by sequence number, starting at 1.
     pub(crate) management_calls: BTreeMap<SequenceNumber, ManagementCall>,
     /// The asynchronous error, if any.
     pub(crate) failed: Option<Error<NcclStatus>>,
     /// The call site at which rank 0's handle was created.
     pub(crate) call_site: CallSite,
-    /// How to reach the ranks of other processes.
+    /// How to reach the ranks in other processes.
     pub(crate) link: Option<Link>,
 }
 
@@ -52,12 +52,13 @@ pub(crate) struct Process {
 
 /// One rank of a communicator, as this process knows it.
 pub(crate) struct RankState {
-    /// The process that the rank is in, unless it is this one.
+    /// The process that the rank is in; `None` if it is this one.
     pub(crate) process: Option<Process>,
     pub(crate) device: usize,
-    /// The thread that last used the rank. It will make the rank's next call, unless the rank is handed on.
+    /// The thread that last used the rank. It will make the rank's next call, unless the rank is handed to another
+    /// thread.
     pub(crate) owner: ThreadKey,
-    /// The thread that created the rank, and whether a call has been made for the rank since.
+    /// The thread that created the rank, and whether a call has since been made for the rank.
     maker: ThreadKey,
     is_used: bool,
     /// Whether a thread other than its creator has used a rank of the communicator.
@@ -68,7 +69,7 @@ pub(crate) struct RankState {
     pub(crate) captured: SequenceNumber,
     /// The number of groups of sends and receives that the rank has launched.
     pub(crate) transfer_groups: SequenceNumber,
-    /// The rank's last call that moves data, with its operation in the stream.
+    /// The rank's last call that moves data, with its operation on the stream.
     pub(crate) last: Option<LastCall>,
     /// The number of splits and finalizes that the rank has reached.
     pub(crate) management_calls: SequenceNumber,
@@ -80,9 +81,9 @@ pub(crate) struct RankState {
     /// split or finalize.
     pub(crate) polls: u32,
     pub(crate) awaits: Option<SequenceNumber>,
-    /// The rank's last collective of zero elements, with the number of the next collective that moves data.
+    /// The rank's last zero-element collective, with the number of the next collective that moves data.
     pub(crate) dropped: Option<(SequenceNumber, Operation, CallSite)>,
-    /// How the rank's GPU failed, once a thread has received that error.
+    /// How the rank's GPU failed, once a thread has received the error.
     pub(crate) gpu_failure: Option<String>,
     /// How and where the rank left.
     pub(crate) left: Option<(Cow<'static, str>, CallSite)>,
@@ -93,7 +94,7 @@ pub(crate) struct LastCall {
     pub(crate) request: Request,
     pub(crate) op: OpRef,
     pub(crate) call_site: CallSite,
-    /// Whether a query has already reported to the thread that the call isn't done, so that aborting now is deliberate.
+    /// Whether a query has already told the thread that the call isn't done, so that aborting now is deliberate.
     pub(crate) was_polled: bool,
 }
 
@@ -122,12 +123,12 @@ impl RankState {
         }
     }
 
-    /// Creates a rank of another process.
+    /// Creates the state of a rank in another process.
     pub(crate) fn elsewhere(process: Process, device: usize, config: CommConfig) -> Self {
         Self { process: Some(process), ..Self::new(device, ThreadKey::ELSEWHERE, config) }
     }
 
-    /// Returns whether this thread, and no other, makes the rank's calls.
+    /// Returns whether this thread and no other makes the rank's calls.
     pub(crate) fn is_driven_by(&self, thread: ThreadKey) -> bool {
         self.owner == thread && !self.is_handed_on && self.left.is_none()
     }
@@ -151,7 +152,7 @@ impl Communicator {
         }
     }
 
-    /// Records that a thread makes a call for a rank.
+    /// Records that a thread is making a call for a rank.
     pub(crate) fn used_by(&mut self, rank: Rank, thread: ThreadKey) {
         let own = &mut self.ranks[rank];
         (own.owner, own.is_used) = (thread, true);
@@ -160,7 +161,7 @@ impl Communicator {
         }
     }
 
-    /// Returns whether all ranks of this process have left and no work is pending.
+    /// Returns whether all ranks in this process have left and no work is pending.
     fn is_over(&self) -> bool {
         let mut here = self.ranks.values().filter(|rank| rank.process.is_none());
         here.all(|rank| rank.left.is_some()) && self.calls.is_empty() && self.traffic.is_empty()
@@ -172,7 +173,7 @@ impl Communicator {
     }
 }
 
-/// Rejects values of `NCCL_ALGO` and `NCCL_PROTO` that NCCL does not know, as NCCL does when it creates a communicator.
+/// Rejects unknown values of `NCCL_ALGO` and `NCCL_PROTO`, as NCCL does when it creates a communicator.
 pub(crate) fn check_choice() -> NcclResult<()> {
     Enabled::from_env().map(drop).map_err(|message| Error::new(NcclStatus::InvalidUsage, message))
 }
@@ -190,7 +191,7 @@ impl Nccl {
                 .map_err(|e| Error::new(NcclStatus::InvalidArgument, e.message))?;
             if gpus.contains(&gpu) && !ranks_share_gpus() {
                 let message = format!(
-                    "GPU {gpu} is in the list twice: each rank needs a GPU of its own (or NCCL_MULTI_RANK_GPU_ENABLE=1)"
+                    "GPU {gpu} is in the list twice: each rank needs its own GPU (or NCCL_MULTI_RANK_GPU_ENABLE=1)"
                 );
                 return Err(Error::new(NcclStatus::InvalidUsage, message));
             }
@@ -210,7 +211,7 @@ impl State {
     /// Returns a communicator that must exist, because one of its ranks is a member or its work is not done.
     ///
     /// # Errors
-    /// Returns `InternalError`, naming it.
+    /// Returns an `InternalError` that names it.
     pub(crate) fn communicator(&self, comm: CommId) -> NcclResult<&Communicator> {
         self.communicators.get(&comm).ok_or_else(|| vanished(format_args!("communicator {}", comm.0)))
     }
@@ -218,15 +219,15 @@ impl State {
     /// Like [`Self::communicator`], but returns a mutable reference.
     ///
     /// # Errors
-    /// Returns `InternalError`, naming it.
+    /// Returns an `InternalError` that names it.
     pub(crate) fn communicator_mut(&mut self, comm: CommId) -> NcclResult<&mut Communicator> {
         self.communicators.get_mut(&comm).ok_or_else(|| vanished(format_args!("communicator {}", comm.0)))
     }
 
-    /// Forgets a communicator once all its ranks of this process have left and no work is pending.
+    /// Forgets a communicator once all its ranks in this process have left and no work is pending.
     ///
     /// # Errors
-    /// Returns `InternalError`, naming the missing object.
+    /// Returns an `InternalError` that names the missing object.
     pub(crate) fn forget_communicator_if_over(&mut self, comm: CommId) -> NcclResult<()> {
         if !self.communicator(comm)?.is_over() {
             return Ok(());
@@ -244,7 +245,7 @@ impl State {
         self.communicators.values().flat_map(|comm| comm.ranks.values().map(|rank| rank.owner)).collect()
     }
 
-    /// Records that a thread has received the error of a failed GPU. The first failure is the cause of later ones.
+    /// Records that a thread has received an error from a failed GPU. The first failure is the cause of later ones.
     pub(crate) fn note_gpu_failure(&mut self, device: usize, failure: &Failure) {
         let ranks = self.communicators.values_mut().flat_map(|comm| comm.ranks.values_mut());
         for rank in ranks.filter(|rank| rank.process.is_none() && rank.device == device) {
@@ -252,8 +253,8 @@ impl State {
         }
     }
 
-    /// Records that a query has reported to a thread that an operation isn't done. As far as the thread knows, a rank's
-    /// last call before that operation isn't done either.
+    /// Records that a query has told a thread that an operation isn't done. As far as the thread knows, a rank's last
+    /// call before that operation isn't done either.
     pub(crate) fn was_polled(&mut self, thread: ThreadKey, op: OpRef) {
         let ranks = self.communicators.values_mut().flat_map(|comm| comm.ranks.values_mut());
         for rank in ranks.filter(|rank| rank.owner == thread) {
@@ -268,11 +269,11 @@ impl State {
 }
 
 impl Locked<'_> {
-    /// Creates a communicator of the ranks that have joined; `function` is the call in which they wait. A rank of
+    /// Creates a communicator for the ranks that have joined; `function` is the call they are waiting in. A rank in
     /// another process has no handle here.
     ///
     /// # Errors
-    /// Returns `InternalError` if the session of its link is gone.
+    /// Returns `InternalError` if its link's session is gone.
     pub(crate) fn add_communicator(
         &mut self,
         function: &str,
@@ -310,7 +311,7 @@ impl Locked<'_> {
 }
 
 /// Returns whether ranks of one communicator may share a GPU. Like NCCL, reads the variable when a communicator is
-/// created, and treats a value that is not a number as unset.
+/// created and treats a value that is not a number as unset.
 pub(crate) fn ranks_share_gpus() -> bool {
     let value = std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").ok();
     value.and_then(|value| value.trim().parse::<i64>().ok()).is_some_and(|value| value != 0)

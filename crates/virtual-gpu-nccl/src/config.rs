@@ -6,7 +6,7 @@
 
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
-/// The options with which a communicator was created.
+/// The options that a communicator was created with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommConfig {
     /// Whether calls return only once they are done.
@@ -44,7 +44,7 @@ const fn field(
 const FLAG: std::ops::RangeInclusive<i32> = 0..=1;
 const POSITIVE: std::ops::RangeInclusive<i32> = 1..=i32::MAX;
 const ANY: std::ops::RangeInclusive<i32> = i32::MIN..=i32::MAX;
-/// The maximum number of channels of a communicator.
+/// The maximum number of channels in a communicator.
 const CHANNELS: i32 = 64;
 
 /// The fields of NCCL 2.30's `ncclConfig_t`, with the values that its `parseCommConfig` accepts.
@@ -70,10 +70,10 @@ impl CommConfig {
     /// The size of the part of the structure that is read, in bytes.
     pub const SIZE: usize = 96;
 
-    /// Reads a structure that C code filled in, up to the number of bytes that its own `size` field gives.
+    /// Reads a structure that C code filled in, up to the number of bytes in its own `size` field.
     ///
     /// # Errors
-    /// Returns `InvalidArgument`, naming the field.
+    /// Returns an `InvalidArgument` error that names the field.
     pub fn from_bytes(bytes: &[u8]) -> NcclResult<Self> {
         let bad = |message: String| Error::new(NcclStatus::InvalidArgument, message);
         let word = |at: usize| {
@@ -102,7 +102,10 @@ impl CommConfig {
                     i32::MAX => "or more".to_owned(),
                     most => format!("to {most}"),
                 };
-                return Err(bad(format!("ncclConfig_t: {name} {value}: it is {} {most}", values.start())));
+                return Err(bad(format!(
+                    "ncclConfig_t: {name} {value}: it must be {} {most}",
+                    values.start()
+                )));
             }
         }
         if let (Some(least), Some(most)) = (value("minCTAs"), value("maxCTAs"))
@@ -118,7 +121,7 @@ impl CommConfig {
 mod tests {
     use super::*;
 
-    /// Returns `NCCL_CONFIG_INITIALIZER` of a version, with some fields set.
+    /// Returns the `NCCL_CONFIG_INITIALIZER` of a version, with some fields set.
     fn config(version: u32, fields: &[(usize, i32)]) -> Vec<u8> {
         let mut bytes = vec![0; CommConfig::SIZE];
         for field in &FIELDS {
@@ -152,10 +155,10 @@ mod tests {
     #[test]
     fn a_bad_value_is_named() {
         for (fields, words) in [
-            (vec![(16, 2)], "blocking 2: it is 0 to 1"),
-            (vec![(24, 0)], "minCTAs 0: it is 1 or more"),
+            (vec![(16, 2)], "blocking 2: it must be 0 to 1"),
+            (vec![(24, 0)], "minCTAs 0: it must be 1 or more"),
             (vec![(24, 9), (28, 8)], "minCTAs 9 is more than maxCTAs 8"),
-            (vec![(72, 65)], "nChannelsPerNetPeer 65: it is 1 to 64"),
+            (vec![(72, 65)], "nChannelsPerNetPeer 65: it must be 1 to 64"),
             (vec![(8, 0)], "magic 0x0"),
         ] {
             let error = CommConfig::from_bytes(&config(23_007, &fields)).unwrap_err();

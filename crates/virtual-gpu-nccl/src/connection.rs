@@ -18,19 +18,19 @@ use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
 /// The first bytes that each side of a connection sends.
 const MAGIC: [u8; 8] = *b"vgpunccl";
-/// The version of the protocol that follows.
+/// The version of the protocol used after the greeting.
 const VERSION: u32 = 1;
-/// How long a process that connects may take to identify itself.
+/// How long a connecting process may take to identify itself.
 const GREETING: Duration = Duration::from_secs(5);
 /// The maximum length of a message, in bytes.
 const LONGEST: u64 = 1 << 40;
-/// How long to wait before another attempt to connect to an address that does not answer yet.
+/// How long to wait before trying again to connect to an address that is not answering yet.
 const TRY_AGAIN: Duration = Duration::from_millis(20);
 
 /// An interface's name and one of its addresses.
 pub type Interface = (String, IpAddr);
 
-/// The first message of a process that connects.
+/// The first message from a connecting process.
 pub(crate) struct Hello {
     id: [u8; 128],
     pub(crate) pid: u32,
@@ -38,7 +38,7 @@ pub(crate) struct Hello {
 
 structure! { Greeting { magic, version, code } }
 
-/// The first bytes in either direction. From the process that connects, the code is 0.
+/// The first bytes in either direction. The connecting process sends the code 0.
 struct Greeting {
     magic: [u8; 8],
     version: u32,
@@ -50,22 +50,22 @@ const WELCOME: u32 = 0;
 const UNKNOWN_ID: u32 = 1;
 const OTHER_VERSION: u32 = 2;
 
-/// A queue of messages to another process, which a thread sends in order.
+/// A queue of messages to another process. A thread sends them in order.
 pub(crate) struct Outbox(Option<Sender<Arc<[u8]>>>);
 
 impl Outbox {
     pub(crate) fn send(&self, message: Arc<[u8]>) {
-        // If the connection has ended, its reading thread handles that.
+        // If the connection has ended, its reading thread takes care of that.
         let _ = self.0.as_ref().map(|queue| queue.send(message));
     }
 
-    /// Closes the queue. The other side sees the end of the connection after it has received everything.
+    /// Closes the queue. The other side sees the connection end after it has received everything.
     pub(crate) fn close(&mut self) {
         self.0 = None;
     }
 }
 
-/// The addresses at which this process listens, by the address that was requested.
+/// The addresses this process listens at, by requested address.
 #[derive(Default)]
 pub(crate) struct Listeners(HashMap<SocketAddr, SocketAddr>);
 
@@ -82,10 +82,12 @@ fn read_greeting(stream: &mut TcpStream) -> std::io::Result<Option<Greeting>> {
 }
 
 impl Nccl {
-    /// Implements `ncclGetUniqueId`. `interfaces` lists those of the machine, to be matched with `NCCL_SOCKET_IFNAME`.
+    /// Implements `ncclGetUniqueId`. `interfaces` lists the machine's interfaces, to be matched with
+    /// `NCCL_SOCKET_IFNAME`.
     ///
     /// # Errors
-    /// Returns `InvalidArgument` for a bad `NCCL_COMM_ID`, `InvalidUsage` if no interface matches `NCCL_SOCKET_IFNAME`.
+    /// Returns `InvalidArgument` for a bad `NCCL_COMM_ID`, and `InvalidUsage` if no interface matches
+    /// `NCCL_SOCKET_IFNAME`.
     pub fn unique_id(&'static self, interfaces: fn() -> Vec<Interface>) -> NcclResult<UniqueId> {
         if let Some(address) = std::env::var("NCCL_COMM_ID").ok().filter(|text| !text.is_empty()) {
             return Ok(UniqueId::of_address(parse_address(&address)?));
@@ -97,13 +99,13 @@ impl Nccl {
                 Error::new(NcclStatus::InvalidUsage, message)
             })?,
         };
-        // Without a network, the id still works for the threads of this process.
+        // Without a network, the id still works for the threads in this process.
         let id = UniqueId::new(self.listen(SocketAddr::new(ip, 0)).ok());
         self.lock().nccl.own_ids.insert(id);
         Ok(id)
     }
 
-    /// Listens at the address of an id from `NCCL_COMM_ID`, because this process has rank 0.
+    /// Listens at the address in an id from `NCCL_COMM_ID`, because this process has rank 0.
     pub(crate) fn listen_as_root(&'static self, id: UniqueId) -> NcclResult<()> {
         let Some(address) = id.address() else { return Ok(()) };
         // Add the id before another process can connect.
@@ -115,8 +117,8 @@ impl Nccl {
         })
     }
 
-    /// Listens at `asked`, unless it does already; port 0 means any port. Returns the address that other processes
-    /// connect to.
+    /// Listens at `asked`, unless this process already does; port 0 means any port. Returns the address that other
+    /// processes connect to.
     fn listen(&'static self, asked: SocketAddr) -> std::io::Result<SocketAddr> {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&address) = listeners.0.get(&asked) {
@@ -127,11 +129,11 @@ impl Nccl {
         named("accepts", move || {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else {
-                    // The process may be out of file descriptors, for example: existing connections continue.
+                    // The process may, for example, be out of file descriptors. Existing connections continue.
                     std::thread::sleep(TRY_AGAIN);
                     continue;
                 };
-                // A connection on which the greeting fails is dropped, and the process at its other end notices.
+                // If the greeting fails, the connection is dropped, and the process at the other end notices.
                 let _ = named("greets", move || drop(self.greet(stream)));
             }
         })?;
@@ -139,7 +141,7 @@ impl Nccl {
         Ok(address)
     }
 
-    /// Accepts a connection if its greeting has the id of a communicator that is being created here.
+    /// Accepts a connection if its greeting contains the id of a communicator that is being created here.
     fn greet(&'static self, mut stream: TcpStream) -> std::io::Result<()> {
         stream.set_read_timeout(Some(GREETING))?;
         stream.set_write_timeout(Some(GREETING))?;
@@ -165,11 +167,11 @@ impl Nccl {
         Ok(())
     }
 
-    /// Connects to the root, which is the process that made an id. Returns the session.
+    /// Connects to the root, which is the process that created the id. Returns the session.
     ///
     /// # Errors
-    /// Returns `RemoteError` if the root does not listen or does not know the id, `SystemError` if an id has no
-    /// address, `InvalidUsage` if the root runs another version of the virtual GPU.
+    /// Returns `RemoteError` if the root does not listen or does not know the id, `SystemError` if the id has no
+    /// address, and `InvalidUsage` if the root runs another version of the virtual GPU.
     pub(crate) fn connect(&'static self, id: UniqueId) -> NcclResult<SessionId> {
         let maker = id.maker();
         let root =
@@ -201,7 +203,7 @@ impl Nccl {
                     std::thread::sleep(TRY_AGAIN);
                 }
                 Err(error) => {
-                    let message = format!("{root} does not listen at {address} anymore, or not yet: {error}");
+                    let message = format!("{root} is not listening at {address} (anymore, or yet): {error}");
                     return Err(remote(message));
                 }
             }
@@ -221,9 +223,7 @@ impl Nccl {
             Some(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 remote(format!("{address} does not answer {}", given_up(timeout)))
             }
-            _ => remote(format!(
-                "what listens at {address} is no process of the virtual GPU: {root} has ended?"
-            )),
+            _ => remote(format!("the process at {address} does not use the virtual GPU: has {root} ended?")),
         };
         let mut hello = || -> std::io::Result<Option<Greeting>> {
             stream.set_read_timeout(Some(timeout.duration))?;
@@ -241,7 +241,7 @@ impl Nccl {
             }
             _ => {
                 let message = format!(
-                    "another version of the virtual GPU listens at {address}: all ranks need the same one"
+                    "another version of the virtual GPU is listening at {address}: all ranks must use the same version"
                 );
                 Err(Error::new(NcclStatus::InvalidUsage, message))
             }
@@ -263,13 +263,13 @@ impl Nccl {
                     break;
                 }
             }
-            // The other side reads up to the end, and then knows that nothing more follows.
+            // The other side reads to the end and then knows that nothing else will follow.
             let _ = stream.shutdown(Shutdown::Write);
         })?;
         Ok(Outbox(Some(queue)))
     }
 
-    /// Handles the messages of a process, until its connection ends or it sends an invalid message.
+    /// Handles a process's messages until its connection ends or it sends an invalid message.
     fn read_all(&'static self, mut stream: TcpStream, session: SessionId, process: ProcessNumber) {
         loop {
             let mut len = [0; 8];
@@ -296,7 +296,7 @@ fn remote(message: String) -> Error<NcclStatus> {
     Error::new(NcclStatus::RemoteError, message)
 }
 
-/// Starts a thread of the virtual GPU.
+/// Starts one of the virtual GPU's threads.
 fn named(what: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     std::thread::Builder::new().name(format!("virtual GPU: {what}")).spawn(run).map(drop)
 }
@@ -307,12 +307,12 @@ fn parse_address(text: &str) -> NcclResult<SocketAddr> {
         text.to_socket_addrs().ok().and_then(|mut all| all.next()).filter(|address| address.port() != 0);
     found.ok_or_else(|| {
         let message =
-            format!("NCCL_COMM_ID={text}: it is <ipv4>:<port>, [<ipv6>]:<port> or <hostname>:<port>");
+            format!("NCCL_COMM_ID={text}: expected <ipv4>:<port>, [<ipv6>]:<port>, or <hostname>:<port>");
         Error::new(NcclStatus::InvalidArgument, message)
     })
 }
 
-/// Chooses the first interface that matches `NCCL_SOCKET_IFNAME`: a list of name prefixes, of whole names after `=`, or
+/// Chooses the first interface that matches `NCCL_SOCKET_IFNAME`: a list of name prefixes, of full names after `=`, or
 /// of exclusions after `^`. Chooses loopback only if it is requested by name or is the only interface.
 fn choose(interfaces: &[Interface], wanted: &str) -> Option<IpAddr> {
     let (exclude, list) = wanted.strip_prefix('^').map_or((false, wanted), |list| (true, list));

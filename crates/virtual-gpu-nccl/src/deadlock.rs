@@ -1,4 +1,4 @@
-//! The report of calls that can never complete.
+//! The report about calls that can never complete.
 
 use std::borrow::Cow;
 
@@ -13,15 +13,15 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::thread::ThreadKey;
 
 const EVERY_RANK: &str =
-    "every rank must make every collective call: look for an error, an early return or a condition";
-const EVERY_RANK_OF_PARENT: &str = "every rank of the communicator must make this call; in a split, a rank that wants no communicator passes NCCL_SPLIT_NOCOLOR; one thread with several ranks needs a group";
+    "every rank must make every collective call: look for an error, an early return, or a condition";
+const EVERY_RANK_OF_PARENT: &str = "every rank of the communicator must make this call; in a split, a rank that does not want a communicator passes NCCL_SPLIT_NOCOLOR; one thread with several ranks needs a group";
 const EVERY_END: &str = "every send needs a receive on the other rank, and every receive a send: look for an error or a condition";
-const EMPTY: &str = "a collective of no elements returns at once and waits for no other rank: every rank must pass the same count";
-const CAUSE_FIRST: &str = "mend that failure first: its own report says where it is";
+const EMPTY: &str = "a collective of zero elements returns immediately without waiting for other ranks: every rank must pass the same count";
+const CAUSE_FIRST: &str = "fix that failure first: its own report says where it is";
 const TOGETHER: &str =
     "put sends and receives that need each other between one group_start and one group_end";
 
-/// Reports which rank waits for which, for calls that were found deadlocked together.
+/// Reports which rank is waiting for which, for calls that were found deadlocked together.
 pub(crate) fn deadlock_report(engine: &EngineState, nccl: &State, calls: &Deadlocked) -> Report {
     let management = calls.iter().any(|call| matches!(call, CallKey::Management(_)));
     let collective = calls.iter().any(|call| matches!(call, CallKey::Collective(_)));
@@ -29,13 +29,13 @@ pub(crate) fn deadlock_report(engine: &EngineState, nccl: &State, calls: &Deadlo
     let report = Report::new(match (collective, point_to_point, management) {
         (true, false, false) => "deadlock: a collective that never completes",
         (false, true, false) => "deadlock: a send or receive that never completes",
-        (false, false, _) => "deadlock: a call of all ranks that one of them never makes",
+        (false, false, _) => "deadlock: a call that every rank must make, but one rank never makes",
         _ => "deadlock: calls that never complete",
     });
     explain(engine, nccl, calls, report)
 }
 
-/// Adds to a report which rank waits for which.
+/// Adds which rank is waiting for which to a report.
 pub(crate) fn explain(engine: &EngineState, nccl: &State, calls: &Deadlocked, report: Report) -> Report {
     let mut explanation = Explanation { report, help: None };
     for &call in calls {
@@ -59,7 +59,7 @@ pub(crate) fn explain(engine: &EngineState, nccl: &State, calls: &Deadlocked, re
     }
 }
 
-/// The state of one communicator whose calls are explained.
+/// The state of the communicator whose calls are being explained.
 struct Snapshot<'a> {
     engine: &'a EngineState,
     comm: &'a Communicator,
@@ -109,7 +109,8 @@ impl Explanation {
                     (format!("it {how}"), call_site)
                 }
             };
-            self.report = self.report.at(format!("rank {rank} never comes: {where_it_is}"), &call_site);
+            self.report =
+                self.report.at(format!("rank {rank} never makes the call: {where_it_is}"), &call_site);
             self.help.get_or_insert(EVERY_RANK_OF_PARENT);
             self = self.failed_before(comm, rank);
         }
@@ -176,7 +177,7 @@ impl Snapshot<'_> {
         }
     }
 
-    /// Returns why one rank does not reach a collective, and advice for the reader.
+    /// Returns why a rank does not reach a collective, and advice for the reader.
     fn absence(&self, call: &Call, rank: Rank, missing: &Missing) -> (String, CallSite, &'static str) {
         match missing {
             Missing::Gone => {
@@ -185,7 +186,7 @@ impl Snapshot<'_> {
                     true => (
                         format!("rank {rank} has called it, but {how}"),
                         call_site,
-                        "synchronise before a Comm is dropped: that aborts what it still has in flight",
+                        "synchronize before you drop a Comm: dropping it aborts everything that is still in flight",
                     ),
                     false => (format!("rank {rank} never called it, and {how}"), call_site, EVERY_RANK),
                 }
@@ -193,8 +194,12 @@ impl Snapshot<'_> {
             Missing::InStream(_) | Missing::Elsewhere => {
                 let part = call.parts[rank].as_ref();
                 let call_site = part.map_or_else(CallSite::unknown, |part| part.call_site.clone());
-                let help = "make the collectives of all communicators in one order on every rank";
-                (format!("rank {rank} has called it, behind work that never completes"), call_site, help)
+                let help = "call the collectives of all communicators in the same order on every rank";
+                (
+                    format!("rank {rank} has called it, but is stuck behind work that never completes"),
+                    call_site,
+                    help,
+                )
             }
             Missing::NotCalled(thread) | Missing::Handed { thread, .. } => {
                 let (where_it_is, call_site) = self.whereabouts(rank, *thread);
@@ -206,7 +211,7 @@ impl Snapshot<'_> {
                         "every rank must make the same calls in the same order; one thread with several ranks needs group_start and group_end"
                     }
                 };
-                (format!("rank {rank} never comes: {where_it_is}"), call_site, help)
+                (format!("rank {rank} never makes the call: {where_it_is}"), call_site, help)
             }
         }
     }
@@ -222,25 +227,26 @@ impl Snapshot<'_> {
                 let left = self.comm.ranks[rank].left.clone();
                 let (how, _) = left.unwrap_or(("that call has failed".into(), CallSite::unknown()));
                 (
-                    format!("rank {rank} has called the {function} for it, but {how}"),
+                    format!("rank {rank} has called the matching {function}, but {how}"),
                     other.call_site.clone(),
                     EVERY_END,
                 )
             }
             (Missing::Gone, None) => {
                 let (how, call_site) = departure(self.comm, rank);
-                (format!("rank {rank} never called the {function} for it, and {how}"), call_site, EVERY_END)
+                (format!("rank {rank} never called the matching {function}, and {how}"), call_site, EVERY_END)
             }
             (Missing::InStream(_) | Missing::Elsewhere, other) => {
                 let call_site = other.as_ref().map_or_else(CallSite::unknown, |end| end.call_site.clone());
-                let text =
-                    format!("rank {rank} has called the {function} for it, behind work that never completes");
+                let text = format!(
+                    "rank {rank} has called the matching {function}, but is stuck behind work that never completes"
+                );
                 (text, call_site, TOGETHER)
             }
             (Missing::NotCalled(thread) | Missing::Handed { thread, .. }, _) => {
                 let (where_it_is, call_site) = self.whereabouts(rank, *thread);
                 let help = if where_it_is.contains("ended") { EVERY_END } else { TOGETHER };
-                (format!("rank {rank} never calls the {function} for it: {where_it_is}"), call_site, help)
+                (format!("rank {rank} never calls the matching {function}: {where_it_is}"), call_site, help)
             }
         }
     }

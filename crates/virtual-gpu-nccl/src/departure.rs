@@ -16,12 +16,12 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
 impl Nccl {
-    /// Implements `ncclCommAbort`: ends the rank's part in the communicator and in all pending work. Always succeeds.
+    /// Implements `ncclCommAbort`: withdraws the rank from the communicator and from all pending work. Always succeeds.
     pub fn abort(&self, handle: CommHandle) {
         let mut guard = self.lock();
         let mut state = guard.locked();
         if let Some(Membership::Joining(..)) = state.nccl.memberships.get(&handle) {
-            let message = "a rank aborted the communicator while it was being made";
+            let message = "a rank aborted the communicator while it was being created";
             let error = Error::new(NcclStatus::RemoteError, message);
             internal::report(state.nccl.leave_bootstraps(&[Awaiting::Communicator(handle)], &error));
         }
@@ -57,7 +57,7 @@ impl State {
 }
 
 impl Communicator {
-    /// Records that a rank of another process leaves.
+    /// Records that a rank in another process is leaving.
     pub(crate) fn leaves_elsewhere(
         &mut self,
         rank: Rank,
@@ -66,7 +66,7 @@ impl Communicator {
         call_site: CallSite,
     ) {
         if aborts {
-            // None of its parts is in a stream of this process.
+            // None of its parts is on a stream of this process.
             self.cancel_calls(rank);
         }
         self.ranks[rank].gpu_failure = gpu_failure;
@@ -75,7 +75,7 @@ impl Communicator {
 }
 
 impl Locked<'_> {
-    /// Ends a rank's part in its communicator and in all pending work.
+    /// Withdraws a rank from its communicator and from all pending work.
     fn abort(&mut self, handle: CommHandle, comm: CommId, rank: Rank, checks: Checks) -> NcclResult<()> {
         log::ended("Abort", self.nccl.communicator(comm)?, handle, rank);
         if let Some((op, report)) = self.aborted_in_flight(comm, rank)?
@@ -93,9 +93,9 @@ impl Locked<'_> {
         self.nccl.leave(handle, comm, rank, true)
     }
 
-    /// Returns a report if a rank aborts before its thread has seen its last call complete, because whether the call
-    /// still works is then a matter of luck. If a query has reported to the thread that the call isn't done, the abort
-    /// is deliberate: programs give up on missing ranks in this way.
+    /// Returns a report if a rank aborts before its thread has seen its last call complete, because then only luck
+    /// decides whether the call still works. If a query has told the thread that the call isn't done, the abort is
+    /// deliberate: this is how programs give up on missing ranks.
     fn aborted_in_flight(&mut self, comm: CommId, rank: Rank) -> NcclResult<Option<(OpRef, Report)>> {
         let thread = self.engine.current_thread();
         let comm = self.nccl.communicator(comm)?;
@@ -106,8 +106,8 @@ impl Locked<'_> {
 }
 
 impl LastCall {
-    /// Returns the operation and the report of the rank's abort, given that the thread knows only `view` and has not
-    /// seen the call complete.
+    /// Returns the operation and a report about the rank's abort if the thread, which knows only `view`, has not seen
+    /// the call complete.
     fn in_flight(&self, engine: &EngineState, rank: Rank, view: &View) -> Option<(OpRef, Report)> {
         let Self { request, op, call_site, was_polled } = self;
         let context = engine.stream(op.stream)?.context;
@@ -127,7 +127,7 @@ impl LastCall {
     }
 }
 
-/// Describes how a rank leaves.
+/// Describes how a rank left.
 pub(crate) fn departure(aborts: bool) -> &'static str {
     if aborts { "has aborted its communicator" } else { "has destroyed its communicator" }
 }

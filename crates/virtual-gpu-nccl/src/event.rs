@@ -1,4 +1,4 @@
-//! Events of a communicator whose ranks are in several processes: what each process sends the others about its own
+//! Events on a communicator whose ranks are in several processes: what each process tells the others about its own
 //! ranks.
 
 use std::collections::HashMap;
@@ -18,10 +18,10 @@ use virtual_gpu_core::handle::{CallKey, CommId, OpRef, Rank, SequenceNumber, Str
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{NcclResult, NcclStatus};
 
-/// A stream of any process, and the number of the last of its operations known to have happened.
+/// A stream in any process, and the number of its last operation that is known to have happened.
 type Tick = (StreamName, u64);
 
-/// A stream of any process: the key of its process, and its handle in that process.
+/// A stream in any process: its process's key, and its handle in that process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct StreamName {
     process: u64,
@@ -39,8 +39,8 @@ pub(crate) struct Stamp {
 /// A rank's stream has reached a call. Includes the data that the rank contributes.
 pub(crate) struct Arrival {
     pub(crate) stamp: Stamp,
-    /// For messages: the bytes that the rank sends and the bytes that it receives, in all calls that it launched
-    /// together.
+    /// For messages: the number of bytes that the rank sends and the number that it receives, across all calls that it
+    /// launched together.
     pub(crate) bytes: (u64, u64),
     /// For collectives: the rank's scalar.
     pub(crate) scale: [u8; 8],
@@ -56,7 +56,7 @@ pub(crate) struct Arrived {
     pub(crate) payload: Vec<u8>,
 }
 
-/// A call that has failed, by its number in its communicator.
+/// A call that has failed, identified by its number in its communicator.
 pub(crate) enum Failed {
     Collective(SequenceNumber),
     Message(MessageName),
@@ -70,7 +70,7 @@ pub(crate) struct MessageName {
     pub(crate) sequence: SequenceNumber,
 }
 
-/// Something that happens to a rank of another process.
+/// Something that happens to a rank in another process.
 pub(crate) enum Event {
     /// The rank has called a collective.
     Called {
@@ -187,7 +187,7 @@ impl Wire for Event {
     }
 }
 
-/// Streams of other processes, under handles of this process, so that clocks can hold both kinds.
+/// Other processes' streams, under handles of this process, so that clocks can hold both kinds.
 #[derive(Default)]
 pub(crate) struct Foreign {
     names: HashMap<StreamHandle, StreamName>,
@@ -195,7 +195,7 @@ pub(crate) struct Foreign {
 }
 
 impl StreamName {
-    /// Returns the name of a stream of this process.
+    /// Returns the name of a stream in this process.
     pub(crate) fn own(stream: StreamHandle) -> Self {
         Self { process: process_key(), handle: stream.0 }
     }
@@ -220,7 +220,7 @@ impl Locked<'_> {
         Some(Stamp { ready, own: foreign.ticks(&view.own), any: foreign.ticks(&view.any) })
     }
 
-    /// Forgets a stream of another process, which is gone.
+    /// Forgets another process's stream, which is gone.
     pub(crate) fn forget_foreign(&mut self, name: StreamName) {
         if let Some(stream) = self.nccl.foreign.handles.remove(&name) {
             self.nccl.foreign.names.remove(&stream);
@@ -276,7 +276,7 @@ impl State {
         Ok(())
     }
 
-    /// Sends an event to the process of one rank, unless that is this process.
+    /// Sends an event to a rank's process, unless it is this process.
     ///
     /// # Errors
     /// Fails like [`Self::link_of`].
@@ -289,7 +289,7 @@ impl State {
         Ok(())
     }
 
-    /// Sends the other processes that a call has failed.
+    /// Tells the other processes that a call has failed.
     ///
     /// # Errors
     /// Fails like [`Self::link_of`].
@@ -302,14 +302,14 @@ impl State {
         let (comm, call) = match call {
             CallKey::Collective(id) => (id.comm, Failed::Collective(id.sequence)),
             CallKey::Management(id) => (id.comm, Failed::Management(id.sequence)),
-            // Only the other end of each message needs to know, so callers publish these separately.
+            // Only the process at the other end of each message needs to know, so callers publish these separately.
             CallKey::PointToPoint(_) => return Ok(()),
         };
         let (cuda, report) = (failure.status as u32, failure.report.to_string());
         self.publish(comm, &Event::Fails(Fails { call, cuda, status, report }))
     }
 
-    /// Sends the other end of a message that it has failed.
+    /// Tells the other end of a message that the message has failed.
     ///
     /// # Errors
     /// Fails like [`Self::link_of`].

@@ -14,19 +14,20 @@ use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 pub(crate) struct Group {
     /// The nesting depth of the open groups.
     depth: u32,
-    /// The first error of a call inside the group; if there is one, the group's end returns it and launches nothing.
+    /// The first error from a call inside the group; if there is one, the end of the group returns it and launches
+    /// nothing.
     error: Option<Error<NcclStatus>>,
     pub(crate) calls: Vec<Checked>,
     pub(crate) joining: Vec<Awaiting>,
 }
 
 impl Group {
-    /// Keeps the error of a call inside the group for the group's end.
+    /// Keeps an error from a call inside the group so that the end of the group can return it.
     pub(crate) fn remember(&mut self, error: &Error<NcclStatus>) {
         self.error.get_or_insert_with(|| error.clone());
     }
 
-    /// Reports a wait for a stream on which this group holds a call that has not been launched.
+    /// Reports a wait for a stream for which this group holds a call that has not been launched.
     pub(crate) fn wait_inside(
         &self,
         caller: &str,
@@ -34,10 +35,10 @@ impl Group {
     ) -> Option<Report> {
         let held = self.calls.iter().find(|call| is_meant(call.stream))?;
         let report =
-            Report::new(format!("{caller} inside an open group waits for nothing that was called in it"))
+            Report::new(format!("{caller} inside an open group does not wait for the group's calls"))
                 .at(held.request.to_string(), &held.call_site)
                 .at(caller, &CallSite::here())
-                .help("end the group first: group_end()? launches what was called since group_start()?");
+                .help("end the group first: group_end()? launches the calls made since group_start()?");
         Some(report)
     }
 }
@@ -51,8 +52,8 @@ impl Nccl {
     /// Implements `ncclGroupEnd`: the outermost one launches the calls that the group holds.
     ///
     /// # Errors
-    /// Returns `InvalidUsage` without a matching start; the first error of a call inside the group; the error of the
-    /// launch.
+    /// Returns `InvalidUsage` if there is no matching start, the first error from a call inside the group, or the error
+    /// from the launch.
     pub fn group_end(&'static self) -> NcclResult<()> {
         let mut guard = self.lock();
         match guard.nccl.open_group() {
@@ -67,10 +68,7 @@ impl Nccl {
             return Err(Error::new(NcclStatus::InvalidUsage, message));
         };
         let mixed = (!joining.is_empty() && !calls.is_empty()).then(|| {
-            Error::new(
-                NcclStatus::InvalidUsage,
-                "creating communicators and communicating can't share a group",
-            )
+            Error::new(NcclStatus::InvalidUsage, "a group can't both create communicators and communicate")
         });
         if let Some(error) = error.or(mixed) {
             internal::report(guard.nccl.leave_bootstraps(&joining, &error));

@@ -6,10 +6,10 @@ use std::sync::OnceLock;
 
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
-/// The first bytes of every id. The last two of them are the version of the format.
+/// The first bytes of every id. The last two of them are the format version.
 const MAGIC: &[u8; 8] = b"vgpuid02";
 
-/// Returns a random key of this process, which distinguishes processes with the same process ID.
+/// Returns a random key for this process, which distinguishes processes with the same process ID.
 pub(crate) fn process_key() -> u64 {
     static KEY: OnceLock<u64> = OnceLock::new();
     *KEY.get_or_init(random)
@@ -34,7 +34,7 @@ fn random() -> u64 {
 pub struct UniqueId([u8; 128]);
 
 impl UniqueId {
-    /// Creates an id for this process. `address` is where the process listens, if it does.
+    /// Creates an id for this process. `address` is where the process listens, if it listens at all.
     pub(crate) fn new(address: Option<SocketAddr>) -> Self {
         let mut secret = [0; 16];
         for word in secret.chunks_exact_mut(8) {
@@ -43,7 +43,7 @@ impl UniqueId {
         Self::made_by(std::process::id(), process_key(), address, secret)
     }
 
-    /// Returns the id that every process derives from this address in `NCCL_COMM_ID`.
+    /// Returns the id that every process derives if `NCCL_COMM_ID` is this address.
     pub(crate) fn of_address(address: SocketAddr) -> Self {
         Self::made_by(0, 0, Some(address), [0; 16])
     }
@@ -68,42 +68,44 @@ impl UniqueId {
     /// Validates an id that the caller passed in.
     ///
     /// # Errors
-    /// Returns `InvalidArgument` if these bytes are not an id of `ncclGetUniqueId`, `InvalidUsage` if another version
-    /// made the id.
+    /// Returns `InvalidArgument` if these bytes are not an id from `ncclGetUniqueId`, and `InvalidUsage` if another
+    /// version created the id.
     pub fn from_bytes(bytes: [u8; 128]) -> NcclResult<Self> {
         if bytes[..6] != MAGIC[..6] {
-            let message = "these 128 bytes are no id of ncclGetUniqueId: pass on the whole id, unchanged";
+            let message =
+                "these 128 bytes are not an id from ncclGetUniqueId: pass the complete id, unchanged";
             return Err(Error::new(NcclStatus::InvalidArgument, message));
         }
         if bytes[..8] != MAGIC[..] {
-            let message = "another version of the virtual GPU made the id: all ranks need the same one";
+            let message =
+                "another version of the virtual GPU created the id: all ranks must use the same version";
             return Err(Error::new(NcclStatus::InvalidUsage, message));
         }
         Ok(Self(bytes))
     }
 
-    /// Returns the id's bytes, as C code stores them.
+    /// Returns the id's bytes as C code stores them.
     pub fn bytes(&self) -> &[u8; 128] {
         &self.0
     }
 
-    /// Returns whether this process made the id.
+    /// Returns whether this process created the id.
     pub(crate) fn is_own(&self) -> bool {
         self.0[48..56] == process_key().to_le_bytes()
     }
 
-    /// Returns whether the id comes from `NCCL_COMM_ID`. Such an id is the same in every process, and the process of
-    /// rank 0 listens.
+    /// Returns whether the id comes from `NCCL_COMM_ID`. Such an id is the same in every process, and rank 0's process
+    /// listens.
     pub(crate) fn is_of_address(&self) -> bool {
         self.maker() == 0
     }
 
-    /// Returns the process ID of the process that made the id.
+    /// Returns the process ID of the process that created the id.
     pub(crate) fn maker(&self) -> u32 {
         u32::from_le_bytes([self.0[8], self.0[9], self.0[10], self.0[11]])
     }
 
-    /// Returns the address to which the ranks of other processes connect.
+    /// Returns the address that ranks in other processes connect to.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         let port = u16::from_le_bytes([self.0[12], self.0[13]]);
         let ip: [u8; 16] = self.0[16..32].try_into().ok()?;

@@ -8,10 +8,10 @@ use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
 /// Returns the internal error for a missing object that work still needs.
 pub(crate) fn vanished(what: impl Display) -> Error<NcclStatus> {
-    Error::new(NcclStatus::InternalError, format!("internal error: {what} is gone, and work still needs it"))
+    Error::new(NcclStatus::InternalError, format!("internal error: {what} is gone, but work still needs it"))
 }
 
-/// Prints an internal error, and converts it to a failure.
+/// Prints an internal error and converts it to a failure.
 pub(crate) fn announce(error: &Error<NcclStatus>) -> Failure {
     Failure::announce(CudaStatus::Unknown, &Report::new(&*error.message))
 }

@@ -1,4 +1,4 @@
-//! Launches the calls of a group, or a single call: the rules for calls that are launched together, and their order.
+//! Launches a group's calls, or a single call: the rules for calls that are launched together, and their order.
 
 use super::call::{Access, Checked, Request};
 use super::communicator::Communicator;
@@ -21,12 +21,12 @@ pub(crate) struct Plan {
 }
 
 impl Nccl {
-    /// Enqueues calls on their streams, and runs those that are ready.
+    /// Enqueues calls on their streams and runs the calls that are ready.
     ///
     /// # Errors
     /// Returns `InvalidUsage` if this thread also drives a rank that the calls leave out (a call may block until all
-    /// ranks have made it), if a rank sends to itself without receiving the message, or if one call of a group needs
-    /// the result of another.
+    /// ranks have made it), if a rank sends to itself without receiving the message, or if one call in a group needs
+    /// another call's result.
     pub(crate) fn launch_calls(&'static self, calls: Vec<Checked>, mut guard: Guard<'_>) -> NcclResult<()> {
         let usage = |report: &Report| {
             let failure = Failure::announce(CudaStatus::LaunchTimeout, report);
@@ -85,7 +85,7 @@ fn plans(calls: Vec<Checked>) -> Vec<Plan> {
 }
 
 impl State {
-    /// Returns whether the communicators of these calls are blocking; either all of them are, or none.
+    /// Returns whether these calls' communicators are blocking; either all of them are or none is.
     fn are_blocking(&self, calls: &[Checked]) -> NcclResult<bool> {
         // The communicator's last rank may have left inside the group. Enqueuing the call reports that.
         let of_call = |call: &Checked| {
@@ -101,7 +101,7 @@ impl State {
         }
     }
 
-    /// Marks the nonblocking communicators of these calls as in progress.
+    /// Marks these calls' nonblocking communicators as in progress.
     fn start_progress(&mut self, calls: &[Checked]) {
         for call in calls {
             // The communicator's last rank may have left inside the group.
@@ -113,8 +113,8 @@ impl State {
 }
 
 impl Locked<'_> {
-    /// Enqueues collectives before point-to-point calls. If the plan uses several streams, the whole plan waits for all
-    /// of them and blocks all of them (User Guide, "Mixing Multiple Streams within the same ncclGroupStart/End()
+    /// Enqueues collectives before point-to-point calls. If the plan uses several streams, the entire plan waits for
+    /// all of them and blocks all of them (User Guide, "Mixing Multiple Streams within the same ncclGroupStart/End()
     /// group").
     fn enqueue_plan(&mut self, plan: Plan) -> NcclResult<()> {
         let Plan { comm, rank, streams, collectives, transfers } = plan;
@@ -141,12 +141,12 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Returns a report if these calls, launched together, leave out a rank that this same thread drives.
+    /// Returns a report if these calls, launched together, leave out a rank that the same thread drives.
     ///
     /// NCCL: "every NCCL call may have to block, waiting for other threads/ranks to arrive" (User Guide, "Management Of
     /// Multiple GPUs From One Thread"). Whether a call blocks depends on what NCCL still has to set up.
     fn left_behind(&self, calls: &[Checked]) -> Option<Report> {
-        let help = "one group_start before the calls of all these ranks, and one group_end behind them";
+        let help = "call group_start before these ranks' calls, and group_end after all of them";
         calls.iter().find_map(|call| {
             // The communicator's last rank may have left inside the group. Enqueuing the call reports that.
             let comm = self.nccl.communicators.get(&call.comm)?;
@@ -160,11 +160,11 @@ impl Locked<'_> {
             (!missing.is_empty()).then(|| {
                 let missing = ranks(&missing);
                 Report::new(format!(
-                    "deadlock: {missing} {verb} missing in a group, and one thread drives all of them"
+                    "deadlock: {missing} {verb} missing from a group, and one thread drives all the ranks"
                 ))
                 .at(format!("{} by rank {}", call.request, call.rank), &call.call_site)
                 .fact(format!(
-                    "NCCL may keep the thread there until every rank has called; {missing} can't, meanwhile"
+                    "NCCL may block the thread there until every rank has called, but {missing} can't call until then"
                 ))
                 .help(help)
             })
@@ -173,7 +173,7 @@ impl Locked<'_> {
 }
 
 impl Communicator {
-    /// Returns the ranks of this thread that have made fewer collective calls than `call`'s rank.
+    /// Returns the ranks driven by this thread that have made fewer collective calls than `call`'s rank.
     fn behind_in_collectives(&self, call: &Checked, calls: &[Checked], is_captured: bool) -> Vec<Rank> {
         let issued = |rank: Rank| {
             let now = calls.iter().filter(|other| {
@@ -215,7 +215,7 @@ impl Communicator {
     }
 }
 
-/// Returns a report if a rank sends to itself without receiving in the same group, or the reverse.
+/// Returns a report if a rank sends to itself without receiving in the same group, or vice versa.
 fn lonely_self_transfer(calls: &[Checked]) -> Option<Report> {
     let to_self = |call: &&Checked| matches!(call.request, Request::Transfer(transfer, _) if transfer.peer == call.rank);
     let is_sent = |call: &Checked| matches!(call.request, Request::Transfer(transfer, _) if transfer.direction == Direction::Send);
@@ -238,8 +238,8 @@ fn lonely_self_transfer(calls: &[Checked]) -> Option<Report> {
     })
 }
 
-/// Returns a report if two calls that one rank launches together depend on each other because one needs bytes that the
-/// other writes. The two calls are one operation, so they have no order.
+/// Returns a report if one of two calls that a rank launches together needs bytes that the other one writes. The two
+/// calls are one operation, so they have no order.
 fn dependency(calls: &[Checked]) -> Option<Report> {
     if calls.len() < 2 {
         return None;
@@ -265,7 +265,7 @@ fn dependency(calls: &[Checked]) -> Option<Report> {
     None
 }
 
-/// Returns whether a rank sends a buffer to itself in place. This is allowed, because nothing moves.
+/// Returns whether a rank sends a buffer to itself in place. This is allowed because nothing moves.
 fn is_self_in_place(one: &Checked, other: &Checked) -> bool {
     match (one.request, other.request) {
         (Request::Transfer(one_transfer, address), Request::Transfer(other_transfer, other_address)) => {
@@ -283,7 +283,7 @@ fn dependency_report(sides: &[(&Access, &Checked); 2], calls: &[Checked]) -> Rep
     let index = |side: &Checked| calls.iter().position(|call| std::ptr::eq(call, side));
     sides.sort_by_key(|(_, call)| index(call));
     let mut report = Report::new(format!(
-        "two calls of rank {} in one group touch the same bytes, and nothing orders them",
+        "two calls by rank {} in one group touch the same bytes, but nothing orders them",
         sides[0].1.rank
     ));
     for (access, call) in sides {
@@ -291,6 +291,6 @@ fn dependency_report(sides: &[(&Access, &Checked); 2], calls: &[Checked]) -> Rep
         report = report.at(format!("{verb} by {}", call.request), &call.call_site);
     }
     report
-        .fact("the calls of a group are one operation: NCCL may run them together, or in another order")
+        .fact("a group's calls are one operation: NCCL may run them together or in another order")
         .help("end the group after the first call, and start another group for the second")
 }

@@ -1,7 +1,7 @@
 //! NCCL on the virtual GPU: communicators, groups, collectives, and point-to-point messages on the engine's streams.
 //!
-//! [`Nccl`] has the functions of `nccl.h`. It has its own lock, which is taken only while the engine is locked
-//! (`state.rs`). The engine calls back through its trait `Communication` (`communication.rs`).
+//! [`Nccl`] implements the functions of `nccl.h`. It has its own lock, which is taken only while the engine is locked
+//! (`state.rs`). The engine calls back through its `Communication` trait (`communication.rs`).
 
 mod bootstrap;
 mod bootstrap_failure;
@@ -49,5 +49,5 @@ pub use virtual_gpu_machine::reduction::{DataType, Operator};
 
 use state::{Guard, Locked, State};
 
-/// The NCCL version that the virtual GPU reports, as `ncclGetVersion` encodes it: 2.30.7.
+/// The NCCL version that the virtual GPU reports, encoded as in `ncclGetVersion`: 2.30.7.
 pub const VERSION: i32 = 23_007;

@@ -35,7 +35,7 @@ const LEVELS: [(&str, Level); 5] = [
     ("TRACE", Level::Trace),
 ];
 
-/// The values of `NCCL_DEBUG_SUBSYS`. The bit of a subsystem is its index.
+/// The values of `NCCL_DEBUG_SUBSYS`. A subsystem's bit is its index.
 const SUBSYSTEMS: [&str; 18] = [
     "INIT",
     "COLL",
@@ -78,7 +78,7 @@ fn bit(subsystem: &str) -> u64 {
     }
 }
 
-/// Returns the subsystems of a list; a leading `^` means all but those.
+/// Returns the subsystems in a list; a leading `^` means all subsystems except the listed ones.
 fn mask(list: Option<&str>) -> u64 {
     match list {
         None => DEFAULT.iter().map(|name| bit(name)).sum(),
@@ -89,7 +89,7 @@ fn mask(list: Option<&str>) -> u64 {
     }
 }
 
-/// Expands the name of a log file: `%h` is the host, `%p` the process ID, and `%%` a percent sign.
+/// Expands the placeholders in a log file's name: `%h` is the host, `%p` the process ID, and `%%` a percent sign.
 fn file_name(pattern: &str, host: &str) -> String {
     let mut name = String::new();
     let mut rest = pattern.chars();
@@ -122,7 +122,9 @@ impl Log {
             let name = file_name(&pattern, &host);
             let file = File::create(&name);
             if let Err(error) = &file {
-                eprintln!("virtual GPU: NCCL_DEBUG_FILE={pattern}: {name}: {error}; standard output is used");
+                eprintln!(
+                    "virtual GPU: NCCL_DEBUG_FILE={pattern}: {name}: {error}; using standard output instead"
+                );
             }
             file.ok().map(Mutex::new)
         });
@@ -136,13 +138,11 @@ impl Log {
             return;
         };
         let mut file = file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        // One write, so that a concurrent reader finds whole lines.
+        // Use a single write, so that a concurrent reader finds complete lines.
         if let Err(error) = file.write_all(format!("{line}\n").as_bytes()) {
-            // Print this once, because with a full disk, every later line fails, too.
+            // Print this only once, because if the disk is full, every later line fails, too.
             static TOLD: Once = Once::new();
-            TOLD.call_once(|| {
-                eprintln!("virtual GPU: NCCL_DEBUG_FILE: {error}; lines of the log are missing")
-            });
+            TOLD.call_once(|| eprintln!("virtual GPU: NCCL_DEBUG_FILE: {error}; some log lines are missing"));
         }
     }
 
@@ -152,7 +152,7 @@ impl Log {
     }
 }
 
-/// Returns the kernel's ID of the calling thread.
+/// Returns the kernel's ID for the calling thread.
 fn thread_number() -> u32 {
     thread_local! { static NUMBER: Cell<u32> = const { Cell::new(0) } }
     NUMBER.with(|number| {
@@ -176,7 +176,7 @@ fn info(subsystem: &str, device: usize, text: impl FnOnce() -> String) {
     }
 }
 
-/// Formats a pointer as C prints it.
+/// Formats a pointer the way C prints it.
 fn pointer(address: u64) -> String {
     if address == 0 { "(nil)".to_owned() } else { format!("{address:#x}") }
 }
@@ -233,7 +233,7 @@ pub(crate) fn made(function: &str, comm: &Communicator, handles: &Ranks<Option<C
     }
 }
 
-/// Logs the end of a rank's handle: `Destroy`, `Abort`, or `Finalize`.
+/// Logs how a rank's handle ends: `Destroy`, `Abort`, or `Finalize`.
 pub(crate) fn ended(how: &str, comm: &Communicator, handle: CommHandle, rank: Rank) {
     let device = comm.ranks[rank].device;
     info("DESTROY", device, || {

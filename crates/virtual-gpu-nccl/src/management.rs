@@ -1,4 +1,4 @@
-//! Calls that the threads of all ranks of a communicator make and wait in together: split and finalize.
+//! Calls that all ranks of a communicator make together and wait in: split and finalize.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -40,7 +40,7 @@ struct Participant {
 
 /// A rank's call.
 enum Purpose {
-    /// In a split, a rank that has a color but no child is in another process.
+    /// In a split, a rank with a color but no child is in another process.
     Split {
         color: i32,
         key: i32,
@@ -50,7 +50,7 @@ enum Purpose {
     Finalize,
 }
 
-/// The call of a rank in another process.
+/// A call by a rank in another process.
 pub(crate) struct Joins {
     /// Whether the call is a split rather than a finalize.
     splits: bool,
@@ -81,12 +81,12 @@ impl Purpose {
 type Joiner = (i32, RankState, Option<Child>, CallSite);
 
 impl Nccl {
-    /// Implements `ncclCommSplit`: ranks of the same color get a communicator, in the order of their keys and then of
-    /// their ranks. A rank with [`NO_COLOR`] takes part but gets no communicator. Returns once all ranks have called,
-    /// and then calls `deliver`. Inside a group, the group's end waits instead.
+    /// Implements `ncclCommSplit`: ranks with the same color get a communicator, ordered by key and then by rank. A
+    /// rank with [`NO_COLOR`] takes part but gets no communicator. Once all ranks have called, calls `deliver` and
+    /// returns. Inside a group, the end of the group waits instead.
     ///
     /// # Errors
-    /// Returns `InvalidArgument` for any other negative color, `Timeout` if a rank never calls, `InProgress` for a
+    /// Returns `InvalidArgument` for any other negative color, `Timeout` if a rank never calls, and `InProgress` for a
     /// nonblocking communicator.
     pub fn split(
         &self,
@@ -99,8 +99,9 @@ impl Nccl {
         let mut guard = self.lock();
         let (comm, rank) = guard.nccl.ready_member(handle)?;
         if color < 0 && color != NO_COLOR {
-            let message =
-                format!("ncclCommSplit: color {color}: it is 0 or more, or NCCL_SPLIT_NOCOLOR ({NO_COLOR})");
+            let message = format!(
+                "ncclCommSplit: color {color}: it must be 0 or more, or NCCL_SPLIT_NOCOLOR ({NO_COLOR})"
+            );
             return Err(Error::new(NcclStatus::InvalidArgument, message));
         }
         let config = config.unwrap_or(guard.nccl.communicator(comm)?.ranks[rank].config);
@@ -112,7 +113,7 @@ impl Nccl {
     /// Implements `ncclCommFinalize`: returns once the rank's enqueued work is done and all ranks have called.
     ///
     /// # Errors
-    /// Returns `InvalidArgument` on a second call, `Timeout` if a rank never calls, `InProgress` for a nonblocking
+    /// Returns `InvalidArgument` on a second call, `Timeout` if a rank never calls, and `InProgress` for a nonblocking
     /// communicator.
     pub fn finalize(&self, handle: CommHandle) -> NcclResult<()> {
         let mut guard = self.lock();
@@ -149,7 +150,7 @@ impl Nccl {
 }
 
 impl ManagementCall {
-    /// Returns whether a rank of this process has called.
+    /// Returns whether a rank in this process has called.
     pub(crate) fn has_participant_here(&self, ranks: &Ranks<RankState>) -> bool {
         self.participants
             .iter()
@@ -162,8 +163,8 @@ impl ManagementCall {
 }
 
 impl Link {
-    /// Returns the link of a communicator created by a split; every process computes the same tag. Returns `None` if
-    /// all its ranks are in this process.
+    /// Returns the link for a communicator created by a split; every process computes the same tag. Returns `None` if
+    /// all of the communicator's ranks are in this process.
     fn of_child(&self, split: SequenceNumber, color: i32, ranks: &Ranks<RankState>) -> Option<Self> {
         let mut others: Vec<ProcessNumber> =
             ranks.values().filter_map(|rank| Some(rank.process?.number)).collect();
@@ -178,7 +179,7 @@ impl Link {
 }
 
 impl ManagementCall {
-    /// Returns whether the call waits for one of these ranks.
+    /// Returns whether the call is waiting for one of these ranks.
     pub(crate) fn lacks_any(&self, ranks: &[Rank]) -> bool {
         self.failed.is_none() && ranks.iter().any(|&rank| self.participants[rank].is_none())
     }
@@ -205,7 +206,7 @@ impl ManagementCall {
 }
 
 impl Communicator {
-    /// Returns the split or finalize of this number, and creates it if necessary.
+    /// Returns the split or finalize with this number, creating it if necessary.
     fn management_call_or_new(&mut self, sequence: SequenceNumber) -> &mut ManagementCall {
         let world_size = self.ranks.len();
         self.management_calls.entry(sequence).or_insert_with(|| ManagementCall::new(world_size))
@@ -216,7 +217,7 @@ impl Communicator {
         self.management_calls.get(&sequence).is_none_or(|call| call.failed.is_some())
     }
 
-    /// Returns the error of a split or finalize, if it failed.
+    /// Returns the error from a split or finalize, if it failed.
     pub(crate) fn management_failure(&self, sequence: SequenceNumber) -> Option<Error<NcclStatus>> {
         self.management_calls.get(&sequence)?.failed.clone()
     }
@@ -250,7 +251,7 @@ impl Communicator {
         colors
     }
 
-    /// Records that a rank of another process has called a split or finalize.
+    /// Records that a rank in another process has called a split or finalize.
     pub(crate) fn joins_elsewhere(
         &mut self,
         sequence: SequenceNumber,
@@ -268,7 +269,7 @@ impl Communicator {
             Some(Participant { purpose, thread: ThreadKey::ELSEWHERE, call_site });
     }
 
-    /// Adds to a report which ranks wait in a split or finalize.
+    /// Adds the ranks that are waiting in a split or finalize to a report.
     pub(crate) fn waiting_participants(&self, sequence: SequenceNumber, mut report: Report) -> Report {
         let call = self.management_calls.get(&sequence);
         let mut sides: Vec<(Vec<Rank>, &Participant)> = Vec::new();
@@ -293,7 +294,7 @@ impl State {
     /// Returns whether a thread has to wait until this completes.
     ///
     /// # Errors
-    /// Returns `InternalError` if the communicator of a member is gone.
+    /// Returns `InternalError` if a member's communicator is gone.
     pub(crate) fn is_blocking(&self, awaiting: Awaiting) -> NcclResult<bool> {
         Ok(match awaiting {
             Awaiting::Communicator(handle) => match self.memberships.get(&handle) {
@@ -322,7 +323,8 @@ impl State {
         self.management_call_failed(id, status, failure)
     }
 
-    /// Like [`Self::fail_management_call`], if the other processes already know. Only the first failure is kept.
+    /// Like [`Self::fail_management_call`], but for a failure that the other processes already know about. Only the
+    /// first failure is kept.
     pub(crate) fn management_call_failed(
         &mut self,
         id: ManagementId,
@@ -390,7 +392,7 @@ impl Locked<'_> {
     pub(crate) fn complete_if_all_joined(&mut self, id: ManagementId) -> NcclResult<()> {
         let comm = self.nccl.communicator_mut(id.comm)?;
         let call = comm.management_calls.get(&id.sequence);
-        // Otherwise it waits for other ranks, or has failed.
+        // Otherwise, it is waiting for other ranks or has failed.
         let Some(call) = call.filter(|call| call.is_complete()) else { return Ok(()) };
         if let Some(report) = call.disagreement() {
             let failure = Failure::announce(CudaStatus::LaunchFailed, &report);

@@ -10,7 +10,7 @@ use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
 /// What a communicator handle refers to.
 pub(crate) enum Membership {
-    /// The rank waits for the others.
+    /// The rank is waiting for the others.
     Joining(Gathering, CommConfig),
     /// The communicator could not be created.
     Failed(Error<NcclStatus>),
@@ -23,12 +23,12 @@ pub(crate) enum Membership {
     },
 }
 
-/// Where the ranks of a new communicator find each other.
+/// Where a new communicator's ranks find each other.
 #[derive(Clone, Copy)]
 pub(crate) enum Gathering {
-    /// With an id that this process made.
+    /// With an id that this process created.
     Id(UniqueId),
-    /// With an id that another process made, in this session.
+    /// With an id that another process created, in this session.
     Remote(SessionId),
     /// In a split of another communicator.
     Split(ManagementId),
@@ -42,7 +42,7 @@ impl Nccl {
         caller: &'static str,
         guard: Guard<'_>,
     ) -> NcclResult<()> {
-        // Wake the threads that wait for the same ranks.
+        // Wake the threads that are waiting for the same ranks.
         self.engine.wake_all();
         let mut guard = self.block_on(Wait::Communicators(awaiting.clone()), caller, guard);
         let state = guard.locked();
@@ -81,8 +81,8 @@ impl Nccl {
     /// Implements `ncclCommGetAsyncError`: returns `None` if there is no error, `InProgress` while a nonblocking
     /// communicator can't be used, or the asynchronous error.
     ///
-    /// A call on a nonblocking communicator stays in progress until this function has reported that once. A program
-    /// that does not query in a loop therefore fails on every run.
+    /// A call on a nonblocking communicator stays in progress until this function has reported `InProgress` once. A
+    /// program that does not query in a loop therefore fails on every run.
     pub fn async_error(&self, handle: CommHandle) -> NcclResult<Option<Error<NcclStatus>>> {
         let in_progress = Ok(Some(NcclStatus::InProgress.into()));
         let mut guard = self.run_ready(self.lock());
@@ -121,7 +121,7 @@ impl State {
             Awaiting::Communicator(handle) => {
                 !matches!(self.memberships.get(&handle), Some(Membership::Joining(..)))
             }
-            // Another thread may have aborted its last rank.
+            // Another thread may have aborted the communicator's last rank.
             Awaiting::Management(id) => {
                 let comm = self.communicators.get(&id.comm);
                 comm.is_none_or(|comm| comm.is_complete_or_failed(id.sequence))
@@ -134,8 +134,7 @@ impl State {
         let (comm, rank) = self.member(handle)?;
         let entry = &self.communicator(comm)?.ranks[rank];
         if entry.polls > 0 || entry.awaits.is_some() {
-            let message =
-                "the communicator is in progress (blocking = 0): call ncclCommGetAsyncError until it is not";
+            let message = "the communicator is in progress (blocking = 0): call ncclCommGetAsyncError until it no longer is";
             return Err(Error::new(NcclStatus::InvalidArgument, message));
         }
         Ok((comm, rank))
@@ -156,10 +155,10 @@ impl State {
         let message = match self.memberships.get(&handle) {
             Some(&Membership::Member { comm, rank }) => return Ok((comm, rank)),
             Some(Membership::Joining(_, CommConfig { blocking: true })) => {
-                "the communicator is not ready before its group ends".to_owned()
+                "the communicator is not ready until its group ends".to_owned()
             }
             Some(Membership::Joining(..)) => {
-                "the communicator is in progress (blocking = 0): call ncclCommGetAsyncError until it is not"
+                "the communicator is in progress (blocking = 0): call ncclCommGetAsyncError until it no longer is"
                     .to_owned()
             }
             Some(Membership::Failed(error)) => return Err(error.clone()),
@@ -172,7 +171,7 @@ impl State {
 
 impl Locked<'_> {
     /// Fails bootstraps, splits, and finalizes whose other ranks have not called within the timeout. Returns `false` if
-    /// another process still has to answer.
+    /// an answer from another process is still pending.
     ///
     /// # Errors
     /// Returns `InternalError` if the communicator or session is gone.
@@ -206,7 +205,7 @@ impl Locked<'_> {
 }
 
 impl State {
-    /// Withdraws a thread that gives up from everything it was joining; the other ranks get the same error.
+    /// Withdraws a thread that is giving up from everything it was joining; the other ranks get the same error.
     ///
     /// # Errors
     /// Returns `InternalError` if the communicator or session is gone.
@@ -220,7 +219,7 @@ impl State {
                 Awaiting::Communicator(handle) => handle,
                 Awaiting::Management(id) => {
                     let failure = Failure { status: CudaStatus::LaunchFailed, report: error.message.clone() };
-                    // Inside the group, the thread may have aborted its rank, which may have been the last.
+                    // Inside the group, the thread may have aborted its rank, which may have been the last one.
                     if self.communicators.contains_key(&id.comm) {
                         self.fail_management_call(id, error.status, &failure)?;
                     }

@@ -8,7 +8,7 @@ use virtual_gpu::time::tuning::{self, Choice, Function, World};
 use virtual_gpu_core::handle::Rank;
 use virtual_gpu_machine::reduction::{DataType, Operator};
 
-/// A collective operation. `R` is the type of its root: an `i32` as C code passes it, or a [`Rank`] once it has been
+/// A collective operation. `R` is the type of its root: the `i32` that C code passes, or a [`Rank`] once it has been
 /// checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collective<R = Rank> {
@@ -44,13 +44,13 @@ pub enum Collective<R = Rank> {
     },
 }
 
-/// The arguments that all ranks of one call must agree on.
+/// The arguments that all ranks in a call must agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation<R = Rank> {
     /// The operation, with its operator or root.
     pub collective: Collective<R>,
-    /// The number of elements, as the C function counts them: those of one rank's part if a buffer has a part for each
-    /// rank, and those of the whole buffer otherwise.
+    /// The number of elements, as the C function counts them: the elements in one rank's part if a buffer has a part
+    /// for each rank, or in the entire buffer otherwise.
     pub count: u64,
     /// The type of the elements.
     pub data_type: DataType,
@@ -61,23 +61,23 @@ pub struct Operation<R = Rank> {
 pub(crate) struct Plan {
     /// The algorithm and protocol, or `None` if the collective consists of sends and receives.
     pub(crate) choice: Option<Choice>,
-    /// How long the collective takes once all ranks are ready.
+    /// How long the collective takes after all ranks are ready.
     pub(crate) nanoseconds: u64,
 }
 
-/// The device addresses of a rank's buffers, and the factor by which its data is multiplied.
+/// The device addresses of a rank's buffers, and the factor that its data is multiplied by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffers {
     /// The buffer that the rank sends.
     pub send: u64,
     /// The buffer for the rank's result.
     pub receive: u64,
-    /// The scalar of an operator created by the program.
+    /// The scalar of an operator that the program created.
     pub scale: Option<Scale>,
 }
 
 impl Plan {
-    /// Returns the label of one rank's part in a trace.
+    /// Returns the label for one rank's part in a trace.
     pub(crate) fn label(&self, operation: &Operation, rank: Rank, world_size: usize) -> Label {
         let bytes = operation.large_side(world_size);
         let label = Label::new("collective", operation.function())
@@ -98,7 +98,7 @@ impl Operation<i32> {
     /// Returns the operation with a root that is known to exist.
     ///
     /// # Errors
-    /// Returns the root, if a communicator of `world_size` ranks has no such rank.
+    /// Returns the root if a communicator of `world_size` ranks has no such rank.
     pub(crate) fn checked(self, world_size: usize) -> Result<Operation, i32> {
         let checked = |root| Rank::checked(root, world_size).ok_or(root);
         let collective = match self.collective {
@@ -156,7 +156,7 @@ impl Operation {
         self.count.saturating_mul(self.data_type.size())
     }
 
-    /// Returns the bytes that `rank` sends, or `None` if its send buffer is ignored.
+    /// Returns the number of bytes that `rank` sends, or `None` if its send buffer is ignored.
     pub(crate) fn given(&self, rank: Rank, world_size: usize) -> Option<u64> {
         match self.collective {
             Collective::Broadcast { root } | Collective::Scatter { root } if root != rank => None,
@@ -167,7 +167,7 @@ impl Operation {
         }
     }
 
-    /// Returns the bytes that `rank` receives, or `None` if its receive buffer is ignored.
+    /// Returns the number of bytes that `rank` receives, or `None` if its receive buffer is ignored.
     pub(crate) fn got(&self, rank: Rank, world_size: usize) -> Option<u64> {
         match self.collective {
             Collective::Reduce { root, .. } | Collective::Gather { root } if root != rank => None,
@@ -203,7 +203,7 @@ impl Operation {
     /// Returns how NCCL runs the collective and how long that takes, according to its tuning model.
     ///
     /// # Errors
-    /// Returns NCCL's message, if `NCCL_ALGO` and `NCCL_PROTO` exclude everything that can run it.
+    /// Returns NCCL's message if `NCCL_ALGO` and `NCCL_PROTO` exclude everything that can run the collective.
     pub(crate) fn plan(&self, preset: &Preset, enabled: &Enabled, world: World) -> Result<Plan, String> {
         let bytes = self.large_side(world.ranks);
         let Some(function) = self.tuned() else {
@@ -231,7 +231,7 @@ impl Operation {
                 (receive == send + part, "in place means the rank's own part of the send buffer")
             }
             Collective::AllToAll => (false, "it can't be done in place"),
-            _ => (send == receive, "in place means the very same buffer"),
+            _ => (send == receive, "in place means exactly the same buffer"),
         };
         let apart = send + given <= receive || receive + got <= send;
         (!in_place && !apart).then(|| format!("{}: sendbuff and recvbuff overlap: {rule}", self.function()))
@@ -239,12 +239,12 @@ impl Operation {
 
     /// Splits the collective into pieces.
     ///
-    /// An all-reduce has one piece per rank. Piece `c` is summed along the ring of ranks, from rank `c + 1` to rank
-    /// `c`, so every rank gets the same bits, and the order is the same on every run.
+    /// An all-reduce has one piece per rank. Piece `c` is summed along the ring, from rank `c + 1` to rank `c`. So
+    /// every rank gets the same bits, and the order is the same on every run.
     pub(crate) fn pieces(&self, ranks: usize) -> Vec<Piece> {
         let bytes = self.bytes();
         let after = |rank: Rank, steps: usize| Rank((rank.0 + steps) % ranks);
-        // The whole ring, from the rank after `last` to `last`.
+        // The full ring, from the rank after `last` to `last`.
         let ring = |last: Rank, at: u64| (1..=ranks).map(|steps| (after(last, steps), at)).collect();
         let everywhere = |at: u64| Rank::all(ranks).map(|rank| (rank, at)).collect();
         match self.collective {
@@ -306,8 +306,8 @@ impl Operation {
     }
 }
 
-/// Bytes of a collective that are computed in one way: bytes of the same ranks, combined in the same order, for the
-/// same ranks.
+/// The bytes in a collective that are computed in the same way: from the same ranks' bytes, combined in the same order,
+/// for the same receiving ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// The ranks to read from, each with the piece's offset in its send buffer.
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_reduce_scatter_and_an_all_gather_are_an_all_reduce() {
-        // With 12 elements over 3 ranks, the ring sums each part in the same order.
+        // With 12 elements across 3 ranks, the ring sums each part in the same order.
         let whole = Operation { count: 12, ..operation(Collective::AllReduce(Operator::Sum)) }.pieces(3);
         let scattered = operation(Collective::ReduceScatter(Operator::Sum)).pieces(3);
         let gathered = operation(Collective::AllGather).pieces(3);
@@ -378,7 +378,7 @@ mod tests {
     #[test]
     fn a_piece_is_summed_from_the_rank_after_its_number() {
         let pieces = Operation { count: 5, ..operation(Collective::AllReduce(Operator::Sum)) }.pieces(4);
-        // The first two pieces have two elements each, the third has the last one, and the fourth rank's piece is
+        // The first two pieces have two elements each, the third piece has the last element, and the fourth piece is
         // empty.
         assert_eq!(pieces.iter().map(|piece| piece.bytes).collect::<Vec<_>>(), [8, 8, 4]);
         let sources = pieces[1].sources.iter().map(|&(rank, at)| (rank.0, at));

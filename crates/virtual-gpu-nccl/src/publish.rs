@@ -1,5 +1,5 @@
-//! Publishing: what other processes need to know about this process's ranks, sent once a rank's stream has reached a
-//! call.
+//! Publishing: sends other processes what they need to know about this process's ranks, once a rank's stream has
+//! reached a call.
 
 use super::Nccl;
 use super::buffer::Share;
@@ -13,7 +13,8 @@ use virtual_gpu_core::handle::{CallKey, CollectiveId, PointToPointId, Rank};
 use virtual_gpu_core::status::{CudaStatus, NcclResult};
 
 impl Nccl {
-    /// Sends the other processes that a rank's stream has reached a collective, and the data that the rank contributes.
+    /// Tells the other processes that a rank's stream has reached a collective, and sends them the data that the rank
+    /// contributes.
     pub(crate) fn publish_arrival(&self, id: CollectiveId, rank: Rank) -> NcclResult<()> {
         let mut guard = self.lock();
         let mut state = guard.locked();
@@ -25,7 +26,7 @@ impl Nccl {
             let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
             return state.fail_collective(id, &failure);
         }
-        // The rank is in this process, and has called.
+        // The rank is in this process and has called.
         let Some(part) = call.parts[rank].as_ref() else { return Ok(()) };
         let (Ok((share, buffers)), operation) = (Share::of_part(&state, rank, part), part.operation) else {
             return Ok(());
@@ -59,7 +60,7 @@ impl Nccl {
         Ok(())
     }
 
-    /// Fails a call, unless its communicator is gone: both locks were released since the call was checked, and its
+    /// Fails a call, unless its communicator is gone: both locks have been released since the call was checked, so its
     /// ranks may have aborted.
     fn fail_if_known(&self, call: CallKey, failure: &Failure) -> NcclResult<()> {
         let mut guard = self.lock();
@@ -70,8 +71,8 @@ impl Nccl {
         }
     }
 
-    /// Sends other processes that a rank's stream has reached the messages that it sends to them and receives from
-    /// them, with the bytes of those that it sends.
+    /// Tells other processes that a rank's stream has reached the messages that it sends to them and receives from
+    /// them, and includes the bytes of the messages that it sends.
     pub(crate) fn publish_ends(&self, id: PointToPointId) -> NcclResult<()> {
         let mut guard = self.lock();
         let mut state = guard.locked();

@@ -9,7 +9,7 @@ use virtual_gpu_core::handle::Rank;
 pub(crate) struct Ranks<T>(Vec<T>);
 
 impl<T> Ranks<T> {
-    /// Computes the value of each rank of a communicator with `world_size` ranks.
+    /// Computes a value for each rank of a communicator with `world_size` ranks.
     pub(crate) fn new(world_size: usize, value: impl FnMut(Rank) -> T) -> Self {
         Rank::all(world_size).map(value).collect()
     }
@@ -19,7 +19,7 @@ impl<T> Ranks<T> {
         self.0.len()
     }
 
-    /// Returns the value of a rank that may not exist, because another process sent its number.
+    /// Returns the value for a rank that may not exist, because another process sent its number.
     pub(crate) fn get(&self, rank: Rank) -> Option<&T> {
         self.0.get(rank.0)
     }

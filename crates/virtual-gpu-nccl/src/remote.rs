@@ -1,4 +1,4 @@
-//! Handles the events that other processes send about their ranks, and the end of a process.
+//! Handles the events that other processes send about their ranks, and the end of another process.
 
 use super::Locked;
 use super::communicator::Communicator;
@@ -16,7 +16,7 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
 impl Event {
-    /// Returns whether the event's ranks exist, and belong to the process that sends it.
+    /// Returns whether the event's ranks exist and belong to the process that sends it.
     fn is_plausible(&self, comm: &Communicator, from: ProcessNumber) -> bool {
         let world_size = comm.ranks.len();
         let is_theirs = |rank: Rank| {
@@ -40,7 +40,7 @@ impl Event {
 }
 
 impl Locked<'_> {
-    /// Handles an event of a communicator. An event that arrives before this process has created the communicator is
+    /// Handles an event on a communicator. An event that arrives before this process has created the communicator is
     /// kept.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl Locked<'_> {
     pub(crate) fn take_in_early(&mut self, session: SessionId, tag: CommTag, comm: CommId) -> NcclResult<()> {
         let entry = self.nccl.session_mut(session)?;
         for (from, event) in entry.early.remove(&tag).unwrap_or_default() {
-            // No rank of this process has called anything yet, so nothing can run. Invalid events have no effect.
+            // No rank in this process has called anything yet, so nothing can run. Invalid events have no effect.
             if let Err(EventError::Internal(error)) = self.apply(comm, from, event) {
                 return Err(error);
             }
@@ -73,12 +73,12 @@ impl Locked<'_> {
         gone.into_iter().try_for_each(|process| self.process_gone(session, process))
     }
 
-    /// Applies an event, and returns what can run now.
+    /// Applies an event and returns what can run now.
     ///
     /// # Errors
     /// Returns [`EventError::Malformed`] if the event is invalid.
     fn apply(&mut self, comm: CommId, from: ProcessNumber, event: Event) -> Result<Option<Job>, EventError> {
-        // If all ranks of this process have left, none of them needs the event.
+        // If all ranks in this process have left, none of them needs the event.
         let Some(entry) = self.nccl.communicators.get_mut(&comm) else { return Ok(None) };
         if !event.is_plausible(entry, from) {
             return Err(EventError::Malformed);
@@ -140,7 +140,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Handles the end of a process: calls that wait for its ranks fail, and so do later calls.
+    /// Handles the end of a process: calls that are waiting for its ranks fail, and so do later calls.
     pub(crate) fn process_gone(&mut self, session: SessionId, process: ProcessNumber) -> NcclResult<()> {
         if self.nccl.is_leaving {
             return Ok(());
@@ -164,7 +164,7 @@ impl Locked<'_> {
         }
         let verb = if lost.len() == 1 { "is" } else { "are" };
         let headline = format!("{} {verb} gone: {who} has ended", ranks(&lost));
-        let report = Report::new(&*headline).at("the communicator was made", &entry.call_site);
+        let report = Report::new(&*headline).at("the communicator was created", &entry.call_site);
         entry.failed.get_or_insert_with(|| Error::new(NcclStatus::RemoteError, report.to_string()));
         entry.forget_calls_elsewhere();
         for call in entry.held_up_by(&lost) {
@@ -188,7 +188,7 @@ impl Communicator {
         lost
     }
 
-    /// Forgets the calls that no rank of this process has reached. None will reach them, because the next call is
+    /// Forgets the calls that no rank in this process has reached. None will reach them, because the next call is
     /// rejected.
     fn forget_calls_elsewhere(&mut self) {
         self.calls.retain(|_, call| call.has_part_here());

@@ -1,4 +1,4 @@
-//! Runs calls: reads, combines, and writes the data of the ranks, on the thread that arrived last.
+//! Runs calls: reads, combines, and writes the ranks' data, on the thread that arrived last.
 
 use super::buffer::{BufferLocation, PartShare, Share, Source, move_pieces};
 use super::collective::{Part, PartLocation};
@@ -19,11 +19,11 @@ use virtual_gpu_machine::reduction::Reduction;
 pub(crate) enum Job {
     /// A collective that every rank has reached.
     Collective(CollectiveId),
-    /// Ranks of this process that have reached a collective, and whose data other processes need.
+    /// Ranks of this process that have reached a collective and whose data other processes need.
     Arrivals(CollectiveId, Vec<Rank>),
-    /// The point-to-point calls that a rank of this process has reached, with ends in other processes.
+    /// Point-to-point calls that a rank of this process has reached and that have ends in other processes.
     Ends(PointToPointId),
-    /// Messages that the streams of both ends have reached.
+    /// Messages that the streams at both ends have reached.
     Messages(Vec<Moving>),
 }
 
@@ -31,7 +31,7 @@ pub(crate) enum Job {
 type Outcome = Result<Vec<Vec<Touched>>, Failure>;
 
 impl Nccl {
-    /// Runs a job, and lets the streams that waited for it continue.
+    /// Runs a job and lets the streams that waited for it continue.
     pub(crate) fn run(&self, job: Job) -> Guard<'_> {
         match job {
             Job::Collective(id) => {
@@ -175,7 +175,7 @@ impl Nccl {
             let (location, written) = self.find(&mut memories, &share, end.buffer, bytes, true)?;
             (target, touched[1]) = (Some(location), Some(written));
         }
-        // For this move, both ends count as one rank.
+        // For this move, treat both ends as one rank.
         let only = Rank(0);
         let piece = Piece { sources: vec![(only, 0)], destinations: vec![(only, 0)], bytes };
         let (send, receive) = (vec![Some(source)].into(), vec![target].into());
@@ -238,7 +238,7 @@ impl Nccl {
         state.nccl.forget_communicator_if_over(id.comm)
     }
 
-    /// Completes a message that was moved, and the calls for which it was the last message.
+    /// Completes a message that has been moved, and the calls for which it was the last message.
     fn finish_message(
         &self,
         state: &mut Locked<'_>,

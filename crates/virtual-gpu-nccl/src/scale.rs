@@ -1,4 +1,4 @@
-//! Reduction operators created by a program: each rank's data is multiplied by the rank's own scalar before it is
+//! Reduction operators created by the program: each rank's data is multiplied by that rank's scalar before it is
 //! summed.
 
 use super::Nccl;
@@ -6,10 +6,10 @@ use virtual_gpu_core::handle::CommHandle;
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 use virtual_gpu_machine::reduction::{DataType, Operator};
 
-/// The first value of `ncclRedOp_t` that stands for an operator created by the program.
+/// The first `ncclRedOp_t` value that stands for an operator created by the program.
 const FIRST: u32 = Operator::PreMulSum as u32;
 
-/// The scalar of an operator created by the program.
+/// The scalar of an operator that the program created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     /// The scalar's bytes, read from host memory when the operator was created.
@@ -23,8 +23,8 @@ pub enum Scale {
 pub(crate) struct Scales(Vec<Option<(DataType, Scale)>>);
 
 impl Nccl {
-    /// Implements `ncclRedOpCreatePreMulSum`: creates an operator of this rank for elements of `data_type`. The first
-    /// one gets the value `ncclNumOps`. The value of a destroyed operator is used again for the next one.
+    /// Implements `ncclRedOpCreatePreMulSum`: creates an operator on this rank for elements of type `data_type`. The
+    /// first operator gets the value `ncclNumOps`. A destroyed operator's value is reused for the next operator.
     pub fn create_operator(&self, handle: CommHandle, data_type: DataType, scale: Scale) -> NcclResult<u32> {
         let mut guard = self.lock();
         let (comm, rank) = guard.nccl.ready_member(handle)?;
@@ -41,7 +41,7 @@ impl Nccl {
     pub fn destroy_operator(&self, handle: CommHandle, operator: u32) -> NcclResult<()> {
         let bad = |message: String| Err(Error::new(NcclStatus::InvalidArgument, message));
         if operator < FIRST {
-            return bad(format!("ncclRedOpDestroy: op {operator} is one of NCCL's own"));
+            return bad(format!("ncclRedOpDestroy: op {operator} is one of NCCL's built-in operators"));
         }
         let mut guard = self.lock();
         let (comm, rank) = guard.nccl.member(handle)?;
@@ -53,7 +53,7 @@ impl Nccl {
         }
     }
 
-    /// Resolves an `ncclRedOp_t` in a call of `function` on elements of `data_type`.
+    /// Resolves an `ncclRedOp_t` in a call to `function` with elements of type `data_type`.
     ///
     /// # Errors
     /// Returns `InvalidArgument` if there is no such operator, or if it was created for another type.
@@ -75,9 +75,11 @@ impl Nccl {
         match slot {
             Some((of, scale)) if of == data_type => Ok((Operator::PreMulSum, Some(scale))),
             Some((of, _)) => {
-                bad(format!("{function}: op {operator} was made for datatype {of}, and not for {data_type}"))
+                bad(format!("{function}: op {operator} was created for datatype {of}, not for {data_type}"))
             }
-            None => bad(format!("{function}: op {operator} is no reduction operator of this communicator")),
+            None => {
+                bad(format!("{function}: op {operator} is not a reduction operator of this communicator"))
+            }
         }
     }
 }

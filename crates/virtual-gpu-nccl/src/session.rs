@@ -1,7 +1,7 @@
-//! Sessions: the processes whose ranks joined with one id. The process that made the id is the root. The other
-//! processes are connected to the root, which also forwards the messages between them.
+//! Sessions: the processes whose ranks joined with the same id. The process that created the id is the root. The other
+//! processes are connected to the root, which also forwards messages between them.
 //!
-//! Each process knows every call of every rank, and does the work of its own ranks itself.
+//! Each process knows about every rank's calls and does its own ranks' work itself.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 /// The root's number in its session.
 pub(crate) const ROOT: ProcessNumber = ProcessNumber(0);
 
-/// How often a process that is ending checks whether the others have closed their connections.
+/// How often an ending process checks whether the others have closed their connections.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// The tag of the communicator that is created from the id. Splits create communicators with other tags.
@@ -38,7 +38,7 @@ pub(crate) struct SessionId(pub(crate) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ProcessNumber(pub(crate) u16);
 
-/// Identifies a communicator for all processes of its session.
+/// Identifies a communicator to all processes in its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct CommTag(pub(crate) u64);
 
@@ -56,7 +56,7 @@ pub(crate) struct Session {
     pub(crate) communicators: HashMap<CommTag, CommId>,
     /// Events for communicators that this process has not created yet.
     pub(crate) early: HashMap<CommTag, Vec<(ProcessNumber, Event)>>,
-    /// If another process is the root: the ranks of this process that wait for the communicator.
+    /// If another process is the root: the ranks of this process that are waiting for the communicator.
     pub(crate) members: Vec<(Rank, Member)>,
     /// When this process asked the root to give up.
     pub(crate) asked: Option<Instant>,
@@ -73,21 +73,21 @@ pub(crate) struct Link {
     pub(crate) others: Vec<ProcessNumber>,
 }
 
-/// The messages between the root and another process about processes, or about the communicator that is being created.
+/// The messages between the root and another process about processes or about the communicator that is being created.
 pub(crate) enum Control {
-    /// A rank of a process other than the root joins.
+    /// A rank in a process other than the root joins.
     Join(JoinRequest),
     /// All ranks have joined.
     Made(Table),
     /// The communicator can't be created.
     Refused { status: NcclStatus, report: String },
-    /// A rank of a process other than the root leaves before the communicator is created.
+    /// A rank in a process other than the root leaves before the communicator is created.
     Withdraw { status: NcclStatus, report: String },
     /// A process has waited too long for the communicator.
     GiveUp,
-    /// A process has ended, or its connection has.
+    /// A process or its connection has ended.
     Gone { process: ProcessNumber },
-    /// A stream of some process is gone, so clocks can drop it.
+    /// A process's stream is gone, so clocks can drop it.
     Forget { stream: StreamName },
 }
 
@@ -120,7 +120,7 @@ impl Wire for Control {
 
 /// The first byte of a message between the root and another process.
 const CONTROL: u8 = 0;
-/// The first byte of a message about a communicator, to any of its processes.
+/// The first byte of a message about a communicator, sent to any of its processes.
 const EVENT: u8 = 1;
 
 /// An event's sender, its receivers, and the tag of its communicator.
@@ -148,7 +148,7 @@ impl Session {
         }
     }
 
-    /// Sends a message toward processes of the session.
+    /// Sends a message toward processes in the session.
     fn post(&self, to: &[ProcessNumber], message: Vec<u8>) {
         let message: Arc<[u8]> = message.into();
         let links = to.iter().filter_map(|process| self.links.get(process));
@@ -167,7 +167,7 @@ impl Session {
         }
     }
 
-    /// Returns the process ID of a process.
+    /// Returns a process's process ID.
     pub(crate) fn pid(&self, process: ProcessNumber) -> u32 {
         self.pids.get(&process).copied().unwrap_or(0)
     }
@@ -181,7 +181,7 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Creates a message to some of the processes of a link.
+    /// Creates a message to some of a link's processes.
     pub(crate) fn new(own: ProcessNumber, link: &Link, to: Vec<ProcessNumber>, event: &Event) -> Self {
         let mut writer = Writer::default();
         writer.put(&EVENT).put(&Header { from: own, to: to.clone(), tag: link.tag }).put(event);
@@ -194,7 +194,7 @@ impl State {
     /// is not over.
     ///
     /// # Errors
-    /// Returns `InternalError`, naming it.
+    /// Returns an `InternalError` that names it.
     pub(crate) fn session(&self, session: SessionId) -> NcclResult<&Session> {
         self.sessions.get(&session).ok_or_else(|| vanished(format_args!("session {}", session.0)))
     }
@@ -202,20 +202,20 @@ impl State {
     /// Like [`Self::session`], but returns a mutable reference.
     ///
     /// # Errors
-    /// Returns `InternalError`, naming it.
+    /// Returns an `InternalError` that names it.
     pub(crate) fn session_mut(&mut self, session: SessionId) -> NcclResult<&mut Session> {
         self.sessions.get_mut(&session).ok_or_else(|| vanished(format_args!("session {}", session.0)))
     }
 
-    /// Sends a message. If its session has ended since the message was built, no process waits for it, and it is
-    /// dropped.
+    /// Sends a message. If its session has ended since the message was built, no process is waiting for the message, so
+    /// it is dropped.
     pub(crate) fn send(&self, outgoing: Outgoing) {
         if let Some(session) = self.sessions.get(&outgoing.session) {
             session.post(&outgoing.to, outgoing.bytes);
         }
     }
 
-    /// Informs all processes that streams of this process are gone.
+    /// Tells all processes that streams in this process are gone.
     pub(crate) fn streams_forgotten(&self, streams: &[StreamHandle]) {
         for session in self.sessions.values() {
             for (&process, &stream) in
@@ -234,10 +234,11 @@ impl State {
         number
     }
 
-    /// Closes the connections of a session that is no longer needed. The session is forgotten with the last of them.
+    /// Closes the connections of a session that is no longer needed. The session is forgotten when the last connection
+    /// closes.
     ///
     /// # Errors
-    /// Returns `InternalError` if the session is already forgotten.
+    /// Returns `InternalError` if the session has already been forgotten.
     pub(crate) fn close_session_if_over(&mut self, number: SessionId) -> NcclResult<()> {
         let id = self.session(number)?.id;
         let gathers = self.gathering.get(&id) == Some(&number);
@@ -252,10 +253,10 @@ impl State {
         Ok(())
     }
 
-    /// Accepts another process at the root. Returns its session and its number there.
+    /// Accepts another process at the root. Returns the session and the process's number in it.
     ///
     /// # Errors
-    /// Returns `InternalError` if the session in which the id's ranks gather is gone.
+    /// Returns `InternalError` if the session that the id's ranks join is gone.
     pub(crate) fn accept(
         &mut self,
         id: UniqueId,
@@ -284,7 +285,7 @@ impl State {
 }
 
 impl Nccl {
-    /// Handles one message of `neighbor`.
+    /// Handles one message from `neighbor`.
     ///
     /// # Errors
     /// Returns [`Malformed`] if the message is invalid.
@@ -338,8 +339,8 @@ impl Nccl {
     }
 
     /// Closes all sessions before this process ends. Waits until the others have received everything that this process
-    /// sent. The root also waits until the others have sent everything to each other. No wait is longer than the
-    /// timeout.
+    /// sent. The root also waits until the others have finished sending messages to each other. No wait is longer than
+    /// the timeout.
     pub fn leave_sessions(&self) {
         let since = Instant::now();
         {
@@ -364,7 +365,7 @@ impl Nccl {
         for session in guard.nccl.sessions.values_mut() {
             open |= !session.links.is_empty();
             if session.own != ROOT || session.links.len() < 2 {
-                // The other side sees the end of the connection, and closes its own.
+                // The other side sees the connection end and closes its own.
                 session.links.values_mut().for_each(Outbox::close);
             }
         }
@@ -382,7 +383,7 @@ impl Locked<'_> {
             others.iter().for_each(|&other| session.send_control(other, &Control::Gone { process }));
             self.process_gone(number, process)?;
         } else {
-            // Messages that the root forwarded no longer arrive, so the other processes are gone, too.
+            // Messages forwarded by the root no longer arrive, so the other processes are gone, too.
             let all: Vec<ProcessNumber> =
                 session.pids.keys().copied().filter(|&process| process != session.own).collect();
             let id = session.id;
@@ -439,10 +440,11 @@ impl Locked<'_> {
 }
 
 impl State {
-    /// Fails the ranks of this process that waited for the root, because the root is gone.
+    /// Fails the ranks of this process that were waiting for the root, because the root is gone.
     fn root_gone(&mut self, number: SessionId, process: ProcessNumber) -> NcclResult<()> {
         let session = self.session(number)?;
-        let message = format!("{} ended before the communicator was made", of_process(session.pid(process)));
+        let message =
+            format!("{} ended before the communicator was created", of_process(session.pid(process)));
         self.fail_waiting_ranks(number, &Error::new(NcclStatus::RemoteError, message))
     }
 }
@@ -450,7 +452,7 @@ impl State {
 /// Describes a process.
 pub(crate) fn of_process(pid: u32) -> String {
     match pid {
-        0 => "the process of rank 0".to_owned(),
+        0 => "rank 0's process".to_owned(),
         pid => format!("process {pid}"),
     }
 }

@@ -17,22 +17,22 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::sync::{Mutex, MutexGuard};
 use virtual_gpu_core::thread::ThreadKey;
 
-/// NCCL on an engine's GPUs: the functions of `nccl.h`.
+/// NCCL on an engine's GPUs, with the functions of `nccl.h`.
 pub struct Nccl {
     pub(crate) engine: &'static Engine,
     state: Mutex<State>,
-    /// The addresses at which this process listens for ranks of other processes.
+    /// The addresses where this process listens for ranks in other processes.
     pub(crate) listeners: Mutex<Listeners>,
 }
 
 /// NCCL's state.
 #[derive(Default)]
 pub(crate) struct State {
-    /// The ids that this process made and therefore listens for.
+    /// The ids that this process created and therefore listens for.
     pub(crate) own_ids: HashSet<UniqueId>,
-    /// The bootstraps of ids whose ranks have not all joined.
+    /// The bootstraps for ids whose ranks have not all joined.
     pub(crate) bootstraps: HashMap<UniqueId, Bootstrap>,
-    /// The ids that were used to create a communicator, with the call site of rank 0.
+    /// The ids that have been used to create a communicator, with rank 0's call site.
     pub(crate) spent: HashMap<UniqueId, CallSite>,
     pub(crate) memberships: Map<CommHandle, Membership>,
     pub(crate) communicators: BTreeMap<CommId, Communicator>,
@@ -41,12 +41,12 @@ pub(crate) struct State {
     pub(crate) sessions: BTreeMap<SessionId, Session>,
     /// The number of sessions created so far.
     pub(crate) sessions_made: u64,
-    /// Whether the process is ending, so that the ends of other processes don't matter anymore.
+    /// Whether the process is ending. If so, it no longer matters whether other processes end.
     pub(crate) is_leaving: bool,
     /// Sessions whose first communicator has not been created yet.
     pub(crate) gathering: HashMap<UniqueId, SessionId>,
     pub(crate) foreign: Foreign,
-    /// The open groups of threads.
+    /// Each thread's open group.
     groups: Map<ThreadKey, Group>,
 }
 
@@ -69,7 +69,7 @@ impl Guard<'_> {
 }
 
 impl Nccl {
-    /// Creates NCCL for the GPUs of an engine. Like the engine, it lives as long as the process.
+    /// Creates NCCL for an engine's GPUs. Like the engine, it lives as long as the process.
     pub fn new(engine: &'static Engine) -> &'static Self {
         let nccl: &'static Self =
             Box::leak(Box::new(Self { engine, state: Mutex::default(), listeners: Mutex::default() }));
@@ -77,7 +77,7 @@ impl Nccl {
         nccl
     }
 
-    /// Locks the engine, and then NCCL's state.
+    /// Locks the engine and then NCCL's state.
     pub(crate) fn lock(&self) -> Guard<'_> {
         self.lock_after(self.engine.state())
     }
@@ -99,7 +99,7 @@ impl Nccl {
         self.lock_after(self.engine.run_ready(engine))
     }
 
-    /// Runs everything that is ready, and leaves both states unlocked.
+    /// Runs everything that is ready and leaves both states unlocked.
     pub(crate) fn run_ready_and_unlock(&self, guard: Guard<'_>) {
         let Guard { engine, nccl } = guard;
         drop(nccl);
@@ -113,7 +113,7 @@ impl Nccl {
         self.lock_after(self.engine.block_on(wait, caller, engine))
     }
 
-    /// Unlocks both states, and makes blocked threads check their conditions again.
+    /// Unlocks both states and makes blocked threads check their conditions again.
     pub(crate) fn unlock_and_wake(&self, guard: Guard<'_>) {
         drop(guard);
         self.engine.wake_all();
@@ -126,12 +126,12 @@ impl State {
         self.groups.get_mut(&ThreadKey::current())
     }
 
-    /// Returns the calling thread's group, and creates it if necessary.
+    /// Returns the calling thread's group, creating it if necessary.
     pub(crate) fn enter_group(&mut self) -> &mut Group {
         self.groups.entry(ThreadKey::current()).or_default()
     }
 
-    /// Removes the calling thread's group, at its end.
+    /// Removes the calling thread's group when the group ends.
     pub(crate) fn take_group(&mut self) -> Option<Group> {
         self.groups.remove(&ThreadKey::current())
     }

@@ -21,7 +21,7 @@ impl Direction {
         }
     }
 
-    /// Returns the other end's direction.
+    /// Returns the direction at the other end.
     pub(crate) fn other(self) -> Self {
         match self {
             Self::Send => Self::Receive,
@@ -30,7 +30,7 @@ impl Direction {
     }
 }
 
-/// A send or a receive. `R` is the type of its peer: an `i32` as C code passes it, or a [`Rank`] once it has been
+/// A send or a receive. `R` is the type of its peer: the `i32` that C code passes, or a [`Rank`] once it has been
 /// checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer<R = Rank> {
@@ -48,7 +48,7 @@ impl Transfer<i32> {
     /// Returns the transfer with a peer that is known to exist.
     ///
     /// # Errors
-    /// Returns the peer, if a communicator of `world_size` ranks has no such rank.
+    /// Returns the peer if a communicator of `world_size` ranks has no such rank.
     pub(crate) fn checked(self, world_size: usize) -> Result<Transfer, i32> {
         let Self { direction, peer, count, data_type } = self;
         let peer = Rank::checked(peer, world_size).ok_or(peer)?;
@@ -62,7 +62,7 @@ impl Transfer {
         self.count.saturating_mul(self.data_type.size())
     }
 
-    /// Returns whether a send and a receive agree about the data to move.
+    /// Returns whether a send and a receive agree on the data to move.
     pub(crate) fn agrees(&self, other: &Self) -> bool {
         (self.count, self.data_type) == (other.count, other.data_type)
     }

@@ -1,6 +1,6 @@
 //! The format of messages between processes: numbers are little-endian, and lists are preceded by their lengths.
 //!
-//! Data from other processes is not trusted: anything that can't be parsed is `None`, and ends the connection.
+//! Data from other processes is not trusted: anything that can't be parsed becomes `None` and ends the connection.
 
 use super::internal;
 use super::operation::{Collective, Operation};
@@ -18,11 +18,11 @@ pub(crate) struct Writer(Vec<u8>);
 /// A message that is being read.
 pub(crate) struct Reader<'a>(&'a [u8]);
 
-/// A message from another process is invalid, so its connection ends.
+/// A message from another process is invalid, so the connection ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Malformed;
 
-/// The reason why a message from another process can't be applied.
+/// Why a message from another process can't be applied.
 #[derive(Debug)]
 pub(crate) enum EventError {
     /// The message is invalid.
@@ -89,7 +89,7 @@ impl<'a> Reader<'a> {
         Some(taken)
     }
 
-    /// Reads the length of a list each of whose entries has at least `of_entry` bytes.
+    /// Reads the length of a list in which each entry has at least `of_entry` bytes.
     fn len(&mut self, of_entry: usize) -> Option<usize> {
         let len = usize::try_from(self.get::<u64>()?).ok()?;
         (len.checked_mul(of_entry)? <= self.0.len()).then_some(len)
@@ -166,7 +166,7 @@ impl Wire for [u8; 8] {
     }
 }
 
-/// A list of bytes, sent as a block. A list of any other type is sent entry by entry.
+/// A list of bytes, which is sent as a block. A list of any other type is sent entry by entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Payload(pub(crate) Vec<u8>);
 

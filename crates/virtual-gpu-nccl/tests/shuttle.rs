@@ -1,13 +1,13 @@
-//! Tests the locks of the engine and of NCCL with small programs of two or three threads, under many schedules chosen
-//! by shuttle.
+//! Tests the locks in the engine and in NCCL with small two- and three-thread programs, under many schedules chosen by
+//! shuttle.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test -p virtual-gpu-nccl --release --test shuttle
 //! ```
 //!
-//! A schedule fails if a value is wrong, or if no thread can continue. Under shuttle, a wait never rechecks its
-//! condition by itself, so this also finds a thread that is never woken. The seed is fixed; set `SHUTTLE_RANDOM_SEED=N`
-//! to use another.
+//! A schedule fails if a value is wrong or if no thread can continue. Under shuttle, a wait never rechecks its
+//! condition on its own, so the tests also find a thread that is never woken. The seed is fixed; set
+//! `SHUTTLE_RANDOM_SEED=N` to use another one.
 #![cfg(shuttle)]
 
 use std::cell::Cell;
@@ -35,10 +35,10 @@ const SEED: u64 = 20_260_101;
 const DEPTH: usize = 3;
 /// The size of a thread's stack, in bytes. Reports need more than shuttle's default.
 const STACK: usize = 1 << 20;
-/// The size of every buffer, in bytes: one number.
+/// The size of every buffer in bytes, which is one number.
 const SIZE: u64 = 4;
 
-/// Runs a program under random schedules, and under schedules with few changes of priority (PCT).
+/// Runs a program under random schedules, and under schedules with few priority changes (PCT).
 fn check(program: fn(Machine)) {
     let mut config = shuttle::Config::new();
     config.stack_size = STACK;
@@ -56,13 +56,17 @@ struct Machine {
 
 /// Returns a machine whose waits never time out.
 fn machine() -> Machine {
-    let config = Config { gpus: 3, timeout: Timeout { duration: Duration::MAX, variable: "VIRTUAL_GPU_TIMEOUT" }, ..Config::default() };
+    let config = Config {
+        gpus: 3,
+        timeout: Timeout { duration: Duration::MAX, variable: "VIRTUAL_GPU_TIMEOUT" },
+        ..Config::default()
+    };
     let engine = Box::leak(Box::new(Engine::new(config, 1 << 40)));
     Machine { engine, nccl: Nccl::new(engine) }
 }
 
-/// Returns a machine for one schedule. Its thread for host functions outlives the program, so the next schedule frees
-/// the machine.
+/// Returns a machine for one schedule. The machine's thread for host functions outlives the program, so the next
+/// schedule frees the machine.
 fn machine_of_schedule() -> Machine {
     std::thread_local! { static LAST: Cell<Option<Machine>> = const { Cell::new(None) } }
     let machine = machine();
@@ -79,7 +83,7 @@ fn machine_of_schedule() -> Machine {
 
 /// Runs `program` in one thread per rank, on the GPU with the rank's number.
 fn in_ranks(machine: Machine, world_size: i32, program: fn(Rank)) {
-    // Creating an id starts to listen for other processes, so create it only once.
+    // Creating an id starts listening for other processes, so create it only once.
     static ID: OnceLock<UniqueId> = OnceLock::new();
     let id = *ID.get_or_init(|| self::machine().nccl.unique_id(Vec::new).unwrap());
     let ranks: Vec<_> = (0..world_size)
@@ -103,7 +107,7 @@ struct Gpu {
 }
 
 impl Gpu {
-    /// Creates a stream on the GPU of this number, which becomes the calling thread's current GPU.
+    /// Creates a stream on the GPU with this number, which becomes the calling thread's current GPU.
     fn new(Machine { engine, nccl }: Machine, number: i32) -> Self {
         let context = engine.retain_primary(number).unwrap();
         engine.set_current(Some(context)).unwrap();
@@ -161,13 +165,13 @@ impl Rank {
         self.gpu.nccl.call(self.comm, Request::Transfer(transfer, at), self.gpu.stream).unwrap();
     }
 
-    /// Makes another communicator of all ranks.
+    /// Creates another communicator for all ranks.
     fn duplicate(&self) -> CommHandle {
         let made = Arc::new(OnceLock::new());
         let into = made.clone();
         let deliver = Box::new(move |comm| into.set(comm).expect("once"));
         self.gpu.nccl.split(self.comm, 0, self.rank, None, deliver).unwrap();
-        *made.get().expect("a split returns once its communicator is made")
+        *made.get().expect("a split returns once its communicator has been created")
     }
 }
 
@@ -240,7 +244,7 @@ fn an_event_orders_the_streams_of_two_threads() {
         let writer = thread::spawn(move || {
             let gpu = Gpu::new(machine, 0);
             let (at, event) = (gpu.buffer(1), machine.engine.create_event(false).unwrap());
-            // A thread that waits for the event waits for another thread.
+            // A thread that is waiting for the event is waiting for another thread.
             machine.engine.launch_host_function(gpu.stream, Arc::new(|| ())).unwrap();
             gpu.write(at, 2);
             machine.engine.record_event(event, gpu.stream).unwrap();

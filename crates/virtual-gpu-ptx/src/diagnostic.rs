@@ -1,14 +1,14 @@
-//! Diagnostics: the problems in a PTX text.
+//! Diagnostics: the problems found in a PTX text.
 
 use std::fmt;
 
-/// The maximum number of diagnostics shown; otherwise, input that is not PTX would fill the screen.
+/// The maximum number of diagnostics shown. Without this limit, input that is not PTX would fill the screen.
 const SHOWN: usize = 50;
 
 /// A problem that prevents loading.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Diagnostic {
-    /// The line of the PTX text, from 1; 0 for the text as a whole.
+    /// The line in the PTX text, from 1; 0 for the text as a whole.
     pub line: u32,
     /// What is wrong.
     pub text: String,

@@ -15,7 +15,7 @@ pub struct Module {
 }
 
 impl Module {
-    /// Returns the architecture that the text was compiled for: 70 for `sm_70`, 0 if the text has none.
+    /// Returns the architecture that the text was compiled for: 70 for `sm_70`; 0 if the text does not name one.
     pub fn target(&self) -> u32 {
         self.target
     }
@@ -43,9 +43,9 @@ pub struct Variable {
     pub name: String,
     /// Its size in bytes.
     pub size: u64,
-    /// Required alignment of its address, in bytes.
+    /// The required alignment of its address, in bytes.
     pub align: u64,
-    /// The bytes of its initial value, without the addresses of variables.
+    /// The bytes of its initial value, without any addresses of variables.
     pub initial: Vec<u8>,
     /// The addresses of variables within its initial value.
     pub addresses: Vec<AddressOf>,
@@ -58,15 +58,15 @@ pub struct Variable {
 pub struct AddressOf {
     /// The offset of the first of its eight bytes.
     pub at: u64,
-    /// Index of the variable in [`Module::variables`].
+    /// The variable's index in [`Module::variables`].
     pub variable: u32,
-    /// Bytes added to the variable's address.
+    /// The number of bytes added to the variable's address.
     pub offset: i64,
 }
 
 impl Variable {
-    /// Returns the variable's initial bytes, if the module's variables are at `globals`; any bytes after these are
-    /// zero.
+    /// Returns the variable's initial bytes if the module's variables are at `globals`. Any bytes after the
+    /// returned ones are zero.
     pub fn image(&self, globals: &[u64]) -> Vec<u8> {
         let mut image = self.initial.clone();
         for &AddressOf { at, variable, offset } in &self.addresses {
@@ -84,7 +84,7 @@ pub struct Parameter {
     pub offset: u32,
     /// Its size in bytes.
     pub size: u32,
-    /// Required alignment of its offset.
+    /// The required alignment of its offset.
     pub align: u32,
 }
 
@@ -119,7 +119,7 @@ pub enum Uniform {
     DynamicShared,
     /// `%total_smem_size`
     TotalShared,
-    /// Bytes of the launch's parameters, zero- or sign-extended.
+    /// Bytes from the launch's parameters, zero- or sign-extended.
     Parameter {
         /// The offset of the first byte.
         offset: u32,
@@ -132,17 +132,17 @@ pub enum Uniform {
     Global {
         /// Its index in [`Module::variables`].
         index: u32,
-        /// Bytes added to it.
+        /// The number of bytes added to it.
         offset: i64,
     },
     /// The start of dynamic shared memory, plus an offset. It exists only while a kernel is being lowered.
     DynamicStart {
-        /// Bytes added to it.
+        /// The number of bytes added to it.
         offset: i64,
     },
 }
 
-/// A register value that stays the same from a block's start to its end.
+/// A register value that doesn't change from the start of a block to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "named as in PTX")]
 pub enum ThreadConstant {
@@ -164,7 +164,7 @@ pub struct Kernel {
     pub(crate) parameter_bytes: u32,
     pub(crate) shared_bytes: u32,
     pub(crate) dynamic_shared_offset: u32,
-    /// Static shared variables: name, offset, bytes.
+    /// Static shared variables: name, offset, and number of bytes.
     pub(crate) shared_variables: Vec<(String, u32, u64)>,
     pub(crate) shared_unit: u8,
     pub(crate) has_partial_barriers: bool,
@@ -173,7 +173,7 @@ pub struct Kernel {
     pub(crate) required_threads: Option<[u32; 3]>,
     pub(crate) code: Vec<Instruction>,
     pub(crate) lines: Vec<u32>,
-    /// Index into `cuda_lines`; `u32::MAX` if there is none.
+    /// The index into `cuda_lines`; `u32::MAX` if there is none.
     pub(crate) locations: Vec<u32>,
     pub(crate) cuda_lines: Vec<CudaLine>,
     pub(crate) registers: Registers,
@@ -203,9 +203,9 @@ pub struct Frame {
 /// The register files that a kernel needs.
 #[derive(Clone, Debug, Default)]
 pub struct Registers {
-    /// 32-bit registers.
+    /// The number of 32-bit registers.
     pub words: u32,
-    /// 64-bit registers.
+    /// The number of 64-bit registers.
     pub longs: u32,
     /// Predicates.
     pub predicates: u32,
@@ -213,7 +213,7 @@ pub struct Registers {
     pub uniform_words: Vec<Uniform>,
     /// Uniform 64-bit values, in the order of their slots.
     pub uniform_longs: Vec<Uniform>,
-    /// 32-bit registers that are set once per block size.
+    /// The 32-bit registers that are set once per block size.
     pub thread_constants: Vec<(Slot, ThreadConstant)>,
 }
 
@@ -245,7 +245,7 @@ impl Kernel {
         self.dynamic_shared_offset
     }
 
-    /// Returns the size in bytes of its smallest access to shared memory.
+    /// Returns the size of its smallest access to shared memory in bytes.
     #[inline]
     pub fn shared_unit(&self) -> u8 {
         self.shared_unit
@@ -258,8 +258,8 @@ impl Kernel {
         self.has_partial_barriers
     }
 
-    /// Returns the name, in the program, of the static shared variable at an offset, and the offset in it. For dynamic
-    /// shared memory, returns `None` and the offset in that memory.
+    /// Returns the program's name for the static shared variable at an offset, and the offset within the variable. For
+    /// dynamic shared memory, returns `None` and the offset within that memory.
     pub fn shared_location(&self, offset: u64) -> (Option<String>, u64) {
         let found = self.shared_variables.iter().find(|(_, start, size)| {
             offset.checked_sub(u64::from(*start)).is_some_and(|distance| distance < *size)
@@ -286,7 +286,7 @@ impl Kernel {
         self.required_threads
     }
 
-    /// Returns the indices of the variables in [`Module::variables`] that the kernel names.
+    /// Returns the indices in [`Module::variables`] of the variables that the kernel uses.
     pub fn variables(&self) -> impl Iterator<Item = u32> {
         let mut named: Vec<u32> = self
             .registers
@@ -309,7 +309,7 @@ impl Kernel {
         &self.code
     }
 
-    /// Returns what each function that may call itself needs. If there is such a function, threads have a stack.
+    /// Returns what each function that may call itself needs. If there is such a function, each thread has a stack.
     #[inline]
     pub fn frames(&self) -> &[Frame] {
         &self.frames

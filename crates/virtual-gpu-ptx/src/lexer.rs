@@ -7,11 +7,11 @@ use super::diagnostic::Diagnostic;
 pub(crate) enum Token<'a> {
     /// `axpy`, `%r1`, `$L__BB0_2`.
     Word(&'a str),
-    /// `.f32`, without its dot.
+    /// `.f32`, without the dot.
     Dot(&'a str),
     /// `16`, `0x1F`, `0f3F800000`, `1.5`.
     Number(&'a str),
-    /// A quoted text, without its quotes.
+    /// A quoted text, without the quotes.
     Text(&'a str),
     /// Any of the characters in [`MARKS`].
     Mark(u8),
@@ -34,7 +34,7 @@ fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$')
 }
 
-/// Splits `source` into tokens; stops at the first character that can't occur in PTX.
+/// Splits `source` into tokens, stopping at the first character that can't occur in PTX.
 pub(crate) fn tokens(source: &str) -> Result<Vec<Lexeme<'_>>, Diagnostic> {
     let mut lexer = Lexer { source, at: 0, line: 1 };
     let mut found = Vec::new();
@@ -55,7 +55,8 @@ impl<'a> Lexer<'a> {
         self.source.as_bytes().get(self.at + ahead).copied().unwrap_or(0)
     }
 
-    /// Advances while `accept` holds, and returns the text in between. Only ASCII is accepted, so slicing is sound.
+    /// Advances as long as `accept` returns true and returns the text in between. Only ASCII is accepted, so slicing is
+    /// sound.
     fn take_while(&mut self, accept: impl Fn(u8) -> bool) -> &'a str {
         let start = self.at;
         let rest = &self.source.as_bytes()[start..];
@@ -107,7 +108,7 @@ impl<'a> Lexer<'a> {
                 }
                 (b'/', b'*') => {
                     let Some(length) = self.source[self.at + 2..].find("*/") else {
-                        return Err(Diagnostic::new(self.line, "a comment without end"));
+                        return Err(Diagnostic::new(self.line, "a comment is not closed"));
                     };
                     let comment = &self.source.as_bytes()[self.at..self.at + 2 + length];
                     self.line += comment.iter().filter(|&&byte| byte == b'\n').count() as u32;
@@ -133,7 +134,7 @@ impl<'a> Lexer<'a> {
                 self.at += length + 1;
                 Ok(Token::Text(self.source.get(start..start + length).unwrap_or("")))
             }
-            _ => Err(Diagnostic::new(self.line, "a text without closing quote")),
+            _ => Err(Diagnostic::new(self.line, "a text has no closing quote")),
         }
     }
 

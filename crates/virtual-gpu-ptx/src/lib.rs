@@ -1,9 +1,9 @@
-//! Reads PTX, and turns it into kernels that the machine executes.
+//! Reads PTX and turns it into kernels that the machine executes.
 //!
-//! Each step has its own type: the [`parser`] turns the text into syntax, [`resolve`] finds the meaning of opcodes,
-//! types, and modifiers, and [`lower`] turns the result into operations on registers.
+//! Each step has its own type: the [`parser`] turns the text into syntax, [`resolve`] determines the meaning of
+//! opcodes, types, and modifiers, and [`lower`] turns the result into operations on registers.
 //!
-//! Any version of the ISA is accepted; each unsupported instruction causes an error with its line.
+//! Any version of the ISA is accepted; each unsupported instruction causes an error that contains its line number.
 
 mod diagnostic;
 pub mod instruction;
@@ -27,7 +27,7 @@ pub use kernel::{
 
 use lexer::{Lexeme, Token};
 
-/// The maximum length of a text, in bytes. Its tokens take up to sixteen times as much memory.
+/// The maximum length of a text, in bytes. A text's tokens take up to sixteen times as much memory.
 const MAX_BYTES: usize = 32 << 20;
 
 /// Reads a PTX text of at most 32 MiB.
@@ -37,13 +37,14 @@ const MAX_BYTES: usize = 32 << 20;
 pub fn load(source: &str) -> Result<Module, LoadError> {
     let refuse = |diagnostic| LoadError::new(vec![diagnostic]);
     if source.len() > MAX_BYTES {
-        let text = format!("the text has {} MiB, more than {}", source.len() >> 20, MAX_BYTES >> 20);
+        let text =
+            format!("the text has {} MiB, but at most {} are allowed", source.len() >> 20, MAX_BYTES >> 20);
         return Err(refuse(Diagnostic::new(0, text)));
     }
     let tokens = match lexer::tokens(source) {
         Ok(tokens) if starts_as_ptx(&tokens) => tokens,
         Err(diagnostic) if source.contains(".version") => return Err(refuse(diagnostic)),
-        _ => return Err(refuse(Diagnostic::new(0, "this is no PTX: it doesn't begin with `.version`"))),
+        _ => return Err(refuse(Diagnostic::new(0, "this is not PTX: it doesn't begin with `.version`"))),
     };
     let (file, mut diagnostics) = parser::parse(&tokens);
     let file = resolve::resolve(file);

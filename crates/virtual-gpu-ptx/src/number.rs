@@ -2,7 +2,7 @@
 
 use super::types::Type;
 
-/// A literal, in the widest type of its kind.
+/// A literal in the widest type of its kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Number {
     /// Two's complement; unsigned literals beyond `i64::MAX` wrap.
@@ -22,7 +22,7 @@ impl Number {
         }
     }
 
-    /// Returns the literal's bits in a variable of type `kind`.
+    /// Returns the literal's bits as stored in a variable of type `kind`.
     pub(super) fn bits(self, kind: Type) -> u64 {
         let value = match self {
             Self::Integer(value) if !matches!(kind, Type::F32 | Type::F64 | Type::F16) => {
@@ -41,7 +41,7 @@ impl Number {
     }
 }
 
-/// Parses a literal without a sign. Returns `None` if it is not a literal, or out of range.
+/// Parses a literal without a sign. Returns `None` if it is not a literal or is out of range.
 pub(super) fn parse(text: &str) -> Option<Number> {
     let prefix = text.get(..2).unwrap_or("");
     let digits = text.get(2..).unwrap_or("");

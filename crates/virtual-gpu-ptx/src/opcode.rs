@@ -1,4 +1,4 @@
-//! The supported opcodes of PTX.
+//! The PTX opcodes that are supported.
 
 macro_rules! opcodes {
     ($($variant:ident $name:literal,)*) => {
@@ -9,7 +9,7 @@ macro_rules! opcodes {
         }
 
         impl Opcode {
-            /// Returns the opcode with that name.
+            /// Returns the opcode with this name.
             pub(crate) fn named(name: &str) -> Option<Self> {
                 Some(match name {
                     $($name => Self::$variant,)*
@@ -21,7 +21,7 @@ macro_rules! opcodes {
 }
 
 opcodes! {
-    // Integer arithmetic, extended-precision and mixed; `add` to `neg` are also floating-point.
+    // Integer arithmetic, including extended-precision and mixed; `add` to `neg` are also floating-point.
     Add "add", Sub "sub", Mul "mul", Mad "mad", Mul24 "mul24", Mad24 "mad24", Sad "sad", Div "div", Rem "rem",
     Abs "abs", Neg "neg", Min "min", Max "max",
     Popc "popc", Clz "clz", Bfind "bfind", Fns "fns", Brev "brev", Bfe "bfe", Bfi "bfi", Szext "szext",

@@ -20,9 +20,9 @@ pub(crate) type ResolvedStatement<'a> = Statement<'a, Resolved<'a>>;
 /// An instruction and its meaning.
 #[derive(Debug)]
 pub(crate) struct Resolved<'a> {
-    /// Line, guard, and name as written; the operands are in the form.
+    /// The line, guard, and name as written; the operands are in the form.
     pub(crate) written: Written<'a>,
-    /// The meaning, or why it could not be resolved.
+    /// The meaning, or why the instruction could not be resolved.
     pub(crate) form: Result<Form<'a>, String>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) enum Form<'a> {
         d: Operand<'a>,
         sources: Vec<Operand<'a>>,
     },
-    /// The same on 16 bits.
+    /// The same with 16-bit values.
     Half {
         op: WordOp,
         kind: Type,
@@ -57,13 +57,13 @@ pub(crate) enum Form<'a> {
         d: Operand<'a>,
         a: Operand<'a>,
     },
-    /// `mul.wide` and `mad.wide` of 16 or 32 bits.
+    /// 16-bit or 32-bit `mul.wide` and `mad.wide`.
     WideProduct {
         kind: Type,
         d: Operand<'a>,
         sources: Vec<Operand<'a>>,
     },
-    /// Two operations on 32 or 16 bits, such as `mad24`: `second` takes the result of `first`, and `c`.
+    /// Two 32-bit or 16-bit operations, such as `mad24`: `second` takes the result of `first` and `c`.
     Chain {
         first: WordOp,
         second: WordOp,
@@ -100,7 +100,7 @@ pub(crate) enum Form<'a> {
         d: Operand<'a>,
         sources: Vec<Operand<'a>>,
     },
-    /// Logic on predicates; with `negates`, on the complement of `a`.
+    /// Predicate logic; with `negates`, on the complement of `a`.
     Logic {
         op: BoolOp,
         negates: bool,
@@ -113,7 +113,7 @@ pub(crate) enum Form<'a> {
         kind: Type,
         operands: [Operand<'a>; 4],
     },
-    /// `slct`: `a` if `c`, of type `by`, is not negative.
+    /// `slct`: `a` if `c`, which has type `by`, is not negative.
     SelectBySign {
         kind: Type,
         by: Type,
@@ -148,7 +148,7 @@ pub(crate) enum Form<'a> {
         to: IntegerType,
         operands: [Operand<'a>; 2],
     },
-    /// `cvt` of two numbers to a packed pair of halves of type `to`.
+    /// `cvt` from two numbers to a packed pair of halves of type `to`.
     ConvertToPair {
         to: FloatType,
         rounding: Rounding,
@@ -207,7 +207,7 @@ pub(crate) enum Form<'a> {
     WaitForCopies {
         pending: u32,
     },
-    /// Commits, and waits for all groups.
+    /// Commits and waits for all groups.
     WaitForAllCopies,
     /// Prefetches, which have no effect here.
     Nothing,
@@ -286,7 +286,7 @@ pub(crate) struct Compare<'a> {
     pub(crate) compare_as: CompareAs,
     /// How the result is combined with `c`.
     pub(crate) combine: BoolOp,
-    /// The type of the sources; for a packed pair, the type of its halves.
+    /// The source type; for a packed pair, the type of the halves.
     pub(crate) kind: Type,
     pub(crate) a: Operand<'a>,
     pub(crate) b: Operand<'a>,
@@ -310,11 +310,11 @@ pub(crate) enum CompareResult<'a> {
 /// A register's parts, lowest first.
 #[derive(Debug)]
 pub(crate) enum Vector<'a> {
-    /// Two halves of 32 bits.
+    /// Two halves of a 32-bit register.
     Halves16([Operand<'a>; 2]),
-    /// Two halves of 64 bits.
+    /// Two halves of a 64-bit register.
     Halves32([Operand<'a>; 2]),
-    /// Four quarters of 64 bits.
+    /// Four quarters of a 64-bit register.
     Quarters16([Operand<'a>; 4]),
 }
 

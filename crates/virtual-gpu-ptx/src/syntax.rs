@@ -1,10 +1,10 @@
-//! The syntax of a PTX text: names and opcodes are not yet resolved.
+//! A PTX text's syntax, in which names and opcodes are not yet resolved.
 //!
 //! `I` is the type of an instruction: as parsed, or resolved.
 
 use super::types::Type;
 
-/// A whole file.
+/// A file.
 #[derive(Debug)]
 pub(crate) struct File<'a, I> {
     /// `.target`: 70 for `sm_70`.
@@ -63,8 +63,8 @@ pub(crate) struct Variable<'a> {
 pub(crate) struct Initial<'a> {
     /// The initial bytes.
     pub(crate) bytes: Vec<u8>,
-    /// The addresses among these bytes: the offset of the first byte, the name of the variable or function, and an
-    /// offset to add.
+    /// The addresses among these bytes. For each: the offset of its first byte, the name of the variable or function,
+    /// and an offset to add.
     pub(crate) addresses: Vec<(u64, &'a str, i64)>,
 }
 
@@ -91,7 +91,7 @@ pub(crate) enum Statement<'a, I> {
 #[derive(Debug)]
 pub(crate) struct Written<'a> {
     pub(crate) line: u32,
-    /// The predicate's name, and whether it is negated.
+    /// The predicate's name and whether it is negated.
     pub(crate) guard: Option<(&'a str, bool)>,
     pub(crate) opcode: &'a str,
     pub(crate) modifiers: Vec<&'a str>,
@@ -109,7 +109,7 @@ impl Written<'_> {
         name
     }
 
-    /// Returns the error about an unsupported instruction.
+    /// Returns the error for an unsupported instruction.
     pub(crate) fn unsupported(&self) -> String {
         format!("unsupported instruction `{}`", self.name())
     }

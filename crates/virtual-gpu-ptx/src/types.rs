@@ -1,6 +1,6 @@
 //! The types of PTX.
 
-/// The Fundamental Types and Packed Data Types of the manual.
+/// The manual's Fundamental Types and Packed Data Types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Type {
     Pred,
@@ -25,7 +25,7 @@ pub(crate) enum Type {
 }
 
 impl Type {
-    /// Returns the type with that name, without the dot.
+    /// Returns the type with this name, which has no dot.
     pub(crate) fn named(name: &str) -> Option<Self> {
         Some(match name {
             "pred" => Self::Pred,
@@ -61,7 +61,7 @@ impl Type {
         }
     }
 
-    /// Returns the size of a variable in bytes; a predicate counts as one byte.
+    /// Returns the size of a variable in bytes; a predicate takes one byte.
     pub(crate) fn bytes(self) -> u64 {
         u64::from(self.bits().div_ceil(8))
     }

@@ -9,8 +9,8 @@ pub const LOCAL: u64 = 0xfff2 << 48;
 /// The first generic address of a kernel's parameters.
 pub const PARAM: u64 = 0xfff3 << 48;
 
-/// The first address of a function. No memory can be read there.
+/// The first function address. No memory can be read there.
 pub const CODE: u64 = 0xfff4 << 48;
 
-/// Number of addresses in each window.
+/// The number of addresses in each window.
 pub const SIZE: u64 = 1 << 32;

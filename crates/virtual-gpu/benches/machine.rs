@@ -17,7 +17,7 @@ const WAITING: &str = include_str!("../../conformance/tests/ptx/waiting.ptx");
 const MATH: &str = include_str!("../../conformance/tests/kernels/12.0-compute_70/math.ptx");
 const CONTROL: &str = include_str!("../../conformance/tests/kernels/12.0-compute_70/control.ptx");
 
-/// A kernel that touches only every other element, so that each element needs its own bits.
+/// A kernel that accesses only every other element, so that each element needs its own bits.
 const STRIDED: &str = "\
 .version 8.0
 .target sm_70
@@ -41,7 +41,7 @@ const STRIDED: &str = "\
 /// The number of launches of each kernel; only the fastest counts.
 const RUNS: usize = 21;
 
-/// The system allocator, plus a count of the allocated bytes.
+/// The system allocator, with a count of the allocated bytes.
 struct Counting;
 
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
@@ -50,13 +50,13 @@ static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller makes the promise about the layout that the system allocator requires.
+        // SAFETY: the caller guarantees what the system allocator requires of the layout.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         ALLOCATED.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the pointer came from `alloc`, and so from the system allocator, with this layout.
+        // SAFETY: the pointer came from `alloc`, and therefore from the system allocator, with this layout.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -140,9 +140,9 @@ fn floats(count: usize) -> Vec<f32> {
     (0..count).map(|at| (at % 1000) as f32 * 1e-3).collect()
 }
 
-/// Returns the name of the vector instructions that the machine's loops use here.
+/// Returns the name of the vector instructions that the machine's loops use on this processor.
 fn vector_units() -> &'static str {
-    if machine::uses_avx2() { "AVX2 and FMA" } else { "those of the compiler's target alone" }
+    if machine::uses_avx2() { "AVX2 and FMA" } else { "only those of the compiler's target" }
 }
 
 /// Prints how many bytes of host memory each byte of device memory needs, including all bookkeeping.

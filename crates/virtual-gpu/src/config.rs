@@ -1,4 +1,4 @@
-//! The settings: environment variables, which are read once. Each error names the variable and its value.
+//! The settings: environment variables, which are read once. Each error states the variable and its value.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const FAIL: &str = "VIRTUAL_GPU_FAIL";
 /// The timeout if no variable sets one.
 const DEFAULT_TIMEOUT: Timeout = Timeout { duration: Duration::from_secs(10), variable: TIMEOUT };
 
-/// Every environment variable of the virtual GPU.
+/// Every environment variable that the virtual GPU reads.
 const SWITCHES: [&str; 7] = [
     "VIRTUAL_GPU_COUNT",
     "VIRTUAL_GPU_CHECKS",
@@ -52,9 +52,9 @@ pub struct Timeout {
 impl Timeout {
     fn read(variable: &'static str, value: &str) -> Result<Self, String> {
         let seconds = value.trim().parse::<f64>().ok().filter(|seconds| (0.01..=86_400.0).contains(seconds));
-        let duration = seconds
-            .map(Duration::from_secs_f64)
-            .ok_or_else(|| format!("{variable}={value}: it is a number of seconds from 0.01 to 86400"))?;
+        let duration = seconds.map(Duration::from_secs_f64).ok_or_else(|| {
+            format!("{variable}={value}: it must be a number of seconds from 0.01 to 86400")
+        })?;
         Ok(Self { duration, variable })
     }
 }
@@ -64,7 +64,7 @@ impl Timeout {
 pub struct FailingCall {
     /// The C function, with or without a version suffix: `cuMemcpyDtoHAsync` or `cuMemcpyDtoHAsync_v2`.
     pub function: String,
-    /// The number of the call among those of the function in this process, from 1.
+    /// The number of the call among all calls to the function in this process, counting from 1.
     pub nth: u64,
 }
 
@@ -78,12 +78,12 @@ impl FailingCall {
         };
         let calls: Option<Vec<_>> = value.split(',').map(read).collect();
         calls.ok_or_else(|| {
-            format!("{FAIL}={value}: it is a list of FUNCTION:K, each for the K-th call of a function, such as cuMemAllocAsync:2")
+            format!("{FAIL}={value}: it must be a list of FUNCTION:K, each for the K-th call to a function, such as cuMemAllocAsync:2")
         })
     }
 }
 
-/// The settings of the virtual GPU.
+/// The virtual GPU's settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// The number of GPUs that the process sees: all GPUs of the node (`VIRTUAL_GPU_COUNT`; by default the preset's
@@ -91,7 +91,7 @@ pub struct Config {
     pub gpus: usize,
     /// The node's GPUs that are visible, in order (`CUDA_VISIBLE_DEVICES`). `None` means all.
     pub visible: Option<Vec<usize>>,
-    /// The effect of reports (`VIRTUAL_GPU_CHECKS`; by default `error`).
+    /// What reports do (`VIRTUAL_GPU_CHECKS`; by default `error`).
     pub checks: Checks,
     /// How long a wait with an unknown outcome may last (`VIRTUAL_GPU_TIMEOUT`; by default 10 s).
     pub timeout: Timeout,
@@ -100,10 +100,10 @@ pub struct Config {
     pub bootstrap_timeout: Timeout,
     /// The node whose times are modeled (`VIRTUAL_GPU_TOPOLOGY`; by default `classroom`).
     pub preset: Preset,
-    /// The file to which a trace of everything that ran is written when the process ends (`VIRTUAL_GPU_TRACE`; by
-    /// default nowhere).
+    /// The file that a trace of everything that ran is written to when the process ends (`VIRTUAL_GPU_TRACE`; by
+    /// default none).
     pub trace: Option<PathBuf>,
-    /// Calls that return an error and do nothing (`VIRTUAL_GPU_FAIL`, none).
+    /// Calls that return an error and do nothing (`VIRTUAL_GPU_FAIL`; by default none).
     pub failing: Vec<FailingCall>,
 }
 
@@ -133,12 +133,12 @@ impl Config {
         Self::read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 
-    /// Rejects a variable that does not exist, because setting it would silently do nothing.
+    /// Rejects a variable that does not exist, because setting it would silently have no effect.
     fn refuse_unknown(names: impl Iterator<Item = String>) -> Result<(), String> {
         for name in names.filter(|name| name.starts_with("VIRTUAL_GPU_")) {
             if !SWITCHES.contains(&name.as_str()) {
                 return Err(format!(
-                    "{name}: the virtual GPU has no such switch; it has {}",
+                    "{name}: the virtual GPU has no such setting; it has {}",
                     SWITCHES.join(", ")
                 ));
             }
@@ -156,7 +156,7 @@ impl Config {
         }
         if let Some(value) = variable("VIRTUAL_GPU_COUNT") {
             config.gpus = value.trim().parse().ok().filter(|count| (1..=MAX_GPUS).contains(count)).ok_or_else(
-                || format!("VIRTUAL_GPU_COUNT={value}: the number of virtual GPUs is a whole number from 1 to {MAX_GPUS}"),
+                || format!("VIRTUAL_GPU_COUNT={value}: the number of virtual GPUs must be a whole number from 1 to {MAX_GPUS}"),
             )?;
         }
         if let Some(value) = variable("CUDA_VISIBLE_DEVICES") {
@@ -169,7 +169,7 @@ impl Config {
                 "error" => Checks::Error,
                 "warn" => Checks::Warn,
                 "off" => Checks::Off,
-                _ => return Err(format!("VIRTUAL_GPU_CHECKS={value}: it is one of error, warn, off")),
+                _ => return Err(format!("VIRTUAL_GPU_CHECKS={value}: it must be one of error, warn, off")),
             };
         }
         if let Some(value) = variable(TIMEOUT) {
@@ -182,7 +182,7 @@ impl Config {
         if let Some(value) = variable("VIRTUAL_GPU_TRACE") {
             let path = PathBuf::from(value.replace("%p", &std::process::id().to_string()));
             trace::check(&path)
-                .map_err(|error| format!("VIRTUAL_GPU_TRACE={value}: it cannot be written: {error}"))?;
+                .map_err(|error| format!("VIRTUAL_GPU_TRACE={value}: the file cannot be written: {error}"))?;
             config.trace = Some(path);
         }
         if let Some(value) = variable(FAIL) {
@@ -193,7 +193,7 @@ impl Config {
 }
 
 impl Config {
-    /// Returns the number, within the node, of the GPU that the process calls `gpu`.
+    /// Returns the node-wide number of the GPU that the process calls `gpu`.
     pub fn physical(&self, gpu: usize) -> usize {
         self.visible.as_ref().and_then(|visible| visible.get(gpu).copied()).unwrap_or(gpu)
     }
@@ -201,8 +201,8 @@ impl Config {
 
 /// Returns the GPUs in a `CUDA_VISIBLE_DEVICES` list, in list order: "If one of the indices is invalid, only the
 /// devices whose index precedes the invalid index are visible" (CUDA Programming Guide, "CUDA Environment Variables").
-/// Entries are numbers, with any text after them, as `strtoul` allows, or prefixes of UUIDs. If a GPU is listed twice,
-/// none is visible, as with real drivers.
+/// Entries are numbers (any text may follow them, as `strtoul` allows) or UUID prefixes. If a GPU is listed twice, none
+/// is visible, as with real drivers.
 fn visible(list: &str, gpus: usize) -> Vec<usize> {
     let number = |entry: &str| {
         let entry = entry.trim_start();
@@ -254,13 +254,13 @@ mod tests {
         assert!(
             read("VIRTUAL_GPU_TOPOLOGY", "moon")
                 .unwrap_err()
-                .contains("moon: it is one of classroom, dgx-h100")
+                .contains("moon: it must be one of classroom, dgx-h100")
         );
         for value in ["0", "-3", "inf", "NaN", "soon"] {
             for variable in [TIMEOUT, BOOTSTRAP_TIMEOUT] {
                 assert_eq!(
                     read(variable, value).unwrap_err(),
-                    format!("{variable}={value}: it is a number of seconds from 0.01 to 86400")
+                    format!("{variable}={value}: it must be a number of seconds from 0.01 to 86400")
                 );
             }
         }

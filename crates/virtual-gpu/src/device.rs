@@ -1,14 +1,14 @@
-//! The attributes that each virtual GPU reports: those of an NVIDIA H100 SXM5 80 GB, as plain data.
+//! The attributes that each virtual GPU reports, as plain data. They are the attributes of an NVIDIA H100 SXM5 80 GB.
 
 use std::ops::RangeInclusive;
 
 /// The device's name.
 pub const NAME: &str = "Virtual H100 80GB HBM3";
 
-/// Bytes of memory on each GPU.
+/// The number of bytes of memory on each GPU.
 pub const TOTAL_MEMORY: u64 = 80 << 30;
 
-/// CUDA version that `cuDriverGetVersion` reports: 1000 × major + 10 × minor.
+/// The CUDA version that `cuDriverGetVersion` reports: 1000 × major + 10 × minor.
 pub const DRIVER_VERSION: i32 = 12_090;
 
 /// The maximum number of threads in a block (compute capability 9.0).
@@ -20,22 +20,22 @@ pub const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 /// The maximum number of blocks in a grid, by dimension.
 pub const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 
-/// Bytes of shared memory available to a block unless it opts in to more.
+/// The number of bytes of shared memory available to a block unless it opts in to more.
 pub const SHARED_PER_BLOCK: u32 = 48 << 10;
 
-/// Bytes of shared memory that a block can have once `cuFuncSetAttribute` requests them.
+/// The number of bytes of shared memory that a block can have once `cuFuncSetAttribute` has requested them.
 pub const SHARED_PER_BLOCK_OPT_IN: u32 = 227 << 10;
 
-/// Bytes of shared memory of a multiprocessor, shared by all its blocks.
+/// The number of bytes of shared memory on a multiprocessor, for all its blocks together.
 pub const SHARED_PER_MULTIPROCESSOR: u32 = 228 << 10;
 
-/// Bytes of shared memory that the driver reserves in each block for itself.
+/// The number of bytes of shared memory that the driver reserves for itself in each block.
 pub const SHARED_RESERVED_PER_BLOCK: u32 = 1 << 10;
 
-/// Threads of a warp.
+/// The number of threads in a warp.
 pub const WARP: u32 = 32;
 
-/// Multiprocessors of a GPU.
+/// The number of multiprocessors on a GPU.
 pub const MULTIPROCESSORS: u32 = 132;
 
 /// The number of threads resident on a multiprocessor at the same time.
@@ -44,15 +44,15 @@ pub const MAX_THREADS_PER_MULTIPROCESSOR: u32 = 2048;
 /// The number of blocks resident on a multiprocessor at the same time.
 pub const MAX_BLOCKS_PER_MULTIPROCESSOR: u32 = 32;
 
-/// 32-bit registers of a multiprocessor, all of which a single block may use.
+/// The number of 32-bit registers on a multiprocessor, all of which a single block may use.
 pub const REGISTERS: u32 = 65_536;
 
-/// The number of registers that each thread counts as using, in every kernel. The virtual GPU runs PTX, which has an
-/// unlimited number of registers, and allocates none. This is the largest number for which registers never limit how
+/// The number of registers that each thread is assumed to use, in every kernel. The virtual GPU runs PTX, which has an
+/// unlimited number of registers, so it allocates none. This is the largest number for which registers never limit how
 /// many threads are resident.
 pub const REGISTERS_PER_THREAD: u32 = 32;
 
-/// The architecture that kernels count as compiled for: 10 × major + minor.
+/// The architecture that kernels are considered to be compiled for: 10 × major + minor.
 pub const BINARY_VERSION: i32 = 90;
 
 /// The range of stream priorities, least urgent first; lower numbers are more urgent (an H100's range).
@@ -73,16 +73,16 @@ pub fn uuid(gpu: usize) -> [u8; 16] {
     uuid
 }
 
-/// The attributes that all GPUs share: the number of each `CUdevice_attribute`, and its value.
+/// The attributes that all GPUs share: each `CUdevice_attribute`'s number and value.
 const VALUES: &[(RangeInclusive<i32>, i32)] = &[
     (1..=1, MAX_THREADS_PER_BLOCK as i32),
     (8..=8, SHARED_PER_BLOCK as i32),
     (9..=9, 64 << 10), // constant memory, bytes
     (10..=10, WARP as i32),
-    (11..=11, i32::MAX), // pitch of 2D copies, bytes
+    (11..=11, i32::MAX), // pitch for 2D copies, bytes
     (12..=12, REGISTERS as i32),
     (13..=13, 1_980_000), // clock, kHz
-    (14..=14, 512),       // alignment of textures, bytes
+    (14..=14, 512),       // texture alignment, bytes
     (15..=15, 1),         // copies overlap kernels
     (16..=16, MULTIPROCESSORS as i32),
     (17..=17, 0),         // no run-time limit on kernels
@@ -122,7 +122,7 @@ const VALUES: &[(RangeInclusive<i32>, i32)] = &[
     (98..=98, 0),   // flush of remote writes
     (99..=99, 0),   // registered host memory
     (100..=100, 0), // no access through the host's page tables
-    (101..=101, 0), // no access of the host to managed memory
+    (101..=101, 0), // no direct host access to managed memory
     (102..=102, 0), // virtual memory management
     (103..=105, 0), // handles to share it
     (106..=106, MAX_BLOCKS_PER_MULTIPROCESSOR as i32),
@@ -138,7 +138,7 @@ const VALUES: &[(RangeInclusive<i32>, i32)] = &[
     (116..=118, 0),           // GPUDirect RDMA, its flushes and its ordering
     (119..=119, 0),           // handles to share memory pools
     (120..=120, 0),           // cluster launch
-    (121..=121, 0),           // deferred mapping of arrays
+    (121..=121, 0),           // deferred array mapping
     (122..=122, 0),           // stream memory operations
     (123..=123, 0),           // stream memory operations
     (124..=124, 0),           // dma_buf
@@ -161,17 +161,17 @@ const VALUES: &[(RangeInclusive<i32>, i32)] = &[
 ];
 
 /// Returns the value of the `CUdevice_attribute` with this number, for the device with index `ordinal` in the node.
-/// Returns `None` for attributes of textures and surfaces, which the virtual GPU lacks.
+/// Returns `None` for texture and surface attributes, because the virtual GPU has no textures and surfaces.
 ///
-/// The numbers are those of `cuda.h`. The values are those that `deviceQuery` prints on an H100 SXM5, compute
-/// capability 9.0 ("CUDA C++ Programming Guide", table of technical specifications). Features that an H100 has and the
+/// The numbers come from `cuda.h`. The values are what `deviceQuery` prints on an H100 SXM5, compute capability 9.0
+/// ("CUDA C++ Programming Guide", table of technical specifications). Attributes for features that an H100 has but the
 /// virtual GPU lacks are 0.
 pub fn attribute(number: i32, ordinal: usize) -> Option<i32> {
     match number {
         2..=4 => return Some(MAX_BLOCK[number as usize - 2] as i32),
         5..=7 => return Some(MAX_GRID[number as usize - 5] as i32),
         33 => return Some(ordinal as i32 + 1), // PCI bus
-        85 => return Some(ordinal as i32),     // a multi-GPU board group of its own
+        85 => return Some(ordinal as i32),     // its own multi-GPU board group
         _ => {}
     }
     VALUES.iter().find(|(numbers, _)| numbers.contains(&number)).map(|&(_, value)| value)

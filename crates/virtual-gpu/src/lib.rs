@@ -1,7 +1,7 @@
-//! A GPU in software.
+//! A software GPU.
 //!
 //! It answers three separate questions: *function* (which values result), *order* (what must happen before what), and
-//! *time* (when it happens). This crate contains no C: `virtual-cuda` is the FFI layer.
+//! *time* (when things happen). This crate contains no C: `virtual-cuda` is the FFI layer.
 
 pub mod config;
 pub mod device;

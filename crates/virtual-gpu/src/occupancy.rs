@@ -1,7 +1,7 @@
 //! How many blocks of a kernel are resident on a multiprocessor at the same time.
 //!
-//! The rules are those of NVIDIA's `cuda_occupancy.h` for compute capability 9.0, except for registers: every kernel
-//! counts as using [`REGISTERS_PER_THREAD`], with which registers never limit the number of blocks.
+//! The rules come from NVIDIA's `cuda_occupancy.h` for compute capability 9.0, except for registers: every kernel is
+//! assumed to use [`REGISTERS_PER_THREAD`], so registers never limit the number of blocks.
 
 use crate::device::{
     MAX_BLOCKS_PER_MULTIPROCESSOR, MAX_THREADS_PER_MULTIPROCESSOR, MULTIPROCESSORS, REGISTERS,
@@ -11,7 +11,7 @@ use crate::device::{
 /// Shared memory is allocated in multiples of this many bytes.
 const SHARED_UNIT: u64 = 128;
 
-/// Sizes in KiB that the shared part of a multiprocessor's memory can have; the rest is L1 cache.
+/// The sizes, in KiB, that the shared part of a multiprocessor's memory can have; the rest is L1 cache.
 const SHARED_SIZES: [u64; 10] = [0, 8, 16, 32, 64, 100, 132, 164, 196, 228];
 
 /// The multiprocessor resources that a kernel uses, apart from threads.
@@ -19,9 +19,9 @@ const SHARED_SIZES: [u64; 10] = [0, 8, 16, 32, 64, 100, 132, 164, 196, 228];
 pub struct Usage {
     /// The maximum number of threads in a block.
     pub max_threads: u32,
-    /// Bytes of static shared memory.
+    /// The number of bytes of static shared memory.
     pub static_shared: u32,
-    /// Bytes of dynamic shared memory that a launch may request.
+    /// The number of bytes of dynamic shared memory that a launch may request.
     pub max_dynamic_shared: u32,
     /// The share of a multiprocessor's memory that the program prefers to use as shared memory, in percent, if it has a
     /// preference.
@@ -31,9 +31,9 @@ pub struct Usage {
 /// The block size that makes the best use of a multiprocessor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Suggestion {
-    /// Threads of a block; 0 if no block fits.
+    /// The number of threads in a block; 0 if no block fits.
     pub threads: u32,
-    /// Blocks that fill the whole GPU.
+    /// The number of blocks that fill the GPU.
     pub blocks: u32,
 }
 
@@ -48,14 +48,14 @@ impl Usage {
         let warps = threads.div_ceil(WARP);
         let by_warps = MAX_THREADS_PER_MULTIPROCESSOR / WARP / warps;
         let by_registers = REGISTERS / (REGISTERS_PER_THREAD * WARP) / warps;
-        // If a block would not fit, it gets more shared memory than the program prefers.
+        // A block that would not fit gets more shared memory than the program prefers.
         let shared = self.wished().max(at_least(allocated));
         let by_shared = u32::try_from(shared / allocated).unwrap_or(u32::MAX);
         by_warps.min(by_registers).min(by_shared).min(MAX_BLOCKS_PER_MULTIPROCESSOR)
     }
 
-    /// Returns the bytes of dynamic shared memory that each block can have with `blocks` of them resident; `None` if
-    /// that many never fit.
+    /// Returns the number of bytes of dynamic shared memory that each block can have if `blocks` of them are resident;
+    /// `None` if that many never fit.
     pub fn dynamic_shared(&self, blocks: u32, threads: u32) -> Option<u64> {
         if blocks == 0 || self.blocks(threads, 0) < blocks {
             return None;
@@ -68,13 +68,14 @@ impl Usage {
         Some(each.saturating_sub(self.fixed()).min(u64::from(self.max_dynamic_shared)))
     }
 
-    /// Returns the largest of the block sizes at which the most threads are resident. `dynamic` returns the bytes of
-    /// dynamic shared memory for a block size; blocks larger than `limit` are not considered, unless `limit` is 0.
+    /// Returns the largest of the block sizes that keep the most threads resident. `dynamic` returns the number of
+    /// bytes of dynamic shared memory for a block size; blocks larger than `limit` are not considered, unless `limit`
+    /// is 0.
     pub fn suggest(&self, limit: u32, mut dynamic: impl FnMut(u32) -> u64) -> Suggestion {
         let limit = if limit == 0 { self.max_threads } else { limit.min(self.max_threads) };
         let mut best = Suggestion { threads: 0, blocks: 0 };
         let mut most = 0;
-        // Start at the limit, and go down in steps of whole warps.
+        // Start at the limit and go down one warp at a time.
         for warps in (1..=limit.div_ceil(WARP)).rev() {
             let threads = (warps * WARP).min(limit);
             let blocks = self.blocks(threads, dynamic(threads));
@@ -89,7 +90,7 @@ impl Usage {
         best
     }
 
-    /// Returns the bytes that a block uses before any dynamic shared memory.
+    /// Returns the number of bytes that a block uses before any dynamic shared memory.
     fn fixed(&self) -> u64 {
         u64::from(self.static_shared) + u64::from(SHARED_RESERVED_PER_BLOCK)
     }
@@ -98,14 +99,15 @@ impl Usage {
         self.fixed().saturating_add(dynamic).checked_next_multiple_of(SHARED_UNIT).unwrap_or(u64::MAX)
     }
 
-    /// Returns the bytes of shared memory that the program prefers for a multiprocessor.
+    /// Returns the number of bytes of shared memory that the program prefers for a multiprocessor.
     fn wished(&self) -> u64 {
         let percent = u64::from(self.carveout.unwrap_or(100));
         at_least(percent * u64::from(SHARED_PER_MULTIPROCESSOR) / 100)
     }
 }
 
-/// Returns the smallest size of a multiprocessor's shared memory that holds this many bytes, or the largest size.
+/// Returns the smallest size for a multiprocessor's shared memory that can hold this many bytes, or the largest size if
+/// none can.
 fn at_least(bytes: u64) -> u64 {
     let sizes = SHARED_SIZES.map(|size| size << 10);
     sizes.into_iter().find(|&size| size >= bytes).unwrap_or(u64::from(SHARED_PER_MULTIPROCESSOR))
@@ -125,7 +127,7 @@ mod tests {
             [1024, 1000, 256, 64, 32, 1].map(|threads| PLAIN.blocks(threads, 0)),
             [2, 2, 8, 32, 32, 32]
         );
-        // 228 KiB of shared memory, of which each block uses 1 KiB more than it requests.
+        // There are 228 KiB of shared memory, and each block uses 1 KiB more than it requests.
         assert_eq!(PLAIN.blocks(32, 48 << 10), 4);
         assert_eq!(PLAIN.blocks(32, (48 << 10) + 1), 0, "not opted in");
         let large = Usage { max_dynamic_shared: 227 << 10, ..PLAIN };

@@ -14,7 +14,7 @@ use virtual_gpu_core::source_location::{CallSite, SourceLine};
 
 /// A report under construction: a headline, what happened where, facts, and how to fix the problem.
 ///
-/// Its text is a line `virtual GPU: {headline}` followed by indented lines, which show source lines as the Rust
+/// Its text is the line `virtual GPU: {headline}` followed by indented lines, which show source lines as the Rust
 /// compiler does.
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -24,7 +24,7 @@ pub struct Report {
     help: Option<String>,
 }
 
-/// The label of a call that was made through a line of the program's own sources.
+/// The label for a call that was made through a line in the program's own sources.
 const CALLED: &str = "called from there";
 
 /// What happened at a source line.
@@ -48,7 +48,7 @@ impl Report {
         self
     }
 
-    /// Adds what happened at `call_site`: at the nearest line of the program's own sources, if there is one, and at the
+    /// Adds what happened at `call_site`: at the nearest line in the program's own sources, if there is one, and at the
     /// call itself.
     pub fn at(self, text: impl Into<String>, call_site: &CallSite) -> Self {
         self.at_lines(text, call_site, false)
@@ -117,12 +117,12 @@ impl Report {
         for (place, moved) in moved {
             text = text.replacen(&moved, &place, 1);
         }
-        // All lines after the headline are indented, so that the end of a report is visible.
+        // All lines after the headline are indented, so that readers can see where a report ends.
         text.replace('\n', "\n  ")
     }
 }
 
-/// Returns whether reports are colored: they are if a person reads them or the environment requests it, as
+/// Returns whether reports are colored: they are if a person is reading them or the environment requests it, as
 /// <https://bixense.com/clicolors/> specifies.
 fn is_colored() -> bool {
     let asked = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0");
@@ -164,7 +164,7 @@ impl Sources {
         true
     }
 
-    /// Cuts the lines to `width`. Returns the locations that this changed, as a snippet would show them before and
+    /// Cuts the lines to `width`. Returns the locations that this changes, as a snippet would show them before and
     /// after.
     fn cut(&mut self, width: usize) -> Vec<(String, String)> {
         let mut moved = Vec::new();
@@ -196,15 +196,15 @@ impl Sources {
     }
 }
 
-/// Formats a location in a text as a snippet shows it.
+/// Formats a location in a text the way a snippet shows it.
 fn line_and_column(text: &str, at: usize) -> String {
     let before = &text[..at];
     let column = before.chars().rev().take_while(|&char| char != '\n').count() + 1;
     format!("{}:{column}", before.matches('\n').count() + 1)
 }
 
-/// Returns the bytes of the call that begins at a line and column, each counted from 1. The call extends to its closing
-/// parenthesis, or to the line's end.
+/// Returns the byte range of the call that begins at a line and column, both counted from 1. The call extends to its
+/// closing parenthesis or to the end of the line.
 fn call_at(text: &str, line: u32, column: u32) -> Option<Range<usize>> {
     let before = text.split_inclusive('\n').take(line.checked_sub(1)? as usize).map(str::len).sum::<usize>();
     let whole = text.get(before..)?.lines().next().filter(|whole| !whole.trim().is_empty())?;
@@ -268,7 +268,7 @@ pub fn ranks(list: &[Rank]) -> String {
     }
 }
 
-/// Returns the memory that contains an allocation of `device`, as reports name it.
+/// Returns the name that reports use for the memory that contains an allocation of `device`.
 pub fn memory_of(allocation: AllocationId, device: usize) -> String {
     match allocation.is_managed() {
         true => "in managed memory".to_owned(),

@@ -27,7 +27,7 @@ fn an_access_one_element_too_far_is_reported() {
         text.starts_with("kernel `fill`, block (0,0,0), thread (100,0,0): writes 4 bytes at 0x"),
         "{text}"
     );
-    assert!(text.ends_with(", just behind the end of a 400-byte allocation"), "{text}");
+    assert!(text.ends_with(", just past the end of a 400-byte allocation"), "{text}");
 }
 
 #[test]
@@ -176,5 +176,5 @@ fn shared_memory_is_checked_too() {
     let fault = gpu.fault("beyond_shared", 1, 64, arguments!(x, 1_u32));
     assert!(matches!(fault.kind, FaultKind::SharedOutOfBounds { size: 256 }));
     assert_eq!(fault.at.thread, [63, 0, 0]);
-    assert!(fault.to_string().contains("at offset 256 of shared memory"), "{fault}");
+    assert!(fault.to_string().contains("at offset 256 in shared memory"), "{fault}");
 }

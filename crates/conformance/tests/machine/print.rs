@@ -78,5 +78,5 @@ fn an_assertion_that_fails_stops_the_kernel() {
 fn other_functions_that_are_only_declared_are_refused_by_name() {
     let source = PRINT.replace("vprintf", "vfprintf");
     let error = virtual_gpu_ptx::load(&source).unwrap_err().to_string();
-    assert!(error.contains("call of `vfprintf`, which is only declared here"), "{error}");
+    assert!(error.contains("call to `vfprintf`, which is only declared here"), "{error}");
 }

@@ -83,7 +83,7 @@ fn a_kernel_that_can_never_end_is_reported_at_once() {
     let flags = gpu.buffer(&[0_i32; 5]);
     let fault = gpu.fault("waits_in_a_circle", 5, 40, arguments!(flags));
     assert!(matches!(fault.kind, FaultKind::WaitsForever { waiting: 5, unstarted: 0 }), "{fault}");
-    assert!(fault.to_string().contains("all blocks that run repeat"), "{fault}");
+    assert!(fault.to_string().contains("all running blocks repeat"), "{fault}");
     assert_eq!(fault.at.cuda_line.as_ref().unwrap().line, 76);
 }
 

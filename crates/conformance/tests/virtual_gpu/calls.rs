@@ -32,8 +32,8 @@ fn too_small() -> anyhow::Result<()> {
     let words = [
         "kernel `depth` calls itself too deeply",
         "recursion.cu:",
-        "each thread has a stack of 1 KiB",
-        "help: does the recursion end? If it does, a larger stack: cuCtxSetLimit(CU_LIMIT_STACK_SIZE, bytes)",
+        "each thread's stack has only 1 KiB",
+        "help: does the recursion end? If it does, request a larger stack: cuCtxSetLimit(CU_LIMIT_STACK_SIZE, bytes)",
     ];
     fails(run(&context.default_stream(), 200), CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR, &words);
     // The error has made the context unusable.

@@ -116,7 +116,7 @@ fn event_flags() -> anyhow::Result<()> {
     let alone = context.new_event(Some(CUevent_flags::CU_EVENT_INTERPROCESS));
     fails(alone, CUresult::CUDA_ERROR_INVALID_VALUE, &["needs CU_EVENT_DISABLE_TIMING"]);
     let (stream, event) = (context.new_stream()?, context.new_event(None)?);
-    for (flags, words) in [(1, "captures only"), (6, "0x6 are no flags")] {
+    for (flags, words) in [(1, "only for captures"), (6, "0x6 is not a combination")] {
         // SAFETY: the stream and the event are alive.
         let wait = unsafe { sys::cuStreamWaitEvent(stream.cu_stream(), event.cu_event(), flags) };
         fails(wait.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &[words]);
@@ -124,7 +124,7 @@ fn event_flags() -> anyhow::Result<()> {
     let mut made = std::ptr::null_mut();
     // SAFETY: `made` is writable.
     let stream = unsafe { sys::cuStreamCreate(&raw mut made, 2) };
-    fails(stream.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &["0x2 are no stream flags"]);
+    fails(stream.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &["0x2 are not stream flags"]);
     Ok(())
 }
 
@@ -161,7 +161,7 @@ fn device_attributes() -> anyhow::Result<()> {
     let texture = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH);
     fails(texture, CUresult::CUDA_ERROR_NOT_SUPPORTED, &["device attribute 21 is not supported"]);
     let beyond = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX);
-    fails(beyond, CUresult::CUDA_ERROR_INVALID_VALUE, &["144 is no device attribute"]);
+    fails(beyond, CUresult::CUDA_ERROR_INVALID_VALUE, &["144 is not a device attribute"]);
     Ok(())
 }
 
@@ -273,7 +273,7 @@ fn belongs_to_one_context() -> anyhow::Result<()> {
     let event = other.new_event(None)?;
     // SAFETY: the event and the stream are alive.
     let recorded = unsafe { result::event::record(event.cu_event(), stream.cu_stream()) };
-    let words = ["an event of GPU 0 (context 0x", "can't be recorded in a stream of GPU 0"];
+    let words = ["an event from GPU 0 (context 0x", "can't be recorded on a stream from GPU 0"];
     fails(recorded, CUresult::CUDA_ERROR_INVALID_HANDLE, &words);
     Ok(())
 }
@@ -308,11 +308,11 @@ fn bad_arguments() -> anyhow::Result<()> {
         let words = ["execution affinities are not supported"];
         fails(share.result(), CUresult::CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY, &words);
         let count = sys::cuCtxCreate_v3(&raw mut made, null, 2, 0, 0);
-        fails(count.result(), invalid, &["2 execution affinities, whose pointer is null"]);
-        fails(result::ctx::create_v3(0x200, 0), invalid, &["0x200 are no flags of a context"]);
+        fails(count.result(), invalid, &["2 execution affinities, but the pointer to them is null"]);
+        fails(result::ctx::create_v3(0x200, 0), invalid, &["0x200 are not context flags"]);
         fails(result::ctx::create_v3(0, 8), CUresult::CUDA_ERROR_INVALID_DEVICE, &["no GPU 8"]);
         let nowhere = sys::cuCtxCreate_v3(std::ptr::null_mut(), null, 0, 0, 0);
-        fails(nowhere.result(), invalid, &["the pointer for the context is null"]);
+        fails(nowhere.result(), invalid, &["the pointer to the context is null"]);
         let words = ["the primary context of GPU 0 is released"];
         let destroyed = destroy(primary.cu_ctx());
         fails(destroyed, CUresult::CUDA_ERROR_INVALID_CONTEXT, &words);

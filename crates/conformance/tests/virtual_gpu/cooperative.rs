@@ -51,7 +51,7 @@ fn grid_synchronises() -> anyhow::Result<()> {
 fn too_large() -> anyhow::Result<()> {
     let (stream, function) = load("for_ever");
     let code = CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
-    let words = ["cooperative launch of `for_ever`: 265 x 1 x 1 = 265 blocks: 264 of them fit", "132 multi"];
+    let words = ["cooperative launch of `for_ever`: 265 x 1 x 1 = 265 blocks, but only 264 fit", "132 multi"];
     // SAFETY: the kernel takes no arguments, and the launch is refused.
     let launched = unsafe { stream.launch_builder(&function).launch_cooperative(shape(RESIDENT + 1, 1024)) };
     fails(launched, code, &words);
@@ -89,7 +89,7 @@ fn never_ends() -> anyhow::Result<()> {
     unsafe { launch.launch(shape(300, 1024))? };
     let words = [
         "kernel `barrier_by_hand` does not end",
-        "so do all 264 blocks that the GPU holds at a time; 36 more start when one of these ends",
+        "so do all 264 blocks that fit on the GPU at the same time; 36 more start once one of these ends",
         "cooperative.cu:2",
         "launched",
         "virtual_gpu/cooperative.rs:",
@@ -103,7 +103,7 @@ fn counts_for_ever() -> anyhow::Result<()> {
     let mut at = stream.alloc_zeros::<i32>(1)?;
     // SAFETY: `at` has one element, which is never written.
     unsafe { stream.launch_builder(&function).arg(&mut at).launch(shape(1, 1))? };
-    let words = ["kernel `counts_for_ever` does not end", "instructions of that thread"];
+    let words = ["kernel `counts_for_ever` does not end", "instructions in that thread"];
     fails(stream.synchronize(), CUresult::CUDA_ERROR_LAUNCH_TIMEOUT, &words);
     Ok(())
 }

@@ -111,7 +111,7 @@ fn no_such_gpu() -> anyhow::Result<()> {
 
 fn more_memory_than_there_is() -> anyhow::Result<()> {
     let stream = stream()?;
-    let words = ["GPU 0 has 81920 MiB free, 102400 MiB were asked for"];
+    let words = ["GPU 0 has 81920 MiB free, but 102400 MiB were requested"];
     fails(stream.alloc_zeros::<u8>(100 << 30), CUresult::CUDA_ERROR_OUT_OF_MEMORY, &words);
     // The context still works.
     assert_eq!(stream.clone_dtoh(&stream.alloc_zeros::<u8>(3)?)?, [0; 3]);
@@ -133,7 +133,7 @@ fn no_ptx() -> anyhow::Result<()> {
     let context = CudaContext::new(0)?;
     let load = |source: &str| context.load_module(Ptx::from_src(source)).map(drop);
     for source in ["", "hello", "__global__ void f() {}"] {
-        fails(load(source), CUresult::CUDA_ERROR_INVALID_PTX, &["no PTX"]);
+        fails(load(source), CUresult::CUDA_ERROR_INVALID_PTX, &["not PTX"]);
     }
     let wrong = KERNELS.replace("add.f32", "tanhh.f32").replace("mul.wide.u32", "wmma.load");
     fails(load(&wrong), CUresult::CUDA_ERROR_INVALID_PTX, &["tanhh", "wmma"]);
@@ -149,7 +149,7 @@ fn machine_code() -> anyhow::Result<()> {
         CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU,
         &["a fatbin is not supported"],
     );
-    fails(load(b"\xff\xfe.\0v\0"), CUresult::CUDA_ERROR_INVALID_PTX, &["no PTX"]);
+    fails(load(b"\xff\xfe.\0v\0"), CUresult::CUDA_ERROR_INVALID_PTX, &["not PTX"]);
     Ok(())
 }
 
@@ -181,7 +181,11 @@ fn launches_over_the_limits() -> anyhow::Result<()> {
     let bound = stream.context().load_module(Ptx::from_src(bound))?.load_function("add")?;
     // SAFETY: as above.
     let result = unsafe { stream.launch_builder(&bound).arg(&mut buffer).arg(&1f32).launch(shape(1, 65)) };
-    fails(result, CUresult::CUDA_ERROR_INVALID_VALUE, &["65 threads in a block: the kernel allows 64"]);
+    fails(
+        result,
+        CUresult::CUDA_ERROR_INVALID_VALUE,
+        &["65 threads in a block: the kernel allows at most 64"],
+    );
     // A refused launch has done nothing, and has no effect on later calls.
     assert_eq!(stream.clone_dtoh(&buffer)?, [0.0; 2000]);
     Ok(())
@@ -196,7 +200,7 @@ fn kernel_out_of_bounds() -> anyhow::Result<()> {
     let words = [
         "kernel `add` goes out of bounds",
         "block (1,0,0), thread (36,0,0) reads 4 bytes",
-        "right behind the end of the buffer of 400 bytes allocated",
+        "just past the end of the buffer of 400 bytes allocated here",
         "crates/conformance/tests/virtual_gpu/driver.rs:",
         "launched",
     ];
@@ -274,8 +278,8 @@ fn memsets_of_each_width() -> anyhow::Result<()> {
         |result: CUresult, words: &str| fails(result.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &[words]);
     // SAFETY: each call is refused or writes nothing.
     unsafe {
-        refused(sys::cuMemsetD32Async(at + 2, 0, 1, of), "elements of 4 bytes lie at multiples of that");
-        refused(sys::cuMemsetD16Async(at + 1, 0, 1, of), "elements of 2 bytes lie at multiples of that");
+        refused(sys::cuMemsetD32Async(at + 2, 0, 1, of), "4-byte elements must start at a multiple of 4");
+        refused(sys::cuMemsetD16Async(at + 1, 0, 1, of), "2-byte elements must start at a multiple of 2");
         refused(sys::cuMemsetD32Async(at, 0, 7, of), "28 bytes");
         refused(sys::cuMemsetD32Async(at, 0, usize::MAX / 2, of), "are too many");
         sys::cuMemsetD32Async(at, 0, 0, of).result()?;

@@ -121,17 +121,17 @@ fn enqueued_later() -> anyhow::Result<()> {
     let mut host = [0_u8; 16];
     // SAFETY: the driver checks the address.
     let copied = unsafe { result::memcpy_dtoh_async(&mut host, address, two.cu_stream()) };
-    fails(copied, CUresult::CUDA_ERROR_INVALID_VALUE, &["bytes 0..16 of memory that was freed", "frees.rs:"]);
+    fails(
+        copied,
+        CUresult::CUDA_ERROR_INVALID_VALUE,
+        &["bytes 0..16 of memory that has been freed", "frees.rs:"],
+    );
     // SAFETY: the memory of the slice is already freed; `leak` prevents a second free.
     let mut again = unsafe { two.upgrade_device_ptr::<f32>(address, 1000) };
     kernels.scale(&two, &mut again, 2.0)?;
     let _ = again.leak();
     let synchronized = two.synchronize();
-    fails(
-        synchronized,
-        CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
-        &["uses memory that was freed", "drop(buffer)"],
-    );
+    fails(synchronized, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, &["uses freed memory", "drop(buffer)"]);
     let_go();
     Ok(())
 }

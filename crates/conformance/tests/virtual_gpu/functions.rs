@@ -84,7 +84,7 @@ fn attributes() -> anyhow::Result<()> {
     let carveout = Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
     assert_eq!(scale.get_attribute(carveout)?, -1);
     let unknown = scale.get_attribute(Attribute::CU_FUNC_ATTRIBUTE_MAX);
-    fails(unknown, CUresult::CUDA_ERROR_INVALID_VALUE, &["kernel `scale`: 16 is no function attribute"]);
+    fails(unknown, CUresult::CUDA_ERROR_INVALID_VALUE, &["kernel `scale`: 16 is not a function attribute"]);
     Ok(())
 }
 
@@ -96,7 +96,8 @@ fn attributes_that_can_be_set() -> anyhow::Result<()> {
     bounded.set_attribute(dynamic, 225 << 10)?;
     assert_eq!(bounded.get_attribute(dynamic)?, 225 << 10);
     let invalid = CUresult::CUDA_ERROR_INVALID_VALUE;
-    let words = ["kernel `bounded`", "230401 bytes", "0 to 230400 can be asked for, with 2048 static ones"];
+    let words =
+        ["kernel `bounded`", "230401 bytes", "0 to 230400 can be requested, because 2048 bytes are static"];
     fails(bounded.set_attribute(dynamic, (225 << 10) + 1), invalid, &words);
     fails(bounded.set_attribute(dynamic, -1), invalid, &["-1 bytes"]);
 
@@ -122,10 +123,10 @@ fn launch_bounds() -> anyhow::Result<()> {
     unsafe {
         stream.launch_builder(&bounded).launch(block((128, 1, 1)))?;
         stream.launch_builder(&exact).launch(block((64, 2, 1)))?;
-        let words = ["launch of `bounded`: 129 threads in a block: the kernel allows 128"];
+        let words = ["launch of `bounded`: 129 threads in a block: the kernel allows at most 128"];
         let launched = stream.launch_builder(&bounded).launch(block((129, 1, 1)));
         fails(launched, CUresult::CUDA_ERROR_INVALID_VALUE, &words);
-        let words = ["launch of `exact`", "the kernel wants 64 x 2 x 1"];
+        let words = ["launch of `exact`", "the kernel requires 64 x 2 x 1"];
         let launched = stream.launch_builder(&exact).launch(block((128, 1, 1)));
         fails(launched, CUresult::CUDA_ERROR_INVALID_VALUE, &words);
     }
@@ -158,6 +159,6 @@ fn variables() -> anyhow::Result<()> {
     let nothing = unsafe {
         sys::cuModuleGetGlobal_v2(std::ptr::null_mut(), std::ptr::null_mut(), null, c"table".as_ptr())
     };
-    fails(nothing.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &["both pointers for results are null"]);
+    fails(nothing.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &["both result pointers are null"]);
     Ok(())
 }

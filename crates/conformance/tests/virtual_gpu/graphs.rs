@@ -261,7 +261,7 @@ fn beside_a_stream(waits: bool) -> anyhow::Result<()> {
     if waits {
         return Ok(done?);
     }
-    let words = ["data race on GPU 0", "stream 1 of a graph", "on the stream in which the graph is launched"];
+    let words = ["data race on GPU 0", "stream 1 of a graph", "on the stream on which the graph is launched"];
     fails(done, CUresult::CUDA_ERROR_LAUNCH_FAILED, &words);
     Ok(())
 }
@@ -332,13 +332,13 @@ fn rules_about_streams() -> anyhow::Result<()> {
         &["stream 1 is not being captured"],
     );
     one.begin_capture(THREAD_LOCAL)?;
-    fails(one.begin_capture(THREAD_LOCAL), CUresult::CUDA_ERROR_ILLEGAL_STATE, &["captured already"]);
+    fails(one.begin_capture(THREAD_LOCAL), CUresult::CUDA_ERROR_ILLEGAL_STATE, &["already being captured"]);
     // Another stream is not affected.
     other.synchronize()?;
     fails(
         one.synchronize(),
         CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-        &["cuStreamSynchronize in stream 1, which is captured"],
+        &["cuStreamSynchronize on stream 1, which is being captured"],
     );
     let mut x = other.alloc_zeros::<u8>(4)?;
     fails(
@@ -346,7 +346,7 @@ fn rules_about_streams() -> anyhow::Result<()> {
         CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
         &["the capture is invalid since cuStreamSynchronize"],
     );
-    is_broken(&one, &["cuStreamSynchronize in stream 1"]);
+    is_broken(&one, &["cuStreamSynchronize on stream 1"]);
 
     one.begin_capture(THREAD_LOCAL)?;
     fails(context.synchronize(), CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, &["cuCtxSynchronize"]);
@@ -357,7 +357,7 @@ fn rules_about_streams() -> anyhow::Result<()> {
     fails(
         other.end_capture(NO_FLAGS).map(drop),
         CUresult::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
-        &["was begun in stream 1"],
+        &["capture began on stream 1"],
     );
     assert!(one.end_capture(NO_FLAGS)?.is_some());
     assert_eq!(other.capture_status()?, NONE);
@@ -381,16 +381,16 @@ fn rules_about_events() -> anyhow::Result<()> {
     fails(inside.synchronize(), CUresult::CUDA_ERROR_CAPTURED_EVENT, &["cuEventSynchronize"]);
     is_broken(&one, &["cuEventSynchronize"]);
     // The event belongs to a capture that has ended.
-    fails(other.wait(&inside), CUresult::CUDA_ERROR_CAPTURED_EVENT, &["which has ended"]);
+    fails(other.wait(&inside), CUresult::CUDA_ERROR_CAPTURED_EVENT, &["that has ended"]);
     inside.record(&other)?;
     inside.synchronize()?;
 
     one.begin_capture(THREAD_LOCAL)?;
     other.begin_capture(THREAD_LOCAL)?;
     let event = one.record_event(None)?;
-    fails(other.wait(&event), CUresult::CUDA_ERROR_STREAM_CAPTURE_MERGE, &["an event of another"]);
-    is_broken(&one, &["an event of another"]);
-    is_broken(&other, &["an event of another"]);
+    fails(other.wait(&event), CUresult::CUDA_ERROR_STREAM_CAPTURE_MERGE, &["an event from another"]);
+    is_broken(&one, &["an event from another"]);
+    is_broken(&other, &["an event from another"]);
     Ok(())
 }
 
@@ -436,7 +436,7 @@ fn rules_about_threads() -> anyhow::Result<()> {
     fails(
         end_elsewhere(),
         CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
-        &["another thread, which has to end it"],
+        &["another thread, which must end it"],
     );
     assert!(stream.end_capture(NO_FLAGS)?.is_some());
     stream.begin_capture(RELAXED)?;
@@ -454,7 +454,7 @@ fn rules_about_unsafe_calls() -> anyhow::Result<()> {
             scope.spawn(bound).join().unwrap()
         })
     };
-    let words = ["cuMemAlloc was called while a stream is captured"];
+    let words = ["cuMemAlloc can't be captured, but was called during a capture"];
     for (mode, here, there) in [(GLOBAL, false, false), (THREAD_LOCAL, false, true), (RELAXED, true, true)] {
         for (call, allowed) in [(&allocate as &dyn Fn() -> _, here), (&elsewhere, there)] {
             stream.begin_capture(mode)?;
@@ -478,11 +478,11 @@ fn memory_in_a_capture() -> anyhow::Result<()> {
     stream.synchronize()?;
     let address = buffer.leak();
     stream.begin_capture(THREAD_LOCAL)?;
-    let words = ["virtual GPU: cuMemAllocAsync in a stream that is captured", "before begin_capture"];
+    let words = ["virtual GPU: cuMemAllocAsync on a stream that is being captured", "before begin_capture"];
     fails(stream.alloc_zeros::<u8>(16).map(drop), CUresult::CUDA_ERROR_NOT_SUPPORTED, &words);
     // SAFETY: the memory belongs to this function.
     let free = || unsafe { result::free_async(address, stream.cu_stream()) };
-    fails(free(), CUresult::CUDA_ERROR_INVALID_VALUE, &["is not memory of the graph"]);
+    fails(free(), CUresult::CUDA_ERROR_INVALID_VALUE, &["is not memory that belongs to the graph"]);
     assert!(stream.end_capture(NO_FLAGS)?.is_some());
     Ok(free()?)
 }
@@ -498,7 +498,7 @@ fn unjoined() -> anyhow::Result<()> {
     fails(
         one.end_capture(NO_FLAGS).map(drop),
         CUresult::CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
-        &["stream 1 does not wait for a memset in stream 2", "graphs.rs:"],
+        &["stream 1 does not wait for a memset on stream 2", "graphs.rs:"],
     );
     // Both streams can be used again.
     other.memset_zeros(&mut x)?;
@@ -515,7 +515,7 @@ fn bad_arguments() -> anyhow::Result<()> {
             std::mem::transmute(symbol("cuStreamBeginCapture_v2"));
         begin(handle, 3)
     };
-    fails(begun.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &["3 is no CUstreamCaptureMode"]);
+    fails(begun.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &["3 is not a CUstreamCaptureMode"]);
     let nothing = 0xdead0_usize as *mut c_void;
     // SAFETY: as above.
     unsafe {

@@ -138,7 +138,7 @@ fn beyond_its_end() -> anyhow::Result<()> {
         let from = sent.as_mut_ptr()?.add(10);
         sys::cuMemcpyHtoDAsync_v2(address, from.cast(), 91, stream.cu_stream())
     };
-    let words = ["a copy of 91 bytes at byte 10 of pinned host memory: it has 100 bytes"];
+    let words = ["a copy of 91 bytes at byte 10 of pinned host memory, which has only 100 bytes"];
     fails(copied.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &words);
     Ok(())
 }
@@ -161,7 +161,7 @@ fn flags() -> anyhow::Result<()> {
     fails(
         ask(pageable.as_ptr()),
         CUresult::CUDA_ERROR_INVALID_VALUE,
-        &["cuMemHostGetFlags", "is not in memory of cuMemHostAlloc"],
+        &["cuMemHostGetFlags", "is not in memory from cuMemHostAlloc"],
     );
     Ok(())
 }
@@ -171,16 +171,16 @@ fn bad_arguments() -> anyhow::Result<()> {
     let invalid = CUresult::CUDA_ERROR_INVALID_VALUE;
     // SAFETY: the memory is not accessed, and freeing an invalid address is refused.
     unsafe {
-        fails(result::malloc_host(0, 0), invalid, &["an allocation of 0 bytes"]);
-        fails(result::malloc_host(8, 8), invalid, &["0x8 are no flags of it"]);
+        fails(result::malloc_host(0, 0), invalid, &["can't allocate 0 bytes"]);
+        fails(result::malloc_host(8, 8), invalid, &["0x8 is not a combination of its flags"]);
         let most = result::malloc_host(isize::MAX as usize - 4095, 0);
         fails(most, CUresult::CUDA_ERROR_OUT_OF_MEMORY, &["the host has no room for"]);
         let memory = result::malloc_host(64, 0)?;
-        let words = ["lies 8 bytes inside of pinned host memory"];
+        let words = ["is 8 bytes past the start of pinned host memory"];
         fails(result::free_host(memory.byte_add(8)), invalid, &words);
         result::free_host(memory)?;
-        fails(result::free_host(memory), invalid, &["is no pinned host memory, or no longer"]);
-        fails(result::free_host(std::ptr::null_mut()), invalid, &["0x0 is no pinned host memory"]);
+        fails(result::free_host(memory), invalid, &["is not pinned host memory, or no longer is"]);
+        fails(result::free_host(std::ptr::null_mut()), invalid, &["0x0 is not pinned host memory"]);
     }
     Ok(())
 }
@@ -214,7 +214,7 @@ fn no_device_address() -> anyhow::Result<()> {
     let one = shape(1, 1);
     // SAFETY: this read is not safe; it has to fail.
     unsafe { stream.launch_builder(&reads).arg(&address).launch(one) }?;
-    let words = ["kernel `reads` uses an address that is none", "it is pinned host memory"];
+    let words = ["kernel `reads` uses an invalid address", "it is pinned host memory"];
     fails(stream.synchronize(), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, &words);
     Ok(())
 }

@@ -57,11 +57,11 @@ fn kept() -> anyhow::Result<()> {
         Ok(())
     })?;
     let words = [
-        "virtual GPU: 12298 bytes still allocated as the program ends",
+        "virtual GPU: 12298 bytes still allocated when the program ends",
         "3 buffers, 12 KiB together, on GPU 1 allocated",
         "a buffer of 10 bytes on GPU 1 allocated",
         "crates/conformance/tests/virtual_gpu/leaks.rs:",
-        "help: drop what holds them",
+        "help: drop what owns them",
     ];
     contains(&said, &words);
     assert_eq!(said.matches("allocated\n").count(), 2, "{said}");

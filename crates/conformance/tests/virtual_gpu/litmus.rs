@@ -124,7 +124,7 @@ const LITMUS: &[Litmus] = &[
             "kernel `write` goes out of bounds",
             "block (1,0,0), thread (0,0,0) writes 4 bytes",
             "litmus.cu:6",
-            "right behind the end of the buffer of 256 bytes",
+            "just past the end of the buffer of 256 bytes",
             "does the kernel check its index",
         ],
     },
@@ -142,25 +142,25 @@ const LITMUS: &[Litmus] = &[
         name: "a_kernel_in_freed_memory",
         program: in_freed_memory,
         code: ILLEGAL_ADDRESS,
-        says: &["kernel `write` uses memory that was freed", "thread (0,0,0) writes 4 bytes"],
+        says: &["kernel `write` uses freed memory", "thread (0,0,0) writes 4 bytes"],
     },
     Litmus {
         name: "a_kernel_at_a_null_pointer",
         program: at_null,
         code: ILLEGAL_ADDRESS,
-        says: &["kernel `write` uses an address that is none", "null"],
+        says: &["kernel `write` uses an invalid address", "null"],
     },
     Litmus {
         name: "a_kernel_at_a_host_address",
         program: at_a_host_address,
         code: ILLEGAL_ADDRESS,
-        says: &["kernel `write` uses an address that is none"],
+        says: &["kernel `write` uses an invalid address"],
     },
     Litmus {
         name: "a_kernel_at_another_gpu_s_address",
         program: at_another_gpu,
         code: ILLEGAL_ADDRESS,
-        says: &["kernel `write` uses an address that is none", "on GPU 2 allocated", "its own GPU's memory"],
+        says: &["kernel `write` uses an invalid address", "on GPU 2 allocated", "its own GPU's memory"],
     },
     Litmus {
         name: "a_misaligned_address",
@@ -218,7 +218,7 @@ const LITMUS: &[Litmus] = &[
         program: divergent_barrier,
         code: LAUNCH_FAILED,
         says: &[
-            "kernel `meet` has threads at a barrier that others never reach",
+            "kernel `meet` has threads waiting at a barrier that others never reach",
             "48 of 64 threads",
             "litmus.cu:29",
         ],
@@ -228,7 +228,7 @@ const LITMUS: &[Litmus] = &[
         program: divergent_warp,
         code: LAUNCH_FAILED,
         says: &[
-            "kernel `meet_in_a_warp` has lanes that wait for others",
+            "kernel `meet_in_a_warp` has lanes waiting for others",
             "0xffffffff",
             "0x0000ffff",
             "litmus.cu:36",
@@ -251,7 +251,7 @@ const LITMUS: &[Litmus] = &[
         program: copy_beyond,
         code: INVALID_VALUE,
         says: &[
-            "a copy to 65 bytes of which not all are in one buffer",
+            "a copy to 65 bytes that are not all in one buffer",
             "1 byte outside",
             "the buffer of 64 bytes on GPU 1",
         ],
@@ -261,7 +261,7 @@ const LITMUS: &[Litmus] = &[
         program: set_beyond,
         code: INVALID_VALUE,
         says: &[
-            "a set of 65 bytes of which not all are in one buffer",
+            "a set of 65 bytes that are not all in one buffer",
             "1 byte outside",
             "the buffer of 64 bytes on GPU 1",
         ],
@@ -270,7 +270,7 @@ const LITMUS: &[Litmus] = &[
         name: "a_copy_whose_host_side_is_a_gpu_s",
         program: host_side_is_device,
         code: INVALID_VALUE,
-        says: &["the host pointer of a copy", "is an address of a GPU"],
+        says: &["the copy's host pointer", "is a GPU address"],
     },
     Litmus {
         name: "a_second_free",

@@ -200,7 +200,7 @@ fn freed() -> anyhow::Result<()> {
         let words = ["a pointer that can't be freed", "in managed memory allocated", "managed.rs:"];
         fails(result::memory_free(address), CUresult::CUDA_ERROR_INVALID_VALUE, &words);
         let set = result::memset_d8_async(address, 0, 16, stream.cu_stream());
-        fails(set, CUresult::CUDA_ERROR_INVALID_VALUE, &["memory that was freed"]);
+        fails(set, CUresult::CUDA_ERROR_INVALID_VALUE, &["memory that has been freed"]);
         let next = result::malloc_managed(4096, CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL)?;
         assert_eq!(*(next as *const u8), 0);
     }
@@ -230,13 +230,13 @@ fn bad_arguments() -> anyhow::Result<()> {
         let handle = stream.cu_stream();
         let attach =
             |address, bytes, handle| result::stream::attach_mem_async(handle, address, bytes, single);
-        fails(attach(gpu_address, 0, handle), invalid, &["no start of managed memory"]);
-        fails(attach(address + 4, 0, handle), invalid, &["no start of managed memory"]);
+        fails(attach(gpu_address, 0, handle), invalid, &["not the start of managed memory"]);
+        fails(attach(address + 4, 0, handle), invalid, &["not the start of managed memory"]);
         fails(attach(address, 32, handle), invalid, &["32 bytes of 64 bytes"]);
         fails(attach(address, 64, std::ptr::null_mut()), invalid, &["legacy default stream"]);
 
         let prefetch = |address, bytes, to| result::mem_prefetch_async(address, bytes, to, handle);
-        fails(prefetch(gpu_address, 64, location(gpu, 0)), invalid, &["no managed memory"]);
+        fails(prefetch(gpu_address, 64, location(gpu, 0)), invalid, &["not managed memory"]);
         fails(prefetch(address, 0, location(gpu, 0)), invalid, &["0 bytes"]);
         fails(prefetch(address, 65, location(gpu, 0)), invalid, &["65 bytes"]);
         fails(prefetch(address, 64, location(nowhere, 0)), invalid, &["CUmemLocationType"]);

@@ -134,7 +134,7 @@ fn one_thread_that_calls_for_one_rank_alone_is_stopped() -> anyhow::Result<()> {
     let mut buffers: Vec<_> =
         comms.iter().map(|comm| comm.stream().clone_htod(&[comm.rank() as f32; 3]).unwrap()).collect();
     assert!(comms[0].all_reduce_in_place(&mut buffers[0], &ReduceOp::Max).is_err());
-    assert!(last_error().contains("deadlock: ranks 1 and 2 are missing in a group"), "{}", last_error());
+    assert!(last_error().contains("deadlock: ranks 1 and 2 are missing from a group"), "{}", last_error());
     for (first, whole) in [(1, false), (0, true)] {
         group_start().unwrap();
         for (comm, buffer) in comms.iter().zip(&mut buffers).skip(first) {
@@ -156,10 +156,7 @@ fn ranks_that_disagree_are_named_with_their_calls() -> anyhow::Result<()> {
         error
     });
     for report in &reports {
-        assert!(
-            report.contains("the 1st collective of this communicator differs between the ranks"),
-            "{report}"
-        );
+        assert!(report.contains("the 1st collective on this communicator differs between ranks"), "{report}");
         assert!(report.contains("ranks 0 and 1: ncclAllReduce(count 10, float32, sum)"), "{report}");
         assert!(report.contains("rank 2: ncclAllReduce(count 11, float32, sum)"), "{report}");
         assert!(report.contains("crates/conformance/tests/virtual_gpu/nccl.rs:"), "{report}");
@@ -182,7 +179,7 @@ fn a_rank_that_never_calls_is_named_at_once() -> anyhow::Result<()> {
         report
     });
     assert!(!reports[0].contains("not proved"), "{}", reports[0]);
-    assert!(reports[0].contains("rank 1 never comes: its thread has ended"), "{}", reports[0]);
+    assert!(reports[0].contains("rank 1 never makes the call: its thread has ended"), "{}", reports[0]);
     assert!(reports[0].contains("ranks 0 and 2 wait in ncclAllReduce"), "{}", reports[0]);
     Ok(())
 }
@@ -195,10 +192,7 @@ fn a_rank_that_left_without_its_call_is_not_one_that_dropped_it() -> anyhow::Res
         ),
         (
             true,
-            [
-                "rank 1 has called it, but has aborted its communicator",
-                "synchronise before a Comm is dropped",
-            ],
+            ["rank 1 has called it, but has aborted its communicator", "synchronize before you drop a Comm"],
         ),
     ] {
         let dropped = std::sync::Barrier::new(2);
@@ -243,7 +237,7 @@ fn a_cycle_over_two_communicators_is_a_deadlock() -> anyhow::Result<()> {
         errors.pop().unwrap_or_default()
     });
     assert!(reports[0].contains("deadlock"), "{}", reports[0]);
-    assert!(reports[0].contains("its thread waits in cuStreamSynchronize"), "{}", reports[0]);
+    assert!(reports[0].contains("its thread is waiting in cuStreamSynchronize"), "{}", reports[0]);
     Ok(())
 }
 
@@ -254,7 +248,7 @@ fn an_id_for_each_thread_ends_by_timeout() -> anyhow::Result<()> {
                 let id = Id::new().unwrap();
                 let error = Comm::from_rank(stream(rank), rank, 2, id).unwrap_err();
                 assert!(error == NcclError(sys::ncclResult_t::ncclTimeout));
-                assert!(last_error().contains("never came"), "{}", last_error());
+                assert!(last_error().contains("never joined"), "{}", last_error());
             });
         }
     });
@@ -267,7 +261,7 @@ fn bad_ids_ranks_and_pointers_are_refused_by_name() -> anyhow::Result<()> {
     assert!(Comm::from_rank(gpu.clone(), 3, 2, id).is_err());
     assert!(last_error().contains("rank 3 of 2"), "{}", last_error());
     assert!(Comm::from_rank(gpu.clone(), 0, 1, Id::uninit([7; 128])).is_err());
-    assert!(last_error().contains("no id of ncclGetUniqueId"), "{}", last_error());
+    assert!(last_error().contains("not an id from ncclGetUniqueId"), "{}", last_error());
     get_uniqueid().unwrap();
 
     let comm = Comm::from_rank(gpu.clone(), 0, 1, id).unwrap();
@@ -275,7 +269,7 @@ fn bad_ids_ranks_and_pointers_are_refused_by_name() -> anyhow::Result<()> {
     let mut short = gpu.alloc_zeros::<f32>(9).unwrap();
     assert!(comm.all_reduce(&send, &mut short, &ReduceOp::Sum).is_err());
     let report = last_error();
-    assert!(report.contains("the receive buffer of rank 0 can't be used"), "{report}");
+    assert!(report.contains("rank 0's receive buffer can't be used"), "{report}");
     assert!(report.contains("bytes 0..40: 4 bytes outside"), "{report}");
     Ok(())
 }
@@ -371,7 +365,7 @@ fn wait_inside_a_group() -> anyhow::Result<()> {
     comms[0].all_reduce_in_place(&mut buffer, &ReduceOp::Sum).unwrap();
     other.synchronize()?;
     let report = text(own.synchronize().unwrap_err());
-    assert!(report.contains("inside an open group waits for nothing that was called in it"), "{report}");
+    assert!(report.contains("inside an open group does not wait for the group's calls"), "{report}");
     assert!(report.contains("group_end()?"), "{report}");
     group_end().unwrap();
     Ok(own.synchronize()?)

@@ -115,13 +115,13 @@ fn pointers() -> anyhow::Result<()> {
     };
     refuse(Function::AllReduce, 0, own, &["(sendbuff)", "the pointer is null"]);
     refuse(Function::AllReduce, own, 0, &["(recvbuff)", "the pointer is null"]);
-    let elsewhere = ["(sendbuff)", "is no address of GPU 0", "on GPU 1 allocated", "a stream of GPU 0"];
+    let elsewhere = ["(sendbuff)", "is not an address on GPU 0", "on GPU 1 allocated", "a stream of GPU 0"];
     refuse(Function::AllReduce, other, own, &elsewhere);
-    refuse(Function::AllReduce, own, other, &["(recvbuff)", "is no address of GPU 0"]);
+    refuse(Function::AllReduce, own, other, &["(recvbuff)", "is not an address on GPU 0"]);
     refuse(Function::Send, 0, 0, &["(sendbuff)", "null"]);
     refuse(Function::Recv, 0, own + 40, &["(recvbuff)", "8 bytes outside"]);
     refuse(Function::AllGather, own, own + 32, &["(recvbuff)", "32 bytes outside"]);
-    refuse(Function::AllReduce, own, own + 4, &["sendbuff and recvbuff overlap", "the very same buffer"]);
+    refuse(Function::AllReduce, own, own + 4, &["sendbuff and recvbuff overlap", "exactly the same buffer"]);
     refuse(Function::AllToAll, own, own, &["can't be done in place"]);
     // Pointers are ignored if a rank neither sends nor receives the buffer, or if it has no bytes.
     let one_each = |function, first: [u64; 2], second: [u64; 2]| {
@@ -161,14 +161,22 @@ fn operators() -> anyhow::Result<()> {
         ranks[0].call(Function::AllReduce, at, at, Arguments { operator, data_type, ..floats(1) })
     };
     let other_type = call(made, ncclDataType_t::ncclInt32);
-    refused(other_type, ncclInvalidArgument, &["op 5 was made for datatype float32, and not for int32"]);
+    refused(other_type, ncclInvalidArgument, &["op 5 was created for datatype float32, not for int32"]);
     // SAFETY: the communicators are alive.
     let destroy = |operator, rank: &Rank| answer(unsafe { sys::ncclRedOpDestroy(operator, rank.comm) });
     refused(destroy(made, &ranks[1]), ncclInvalidArgument, &["op 5 is unknown to this communicator"]);
-    refused(destroy(ncclRedOp_t::ncclMin, &ranks[0]), ncclInvalidArgument, &["op 3 is one of NCCL's own"]);
+    refused(
+        destroy(ncclRedOp_t::ncclMin, &ranks[0]),
+        ncclInvalidArgument,
+        &["op 3 is one of NCCL's built-in operators"],
+    );
     destroy(made, &ranks[0]).unwrap();
     refused(destroy(made, &ranks[0]), ncclInvalidArgument, &["op 5 is unknown"]);
-    refused(call(made, ncclDataType_t::ncclFloat32), ncclInvalidArgument, &["op 5 is no reduction operator"]);
+    refused(
+        call(made, ncclDataType_t::ncclFloat32),
+        ncclInvalidArgument,
+        &["op 5 is not a reduction operator"],
+    );
     Ok(())
 }
 
@@ -204,8 +212,8 @@ fn making() -> anyhow::Result<()> {
     // (#1038).
     init(1, 0).unwrap();
     let words = [
-        "this id has made its communicator already",
-        "give each communicator an id of its own",
+        "this id has already been used to create a communicator",
+        "give each communicator its own id",
         "nccl_errors.rs",
     ];
     refused(init(1, 0), ncclInvalidUsage, &words);
@@ -216,7 +224,7 @@ fn making() -> anyhow::Result<()> {
         let many = sys::ncclCommInitAll(&mut comm, i32::MAX, std::ptr::null());
         refused(answer(many), ncclInvalidArgument, &["there is no GPU 8"]);
         let nowhere = sys::ncclCommInitAll(std::ptr::null_mut(), 1, std::ptr::null());
-        refused(answer(nowhere), ncclInvalidArgument, &["pointer for the communicators is null"]);
+        refused(answer(nowhere), ncclInvalidArgument, &["pointer to the communicators is null"]);
     }
     Ok(())
 }

@@ -18,8 +18,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("nccl_graphs::a_split_s_ranks", || right(2, second_communicator)),
         Check::new("nccl_graphs::captured_by_one_rank_only", || {
             let words = [
-                "the 1st collective differs between the ranks: not all launch the same graph",
-                "rank 0: ncclAllReduce(count 4, float32, sum) of a graph (captured call 1)",
+                "the 1st collective differs between ranks: not all of them launch the same graph",
+                "rank 0: ncclAllReduce(count 4, float32, sum) from a graph (captured call 1)",
                 "rank 1: ncclAllReduce(count 4, float32, sum), called outside of a graph",
                 "nccl_graphs.rs:",
             ];
@@ -31,24 +31,24 @@ pub(crate) fn checks() -> Vec<Check> {
             twins(3, another_graph, &words)
         }),
         Check::new("nccl_graphs::a_message_captured_at_one_end", || {
-            let words = ["message 1 from rank 0 to rank 1", "captured in a graph", "both captured"];
+            let words = ["message 1 from rank 0 to rank 1", "captured in a graph", "both be captured"];
             twins(2, half_captured_message, &words)
         }),
         Check::new("nccl_graphs::a_stream_of_the_group_is_not_captured", || {
-            twins(2, half_captured_group, &["all captured by the same graph, or none of them"])
+            twins(2, half_captured_group, &["all be captured by the same graph or not be captured at all"])
         }),
         Check::new("nccl_graphs::a_rank_that_doesn_t_launch", || {
             twins(2, not_launched, &["rank 0 waits in ncclAllReduce", "rank 1"])
         }),
         Check::new("nccl_graphs::ranks_of_a_thread_captured_without_a_group", || {
-            twins(1, no_group, &["rank 1 is missing in a group", "one thread drives all of them"])
+            twins(1, no_group, &["rank 1 is missing from a group", "one thread drives all the ranks"])
         }),
         Check::new("nccl_graphs::a_kernel_that_does_not_wait_for_the_launch", || {
             let words = ["data race on GPU", "ncclAllReduce", "stream 1 of a graph", "a memset"];
             twins(2, races, &words)
         }),
         Check::new("nccl_graphs::a_communicator_that_is_gone", || {
-            twins(2, gone, &["the graph holds ncclAllReduce of rank", "ncclCommDestroy"])
+            twins(2, gone, &["the graph contains ncclAllReduce by rank", "ncclCommDestroy"])
         }),
     ]
 }

@@ -12,10 +12,10 @@ use crate::twins::{Said, TestRank, driver, pair, peer, said, split, twins, wait}
 
 /// Words that are different if the other rank is in another process, about which less is known.
 const ELSEWHERE: [(&str, &str); 6] = [
-    ("rank 2 never comes: its thread has ended", "rank 2 is gone: process"),
+    ("rank 2 never makes the call: its thread has ended", "rank 2 is gone: process"),
     // It may end before another rank has called.
     ("ranks 0 and 1 wait in ncclAllReduce", "rank 2 is gone: process"),
-    ("its thread waits in cuStreamSynchronize", "has not called it"),
+    ("its thread is waiting in cuStreamSynchronize", "has not called it"),
     // Other ranks are not informed of a call that moves nothing.
     ("ncclAllReduce(count 0, float32, sum), which NCCL drops", "rank 0 never called it"),
     ("the same count", "every rank must make every collective call"),
@@ -89,7 +89,7 @@ fn trap(me: &TestRank) -> Said {
 }
 
 programs! {
-    counts_differ(3, ["the 1st collective of this communicator differs between the ranks", "ranks 0 and 1: ncclAllReduce(count 4,", "rank 2: ncclAllReduce(count 5,"]) |me| {
+    counts_differ(3, ["the 1st collective on this communicator differs between ranks", "ranks 0 and 1: ncclAllReduce(count 4,", "rank 2: ncclAllReduce(count 5,"]) |me| {
         let buffer = me.buffer(if me.is_wrong(2) { 5 } else { 4 });
         me.all_reduce(&buffer)?;
         me.wait()
@@ -120,7 +120,7 @@ programs! {
         me.wait()
     }
 
-    order_of_calls_differs(2, ["the 1st collective of this communicator differs between the ranks", "ncclAllReduce", "ncclBroadcast"]) |me| {
+    order_of_calls_differs(2, ["the 1st collective on this communicator differs between ranks", "ncclAllReduce", "ncclBroadcast"]) |me| {
         let (one, other) = (me.buffer(4), me.buffer(4));
         let mut calls = [(Function::AllReduce, &one), (Function::Broadcast, &other)];
         if me.is_wrong(1) {
@@ -146,7 +146,7 @@ programs! {
         me.wait()
     }
 
-    a_rank_returns_early(3, ["ranks 0 and 1 wait in ncclAllReduce", "rank 2 never comes: its thread has ended"]) |me| {
+    a_rank_returns_early(3, ["ranks 0 and 1 wait in ncclAllReduce", "rank 2 never makes the call: its thread has ended"]) |me| {
         let buffer = me.buffer(4);
         if me.is_wrong(2) {
             // This is what happens if an error is returned and the communicator is leaked.
@@ -174,7 +174,7 @@ programs! {
         me.wait()
     }
 
-    two_communicators_in_opposite_order(2, ["deadlock", "its thread waits in cuStreamSynchronize", "the same calls in the same order"]) |me| {
+    two_communicators_in_opposite_order(2, ["deadlock", "its thread is waiting in cuStreamSynchronize", "the same calls in the same order"]) |me| {
         let second = me.second();
         let buffer = me.buffer(4);
         let mut order = [&me.own, &second];
@@ -188,7 +188,7 @@ programs! {
         Ok(())
     }
 
-    two_communicators_in_opposite_order_on_one_stream(2, ["has called it, behind work that never completes", "in one order on every rank"]) |me| {
+    two_communicators_in_opposite_order_on_one_stream(2, ["has called it, but is stuck behind work that never completes", "in the same order on every rank"]) |me| {
         let second = me.second();
         let buffer = me.buffer(4);
         let mut order = [&me.own, &second];
@@ -220,7 +220,7 @@ programs! {
         me.wait()
     }
 
-    crossed_sends(2, ["rank 0 waits in ncclSend(count 4, float32, to rank 1)", "rank 1 waits in ncclSend(count 4, float32, to rank 0)", "rank 1 has called the ncclRecv for it, behind work", "group_start"]) |me| {
+    crossed_sends(2, ["rank 0 waits in ncclSend(count 4, float32, to rank 1)", "rank 1 waits in ncclSend(count 4, float32, to rank 0)", "rank 1 has called the matching ncclRecv, but is stuck behind work", "group_start"]) |me| {
         let (from, to) = (me.buffer(4), me.buffer(4));
         let other = 1 - me.rank;
         let exchange = || me.send(&from, other).and_then(|()| me.receive(&to, other));
@@ -256,7 +256,7 @@ programs! {
         me.wait()
     }
 
-    a_receive_without_a_send(2, ["rank 1 waits in ncclRecv(count 4, float32, from rank 0)", "rank 0 never called the ncclSend for it", "destroyed"]) |me| {
+    a_receive_without_a_send(2, ["rank 1 waits in ncclRecv(count 4, float32, from rank 0)", "rank 0 never called the matching ncclSend", "destroyed"]) |me| {
         let buffer = me.buffer(4);
         match me.rank {
             1 => me.receive(&buffer, 0)?,
@@ -266,7 +266,7 @@ programs! {
         me.wait()
     }
 
-    a_send_without_a_receive(2, ["rank 0 waits in ncclSend(count 4, float32, to rank 1)", "rank 1 never called the ncclRecv for it"]) |me| {
+    a_send_without_a_receive(2, ["rank 0 waits in ncclSend(count 4, float32, to rank 1)", "rank 1 never called the matching ncclRecv"]) |me| {
         let buffer = me.buffer(4);
         match me.rank {
             0 => me.send(&buffer, 1)?,
@@ -276,7 +276,7 @@ programs! {
         me.wait()
     }
 
-    a_send_to_the_wrong_rank(3, ["rank 0 waits in ncclSend(count 4, float32, to rank 2)", "rank 2 never called the ncclRecv for it"]) |me| {
+    a_send_to_the_wrong_rank(3, ["rank 0 waits in ncclSend(count 4, float32, to rank 2)", "rank 2 never called the matching ncclRecv"]) |me| {
         let buffer = me.buffer(4);
         match me.rank {
             0 => me.send(&buffer, if me.wrong { 2 } else { 1 })?,
@@ -330,7 +330,7 @@ programs! {
         me.wait()
     }
 
-    a_split_that_one_rank_skips(3, ["ranks 0 and 1 wait in ncclCommSplit", "rank 2 never comes", "NCCL_SPLIT_NOCOLOR"]) |me| {
+    a_split_that_one_rank_skips(3, ["ranks 0 and 1 wait in ncclCommSplit", "rank 2 never makes the call", "NCCL_SPLIT_NOCOLOR"]) |me| {
         if !me.is_wrong(2) {
             let mut child = std::ptr::null_mut();
             let color = if me.rank == 2 { -1 } else { 0 };
@@ -350,7 +350,7 @@ programs! {
         said(split(me.own.comm, -1, &mut child))
     }
 
-    a_finalize_that_one_rank_skips(2, ["rank 0 waits in ncclCommFinalize", "rank 1 never comes"]) |me| {
+    a_finalize_that_one_rank_skips(2, ["rank 0 waits in ncclCommFinalize", "rank 1 never makes the call"]) |me| {
         // SAFETY: the communicator is alive.
         let finalize = || said(answer(unsafe { sys::ncclCommFinalize(me.own.comm) }));
         if me.is_wrong(1) { Ok(()) } else { finalize() }
@@ -389,7 +389,7 @@ programs! {
         me.wait()
     }
 
-    one_thread_that_groups_nothing(1, ["deadlock: rank 1 is missing in a group, and one thread drives all of them", "ncclAllReduce(count 4, float32, sum) by rank 0"]) |me| {
+    one_thread_that_groups_nothing(1, ["deadlock: rank 1 is missing from a group, and one thread drives all the ranks", "ncclAllReduce(count 4, float32, sum) by rank 0"]) |me| {
         let pair = pair(me);
         let buffers = pair.each_ref().map(|rank| rank.stream.clone_htod(&[1.0f32; 4]).unwrap());
         let call = |at: usize| said(pair[at].call(Function::AllReduce, address(&buffers[at]), address(&buffers[at]), floats(4)));
@@ -400,7 +400,7 @@ programs! {
         pair.iter().try_for_each(|rank| wait(&rank.stream))
     }
 
-    one_thread_that_sends_to_itself_ungrouped(1, ["deadlock: rank 1 is missing in a group", "ncclSend(count 4, float32, to rank 1) by rank 0"]) |me| {
+    one_thread_that_sends_to_itself_ungrouped(1, ["deadlock: rank 1 is missing from a group", "ncclSend(count 4, float32, to rank 1) by rank 0"]) |me| {
         let pair = pair(me);
         let buffers = pair.each_ref().map(|rank| rank.stream.clone_htod(&[1.0f32; 4]).unwrap());
         let call = |function, at: usize| said(pair[at].call(function, address(&buffers[at]), address(&buffers[at]), peer(1 - at, 4)));
@@ -412,7 +412,7 @@ programs! {
         pair.iter().try_for_each(|rank| wait(&rank.stream))
     }
 
-    a_result_that_is_used_in_its_own_group(2, ["two calls of rank", "in one group touch the same bytes", "written by ncclAllReduce", "read by ncclAllGather", "nccl_wrong.rs:"]) |me| {
+    a_result_that_is_used_in_its_own_group(2, ["two calls by rank", "in one group touch the same bytes", "written by ncclAllReduce", "read by ncclAllGather", "nccl_wrong.rs:"]) |me| {
         let (buffer, all) = (me.buffer(4), me.buffer(8));
         let gather = || said(me.own.call(Function::AllGather, address(&buffer), address(&all), floats(4)));
         match me.wrong {
@@ -422,7 +422,7 @@ programs! {
         me.wait()
     }
 
-    an_exchange_in_place(2, ["two calls of rank", "ncclSend(count 4", "ncclRecv(count 4"]) |me| {
+    an_exchange_in_place(2, ["two calls by rank", "ncclSend(count 4", "ncclRecv(count 4"]) |me| {
         let (from, to) = (me.buffer(4), me.buffer(4));
         let target = if me.wrong { &from } else { &to };
         let other = 1 - me.rank;
@@ -430,7 +430,7 @@ programs! {
         me.wait()
     }
 
-    a_receive_buffer_that_is_too_short(2, ["the receive buffer of rank 1 can't be used (recvbuff)", "4 bytes outside", "nccl_wrong.rs:"]) |me| {
+    a_receive_buffer_that_is_too_short(2, ["rank 1's receive buffer can't be used (recvbuff)", "4 bytes outside", "nccl_wrong.rs:"]) |me| {
         let buffer = me.buffer(if me.is_wrong(1) { 3 } else { 4 });
         let (function, other) = if me.rank == 0 { (Function::Send, 1) } else { (Function::Recv, 0) };
         me.call(function, &buffer, peer(other, 4))?;
@@ -513,7 +513,7 @@ programs! {
         me.wait()
     }
 
-    a_gpu_that_fails_and_its_thread_returns(2, ["rank 0 waits in ncclAllReduce", "rank 1's GPU has failed before: virtual GPU: kernel `trap` executed a trap", "mend that failure first"]) |me| {
+    a_gpu_that_fails_and_its_thread_returns(2, ["rank 0 waits in ncclAllReduce", "rank 1's GPU has failed before: virtual GPU: kernel `trap` executed a trap", "fix that failure first"]) |me| {
         let buffer = me.buffer(4);
         if me.is_wrong(1) {
             trap(me)?;

@@ -70,7 +70,7 @@ fn dynamic_shared() -> anyhow::Result<()> {
     let (_stream, plain) = kernel("plain")?;
     assert_eq!(plain.occupancy_available_dynamic_smem_per_block(1, 128)?, 48 << 10);
     assert_eq!(plain.occupancy_available_dynamic_smem_per_block(6, 128)?, 37 << 10);
-    let words = ["3 blocks of 1024 threads are never resident"];
+    let words = ["3 blocks of 1024 threads can't be resident"];
     let never = plain.occupancy_available_dynamic_smem_per_block(3, 1024);
     fails(never, CUresult::CUDA_ERROR_INVALID_VALUE, &words);
     Ok(())
@@ -128,7 +128,7 @@ fn bad_arguments() -> anyhow::Result<()> {
             8,
         )
     };
-    fails(flags.result(), invalid, &["0x8 are no occupancy flags"]);
+    fails(flags.result(), invalid, &["0x8 are not occupancy flags"]);
     let unknown = 0x30_0000 as sys::CUfunction;
     // SAFETY: an invalid handle is refused and not dereferenced.
     let other = unsafe { sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&raw mut count, unknown, 1, 0) };

@@ -187,7 +187,7 @@ fn bounded() -> anyhow::Result<()> {
     // SAFETY: the pool and the stream are alive.
     unsafe {
         let address = result::mem_pool::alloc_async(pool, 4 << 20, stream.cu_stream())?;
-        let words = ["the memory pool of GPU 0 may hold 4 MiB, 5 bytes were asked for"];
+        let words = ["the memory pool of GPU 0 may hold 4 MiB, but 5 bytes were requested"];
         let more = result::mem_pool::alloc_async(pool, 5, stream.cu_stream());
         fails(more, CUresult::CUDA_ERROR_OUT_OF_MEMORY, &words);
         result::free_async(address, stream.cu_stream())?;
@@ -209,10 +209,10 @@ fn bad_arguments() -> anyhow::Result<()> {
     fails(made, unsupported, &["memory pools in host memory"]);
     let host = host(sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST);
     let made = create(&sys::CUmemPoolProps { location: host, ..properties(0) });
-    fails(made, invalid, &["a location of type 2"]);
+    fails(made, invalid, &["location type 2"]);
     let handles = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     let made = create(&sys::CUmemPoolProps { handleTypes: handles, ..properties(0) });
-    fails(made, unsupported, &["shared by handles of type 0x1"]);
+    fails(made, unsupported, &["shared through handles of type 0x1"]);
     let made = create(&sys::CUmemPoolProps { reserved: [1; 54], ..properties(0) });
     fails(made, invalid, &["reserved bytes must be 0"]);
 
@@ -228,7 +228,7 @@ fn bad_arguments() -> anyhow::Result<()> {
         let unknown = 0x44_0000 as CUmemoryPool;
         fails(result::mem_pool::trim_to(unknown, 0), invalid, &["0x440000 is not a memory pool"]);
         let nothing = result::mem_pool::alloc_async(default, 0, stream.cu_stream());
-        fails(nothing, invalid, &["an allocation of 0 bytes"]);
+        fails(nothing, invalid, &["can't allocate 0 bytes"]);
     }
     Ok(())
 }

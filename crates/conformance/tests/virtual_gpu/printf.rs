@@ -151,7 +151,7 @@ fn assertion() -> anyhow::Result<()> {
         &errors,
         &[
             "print.cu:28: void positive(const float *, int): block: [0,0,0], thread: [1,0,0] Assertion `x[i] > 0` failed.\n",
-            "kernel `positive` has an assertion that does not hold",
+            "kernel `positive` has an assertion that failed",
             "launched",
             "printf.rs:",
         ],

@@ -14,7 +14,7 @@ pub(crate) fn checks() -> Vec<Check> {
     vec![
         of("same_reports::of_races_in_eight_threads", "same_reports::races", "data race"),
         of("same_reports::of_races_in_one_thread", "same_reports::races_of_one_thread", "data race"),
-        of("same_reports::of_a_count_that_differs", "same_reports::count", "differs between the ranks"),
+        of("same_reports::of_a_count_that_differs", "same_reports::count", "differs between ranks"),
         of("same_reports::of_a_rank_that_leaves", "same_reports::leaves", "rank 5"),
         of("same_reports::of_two_communicators_in_two_orders", "same_reports::orders", "deadlock"),
     ]

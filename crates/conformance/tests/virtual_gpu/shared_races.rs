@@ -42,7 +42,7 @@ fn missing_barrier() -> anyhow::Result<()> {
         "byte 4 of `tile`: read after write",
         "launched",
         "virtual_gpu/shared_races.rs:",
-        "help: a `__syncthreads()` or, within a warp, `__syncwarp()` between shared_races.cu:7 and shared_races.cu:9",
+        "help: add `__syncthreads()` or, within a warp, `__syncwarp()` between shared_races.cu:7 and shared_races.cu:9",
     ];
     fails(run("neighbour", 0), CUresult::CUDA_ERROR_LAUNCH_FAILED, &words);
     Ok(())
@@ -60,9 +60,7 @@ fn one_place() -> anyhow::Result<()> {
     let function = context.load_module(Ptx::from_src(RACES))?.load_function("one_place")?;
     let mut y = stream.alloc_zeros::<i32>(64)?;
     let config = shape(1, 64);
-    for (same, words) in
-        [(1, None), (0, Some(["write after write", "all but one thread must not write there"]))]
-    {
+    for (same, words) in [(1, None), (0, Some(["write after write", "only one thread may write there"]))] {
         // SAFETY: the buffer has an element for each thread.
         unsafe { stream.launch_builder(&function).arg(&mut y).arg(&same).launch(config)? };
         match words {
@@ -106,7 +104,7 @@ fn copy() -> anyhow::Result<()> {
         "PTX line 10",
         "reads 4 bytes",
         "PTX line 12",
-        "the copy begun at PTX line 10 goes on until its thread waits for it",
+        "the copy started at PTX line 10 is pending until its thread waits for it",
         "help: `cp.async.wait_all`",
     ];
     fails(stream.synchronize(), CUresult::CUDA_ERROR_LAUNCH_FAILED, &words);

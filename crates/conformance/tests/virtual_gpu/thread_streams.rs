@@ -70,7 +70,7 @@ fn each_thread_has_its_own() -> anyhow::Result<()> {
         })
     };
     std::mem::forget(other.join().unwrap()?);
-    races(&stream, &["data race on GPU 0", "two threads enqueued them"])
+    races(&stream, &["data race on GPU 0", "two threads enqueued the operations"])
 }
 
 fn each_context_has_its_own() -> anyhow::Result<()> {

@@ -42,7 +42,7 @@ fn file(content: &str) -> anyhow::Result<PathBuf> {
 }
 
 fn unknown_preset() -> anyhow::Result<()> {
-    let words = "VIRTUAL_GPU_TOPOLOGY=moon: it is one of classroom, dgx-h100, dgx-a100, pcie, 2x8-h100, or the path of a file";
+    let words = "VIRTUAL_GPU_TOPOLOGY=moon: it must be one of classroom, dgx-h100, dgx-a100, pcie, 2x8-h100, or the path of a file";
     contains(&refused("moon")?, &[words]);
     contains(
         &refused("/nonexistent/mine.toml")?,
@@ -56,10 +56,10 @@ fn bad_figure() -> anyhow::Result<()> {
         ("name = \"mine\"\n", "[gpu] is missing"),
         (
             "name = \"mine\"\nlike = \"pcie\"\n[copy]\nlatency_ns = -5\n",
-            "copy.latency_ns = -5: it is a number from 0",
+            "copy.latency_ns = -5: it must be a number from 0",
         ),
         ("name = \"mine\"\nlike = \"pcie\"\n[copy]\nlatency = 5\n", "copy.latency: there is no such figure"),
-        ("name: mine\n", "is no TOML: TOML parse error at line 1, column 7"),
+        ("name: mine\n", "is not valid TOML: TOML parse error at line 1, column 7"),
     ] {
         let path = file(content)?;
         let named = format!("VIRTUAL_GPU_TOPOLOGY={}: ", path.display());

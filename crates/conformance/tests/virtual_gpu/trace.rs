@@ -220,7 +220,7 @@ fn bad_path() -> anyhow::Result<()> {
     for (path, why) in [("/nonexistent/trace.json", "No such file"), ("/tmp", "is a directory")] {
         let (well, said) = child::start("topology::start", &[("VIRTUAL_GPU_TRACE", path)])?;
         assert!(!well, "{said}");
-        contains(&said, &[&format!("VIRTUAL_GPU_TRACE={path}: it cannot be written: "), why]);
+        contains(&said, &[&format!("VIRTUAL_GPU_TRACE={path}: the file cannot be written: "), why]);
     }
     Ok(())
 }

@@ -182,7 +182,7 @@ fn is_release(report: &[&str]) -> bool {
         }
         let is_released =
             ["^ freed ", "ncclCommAbort (dropping", "- freed "].iter().any(|words| line.contains(words));
-        is_of_check && is_released || line.ends_with("as the program ends")
+        is_of_check && is_released || line.ends_with("when the program ends")
     })
 }
 

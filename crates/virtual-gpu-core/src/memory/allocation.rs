@@ -77,7 +77,7 @@ pub struct Allocation {
     pub(super) call_site: CallSite,
     /// Whether a memory pool has taken the bytes from the GPU's capacity.
     pub(super) pooled: bool,
-    /// The sequence number of the call that freed the allocation, which later operations no longer find.
+    /// The sequence number of the call that freed the allocation. Later operations no longer find the allocation.
     pub(super) freed_by: Option<OperationNumber>,
 }
 

@@ -3,7 +3,7 @@
 use super::allocation::AllocationId;
 use crate::source_location::CallSite;
 
-/// The remaining information about a freed allocation.
+/// What is still known about a freed allocation.
 #[derive(Clone, Debug)]
 pub struct Freed {
     /// Its identity.
@@ -30,23 +30,23 @@ pub enum BadAddress {
         /// The call that made the allocation.
         call_site: CallSite,
     },
-    /// The range is in memory that was freed.
+    /// The range is in memory that has been freed.
     Freed {
         /// The allocation.
         freed: Freed,
         /// Where the access starts, relative to the allocation's first byte.
         offset: u64,
     },
-    /// There was never an allocation there: the address is a null pointer, a host pointer, or an address of another
-    /// GPU.
+    /// There has never been an allocation at this address: it is a null pointer, a host pointer, or another GPU's
+    /// address.
     Unknown,
 }
 
 /// Why an allocation was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
-    /// Bytes that were requested.
+    /// The number of bytes requested.
     pub asked: u64,
-    /// Bytes that are free.
+    /// The number of free bytes.
     pub free: u64,
 }

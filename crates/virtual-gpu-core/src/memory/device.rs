@@ -10,17 +10,19 @@ use super::written::Written;
 use crate::handle::OperationNumber;
 use crate::source_location::CallSite;
 
-/// Addresses that one GPU may hand out. There are far more addresses than bytes of capacity, so a freed address is not
-/// reused soon, and a stale pointer differs from a live one.
+/// The number of addresses that one GPU may hand out. There are far more addresses than bytes of capacity, so a freed
+/// address is not reused soon, and a stale pointer differs from a live one.
 pub const ADDRESS_SPACE: u64 = 1 << 39;
 
-/// Every allocation starts at a multiple of this, as `cuMemAlloc` promises for any type (real drivers: 512).
+/// Every allocation starts at a multiple of this, because `cuMemAlloc` promises alignment for any type (real drivers
+/// use 512).
 const ALIGNMENT: u64 = 512;
 
 /// Managed allocations start at a multiple of this, so that each has its own host pages, regardless of the page size.
 const PAGE: u64 = 1 << 16;
 
-/// Unused addresses after each allocation, which distinguish an overrun from an access to the next allocation.
+/// The number of unused addresses after each allocation. They distinguish an overrun from an access to the next
+/// allocation.
 const GAP: u64 = 1 << 16;
 
 /// For [`DeviceMemory::as_of`]: after every operation. Freed memory is gone.
@@ -83,7 +85,7 @@ impl DeviceMemory {
         (self.start..self.start + ADDRESS_SPACE).contains(&address)
     }
 
-    /// Allocates `size` bytes and returns the address of the first. None of the bytes count as written.
+    /// Allocates `size` bytes and returns the address of the first. All of them are considered unwritten.
     pub fn allocate(&mut self, size: u64, call_site: CallSite) -> Result<u64, OutOfMemory> {
         self.insert_own(size, call_site, false)
     }
@@ -97,15 +99,15 @@ impl DeviceMemory {
     /// Creates an allocation with bytes of its own.
     fn insert_own(&mut self, size: u64, call_site: CallSite, pooled: bool) -> Result<u64, OutOfMemory> {
         let refused = OutOfMemory { asked: size, free: self.capacity.free() };
-        // First check that the host has the memory, because `vec!` ends the process if it fails. Its zeroed pages cost
-        // nothing until they are used.
+        // First check that the host has enough memory, because `vec!` ends the process if it fails. Its zeroed pages
+        // cost nothing until they are used.
         Vec::<u8>::new().try_reserve_exact(size as usize).map_err(|_| refused)?;
         let bytes = |_| Some(Bytes::Own(vec![0; size as usize]));
         self.insert_new(size, call_site, Written::none(size), pooled, bytes)
     }
 
-    /// Allocates `size` bytes, which `map` provides at the address it is passed. All bytes count as written, because
-    /// the host's writes can't be observed.
+    /// Allocates `size` bytes, which `map` provides at the address it is passed. All bytes are considered written,
+    /// because the host's writes can't be observed.
     pub fn allocate_managed(
         &mut self,
         size: u64,
@@ -116,7 +118,7 @@ impl DeviceMemory {
         self.insert_new(size, call_site, Written::all(), false, bytes)
     }
 
-    /// Creates an allocation of `bytes`, a function that receives the address.
+    /// Creates an allocation with the result of `bytes`, a function that receives the address.
     fn insert_new(
         &mut self,
         size: u64,
@@ -178,7 +180,7 @@ impl DeviceMemory {
         None
     }
 
-    /// Makes the allocations of managed memory accessible through this memory, until [`Self::give_back`].
+    /// Makes the allocations in managed memory accessible through this memory until [`Self::give_back`] is called.
     pub fn borrow(&mut self, managed: &mut Self) {
         for (&base, &slot) in &managed.by_base {
             let Some(allocation) = managed.slots[slot].take() else { continue };
@@ -212,8 +214,8 @@ impl DeviceMemory {
         Ok(freed)
     }
 
-    /// Frees the allocation that starts at `base` for the operation with this sequence number, and for later ones.
-    /// Earlier operations still find it until [`Self::release`].
+    /// Frees the allocation that starts at `base` for the operation with this sequence number and for later operations.
+    /// Earlier operations still find it until [`Self::release`] is called.
     pub fn free_from(
         &mut self,
         base: u64,
@@ -242,8 +244,8 @@ impl DeviceMemory {
         }
     }
 
-    /// Shows the memory as the operation with this sequence number sees it: allocations freed by a later call still
-    /// exist.
+    /// Returns a view of the memory as the operation with this sequence number sees it: allocations freed by a later
+    /// call still exist.
     pub fn as_of(&mut self, sequence: OperationNumber) -> &mut Self {
         self.seen_by = sequence;
         self
@@ -296,7 +298,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Like [`Self::explain`], for an address outside this memory.
+    /// Like [`Self::explain`], but for an address outside this memory.
     fn explain_borrowed(&self, address: u64) -> BadAddress {
         let before = self.by_base.range(..=address).next_back();
         let allocation = before.and_then(|(_, &slot)| self.in_slot(slot)).filter(|it| it.id.is_managed());

@@ -6,7 +6,7 @@ use std::ops::Range;
 #[derive(Clone, Debug, Default)]
 pub struct Written {
     words: Vec<u64>,
-    /// Number of bytes not yet written. At 0, every check is a single comparison.
+    /// The number of bytes not yet written. At 0, every check is a single comparison.
     missing: u64,
 }
 
@@ -16,19 +16,19 @@ impl Written {
         Self { words: vec![0; len.div_ceil(64) as usize], missing: len }
     }
 
-    /// Creates a record of bytes that all count as written.
+    /// Creates a record in which every byte is marked as written.
     pub(super) fn all() -> Self {
         Self { words: Vec::new(), missing: 0 }
     }
 
-    /// Clears the record, and starts again with `len` bytes.
+    /// Clears the record and starts again with `len` bytes.
     pub fn reset(&mut self, len: u64) {
         self.words.clear();
         self.words.resize(len.div_ceil(64) as usize, 0);
         self.missing = len;
     }
 
-    /// Calls `visit` with the index of each word and the mask of the bits of `range` in it.
+    /// Calls `visit` with the index of each word that overlaps `range` and the mask of the bits in `range`.
     fn masks(range: Range<u64>, mut visit: impl FnMut(usize, u64)) {
         let mut at = range.start;
         while at < range.end {
@@ -41,7 +41,8 @@ impl Written {
         }
     }
 
-    /// Returns whether all `len` bytes from `start` were written. The range must be in bounds and not empty.
+    /// Returns whether all `len` bytes starting at `start` have been written. The range must be in bounds and not
+    /// empty.
     #[inline(always)]
     pub fn covers(&self, start: u64, len: u64) -> bool {
         if self.missing == 0 {
@@ -57,7 +58,7 @@ impl Written {
         }
     }
 
-    /// Returns whether all bytes were written.
+    /// Returns whether all bytes have been written.
     pub(super) fn is_full(&self) -> bool {
         self.missing == 0
     }

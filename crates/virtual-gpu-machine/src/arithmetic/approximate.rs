@@ -1,12 +1,12 @@
-//! The `.approx` functions. Each is far more accurate than the manual requires, gives the same result on every host,
-//! and makes no calls, so that the compiler vectorizes loops over threads.
+//! The `.approx` functions. Each is far more accurate than the manual requires, produces the same result on every host,
+//! and makes no calls, so that the compiler can vectorize loops over threads.
 
-/// Returns 2 to the power of `x`. Manual: 2 ulp.
+/// Returns 2 raised to the power `x`. Manual: 2 ulp.
 #[inline(always)]
 pub(crate) fn ex2(x: f32) -> f32 {
     // Beyond these limits, the result overflows or is zero in single precision; NaN passes through `clamp`.
     let x = f64::from(x).clamp(-200.0, 200.0);
-    // Adding 1.5·2^52 rounds to an integer, which is then in the low bits.
+    // Adding 1.5·2^52 rounds to an integer and leaves it in the low bits.
     const ROUND: f64 = 6_755_399_441_055_744.0;
     let shifted = x + ROUND;
     let rest = x - (shifted - ROUND);

@@ -1,4 +1,4 @@
-//! Bit fields: shifts of pairs, fields, permuted bytes, and searches for bits.
+//! Bit manipulation: shifts of register pairs, bit fields, byte permutations, and bit searches.
 
 use virtual_gpu_ptx::instruction::PermuteMode;
 
@@ -25,7 +25,7 @@ pub(super) fn bfind_shift(value: u32) -> u32 {
     if value == 0 { u32::MAX } else { value.leading_zeros() }
 }
 
-/// `bfe.u32` and `bfe.u64`: only the low bytes of the position and the length count.
+/// `bfe.u32` and `bfe.u64`: only the low bytes of the position and the length are used.
 pub(super) fn bfe_u(value: u64, position: u32, length: u32) -> u64 {
     let (position, length) = (position & 0xff, length & 0xff);
     let moved = value.checked_shr(position).unwrap_or(0);
@@ -44,7 +44,7 @@ pub(super) fn bfe_s(value: i64, bits: u32, position: u32, length: u32) -> i64 {
     moved << shift >> shift
 }
 
-/// `bfi` on a value of `bits` bits.
+/// `bfi` on a `bits`-bit value.
 pub(super) fn bfi(a: u64, b: u64, bits: u32, position: u32, length: u32) -> u64 {
     let (position, length) = (position & 0xff, length & 0xff);
     if position >= bits || length == 0 {
@@ -55,7 +55,7 @@ pub(super) fn bfi(a: u64, b: u64, bits: u32, position: u32, length: u32) -> u64 
     b & !field | a << position & field
 }
 
-/// `prmt`: each four bits of the selector choose one of eight bytes, or its sign.
+/// `prmt`: each 4-bit group in the selector chooses one of eight bytes, or that byte's sign.
 pub(super) fn permute(a: u32, b: u32, selector: u32) -> u32 {
     let bytes = u64::from(b) << 32 | u64::from(a);
     (0..4).fold(0, |result, at| {
@@ -66,8 +66,7 @@ pub(super) fn permute(a: u32, b: u32, selector: u32) -> u32 {
     })
 }
 
-/// The manual's table for the modes of `prmt`: which byte is selected for each position, for each of the four
-/// selectors.
+/// The manual's table for the `prmt` modes: the byte that each of the four selectors chooses for each position.
 pub(super) fn permute_selector(mode: PermuteMode, selector: u32) -> u32 {
     let rows = match mode {
         PermuteMode::Forward => [0x3210, 0x4321, 0x5432, 0x6543],
@@ -96,7 +95,7 @@ pub(super) fn find_nth_set(mask: u32, base: u32, offset: i32) -> u32 {
 /// `bmsk`: `count` ones, starting at bit `first`. Both are clamped to the width of a word, or taken modulo 32.
 pub(super) fn bit_mask(first: u32, count: u32, clamp: bool) -> u32 {
     let [first, count] = if clamp { [first.min(32), count.min(32)] } else { [first % 32, count % 32] };
-    // Beyond bit 31, a shift of 64 bits leaves nothing in the low word.
+    // A 64-bit shift moves everything past bit 31 out of the low word.
     (((1_u64 << count) - 1) << first) as u32
 }
 
@@ -109,7 +108,7 @@ pub(super) fn extend(value: u32, bits: u32, clamp: bool, signed: bool) -> u32 {
     }
 }
 
-/// `lop3`: the bit at `4 * a + 2 * b + c` of the table, for each bit of the sources.
+/// `lop3`: for each bit position of the sources, the table's bit at index `4 * a + 2 * b + c`.
 pub(super) fn lop3(table: u8, a: u32, b: u32, c: u32) -> u32 {
     (0..8_u8).filter(|row| table & 1 << row != 0).fold(0, |result, row| {
         let pick = |bit: u8, value: u32| if row & bit != 0 { value } else { !value };

@@ -37,7 +37,7 @@ fn compare_body(what: Compare, files: &mut Files, mask: &[u16]) {
     }
 }
 
-/// A relation between two values. With NaN, none of them holds.
+/// A relation between two values. If either value is NaN, no relation holds.
 #[derive(Clone, Copy)]
 enum Relation {
     Equal,
@@ -61,13 +61,13 @@ impl Relation {
     }
 }
 
-/// A comparison in terms of a relation, so that there are few loops to compile.
+/// A comparison expressed as a relation, so that only a few loops need to be compiled.
 #[derive(Clone, Copy)]
 struct Related {
     relation: Relation,
-    /// Whether the second source is the relation's first value.
+    /// Whether the relation's first value is the second source.
     swapped: bool,
-    /// Whether the comparison holds where the relation doesn't. With NaN, this is so for those that end in `u`.
+    /// Whether the comparison holds where the relation doesn't. Such a comparison also holds for NaN.
     inverted: bool,
 }
 
@@ -100,7 +100,7 @@ impl Related {
     }
 }
 
-/// Turns the relation into a constant of the loop over threads.
+/// Makes the relation a constant in the loop over threads.
 macro_rules! each_relation {
     ($relation:expr, |$constant:ident| $body:expr) => {
         each_relation!(@ $relation, $constant, $body, Equal Less LessOrEqual LessOrGreater Ordered)
@@ -182,7 +182,7 @@ fn gather(holds: impl Fn(usize) -> bool) -> u16 {
     sign_bits(answers)
 }
 
-/// Returns the signs of a chunk's values. The compiler generates slow code for the plain loop.
+/// Returns the signs of a chunk's values. The compiler generates slow code for the obvious loop.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn sign_bits([a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]: [i32; WIDTH]) -> u16 {

@@ -220,7 +220,7 @@ fn write_float(value: f64, to: FloatType, rounding: Rounding, flush: bool) -> u6
     }
 }
 
-/// Converts an integer of up to 64 bits, and rounds once.
+/// Converts an integer of up to 64 bits, rounding once.
 fn integer_to_float(value: i128, to: FloatType, rounding: Rounding, saturate: bool) -> u64 {
     let value = if saturate { value.clamp(0, 1) } else { value };
     if to == FloatType::F64 {

@@ -60,7 +60,7 @@ fn scalar(op: FloatOp, kind: FloatType, mode: FloatMode, a: u16, b: u16, c: u16)
     if mode.saturate {
         result = if result > 0.0 { result.min(1.0) } else { 0.0 };
     }
-    // A NaN stays a NaN.
+    // A NaN remains a NaN.
     if mode.relu && result <= 0.0 {
         result = 0.0;
     }

@@ -1,4 +1,4 @@
-//! Integer arithmetic on 64 bits.
+//! 64-bit integer arithmetic.
 
 use super::bits::bfi;
 use super::map::{Apply, Each};

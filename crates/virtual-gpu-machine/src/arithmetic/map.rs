@@ -1,19 +1,19 @@
-//! Applies a function to the registers of each thread of a mask, one chunk of threads at a time.
+//! Applies a function to the registers of each thread in a mask, one chunk of threads at a time.
 
 use crate::mask::WIDTH;
 use crate::registers::{Chunk, Span};
 
-/// How an operation's definition is used: it is applied to the sources of one thread, or in a loop over threads.
+/// How an operation's definition is used: applied to one thread's sources, or in a loop over threads.
 ///
-/// A function from an operation to its definition takes one of these, so that one list serves both. A definition takes
-/// as many arguments as the operation has sources.
+/// The functions that map an operation to its definition take a value of this trait, so that one list serves both uses.
+/// A definition takes as many arguments as the operation has sources.
 pub(super) trait Apply<T> {
     type Output;
 
     fn apply<const N: usize>(self, definition: impl Fn([T; N]) -> T) -> Self::Output;
 }
 
-/// The sources of one thread.
+/// One thread's sources.
 pub(super) struct One<T>(pub(super) [T; 3]);
 
 impl<T: Copy> Apply<T> for One<T> {
@@ -25,7 +25,7 @@ impl<T: Copy> Apply<T> for One<T> {
     }
 }
 
-/// The registers of all threads of a mask; `spans` are those of the destination and of the three sources.
+/// The registers of all threads in a mask; `spans` are the spans of the destination and the three sources.
 pub(super) struct Each<'f, T> {
     pub(super) file: &'f mut [Chunk<T>],
     pub(super) mask: &'f [u16],
@@ -54,8 +54,8 @@ impl<T: Copy + Default> Apply<T> for Each<'_, T> {
     }
 }
 
-/// Returns an array of the values of `element`. `std::array::from_fn` does the same, with five times as much code for the
-/// compiler to optimize.
+/// Returns an array of the values of `element`. `std::array::from_fn` does the same but gives the compiler five times
+/// as much code to optimize.
 #[inline(always)]
 pub(super) fn gather<T: Copy, const N: usize>(any: T, element: impl Fn(usize) -> T) -> [T; N] {
     let mut elements = [any; N];

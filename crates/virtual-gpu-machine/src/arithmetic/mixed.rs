@@ -1,4 +1,4 @@
-//! Integer operations that combine 32 and 64 bits.
+//! Integer operations that combine 32-bit and 64-bit values.
 
 use super::bits::{bfe_s, bfe_u, bfind};
 use crate::features::vectorized;
@@ -38,8 +38,8 @@ fn shift_body(op: LongWordOp, files: &mut Files, mask: &[u16], [d, a, b, c]: [Sl
 }
 
 vectorized! {
-    /// Executes operations with 32-bit sources and a 64-bit result; `slots` are `d`, `a`, `b`, `c`, of which `d` and
-    /// `c` are 64-bit.
+    /// Executes operations with 32-bit sources and a 64-bit result; `slots` are `d`, `a`, `b`, `c`, where `d` and `c`
+    /// are 64-bit.
     fn widen(op: WidenOp, files: &mut Files, mask: &[u16], slots: [Slot; 4]) = widen_body
 }
 

@@ -1,5 +1,5 @@
 //! Arithmetic on registers: each operation is defined once, for one thread's values, and runs in a loop over the
-//! threads of a mask.
+//! threads in a mask.
 
 mod approximate;
 mod bits;

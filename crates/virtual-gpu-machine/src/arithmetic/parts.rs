@@ -1,4 +1,4 @@
-//! Operations on the parts of a word: bytes, halves, and 24 bits.
+//! Operations on parts of a word: bytes, halves, and the low 24 bits.
 
 use virtual_gpu_ptx::instruction::{Packed, Video, VideoOp};
 
@@ -7,7 +7,7 @@ pub(super) fn low24(value: u32) -> i32 {
     (value << 8) as i32 >> 8
 }
 
-/// `dp4a`: four products of bytes, added to `c`.
+/// `dp4a`: adds four byte products to `c`.
 pub(super) fn dot_of_bytes(a: u32, b: u32, c: u32, [a_signed, b_signed]: [bool; 2]) -> u32 {
     let value = |byte: u8, signed: bool| if signed { i32::from(byte as i8) } else { i32::from(byte) };
     let bytes = a.to_le_bytes().into_iter().zip(b.to_le_bytes());
@@ -15,7 +15,7 @@ pub(super) fn dot_of_bytes(a: u32, b: u32, c: u32, [a_signed, b_signed]: [bool; 
     products.fold(c as i32, i32::wrapping_add) as u32
 }
 
-/// `dp2a`: two products of a half and a byte, added to `c`.
+/// `dp2a`: adds two products of a half and a byte to `c`.
 pub(super) fn dot_of_halves(a: u32, b: u32, c: u32, high: bool, [a_signed, b_signed]: [bool; 2]) -> u32 {
     let b = if high { b >> 16 } else { b };
     (0..2).fold(c, |sum, at| {

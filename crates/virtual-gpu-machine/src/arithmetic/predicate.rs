@@ -1,4 +1,4 @@
-//! Logic on predicates, and tests for classes of numbers.
+//! Predicate logic, and tests for number classes.
 
 use crate::mask::bits;
 use crate::registers::Files;
@@ -44,7 +44,7 @@ fn is_kind(kind: NumberKind, class: std::num::FpCategory) -> bool {
         NumberKind::Infinite => class == Infinite,
         NumberKind::Number => class != Nan,
         NumberKind::NotANumber => class == Nan,
-        // Zero counts as normal here.
+        // Zero is treated as normal here.
         NumberKind::Normal => matches!(class, Normal | Zero),
         NumberKind::Subnormal => class == Subnormal,
     }

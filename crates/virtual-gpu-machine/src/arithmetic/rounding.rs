@@ -1,5 +1,5 @@
-//! Rounds results in directions other than to nearest. The host only rounds to nearest, so the exact error of its
-//! result selects the neighbor.
+//! Rounds results in directions other than to nearest. The host rounds only to nearest, so the exact error of its
+//! result determines which neighbor to choose.
 
 use virtual_gpu_ptx::instruction::Rounding;
 
@@ -38,7 +38,7 @@ pub(crate) fn to_single(value: f64, rounding: Rounding) -> f32 {
     }
 }
 
-/// Sets the sign of a sum that is zero: the sign of both operands if they agree, otherwise minus if rounding down.
+/// Sets the sign of a zero sum: the operands' sign if both have the same one, otherwise minus if rounding down.
 #[inline(always)]
 fn zero_sum(sum: f64, a: f64, b: f64, rounding: Rounding) -> f64 {
     let is_canceled = sum == 0.0 && a.is_sign_positive() != b.is_sign_positive();
@@ -86,7 +86,8 @@ pub(crate) fn sqrt_single(a: f32, rounding: Rounding) -> f32 {
     to_single(to_odd(root, (-root).mul_add(root, a)), rounding)
 }
 
-/// Moves a double that was rounded to nearest to the neighbor that `rounding` requires; `error` is exact minus nearest.
+/// Moves a double that was rounded to nearest to the neighbor that `rounding` requires; `error` is the exact value
+/// minus the rounded one.
 #[inline(always)]
 fn to_neighbor(nearest: f64, error: f64, rounding: Rounding) -> f64 {
     if nearest.is_nan() {
@@ -138,7 +139,8 @@ pub(crate) fn fma_double(a: f64, b: f64, c: f64, rounding: Rounding) -> f64 {
         return nearest;
     }
     let error = remainder_sign(a, b, c, nearest);
-    // A sum that underflows a double keeps its sign; the rounding mode determines the sign of a sum that is zero.
+    // A sum that underflows a double keeps its sign; the rounding mode determines the sign of a sum that is exactly
+    // zero.
     match error == 0.0 {
         true => zero_sum(nearest, a * b, c, rounding),
         false => to_neighbor(nearest, error, rounding),
@@ -164,11 +166,11 @@ pub(crate) fn sqrt_double(a: f64, rounding: Rounding) -> f64 {
     to_neighbor(root, remainder_sign(-root, root, a, 0.0), rounding)
 }
 
-/// Returns a number with the sign of `a * b + c - n`, for finite numbers, if `n` is about as large as the other terms,
-/// or zero.
+/// Returns a number with the sign of `a * b + c - n`. The arguments must be finite, and `n` must be zero or about as
+/// large as the other terms.
 ///
-/// All terms are scaled so that the product is between 1 and 4: neither it nor its error underflows. If a term is
-/// smaller than the last bit of another term, only its sign matters.
+/// Scale all terms so that the product is between 1 and 4: then neither the product nor its error underflows. If a term
+/// is smaller than another term's last bit, only its sign matters.
 fn remainder_sign(a: f64, b: f64, c: f64, n: f64) -> f64 {
     const FAR: i32 = 200;
     if !n.is_finite() {
@@ -232,9 +234,9 @@ pub(crate) fn to_brain(value: f64, rounding: Rounding) -> u16 {
     to_sixteen_bits(value, rounding, 7, -126)
 }
 
-/// Rounds once to a format of `fraction` bits whose smallest normal number is `2^lowest`.
+/// Rounds once to a format with `fraction` fraction bits whose smallest normal number is `2^lowest`.
 ///
-/// The conversions in the crate `half` convert to single precision or drop a double's lower bits before they round.
+/// The conversions in the `half` crate convert to single precision or drop a double's lower bits before they round.
 fn to_sixteen_bits(value: f64, rounding: Rounding, fraction: u32, lowest: i32) -> u16 {
     let sign = if value.is_sign_negative() { 0x8000 } else { 0 };
     let infinity = 0x8000 - (1 << fraction);

@@ -1,11 +1,11 @@
-//! Selection of one of two registers by a predicate.
+//! Selects one of two registers by a predicate.
 
 use crate::features::vectorized;
 use crate::registers::Files;
 use virtual_gpu_ptx::instruction::{Condition, Slot};
 
 vectorized! {
-    /// Executes `selp` on 32 bits.
+    /// Executes `selp` on 32-bit values.
     fn select_words(files: &mut Files, mask: &[u16], slots: [Slot; 3], condition: Condition) = select_words_body
 }
 
@@ -22,7 +22,7 @@ fn select_words_body(files: &mut Files, mask: &[u16], [d, a, b]: [Slot; 3], cond
 }
 
 vectorized! {
-    /// Executes `selp` on 64 bits.
+    /// Executes `selp` on 64-bit values.
     fn select_longs(files: &mut Files, mask: &[u16], slots: [Slot; 3], condition: Condition) = select_longs_body
 }
 

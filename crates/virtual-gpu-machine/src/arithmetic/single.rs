@@ -20,7 +20,7 @@ const FLUSHED: FloatMode = FloatMode { flush: true, ..PLAIN };
 /// The mode of an instruction with only `.rm`: `expf` contains an `fma.rm`.
 const DOWN: FloatMode = FloatMode { rounding: Rounding::Down, ..PLAIN };
 
-/// How an operation's definition is used, as in [`Apply`], for numbers or for their bits.
+/// How an operation's definition is used, as in [`Apply`], on numbers or on their bits.
 trait ApplySingle {
     type Output;
 
@@ -71,7 +71,7 @@ fn define<A: ApplySingle>(op: FloatOp, rounding: Rounding, run: A) -> A::Output 
 /// The sign bit.
 const SIGN: u32 = 1 << 31;
 
-/// All threads of a mask, without modifiers.
+/// All threads in a mask, without modifiers.
 struct Plain<'f>(Each<'f, u32>);
 
 impl ApplySingle for Plain<'_> {
@@ -88,7 +88,7 @@ impl ApplySingle for Plain<'_> {
     }
 }
 
-/// All threads of a mask, with `.ftz`.
+/// All threads in a mask, with `.ftz`.
 struct Flushed<'f>(Each<'f, u32>);
 
 impl ApplySingle for Flushed<'_> {
@@ -127,7 +127,7 @@ impl Modified {
         })
     }
 
-    /// Returns the result of the definition, with the modifiers applied.
+    /// Returns the definition's result with the modifiers applied.
     #[inline(always)]
     fn write(&self, mut result: f32) -> f32 {
         if self.mode.flush {
@@ -177,13 +177,13 @@ fn scalar(op: FloatOp, mode: FloatMode, a: u32, b: u32, c: u32) -> u32 {
     define(op, mode.rounding, Modified { mode, sources: [a, b, c] })
 }
 
-/// Returns the bits of a result; every NaN becomes the one that single-precision arithmetic produces.
+/// Returns the bits of a result; every NaN becomes the NaN that single-precision arithmetic returns.
 #[inline(always)]
 pub(crate) fn canonical(value: f32) -> u32 {
     if value.is_nan() { NAN } else { value.to_bits() }
 }
 
-/// `.sat`: clamps to 0..=1, and turns NaN into 0.
+/// `.sat`: clamps to 0..=1 and turns NaN into 0.
 #[inline(always)]
 pub(super) fn saturate(value: f32) -> f32 {
     // NaN fails the first comparison.
@@ -191,16 +191,16 @@ pub(super) fn saturate(value: f32) -> f32 {
     if positive > 1.0 { 1.0 } else { positive }
 }
 
-/// Rounds a single-precision number to 10 bits of fraction, with ties away from zero.
+/// Rounds a single-precision number to 10 fraction bits, with ties away from zero.
 pub(super) fn round_to_tf32(bits: u32) -> u32 {
     match f32::from_bits(bits).is_nan() {
         true => NAN,
-        // A carry propagates into the exponent, and ultimately gives infinity.
+        // A carry propagates into the exponent and can turn the largest numbers into infinity.
         false => bits.wrapping_add(1 << 12) & !0x1fff,
     }
 }
 
-/// Flushes subnormal numbers to zeros of the same sign.
+/// Flushes subnormal numbers to zero with the same sign.
 #[inline(always)]
 pub(crate) fn flush(value: f32) -> f32 {
     if value.abs() < f32::MIN_POSITIVE { f32::from_bits(value.to_bits() & 0x8000_0000) } else { value }

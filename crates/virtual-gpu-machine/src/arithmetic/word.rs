@@ -1,4 +1,4 @@
-//! Integer arithmetic on 32 bits.
+//! 32-bit integer arithmetic.
 
 use super::bits::{
     bfe_s, bfe_u, bfi, bfind, bfind_shift, bit_mask, extend, find_nth_set, funnel, lop3, permute,

@@ -1,5 +1,5 @@
-//! Loads and stores: first whole chunks of threads, and then the rest thread by thread, so that a fault names the first
-//! thread affected.
+//! Loads and stores: first in whole chunks of threads, then thread by thread for the rest, so that a fault names the
+//! first affected thread.
 
 use super::bytes::Location;
 use super::load::{self, Source};
@@ -42,7 +42,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Loads whole chunks from shared memory, and removes them from `left`.
+    /// Loads whole chunks from shared memory and removes them from `left`.
     fn load_shared(&mut self, access: &Access, base: u64, left: &mut Mask) {
         let (pc, Block { files, shared, shadow, .. }) = (self.pc, &mut *self.block);
         if shadow.is_on && !access.is_atomic {
@@ -94,7 +94,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Stores whole chunks to shared memory, and removes them from `left`.
+    /// Stores whole chunks to shared memory and removes them from `left`.
     fn store_shared(&mut self, access: &Access, base: u64, left: &mut Mask) {
         let (pc, Block { files, shared, shadow, .. }) = (self.pc, &mut *self.block);
         if shadow.is_on && !access.is_atomic {
@@ -140,7 +140,7 @@ impl Machine<'_> {
         Some((location, address.wrapping_sub(offset)))
     }
 
-    /// Loads for one thread, and reports any fault.
+    /// Loads for one thread and reports any fault.
     fn load_thread(&mut self, access: &Access, thread: usize, address: u64, unit: u64) -> Result<(), Stop> {
         let mut bytes = [0; 32];
         let size = usize::from(access.bytes);
@@ -157,7 +157,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Stores for one thread, and reports any fault.
+    /// Stores for one thread and reports any fault.
     fn store_thread(&mut self, access: &Access, thread: usize, address: u64, unit: u64) -> Result<(), Stop> {
         let mut bytes = [0; 32];
         let size = usize::from(access.bytes);

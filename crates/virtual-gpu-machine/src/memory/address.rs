@@ -3,7 +3,7 @@
 use virtual_gpu_ptx::instruction::Space;
 use virtual_gpu_ptx::window;
 
-/// Returns a generic address's state space, and the address in it.
+/// Returns a generic address's state space and the address within it.
 pub(crate) fn concrete(space: Space, address: u64) -> (Space, u64) {
     if space != Space::Generic {
         return (space, address);

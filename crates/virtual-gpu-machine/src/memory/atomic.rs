@@ -1,4 +1,4 @@
-//! Atomics: the threads of a block execute them one after another, lowest first.
+//! Atomics: a block's threads execute them one after another, lowest thread first.
 
 use half::{bf16, f16};
 
@@ -41,7 +41,7 @@ impl Machine<'_> {
     }
 }
 
-/// Returns the new content of memory; the bits above the type's width don't count.
+/// Returns the new memory contents; the bits above the type's width are ignored.
 fn combine(op: AtomicOp, kind: AtomicType, old: u64, a: u64, b: u64) -> u64 {
     match op {
         AtomicOp::And => old & a,
@@ -101,7 +101,7 @@ fn add_flushed(a: u32, b: u32) -> u32 {
     canonical(flush(flush(f32::from_bits(a)) + flush(f32::from_bits(b))))
 }
 
-/// The sums are first rounded to odd in double precision, and then to sixteen bits.
+/// The sums are first rounded to odd in double precision and then to sixteen bits.
 fn add_half(a: u16, b: u16) -> u16 {
     let sum = add_odd(f16::from_bits(a).to_f64(), f16::from_bits(b).to_f64());
     if sum.is_nan() { 0x7fff } else { to_half(sum, Rounding::Nearest) }

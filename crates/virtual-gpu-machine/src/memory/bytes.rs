@@ -1,4 +1,4 @@
-//! Reads and writes the bytes of one thread, with all checks.
+//! Reads and writes one thread's bytes, with all checks.
 
 use super::address::concrete;
 use crate::fault::{Access as Kind, FaultKind, Stop};
@@ -16,7 +16,7 @@ pub(crate) enum Location {
 }
 
 impl Machine<'_> {
-    /// Returns the address that one thread accesses.
+    /// Returns the address that a thread accesses.
     pub(crate) fn address_of(&self, address: Address, thread: usize) -> u64 {
         self.value_of(address.base, thread).wrapping_add(address.offset as u64)
     }
@@ -29,7 +29,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Returns the memory that contains all of `address..address + len`, and the offset in it.
+    /// Returns the memory that contains all of `address..address + len`, and the offset of `address` in it.
     #[inline]
     pub(crate) fn locate(&mut self, space: Space, address: u64, len: u64) -> Option<(Location, u64)> {
         let address = match space {
@@ -78,7 +78,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Reads what one thread sees at an address. The access is checked and recorded, and unwritten bytes are poisoned.
+    /// Reads what a thread sees at an address. The access is checked and recorded, and unwritten bytes are poisoned.
     pub(crate) fn read_bytes(
         &mut self,
         space: Space,
@@ -179,7 +179,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Returns up to eight bytes of a variable in local memory.
+    /// Returns up to eight bytes from a variable in local memory.
     pub(crate) fn local_value(&self, thread: usize, address: Address, len: usize) -> Result<u64, Stop> {
         let at = self.local_offset(Kind::Read, thread, self.address_of(address, thread), len as u64)?;
         let mut value = [0; 8];

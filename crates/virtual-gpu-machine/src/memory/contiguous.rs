@@ -9,7 +9,7 @@ use virtual_gpu_ptx::instruction::{Access, Address, Slot, Value};
 pub(super) enum Pattern {
     /// Contiguous: each thread accesses the bytes after those of the thread before it.
     Row,
-    /// All the same.
+    /// All addresses are the same.
     Same,
     /// Anything else, or misaligned.
     Scattered,
@@ -36,8 +36,8 @@ pub(super) fn addresses(files: &Files, address: Address, chunk: usize) -> Longs 
     all
 }
 
-/// Returns the pattern of some threads of a chunk. `first_thread` is the lowest of them. An address that is not aligned
-/// to `unit`, a power of two, counts as scattered.
+/// Returns the pattern of the addresses that some of a chunk's threads access. `first_thread` is the lowest of them. If
+/// an address is not aligned to `unit` (a power of two), the pattern is scattered.
 #[inline(always)]
 pub(super) fn pattern(addresses: &Longs, active: u16, first_thread: usize, unit: u64) -> Pattern {
     let first = addresses.0[first_thread];

@@ -17,14 +17,14 @@ pub(crate) struct Copy {
 /// A block's copies.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
-    /// The copies, in the order in which they began.
+    /// The pending copies, in the order in which they began.
     pub(crate) under_way: Vec<Copy>,
     /// The number of groups that each thread has committed.
     pub(crate) committed: Vec<u64>,
 }
 
 impl Copies {
-    /// Starts a block.
+    /// Clears the copies at the start of a block.
     pub(crate) fn start(&mut self, threads: usize) {
         self.under_way.clear();
         self.committed.clear();

@@ -8,12 +8,12 @@ use crate::machine::Machine;
 use crate::mask::Mask;
 use virtual_gpu_ptx::instruction::{Address, Slot, Space};
 
-/// The maximum number of pending copies in a block. If there are more, the oldest complete by themselves, which PTX
+/// The maximum number of pending copies in a block. If there are more, the oldest complete on their own, which PTX
 /// permits.
 const MOST_UNDER_WAY: usize = 1 << 16;
 
 impl Machine<'_> {
-    /// `cp.async`: copies the first `present` of `len` bytes; the others become zero.
+    /// `cp.async`: copies the first `present` of `len` bytes and sets the others to zero.
     pub(crate) fn begin_copies(
         &mut self,
         to: Address,
@@ -53,14 +53,14 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// `cp.async.commit_group`: the copies that each thread has begun but not committed become a group.
+    /// `cp.async.commit_group`: for each thread, makes a group of the copies that it has begun but not committed.
     pub(crate) fn commit_copies(&mut self, mask: &Mask) {
         for thread in mask.threads() {
             self.block.copies.committed[thread] += 1;
         }
     }
 
-    /// `cp.async.wait_group`: completes all groups of each thread except the last `pending`.
+    /// `cp.async.wait_group`: completes all of each thread's groups except the last `pending`.
     pub(crate) fn end_copies(&mut self, pending: u32, mask: &Mask) {
         for copy in std::mem::take(&mut self.block.copies.under_way) {
             let committed = self.block.copies.committed[copy.thread];

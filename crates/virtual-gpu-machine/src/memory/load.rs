@@ -1,4 +1,4 @@
-//! Loads by whole chunks of threads from one allocation, or from shared memory.
+//! Loads by whole chunks of threads, from one allocation or from shared memory.
 
 use super::contiguous::{Pattern, addresses, element_at, is_inside, long_spans, pattern, word_spans};
 use super::touched::Bits;
@@ -10,7 +10,7 @@ use virtual_gpu_ptx::instruction::Access;
 
 /// Memory to load from.
 pub(crate) struct Source<'m> {
-    /// Address of the first byte.
+    /// The address of the first byte.
     pub(crate) base: u64,
     pub(crate) bytes: &'m [u8],
     pub(crate) written: &'m Written,
@@ -31,8 +31,8 @@ impl Source<'_> {
         }
     }
 
-    /// Passes the elements of each thread to `put(element, i, bits)`, including those of inactive threads. Does nothing
-    /// and returns false if an access is invalid or reads unwritten bytes.
+    /// Passes each thread's elements to `put(element, i, bits)`, including the elements of inactive threads. Does
+    /// nothing and returns false if an access is invalid or reads unwritten bytes.
     #[inline(always)]
     fn fetch<const SIZE: usize, const COUNT: usize, const ROW: usize>(
         &mut self,
@@ -102,7 +102,7 @@ impl Source<'_> {
 }
 
 vectorized! {
-    /// Loads the chunks without a fault, and removes them from `left`.
+    /// Loads the chunks that cause no fault and removes them from `left`.
     fn load(files: &mut Files, access: &Access, source: &mut Source<'_>, left: &mut Mask) = load_body
 }
 

@@ -1,4 +1,4 @@
-//! Stores by whole chunks of threads to one allocation, or to shared memory.
+//! Stores by whole chunks of threads, to one allocation or to shared memory.
 
 use super::contiguous::{Pattern, addresses, is_inside, long_spans, pattern, word_spans};
 use super::touched::Bits;
@@ -10,7 +10,7 @@ use virtual_gpu_ptx::instruction::Access;
 
 /// Memory to store to.
 pub(crate) struct Target<'m> {
-    /// Address of the first byte.
+    /// The address of the first byte.
     pub(crate) base: u64,
     pub(crate) bytes: &'m mut [u8],
     pub(crate) written: &'m mut Written,
@@ -27,7 +27,7 @@ impl Target<'_> {
         }
     }
 
-    /// Stores `get(element, i)` of each thread. Does nothing and returns false if an access is invalid.
+    /// Stores each thread's `get(element, i)`. Does nothing and returns false if an access is invalid.
     #[inline(always)]
     fn put<const SIZE: usize, const COUNT: usize, const ROW: usize>(
         &mut self,
@@ -86,7 +86,7 @@ impl Target<'_> {
 }
 
 vectorized! {
-    /// Stores the chunks without a fault, and removes them from `left`.
+    /// Stores the chunks that cause no fault and removes them from `left`.
     fn store(files: &Files, access: &Access, target: &mut Target<'_>, left: &mut Mask) = store_body
 }
 

@@ -10,14 +10,14 @@ use virtual_gpu_core::memory::AllocationId;
 pub struct Touched {
     /// The allocation.
     pub allocation: AllocationId,
-    /// Byte offsets in the allocation, in ascending order; adjacent ranges are merged.
+    /// Ranges of byte offsets in the allocation, in ascending order; adjacent ranges are merged.
     pub ranges: Vec<Range<u64>>,
     /// How they were accessed.
     pub access: Access,
 }
 
-/// Bytes of an allocation: the contiguous range that grew last, and one bit for each byte outside it. Most kernels
-/// access an allocation from one end to the other, and never need the bits.
+/// A set of an allocation's bytes: the contiguous range that grew last, and one bit for each byte outside it. Most
+/// kernels access an allocation from one end to the other and never need the bits.
 #[derive(Debug, Default)]
 pub(crate) struct Bits {
     latest: Range<u64>,
@@ -78,7 +78,7 @@ impl Bits {
         self.words[last] |= tail;
     }
 
-    /// Calls `found` with each run of bits, and clears them.
+    /// Calls `found` with each run of set bits and clears the bits.
     fn drain(&mut self, mut found: impl FnMut(Range<u64>)) {
         let latest = std::mem::take(&mut self.latest);
         if !latest.is_empty() {
@@ -117,7 +117,7 @@ impl Bits {
     }
 }
 
-/// The record of a launch, by allocation slot and kind of access.
+/// A launch's record, by allocation slot and kind of access.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     slots: Vec<[Bits; 3]>,
@@ -126,7 +126,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Records an access to `len` bytes from `start` of the allocation in `slot`.
+    /// Records an access to `len` bytes, starting at offset `start`, of the allocation in `slot`.
     pub(crate) fn mark(&mut self, slot: usize, start: u64, len: u64, access: Access) {
         self.bits(slot, access).mark(start, len);
     }

@@ -34,7 +34,7 @@ impl Machine<'_> {
         let len = bytes.len() as u64;
         let Some(offset) = self.watched(space, address, len) else { return };
         let Machine { block, pc, .. } = self;
-        // If all threads write the same value, their order makes no difference.
+        // If all threads write the same value, the order of the writes makes no difference.
         let changes = block.shared.bytes[offset as usize..][..bytes.len()] != *bytes;
         let found = block.shadow.access(offset, len, thread, *pc, How::Write(changes), is_atomic);
         self.note_race(found, thread, Kind::Write, offset, len);
@@ -47,7 +47,7 @@ impl Machine<'_> {
         self.note_race(found, thread, Kind::Atomic, offset, len);
     }
 
-    /// Records that a thread begins to copy to shared memory.
+    /// Records that a thread starts a copy to shared memory.
     pub(crate) fn watch_copy(&mut self, thread: usize, offset: u64, len: u64) {
         if self.block.shadow.is_on {
             let found = self.block.shadow.begin_copy(offset, len, thread, self.pc);
@@ -55,7 +55,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Returns the offset in shared memory, if the access is inside it and races are detected.
+    /// Returns the offset in shared memory if the access lies within it and race detection is on.
     fn watched(&self, space: Space, address: u64, len: u64) -> Option<u64> {
         let (space, offset) = concrete(space, address);
         let size = self.block.shared.bytes.len() as u64;

@@ -12,9 +12,9 @@ use virtual_gpu_ptx::instruction::Access;
 /// Shared memory whose accesses are watched.
 pub(crate) struct Watched<'m> {
     pub(crate) shadow: &'m mut Shadow,
-    /// Address of the first byte.
+    /// The address of the first byte.
     pub(crate) base: u64,
-    /// Number of bytes.
+    /// The number of bytes.
     pub(crate) size: usize,
     /// The program counter of the instruction.
     pub(crate) pc: usize,
@@ -22,7 +22,7 @@ pub(crate) struct Watched<'m> {
 }
 
 vectorized! {
-    /// Records what the chunks access, and removes from `mask` those that may race or exceed the memory, because their
+    /// Records what the chunks access. Removes from `mask` the chunks that may race or go out of bounds, because their
     /// threads are checked one by one.
     fn watch(files: &Files, access: &Access, watched: &mut Watched<'_>, mask: &mut Mask) = watch_body
 }
@@ -119,7 +119,7 @@ fn store_body(
     }
 }
 
-/// Returns the register for an access to a single 32-bit value.
+/// Returns the register if the access is to a single 32-bit value.
 #[inline(always)]
 fn single_word(files: &Files, access: &Access) -> Option<Span> {
     let is_single_word = access.bytes == 4 && access.values.len() == 1;

@@ -1,5 +1,5 @@
-//! The record of a block: one cell for each unit of memory, which has the size of the smallest access, and the
-//! synchronizations so far.
+//! A block's record: the synchronizations so far, and one cell for each unit of memory. A unit has the size of the
+//! smallest access.
 
 use std::ops::RangeInclusive;
 
@@ -7,13 +7,13 @@ use super::log::{Log, Order};
 use super::stamp::Stamp;
 use crate::mask::{Mask, WIDTH};
 
-/// The record of a block.
+/// A block's record.
 #[derive(Debug, Default)]
 pub(crate) struct Shadow {
     /// Whether anything is recorded.
     pub(crate) is_on: bool,
-    /// Whether the kernel synchronizes parts of a block other than warps. If so, synchronizations of warps count in
-    /// chains of these.
+    /// Whether the kernel synchronizes parts of a block other than warps. If so, warp synchronizations can be links in
+    /// chains of such synchronizations.
     has_chains: bool,
     /// A cell covers `1 << shift` bytes, the size of the kernel's smallest access.
     pub(super) shift: u32,
@@ -22,15 +22,15 @@ pub(crate) struct Shadow {
     pub(super) readers: Vec<Stamp>,
     /// The cell's last reader other than the first reader; valid only if there is a first reader.
     pub(super) others: Vec<Stamp>,
-    /// For each [`WIDTH`] cells, the time at which all of them were found to have readers from two warps and no recent
-    /// write. Further reads at that time don't matter.
+    /// For each group of [`WIDTH`] cells, the time at which all of them were found to have readers from two warps and
+    /// no recent write. Further reads at that time don't matter.
     pub(super) settled: Vec<u32>,
     /// The number of cells with a pending write.
     pub(super) under_way: usize,
     pub(super) now: u32,
     /// The time when all threads were last synchronized.
     floor: u32,
-    /// The time when all threads of each warp were last synchronized.
+    /// For each warp, the time when all its threads were last synchronized.
     warp_floors: [u32; 32],
     log: Log,
 }
@@ -49,7 +49,7 @@ impl Shadow {
         self.settled.resize(self.writes.len() / WIDTH + 1, 0);
     }
 
-    /// Starts a block, with no accesses yet.
+    /// Clears the record at the start of a block.
     pub(crate) fn start(&mut self) {
         if self.now > 1 << 29 {
             for cells in [&mut self.writes, &mut self.readers, &mut self.others] {
@@ -71,13 +71,13 @@ impl Shadow {
         self.log.clear();
     }
 
-    /// Records that the threads of `to` have waited for those of `from`.
+    /// Records that the threads in `to` have waited for the threads in `from`.
     pub(crate) fn synchronize(&mut self, from: Mask, to: Mask) {
         self.push(Order::Barrier { from, to });
     }
 
-    /// Records that, in each warp, the lanes in the mask have waited for each other. `all` are the threads of the
-    /// block.
+    /// Records that, in each warp, the lanes in the mask have waited for each other. `all` is the set of all threads in
+    /// the block.
     pub(crate) fn synchronize_warps(&mut self, threads: Mask, all: &Mask) {
         let mut is_partial = self.has_chains;
         self.now += 1;
@@ -117,7 +117,7 @@ impl Shadow {
         self.settled[first / WIDTH..=last / WIDTH].fill(0);
     }
 
-    /// Returns the cells of some bytes.
+    /// Returns the cells that cover the given bytes.
     pub(super) fn cells(&self, offset: u64, bytes: u64) -> RangeInclusive<usize> {
         (offset >> self.shift) as usize..=((offset + bytes - 1) >> self.shift) as usize
     }
@@ -135,7 +135,8 @@ impl Shadow {
         earlier.thread() / 32 == warp && earlier.time() < self.warp_floors[warp]
     }
 
-    /// Returns whether `thread` has waited, directly or through other threads, for the thread of `earlier`.
+    /// Returns whether `thread` has waited, directly or through other threads, for the thread that made the access
+    /// `earlier`.
     pub(super) fn is_ordered(&self, earlier: Stamp, thread: usize) -> bool {
         self.is_harmless(earlier, thread) || self.log.orders(earlier, thread)
     }

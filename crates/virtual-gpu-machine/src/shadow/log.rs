@@ -1,13 +1,13 @@
-//! The synchronizations of part of a block.
+//! Synchronizations of part of a block.
 
 use super::stamp::Stamp;
 use crate::mask::Mask;
 
-/// The maximum number of partial synchronizations of a block that are kept. An access older than all of them counts as
-/// ordered.
+/// The maximum number of a block's partial synchronizations that are kept. An access older than all of them is
+/// considered ordered.
 const KEPT: usize = 1024;
 
-/// An event that makes threads of part of a block wait for others.
+/// An event that makes some of a block's threads wait for others.
 #[derive(Debug)]
 pub(super) struct Event {
     time: u32,
@@ -16,15 +16,15 @@ pub(super) struct Event {
 
 #[derive(Debug)]
 pub(super) enum Order {
-    /// The threads of `to` have waited for those of `from`.
+    /// The threads in `to` have waited for the threads in `from`.
     Barrier { from: Mask, to: Mask },
     /// In each warp, these lanes have waited for each other.
     Warps(Mask),
-    /// These threads have passed a fence. Threads that pass a fence later may see what these threads did before.
+    /// These threads have passed a fence. Threads that pass a fence later may see what these threads did before theirs.
     Fence(Mask),
 }
 
-/// The synchronizations since the last one of all threads.
+/// The partial synchronizations since all threads were last synchronized.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     events: Vec<Event>,
@@ -45,7 +45,8 @@ impl Log {
         forgotten
     }
 
-    /// Returns whether `thread` has waited, directly or through other threads, for the thread of `earlier`.
+    /// Returns whether `thread` has waited, directly or through other threads, for the thread that made the access
+    /// `earlier`.
     pub(super) fn orders(&self, earlier: Stamp, thread: usize) -> bool {
         let mut reached = Mask::of(earlier.thread());
         let mut is_published = false;

@@ -86,7 +86,7 @@ impl Shadow {
             && (last <= first + 1 || self.settled[first..last].iter().all(|&time| time == self.now))
     }
 
-    /// Decides, after a read was recorded, whether further reads of the cells need to be recorded.
+    /// Decides, after recording a read, whether further reads of the cells need to be recorded.
     #[inline(always)]
     fn settle(&mut self, range: Range<usize>) {
         const WARP: i64 = 0x3e0 << (PC_BITS + 1);

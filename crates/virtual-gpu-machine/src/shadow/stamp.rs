@@ -6,11 +6,11 @@ pub(super) const PC_BITS: u32 = 21;
 /// The bit of a stamp that marks an atomic access.
 pub(super) const ATOMIC: u64 = 1 << PC_BITS;
 
-/// The bit of a write's stamp that marks a pending write, which counts as later than any time.
+/// The bit of a write's stamp that marks a pending write, which is treated as later than any time.
 pub(super) const UNDER_WAY: i64 = 1 << 62;
 
-/// An access: whether it is pending (1 bit), its time (30 bits), the thread of the block (10), whether it is atomic
-/// (1), and the instruction (21).
+/// An access: whether it is pending (1 bit), its time (30 bits), its thread within the block (10 bits), whether it is
+/// atomic (1 bit), and its instruction (21 bits).
 ///
 /// 0 means no access. A stamp is positive as a signed number, because vector units compare signed numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

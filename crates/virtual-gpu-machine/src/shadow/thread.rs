@@ -1,4 +1,4 @@
-//! Accesses of single threads.
+//! Accesses by single threads.
 
 use super::cells::Shadow;
 use super::stamp::{ATOMIC, Stamp, UNDER_WAY};
@@ -20,7 +20,7 @@ pub(crate) struct Unordered {
 }
 
 impl Shadow {
-    /// Records what one thread accesses, and returns an earlier access that it races with.
+    /// Records a thread's access and returns an earlier access that it races with.
     pub(crate) fn access(
         &mut self,
         offset: u64,
@@ -57,7 +57,7 @@ impl Shadow {
         found
     }
 
-    /// Records that a thread begins to copy to shared memory, and returns an earlier access that the copy races with.
+    /// Records that a thread starts a copy to shared memory and returns an earlier access that the copy races with.
     pub(crate) fn begin_copy(
         &mut self,
         offset: u64,
@@ -73,7 +73,7 @@ impl Shadow {
         found
     }
 
-    /// Records that a thread has waited for a copy, as if the thread wrote now.
+    /// Records that a thread has waited for a copy, as if the thread were writing the bytes now.
     pub(crate) fn end_copy(&mut self, offset: u64, bytes: u64, thread: usize, pc: usize) {
         let now = Stamp::new(self.now, thread, pc);
         for cell in self.cells(offset, bytes) {

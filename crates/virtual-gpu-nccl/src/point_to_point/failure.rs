@@ -1,4 +1,4 @@
-//! Sends and receives that fail, or whose rank aborts.
+//! Sends and receives that fail or whose rank aborts.
 
 use super::message::{MessageKey, Moving};
 use super::{Traffic, TransferGroup};
@@ -8,7 +8,7 @@ use virtual_gpu_core::handle::{CommId, PointToPointId, Rank, SequenceNumber};
 use virtual_gpu_core::status::NcclResult;
 
 impl Traffic {
-    /// Marks a rank's sends and receives as canceled. Returns the rank's groups of them.
+    /// Marks a rank's sends and receives as canceled. Returns the groups that contain them.
     fn cancel(&mut self, comm: CommId, rank: Rank) -> Vec<PointToPointId> {
         let at = |sequence| PointToPointId { comm, rank, sequence: SequenceNumber(sequence) };
         let groups = self.transfer_groups.range_mut(at(0)..=at(u64::MAX));
@@ -19,7 +19,7 @@ impl Traffic {
         groups.map(cancel).collect()
     }
 
-    /// Removes a group that has failed or was canceled, once its stream has reached it and none of its messages is
+    /// Removes a group that has failed or has been canceled, once its stream has reached it and none of its messages is
     /// being moved.
     fn take_if_over(&mut self, id: PointToPointId) -> Option<TransferGroup> {
         let TransferGroup { arrived, canceled, running, failure, .. } = self.transfer_groups.get(&id)?;
@@ -50,13 +50,13 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Fails the calls of this process at a message's ends.
+    /// Fails this process's calls at a message's ends.
     pub(super) fn fail_message(&mut self, key: MessageKey, failure: &Failure) -> NcclResult<()> {
         let groups = self.nccl.communicator(key.comm)?.traffic.groups_at(key);
         groups.into_iter().try_for_each(|id| self.fail_transfers(id, failure))
     }
 
-    /// Fails the calls that a rank launched together: now, if its stream has reached them, or else when it does.
+    /// Fails the calls that a rank launched together: now if its stream has reached them, or otherwise when it does.
     pub(crate) fn fail_transfers(&mut self, id: PointToPointId, failure: &Failure) -> NcclResult<()> {
         let entry = self.nccl.communicator_mut(id.comm)?;
         entry.note_failure(failure);
@@ -77,7 +77,7 @@ impl Locked<'_> {
         canceled.into_iter().try_for_each(|id| self.leave_if_over(id))
     }
 
-    /// Lets a stream continue after its sends and receives have failed or were canceled, once none of them is being
+    /// Lets a stream continue after its sends and receives have failed or been canceled, once none of them is being
     /// moved.
     pub(super) fn leave_if_over(&mut self, id: PointToPointId) -> NcclResult<()> {
         if let Some(group) = self.nccl.communicator_mut(id.comm)?.traffic.take_if_over(id) {

@@ -28,12 +28,12 @@ impl MessageKey {
         }
     }
 
-    /// Identifies the group of calls that the rank at an end launched together, by the group's sequence number.
+    /// Identifies the group of calls that the rank at the given end launched together, by the group's sequence number.
     pub(super) fn call_at(&self, end: Direction, sequence: SequenceNumber) -> PointToPointId {
         PointToPointId { comm: self.comm, rank: self.rank(end), sequence }
     }
 
-    /// Returns the rank at an end.
+    /// Returns the rank at the given end of the message.
     pub(crate) fn rank(&self, end: Direction) -> Rank {
         match end {
             Direction::Send => self.from,
@@ -57,7 +57,7 @@ pub(crate) struct End {
     pub(crate) call_site: CallSite,
 }
 
-/// The process that an end of a message is in.
+/// The process that one end of a message is in.
 #[derive(Clone)]
 pub(super) enum EndLocation {
     /// This process; the number identifies one of the rank's groups of sends and receives.
@@ -67,7 +67,7 @@ pub(super) enum EndLocation {
 }
 
 impl End {
-    /// Creates the end of a rank in another process.
+    /// Creates the end for a rank in another process.
     pub(crate) fn elsewhere(transfer: Transfer, is_captured: bool, call_site: CallSite) -> Self {
         let location = EndLocation::Elsewhere(None);
         Self { location, transfer, buffer: 0, is_captured, call_site }
@@ -78,7 +78,7 @@ impl End {
     }
 }
 
-/// An end of a message, with what another process needs in order to move it.
+/// An end of a message, with what another process needs to move the message.
 pub(crate) struct ReadyEnd {
     pub(crate) message: MessageName,
     pub(crate) end: Direction,
@@ -87,7 +87,7 @@ pub(crate) struct ReadyEnd {
     /// The sequence number of its operation.
     pub(crate) enqueued: OperationNumber,
     pub(crate) stamp: Stamp,
-    /// The bytes that its group sends, and the bytes that it receives.
+    /// The number of bytes that its group sends, and the number that it receives.
     pub(crate) bytes: (u64, u64),
     /// The process that needs this end.
     pub(crate) process: ProcessNumber,

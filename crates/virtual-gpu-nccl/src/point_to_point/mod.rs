@@ -1,6 +1,6 @@
-//! Point-to-point calls. The sends and receives that a rank launches together are one operation of its stream, which is
-//! done once all of their messages are. The `k`th send from one rank to another matches the `k`th receive there. A
-//! message moves as soon as the streams of both ends have reached it.
+//! Point-to-point calls. The sends and receives that a rank launches together are one operation on its stream, which is
+//! done once all of their messages have been moved. The `k`th send from one rank to another matches the `k`th receive
+//! there. A message moves as soon as the streams at both ends have reached it.
 
 mod failure;
 mod message;
@@ -29,19 +29,19 @@ use virtual_gpu_core::handle::{
 use virtual_gpu_core::map::Map;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
-/// All point-to-point traffic of a communicator.
+/// All of a communicator's point-to-point traffic.
 #[derive(Default)]
 pub(crate) struct Traffic {
     pub(crate) transfer_groups: BTreeMap<PointToPointId, TransferGroup>,
-    /// Messages that have not been moved, but that at least one end has called.
+    /// Messages that have been called by at least one end but have not been moved.
     messages: BTreeMap<MessageKey, Message>,
     /// Messages that failed at their other end, in another process, before this end was called.
     lost: BTreeMap<MessageKey, Failure>,
-    /// The number of messages whose send or receive a rank has called, by rank, peer, and end.
+    /// The number of messages for which a rank has called its send or receive, by rank, peer, and end.
     called: Map<Route, SequenceNumber>,
 }
 
-/// One direction between two ranks, at one end.
+/// One direction between two ranks, as seen from one end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Route {
     rank: Rank,
@@ -55,7 +55,7 @@ pub(crate) struct TransferGroup {
     pub(crate) device: usize,
     /// Whether the rank's stream has reached the group.
     arrived: bool,
-    /// Whether the processes at the other ends of its messages know that.
+    /// Whether the processes at the other ends of its messages know that the stream has reached the group.
     published: bool,
     /// Whether the rank has aborted.
     canceled: bool,
@@ -64,10 +64,10 @@ pub(crate) struct TransferGroup {
     open: Vec<(MessageKey, Direction)>,
     /// The number of messages that are being moved.
     running: usize,
-    /// The bytes that the group sends, and the bytes that it receives.
+    /// The number of bytes that the group sends, and the number that it receives.
     bytes: [u64; 2],
-    /// For the moved messages: the memory that they touched in this process, the operations before the sends, and the
-    /// other ends' tickets, each with the bytes that shared the links.
+    /// For the messages that have been moved: the memory that they touched in this process, the operations before the
+    /// sends, and the other ends' tickets, each with the number of bytes that shared the links.
     pub(crate) touched: Vec<Touched>,
     pub(crate) view: View,
     pub(crate) partners: Vec<(Ticket, u64)>,
@@ -91,7 +91,7 @@ impl TransferGroup {
         }
     }
 
-    /// Returns the group's label in a trace.
+    /// Returns the group's label for a trace.
     fn label(&self, rank: Rank) -> Label {
         let [sent, received] = self.bytes;
         let name = match self.bytes {
@@ -103,7 +103,7 @@ impl TransferGroup {
         label.with("bytes sent", sent).with("bytes received", received)
     }
 
-    /// Returns the group's C functions, as a report names them.
+    /// Returns the names of the group's C functions for a report.
     pub(crate) fn what(&self) -> &'static str {
         let (reads, writes) = self
             .touched
@@ -140,12 +140,12 @@ impl Known<'_> {
     }
 }
 
-/// A message that a rank's sends and receives wait for.
+/// A message that a rank's sends and receives are waiting for.
 pub(crate) struct Pending {
     pub(crate) key: MessageKey,
     /// The rank's own end.
     pub(crate) own: End,
-    /// The other end, if it was called.
+    /// The other end, if it has been called.
     pub(crate) other: Option<End>,
     pub(crate) missing: Missing,
 }
@@ -164,7 +164,7 @@ impl Traffic {
     /// Returns a rank's sends and receives, which must exist because they are not done.
     ///
     /// # Errors
-    /// Returns `InternalError`, naming them.
+    /// Returns an `InternalError` that names them.
     fn group_mut(&mut self, id: PointToPointId) -> NcclResult<&mut TransferGroup> {
         self.transfer_groups.get_mut(&id).ok_or_else(|| vanished_group(id))
     }
@@ -172,7 +172,7 @@ impl Traffic {
     /// Removes a rank's sends and receives that are done.
     ///
     /// # Errors
-    /// Returns `InternalError`, naming them.
+    /// Returns an `InternalError` that names them.
     pub(crate) fn take_group(&mut self, id: PointToPointId) -> NcclResult<TransferGroup> {
         self.transfer_groups.remove(&id).ok_or_else(|| vanished_group(id))
     }
@@ -193,7 +193,7 @@ impl Traffic {
         }
     }
 
-    /// Records a call, and returns the message's key.
+    /// Records a call and returns the message's key.
     pub(crate) fn add(&mut self, comm: CommId, rank: Rank, end: End) -> MessageKey {
         let direction = end.transfer.direction;
         let route = Route { rank, peer: end.transfer.peer, end: direction };
@@ -206,7 +206,7 @@ impl Traffic {
         key
     }
 
-    /// Identifies the calls of this process at a message's ends.
+    /// Identifies this process's calls at a message's ends.
     fn groups_at(&self, key: MessageKey) -> Vec<PointToPointId> {
         let ends = [Direction::Send, Direction::Receive].map(|end| self.known(key, end));
         let here = ends.into_iter().filter_map(|known| match known {
@@ -230,9 +230,11 @@ impl Traffic {
             false => end.transfer.to_string(),
         };
         let help = match is_same {
-            true => "a send and its receive have to be both captured in a graph, or both not",
+            true => {
+                "a send and its receive must either both be captured in a graph or both be called outside of one"
+            }
             false => {
-                "a send and its receive need the same count and type; between two ranks they pair up in the order of their calls"
+                "a send and its receive need the same count and type; between two ranks, they are matched in call order"
             }
         };
         let report =
@@ -246,17 +248,14 @@ impl Traffic {
 
 fn vanished_group(id: PointToPointId) -> Error<NcclStatus> {
     let PointToPointId { comm, rank, sequence } = id;
-    vanished(format_args!(
-        "group {sequence} of the sends and receives of rank {rank} of communicator {}",
-        comm.0
-    ))
+    vanished(format_args!("group {sequence} of rank {rank}'s sends and receives on communicator {}", comm.0))
 }
 
 impl Communicator {
-    /// Returns the messages that a rank's sends and receives still wait for, in the order of its calls.
+    /// Returns the messages that a rank's sends and receives are still waiting for, in call order.
     pub(crate) fn pending(&self, id: PointToPointId) -> Vec<Pending> {
         let traffic = &self.traffic;
-        // Calls that are done or have failed wait for nothing.
+        // Calls that are done or have failed are not waiting for anything.
         let group = traffic.transfer_groups.get(&id).filter(|group| group.failure.is_none());
         let Some(group) = group else { return Vec::new() };
         let pending = group.open.iter().filter_map(|&(key, own)| {
@@ -279,7 +278,7 @@ impl Communicator {
         pending.collect()
     }
 
-    /// Identifies the calls of this process that need work that one of these ranks has not done.
+    /// Identifies this process's calls that need work that one of these ranks has not done.
     pub(crate) fn held_up_by(&self, lost: &[Rank]) -> Vec<CallKey> {
         let comm = self.id;
         let collectives = self.calls.iter().filter(|(_, call)| {
@@ -304,7 +303,7 @@ impl Communicator {
 }
 
 impl Locked<'_> {
-    /// Enqueues the sends and receives that a rank launches together on the stream of the first one, to wait for the
+    /// Enqueues the sends and receives that a rank launches together on the stream of the first one, to run after the
     /// operations in `after`.
     pub(crate) fn enqueue_transfers(
         &mut self,

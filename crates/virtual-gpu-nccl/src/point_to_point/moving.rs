@@ -1,4 +1,4 @@
-//! Moves messages once the streams of both ends have reached them.
+//! Moves messages once the streams at both ends have reached them.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use virtual_gpu_core::handle::PointToPointId;
 use virtual_gpu_core::status::{CudaStatus, NcclResult};
 
 impl Traffic {
-    /// Records that the stream of a rank of another process has reached its end of a message. Returns the message if it
-    /// can be moved now. A message that has failed in this process may be forgotten.
+    /// Records that the stream of a rank in another process has reached its end of a message. Returns the message if it
+    /// can be moved now. A message that has failed in this process may have been forgotten.
     pub(crate) fn ready_elsewhere(
         &mut self,
         engine: &EngineState,
@@ -45,7 +45,7 @@ impl Traffic {
         })
     }
 
-    /// Takes a message to be moved, if the streams of both ends have reached it.
+    /// Takes a message to be moved if the streams at both ends have reached it.
     fn take_message(&mut self, engine: &EngineState, key: MessageKey) -> Option<Moving> {
         let moving = |end: Direction| {
             let known = self.known(key, end);
@@ -148,8 +148,8 @@ impl Locked<'_> {
         Ok((!ready.is_empty()).then_some(Job::Messages(ready)))
     }
 
-    /// Records, at both ends of a message that was moved, what it touched and how it orders operations. Returns the
-    /// calls for which this was the last message.
+    /// Records, at both ends of a message that has been moved, what it touched and how it orders operations. Returns
+    /// the calls for which this was the last message.
     ///
     /// # Errors
     /// Returns `InternalError` if the call at one of the message's ends is gone.
@@ -162,7 +162,7 @@ impl Locked<'_> {
         let Moving { key, ends } = moved;
         let traffic = &mut self.nccl.communicator_mut(key.comm)?.traffic;
         traffic.messages.remove(&key);
-        // For each end: the bytes that its group sends and receives, its ticket, and what happened before it.
+        // For each end: the number of bytes that its group sends and receives, its ticket, and what happened before it.
         let mut known = Vec::new();
         for (id, end) in calls.into_iter().zip(&ends) {
             match (id, end) {
@@ -181,7 +181,7 @@ impl Locked<'_> {
         }
         // Messages that move together share their GPU's links.
         let bytes = if key.from == key.to { 0 } else { known[0].0[0].max(known[1].0[1]) };
-        // Operations before the send also come before operations after the receive. A send may be done before its
+        // Operations before the send also come before operations after the receive. A send may finish before its
         // receive begins.
         let sent = known[0].2.take();
         let tickets = known.into_iter().map(|(_, ticket, _)| ticket).collect::<Vec<_>>();

@@ -1,8 +1,8 @@
-//! Comparisons, and logic on predicates.
+//! Comparisons and predicate logic.
 
 /// A comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "PTX's names; those in -u hold for NaN too")]
+#[expect(missing_docs, reason = "PTX's names; comparisons that end in -u are also true for NaN")]
 pub enum Comparison {
     Eq,
     Ne,
@@ -38,7 +38,7 @@ pub enum CompareAs {
     F64,
 }
 
-/// Logic on predicates.
+/// Predicate logic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "named as in PTX")]
 pub enum BoolOp {
@@ -49,7 +49,7 @@ pub enum BoolOp {
     First,
 }
 
-/// `testp`: the kind of number to test for.
+/// The kind of number that `testp` tests for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "named as in PTX")]
 pub enum NumberKind {

@@ -16,13 +16,13 @@ pub enum Reduction {
 pub struct Barrier {
     /// The barrier's number, below sixteen.
     pub id: Slot,
-    /// Threads that take part; `None` means all threads of the block.
+    /// The number of threads that take part; `None` means all threads of the block.
     pub threads: Option<Slot>,
     /// `arrive`: the threads don't wait.
     pub arrives_only: bool,
     /// `.aligned`: all threads of a warp reach it together.
     pub aligned: bool,
-    /// `bar.red`: the reduction, the source, and where the result goes.
+    /// For `bar.red`: the reduction, the source, and where the result goes.
     pub reduction: Option<(Reduction, Condition, ReductionTarget)>,
 }
 
@@ -41,9 +41,9 @@ pub struct Call {
     pub frame: u32,
     /// Its first instruction.
     pub target: u32,
-    /// The location of each of the caller's arguments in local memory.
+    /// Where each of the caller's arguments is in local memory.
     pub arguments: Box<[Address]>,
-    /// The location in local memory where each result is stored.
+    /// Where each result is stored in local memory.
     pub results: Box<[Address]>,
 }
 
@@ -53,7 +53,7 @@ pub struct Call {
 pub enum SystemCall {
     /// `vprintf`
     Print {
-        /// The format's address.
+        /// The format string's address.
         format: Address,
         /// The address of the arguments.
         arguments: Address,
@@ -62,13 +62,13 @@ pub enum SystemCall {
     },
     /// `__assertfail`
     AssertFail {
-        /// Address of the expression's text.
+        /// The address of the expression's text.
         message: Address,
-        /// Address of the file's name.
+        /// The address of the file's name.
         file: Address,
         /// The line.
         line: Address,
-        /// Address of the function's name.
+        /// The address of the function's name.
         function: Address,
     },
 }
@@ -76,7 +76,7 @@ pub enum SystemCall {
 /// The clock to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// `%clock`, `%clock_hi`, `%clock64`: instructions of this thread.
+    /// `%clock`, `%clock_hi`, `%clock64`: the number of instructions executed by this thread.
     Instructions,
     /// `%globaltimer`: nanoseconds.
     GlobalTimer,

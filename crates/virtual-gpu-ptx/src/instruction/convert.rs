@@ -7,11 +7,11 @@ use super::float::{FloatMode, FloatType, Rounding};
 pub struct IntegerType {
     /// The format's width: 8, 16, 32, or 64.
     pub bits: u8,
-    /// Whether it is in two's complement; otherwise it is unsigned.
+    /// Whether it is two's complement; otherwise, it is unsigned.
     pub signed: bool,
 }
 
-/// A conversion that involves a floating-point format, or saturates.
+/// A conversion that saturates or involves a floating-point format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "source format first")]
 pub enum Conversion {

@@ -17,9 +17,9 @@ pub enum Rounding {
 /// Modifiers of floating-point arithmetic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FloatMode {
-    /// Rounding of the result.
+    /// The rounding of the result.
     pub rounding: Rounding,
-    /// `.ftz`: subnormal operands and results become zeros of the same sign.
+    /// `.ftz`: subnormal operands and results become zero with the same sign.
     pub flush: bool,
     /// `.sat`: the result is clamped to 0..=1, and NaN becomes 0.
     pub saturate: bool,
@@ -29,14 +29,14 @@ pub struct FloatMode {
 
 /// Floating-point operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is the PTX opcode of its name")]
+#[expect(missing_docs, reason = "each is the PTX opcode with the same name")]
 pub enum FloatOp {
     Add,
     Sub,
     Mul,
     Fma,
     Div,
-    /// `div.approx`, which gives 0 for divisors above 2^126.
+    /// `div.approx`, which returns 0 for divisors above 2^126.
     DivApprox,
     Min,
     Max,
@@ -53,7 +53,7 @@ pub enum FloatOp {
     Sin,
     Cos,
     Tanh,
-    /// The sign of `a`, and the rest of `b`.
+    /// The sign of `a` with the rest of `b`.
     Copysign,
 }
 

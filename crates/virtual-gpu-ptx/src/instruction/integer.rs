@@ -2,9 +2,12 @@
 
 use super::register::{Predicate, Value};
 
-/// Integer operations on 32 bits; `a`, `b`, `c` are the sources in PTX order.
+/// 32-bit integer operations; `a`, `b`, `c` are the sources in PTX order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is the PTX opcode of its name; S and U: signed or unsigned sources")]
+#[expect(
+    missing_docs,
+    reason = "each is the PTX opcode with the same name; S and U: signed or unsigned sources"
+)]
 pub enum WordOp {
     Move,
     Add,
@@ -15,7 +18,7 @@ pub enum WordOp {
     Mad,
     MadHighS,
     MadHighU,
-    /// The upper half of a 16-bit product, of sign- or zero-extended sources.
+    /// The upper half of a 16-bit product of sign- or zero-extended sources.
     MulHigh16,
     Mul24HighS,
     Mul24HighU,
@@ -66,16 +69,16 @@ pub enum WordOp {
     SignExtend(u8),
     /// Zero-extends the low `n` bits.
     ZeroExtend(u8),
-    /// Four products of bytes, added to `c`; `signed` is for `a` and `b`.
+    /// Adds four byte products to `c`; `signed` says whether `a` and `b` are signed.
     Dp4a {
         signed: [bool; 2],
     },
-    /// Products of `a`'s halves and two bytes of `b`, the high or the low ones, added to `c`.
+    /// Adds the products of `a`'s halves and two bytes of `b` (the high or the low ones) to `c`.
     Dp2a {
         high: bool,
         signed: [bool; 2],
     },
-    /// `fns`: the index of the `c`th set bit of `a`, counted from bit `b`.
+    /// `fns`: the index of the `c`th set bit of `a`, counting from bit `b`.
     Fns,
     /// `bmsk`: `b` ones, starting at bit `a`.
     BitMask {
@@ -90,7 +93,7 @@ pub enum WordOp {
     Packed(Packed),
     /// An operation on all bytes or halves.
     Video(Video),
-    /// Rounds a single-precision number to 10 bits of fraction, with ties away from zero: `.tf32`.
+    /// Rounds a single-precision number to 10 fraction bits, with ties away from zero: `.tf32`.
     RoundToTf32,
     /// Packs the low halves of the sources: `a | b << 16`.
     Pack16,
@@ -100,7 +103,7 @@ pub enum WordOp {
 
 /// `prmt`'s modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the manual's words for .f4e, .b4e, .rc8, .ecl, .ecr and .rc16")]
+#[expect(missing_docs, reason = "the manual's words for .f4e, .b4e, .rc8, .ecl, .ecr, and .rc16")]
 pub enum PermuteMode {
     Forward,
     Backward,
@@ -121,7 +124,7 @@ pub enum Packed {
     MaxU,
 }
 
-/// The operation of a SIMD video instruction on each part.
+/// What a SIMD video instruction does with each part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "PTX's names")]
 pub enum VideoOp {
@@ -136,21 +139,24 @@ pub enum VideoOp {
 /// A SIMD video instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Video {
-    /// The operation on each part.
+    /// What it does with each part.
     pub op: VideoOp,
-    /// Parts of a word: 2 or 4.
+    /// The number of parts in a word: 2 or 4.
     pub parts: u8,
     /// Whether the destination, `a`, and `b` are signed.
     pub signed: [bool; 3],
-    /// Whether a result is clamped to the destination's part.
+    /// Whether each result is clamped to the range of the destination's part.
     pub saturate: bool,
     /// Whether the results are summed and added to `c`.
     pub sum: bool,
 }
 
-/// Integer operations on 64 bits.
+/// 64-bit integer operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is the PTX opcode of its name; S and U: signed or unsigned sources")]
+#[expect(
+    missing_docs,
+    reason = "each is the PTX opcode with the same name; S and U: signed or unsigned sources"
+)]
 pub enum LongOp {
     Move,
     Add,
@@ -185,7 +191,10 @@ pub enum LongOp {
 
 /// 64-bit operations whose later sources are 32-bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is the PTX opcode of its name; S and U: signed or unsigned sources")]
+#[expect(
+    missing_docs,
+    reason = "each is the PTX opcode with the same name; S and U: signed or unsigned sources"
+)]
 pub enum LongWordOp {
     Shl,
     ShrS,
@@ -196,9 +205,12 @@ pub enum LongWordOp {
 
 /// Operations with 32-bit sources and a 64-bit result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is the PTX opcode of its name; S and U: signed or unsigned sources")]
+#[expect(
+    missing_docs,
+    reason = "each is the PTX opcode with the same name; S and U: signed or unsigned sources"
+)]
 pub enum WidenOp {
-    /// `mul.wide`, and `mad.wide` with the 64-bit `c` added.
+    /// `mul.wide`; for `mad.wide`, the 64-bit `c` is added.
     MulS,
     MulU,
     SignExtend,
@@ -209,7 +221,10 @@ pub enum WidenOp {
 
 /// Operations with 64-bit sources and a 32-bit result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is the PTX opcode of its name; S and U: signed or unsigned sources")]
+#[expect(
+    missing_docs,
+    reason = "each is the PTX opcode with the same name; S and U: signed or unsigned sources"
+)]
 pub enum NarrowOp {
     Low,
     High,
@@ -221,7 +236,7 @@ pub enum NarrowOp {
     BfindShiftU,
 }
 
-/// The operation of an instruction with a carry: `add.cc` to `madc`.
+/// The arithmetic of an instruction with a carry: `add.cc` to `madc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "PTX's names")]
 pub enum CarryOp {
@@ -232,10 +247,10 @@ pub enum CarryOp {
     MadHighS,
 }
 
-/// Multi-word arithmetic: with carry in, carry out, or both.
+/// Multi-word arithmetic with a carry in, a carry out, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carry {
-    /// What is added to `c`, or to `a`.
+    /// What is added to `c` or to `a`.
     pub op: CarryOp,
     /// The carry from the previous word.
     pub carry_in: Option<Predicate>,

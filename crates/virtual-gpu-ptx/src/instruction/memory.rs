@@ -15,7 +15,7 @@ pub enum Space {
     Param,
 }
 
-/// The operation of an atomic on memory.
+/// What an atomic does to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "PTX's names")]
 pub enum AtomicOp {
@@ -50,7 +50,7 @@ pub enum AtomicType {
 }
 
 impl AtomicType {
-    /// Returns the bytes of a value.
+    /// Returns a value's size in bytes.
     #[inline]
     pub fn bytes(self) -> u8 {
         match self {
@@ -68,9 +68,9 @@ pub struct Access {
     pub space: Space,
     /// The address.
     pub address: Address,
-    /// Bytes of one element.
+    /// An element's size in bytes.
     pub bytes: u8,
-    /// Whether the element is sign-extended, for narrow loads only.
+    /// Whether the element is sign-extended (narrow loads only).
     pub signed: bool,
     /// `.volatile`, `.relaxed`, `.acquire`, `.release`: other threads may be waiting for the access.
     pub communicates: bool,
@@ -93,7 +93,7 @@ pub struct Atomic {
     pub address: Address,
     /// Receives the previous value; `None` for `red`.
     pub destination: Option<Value>,
-    /// The operand; for `cas`, the value that is compared.
+    /// The operand; for `cas`, the value to compare with.
     pub a: Value,
     /// For `cas`: the new value.
     pub b: Option<Value>,

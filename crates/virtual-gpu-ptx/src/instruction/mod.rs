@@ -1,8 +1,8 @@
 //! The lowered form of a kernel, which the machine executes.
 //!
 //! A register is an index into one of three files: 32-bit registers, 64-bit registers, and predicates. A register
-//! narrower than 32 bits is in the low bits of a 32-bit register. The bits above it are undefined, so each reader
-//! extends the value. A *uniform* value is the same for every thread of a block, and is stored once.
+//! narrower than 32 bits occupies the low bits of a 32-bit register. The bits above it are undefined, so each reader
+//! extends the value. A *uniform* value is the same for every thread of a block and is stored once.
 
 mod compare;
 mod control;
@@ -25,7 +25,7 @@ pub use warp::*;
 /// One instruction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Instruction {
-    /// `@%p`: only the threads for which the predicate holds execute the operation.
+    /// `@%p`: only the threads for which the predicate is true execute the operation.
     pub guard: Option<Condition>,
     /// What it does.
     pub operation: Operation,
@@ -33,11 +33,11 @@ pub struct Instruction {
 
 /// What an instruction does.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(missing_docs, reason = "d is the destination, a to c are sources in PTX order")]
+#[expect(missing_docs, reason = "d is the destination; a to c are the sources in PTX order")]
 pub enum Operation {
     /// Prefetches, which have no effect here.
     Nothing,
-    /// `membar`, `fence`, and the fences of `.acquire` and `.release`.
+    /// `membar`, `fence`, and the fences implied by `.acquire` and `.release`.
     Fence,
     Word {
         op: WordOp,
@@ -46,7 +46,7 @@ pub enum Operation {
         b: Slot,
         c: Slot,
     },
-    /// Like `Word`, on sources that are extended from 16 bits; the result is truncated to 16 bits.
+    /// Like `Word`, but the sources are extended from 16 bits, and the result is truncated to 16 bits.
     Half {
         op: WordOp,
         signed: bool,
@@ -175,7 +175,8 @@ pub enum Operation {
     Load(Access),
     Store(Access),
     Atomic(Atomic),
-    /// `cp.async`: begins to copy the first `present` of `bytes` bytes from global to shared memory, followed by zeros.
+    /// `cp.async`: starts copying the first `present` of `bytes` bytes from global to shared memory; the other bytes
+    /// become zero.
     CopyToShared {
         to: Address,
         from: Address,
@@ -184,7 +185,7 @@ pub enum Operation {
     },
     /// `cp.async.commit_group`
     CommitCopies,
-    /// `cp.async.wait_group`: waits for all groups of the thread except the last `pending`.
+    /// `cp.async.wait_group`: waits for all of the thread's groups except the last `pending`.
     WaitForCopies {
         pending: u32,
     },
@@ -248,8 +249,8 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Returns whether other threads could be waiting for the operation, or whether its outcome could depend on them or
-    /// on time.
+    /// Returns whether other threads could be waiting for the operation, or whether its result could depend on other
+    /// threads or on time.
     #[inline]
     pub fn communicates(&self) -> bool {
         match self {
@@ -259,7 +260,7 @@ impl Operation {
         }
     }
 
-    /// Returns the mask of the lanes that take part, for operations that a warp executes together.
+    /// For operations that a warp executes together, returns the mask of the lanes that take part.
     #[inline]
     pub fn members(&self) -> Option<Slot> {
         match self {

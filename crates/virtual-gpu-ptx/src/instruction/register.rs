@@ -1,4 +1,4 @@
-//! Registers, and the operands that an instruction reads and writes through them.
+//! Registers, and the operands that instructions read and write through them.
 
 /// A 32- or 64-bit register, or a uniform value. The instruction determines which file it is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

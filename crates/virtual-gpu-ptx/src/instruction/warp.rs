@@ -33,35 +33,36 @@ pub enum MatrixElement {
     Tf32,
 }
 
-/// `ldmatrix`: one matrix of 8 by 8 elements of 16 bits for each destination.
+/// `ldmatrix`: one 8 × 8 matrix of 16-bit elements for each destination.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MatrixLoad {
     /// Shared or generic.
     pub space: Space,
-    /// The address of a row: lanes 0 to 7 have those of the first matrix, and so on.
+    /// The address of a row: lanes 0 to 7 have the addresses of the first matrix's rows, and so on.
     pub address: Address,
-    /// Whether a lane receives elements of a column.
+    /// Whether a lane receives elements from a column.
     pub transposed: bool,
-    /// Each lane's two elements of each matrix.
+    /// Each lane's two elements from each matrix.
     pub destinations: Box<[Slot]>,
     /// All lanes of the warp.
     pub members: Slot,
 }
 
-/// `mma`: `d = a * b + c` for matrices that are spread over a warp's registers: `a` has 16 rows, and `b` has 8 columns.
+/// `mma`: `d = a * b + c` for matrices that are spread across a warp's registers: `a` has 16 rows, and `b` has 8
+/// columns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MatrixProduct {
     /// The elements of `a` and `b`.
     pub element: MatrixElement,
     /// Whether `c` and `d` are pairs of half-precision numbers; otherwise they are single-precision numbers.
     pub in_halves: bool,
-    /// Registers of the fragment of `a`: 2 or 4.
+    /// The registers with the fragment of `a`: 2 or 4.
     pub a: Box<[Slot]>,
-    /// Registers of the fragment of `b`: half the number.
+    /// The registers with the fragment of `b`: half as many.
     pub b: Box<[Slot]>,
-    /// Registers of the fragment of `c`: 2 or 4.
+    /// The registers with the fragment of `c`: 2 or 4.
     pub c: Box<[Slot]>,
-    /// Registers of the fragment of `d`: the same number as for `c`.
+    /// The registers with the fragment of `d`: as many as for `c`.
     pub d: Box<[Slot]>,
     /// All lanes of the warp.
     pub members: Slot,

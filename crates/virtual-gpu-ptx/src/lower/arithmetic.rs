@@ -15,7 +15,7 @@ impl<'a> Lowering<'_, 'a> {
         each_source(sources, |source| self.word(source, kind))
     }
 
-    /// Lowers sources of 64 bits.
+    /// Lowers 64-bit sources.
     fn longs(&mut self, sources: &[Operand<'a>], kind: Type) -> Lowered<[Slot; 3]> {
         each_source(sources, |source| self.long(source, kind))
     }
@@ -66,7 +66,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// Lowers `mul.wide` and `mad.wide`, whose product has twice the width.
+    /// Lowers `mul.wide` and `mad.wide`, whose product is twice as wide.
     pub(crate) fn wide_product(&mut self, kind: Type, d: &Operand<'a>, sources: &[Operand<'a>]) -> Lowered {
         let [mut a, mut b, _] = self.words(&sources[..2], kind)?;
         let c = sources.get(2);
@@ -92,7 +92,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// Emits `first` on `a` and `b`, and then `second` on the result and `c`.
+    /// Emits `first` on `a` and `b` and then `second` on the result and `c`.
     pub(crate) fn chain(
         &mut self,
         [first, second]: [WordOp; 2],
@@ -173,7 +173,7 @@ impl<'a> Lowering<'_, 'a> {
     }
 }
 
-/// Lowers up to three sources; missing ones are [`unused`].
+/// Lowers up to three sources; missing sources are [`unused`].
 fn each_source<'a>(
     sources: &[Operand<'a>],
     mut lower: impl FnMut(&Operand<'a>) -> Lowered<Slot>,

@@ -1,4 +1,4 @@
-//! Shifts, bit fields, and logic on predicates.
+//! Shifts, bit fields, and predicate logic.
 
 use super::builder::{Lowering, unused};
 use super::operand::Lowered;

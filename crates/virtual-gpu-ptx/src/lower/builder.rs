@@ -1,4 +1,4 @@
-//! A kernel under construction: its registers, variables, labels, and instructions so far.
+//! A kernel under construction: the registers, variables, labels, and instructions that it has so far.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::kernel::{CudaLine, ThreadConstant, Uniform};
 use crate::resolved::ResolvedFunction;
 use crate::syntax::{Variable as Declared, VariableSpace};
 
-/// The maximum local memory of a thread, as on real GPUs.
+/// The maximum amount of local memory per thread, as on real GPUs.
 const MAX_LOCAL: u64 = 512 << 10;
 
 /// A kernel under construction.
@@ -31,7 +31,7 @@ pub(crate) struct Lowering<'f, 'a> {
     pub(crate) guard: Option<Condition>,
     /// The carry bit of the condition code register, once an instruction uses it.
     carry: Option<Predicate>,
-    /// Instruction index of each label.
+    /// The instruction index of each label.
     pub(crate) labels: Vec<u32>,
     /// The lists of labels that `brx.idx` names.
     pub(crate) branch_targets: HashMap<&'a str, &'f [&'a str]>,
@@ -44,9 +44,9 @@ pub(crate) struct Lowering<'f, 'a> {
     pub(crate) dynamic_align: u32,
     pub(crate) local_bytes: u64,
     pub(crate) calls: Vec<&'a str>,
-    /// Number of calls that were inlined so far.
+    /// The number of calls inlined so far.
     pub(crate) inlined: usize,
-    /// Whether the kernel is too long and this has been reported.
+    /// Whether the kernel is too long and that has been reported.
     pub(crate) gave_up: bool,
     /// Where `ret` branches to in a called function; `None` in the kernel itself.
     pub(crate) return_label: Option<u32>,
@@ -56,7 +56,7 @@ pub(crate) struct Lowering<'f, 'a> {
     pub(crate) diagnostics: Vec<Diagnostic>,
 }
 
-/// A function that a kernel calls without inlining it.
+/// A function that a kernel calls and does not inline.
 #[derive(Clone, Copy)]
 pub(crate) struct Subroutine<'f, 'a> {
     pub(crate) function: &'f ResolvedFunction<'a>,
@@ -112,8 +112,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
             frame: None,
             diagnostics: Vec::new(),
         };
-        // The first uniform value of each width is zero. It is used in place of a source that an operation doesn't
-        // need.
+        // The first uniform value of each width is zero. It takes the place of a source that an operation doesn't need.
         lowering.uniform_word(Uniform::Constant(0));
         lowering.uniform_long(Uniform::Constant(0));
         lowering
@@ -164,7 +163,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         }
     }
 
-    /// Assigns a local variable its offset, in the frame of a subroutine or in the kernel's local memory.
+    /// Assigns a local variable its offset, in a subroutine's frame or in the kernel's local memory.
     fn local_variable(&mut self, variable: &Declared<'a>) {
         let (frame, bytes) = match &mut self.frame {
             Some((frame, bytes)) => (Some(*frame), bytes),
@@ -197,7 +196,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         Binding::Shared(offset as u32)
     }
 
-    /// Returns what a name refers to: in the function, or else in the module.
+    /// Returns what a name refers to, in the function or otherwise in the module.
     pub(crate) fn find(&mut self, name: &'a str) -> Option<Binding> {
         if let Some(binding) = self.scopes.find(name, &mut self.counts) {
             return Some(binding);
@@ -277,7 +276,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         self.locations.push(self.location);
     }
 
-    /// Emits an operation on 32 bits; missing sources are zero.
+    /// Emits a 32-bit operation; missing sources are zero.
     pub(crate) fn emit_word<const N: usize>(&mut self, op: WordOp, d: Slot, sources: [Slot; N]) {
         let [a, b, c] = padded(sources);
         self.emit(Operation::Word { op, d, a, b, c });
@@ -292,7 +291,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         self.emit(Operation::Widen { op, d, a, b, c: unused() });
     }
 
-    /// Branches to the returned label if the guard does not hold. The instructions that follow have no guard.
+    /// Branches to the returned label if the guard is false. The instructions that follow have no guard.
     pub(crate) fn skip_unless_guarded(&mut self) -> u32 {
         let end = self.new_label();
         if let Some(guard) = self.guard {
@@ -303,7 +302,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         end
     }
 
-    /// Emits a branch that is taken by the threads for which both values are equal.
+    /// Emits a branch for the threads in which both values are equal.
     pub(crate) fn branch_if_equal(&mut self, a: Value, b: Value, target: u32) {
         let predicate = self.new_predicate();
         self.emit(Operation::Compare {
@@ -328,7 +327,7 @@ pub(crate) fn unused() -> Slot {
     Slot::uniform(0)
 }
 
-/// Returns three sources; missing ones are [`unused`].
+/// Returns three sources; missing sources are [`unused`].
 fn padded<const N: usize>(sources: [Slot; N]) -> [Slot; 3] {
     let mut all = [unused(); 3];
     for (slot, source) in all.iter_mut().zip(sources) {

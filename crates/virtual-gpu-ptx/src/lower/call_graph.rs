@@ -33,8 +33,8 @@ pub(crate) fn callable(file: &ResolvedFile<'_>) -> Vec<u32> {
         .collect()
 }
 
-/// Returns the functions that may call themselves: those on a cycle of calls, or between two cycles. They remain after
-/// repeatedly removing functions that call no other function, and functions that no other function calls.
+/// Returns the functions that may call themselves: the functions on a call cycle or between two cycles. They are what
+/// remains after repeatedly removing functions that call no other function and functions that no other function calls.
 pub(crate) fn recursive<'a>(file: &ResolvedFile<'a>, callable: &[u32]) -> HashSet<&'a str> {
     let functions: Vec<&ResolvedFunction<'a>> =
         file.functions.iter().filter(|function| function.body.is_some()).collect();
@@ -72,7 +72,7 @@ fn callees(function: &ResolvedFunction<'_>, numbers: &HashMap<&str, usize>, poin
     callees
 }
 
-/// Repeatedly removes nodes without an edge to a remaining node.
+/// Repeatedly removes nodes that have no edge to a remaining node.
 fn remove_ends(arrows: &[Vec<usize>], backwards: &[Vec<usize>], is_left: &mut [bool]) {
     let mut counts: Vec<usize> =
         arrows.iter().map(|targets| targets.iter().filter(|&&target| is_left[target]).count()).collect();

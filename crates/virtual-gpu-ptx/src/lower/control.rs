@@ -31,7 +31,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// Lowers `brx.idx`. An index past the end of the list is a trap; PTX leaves the behavior undefined.
+    /// Lowers `brx.idx`. An index past the end of the list traps; PTX leaves the behavior undefined.
     pub(crate) fn indexed_branch(&mut self, index: &Operand<'a>, list: &'a str) -> Lowered {
         let Some(&labels) = self.branch_targets.get(list) else {
             return Err(format!("there is no list of branch targets `{list}`"));

@@ -10,7 +10,7 @@ use crate::syntax::Operand;
 use crate::types::Type;
 
 impl<'a> Lowering<'_, 'a> {
-    /// Converts into a register of the type's width, and then extends to the destination's width.
+    /// Converts into a register of the type's width and then extends to the destination's width.
     pub(crate) fn convert(
         &mut self,
         conversion: Conversion,
@@ -56,7 +56,7 @@ impl<'a> Lowering<'_, 'a> {
     ) -> Lowered {
         let a = self.wide_value(a, kind)?;
         let (d, _) = self.destination(d)?;
-        // The value is read as the source's type, and then as the destination's type if that is not wider.
+        // The value is read as the source type and then as the destination type if that is not wider.
         let narrow = if to.bits <= from.bits { to } else { from };
         match (a, d) {
             (Value::Word(a), Value::Word(d)) => {
@@ -93,7 +93,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// Truncates a signed number in a wider unsigned type: its sign bits are kept up to that type's width.
+    /// Truncates a signed number that is held in a wider unsigned type: its sign bits are kept up to that type's width.
     fn cut(&mut self, from: IntegerType, to: IntegerType, word: Slot) {
         if from.signed && !to.signed && to.bits < 32 && to.bits > from.bits {
             self.emit_word(WordOp::ZeroExtend(to.bits), word, [word]);

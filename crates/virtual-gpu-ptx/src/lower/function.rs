@@ -7,13 +7,13 @@ use crate::instruction::{Condition, Operation, Slot};
 use crate::resolved::{Call, Form, Resolved, ResolvedFunction, ResolvedStatement};
 use crate::syntax::Statement;
 
-/// The maximum depth of nested calls. Recursive functions are not inlined, so only a hostile text comes close.
+/// The maximum depth of nested calls. Recursive functions are not inlined, so only hostile PTX comes close.
 const MAX_CALLS: usize = 32;
 
 /// The maximum number of instructions in a kernel, including its inlined functions.
 const MAX_INSTRUCTIONS: usize = 1 << 20;
 
-/// The maximum number of calls that are inlined in a kernel.
+/// The maximum number of calls that are inlined into a kernel.
 const MAX_INLINED: usize = 1 << 14;
 
 impl<'f, 'a> Lowering<'f, 'a> {
@@ -97,7 +97,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
             None => Ok(None),
             Some((name, negated)) => match self.find(name) {
                 Some(Binding::Predicate(predicate)) => Ok(Some(Condition { predicate, negated })),
-                _ => Err(format!("`{name}` is no predicate")),
+                _ => Err(format!("`{name}` is not a predicate")),
             },
         };
         let outcome = outcome.and_then(|guard| {
@@ -120,13 +120,16 @@ impl<'f, 'a> Lowering<'f, 'a> {
         }
     }
 
-    /// Lowers a call, direct or through a register.
+    /// Lowers a direct call or a call through a register.
     fn call(&mut self, call: &Call<'a>) -> Lowered {
         if let Some(Binding::Long(register)) = self.find(call.name) {
             return self.indirect_call(Slot::register(register), call, Self::direct_call);
         }
         let Some(&function) = self.index.functions.get(call.name) else {
-            return Err(format!("unsupported: call of `{}`, which is no function of this module", call.name));
+            return Err(format!(
+                "unsupported: call to `{}`, which is not a function in this module",
+                call.name
+            ));
         };
         if function.body.is_none() && self.system_call(call)? {
             return Ok(());
@@ -137,10 +140,10 @@ impl<'f, 'a> Lowering<'f, 'a> {
     /// Inlines a called function, unless it may call itself. Its parameters are the caller's argument variables.
     fn direct_call(&mut self, function: &'f ResolvedFunction<'a>, call: &Call<'a>) -> Lowered {
         if function.body.is_none() {
-            return Err(format!("unsupported: call of `{}`, which is only declared here", function.name));
+            return Err(format!("unsupported: call to `{}`, which is only declared here", function.name));
         }
         if function.is_entry {
-            return Err(format!("`{}` is a kernel, which nothing can call", function.name));
+            return Err(format!("`{}` is a kernel, and kernels can't be called", function.name));
         }
         if self.index.recursive.contains(function.name) {
             return self.call_subroutine(function, call);

@@ -1,4 +1,4 @@
-//! The names of a file: functions, variables, and which functions call each other.
+//! A file's names: its functions and variables, and which functions call each other.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,9 +12,9 @@ use crate::syntax::{Variable as Declared, VariableSpace};
 pub(crate) struct Index<'f, 'a> {
     pub(crate) file: &'f ResolvedFile<'a>,
     pub(crate) functions: HashMap<&'a str, &'f ResolvedFunction<'a>>,
-    /// Functions whose address is taken, which an indirect call can reach. Indices into `file.functions`.
+    /// Indices into `file.functions` of the functions whose address is taken, which an indirect call can reach.
     pub(crate) callable: Vec<u32>,
-    /// Names of functions that may call themselves.
+    /// The names of functions that may call themselves.
     pub(crate) recursive: HashSet<&'a str>,
     pub(crate) variables: HashMap<&'a str, &'f Declared<'a>>,
     pub(crate) globals: Vec<Variable>,
@@ -79,7 +79,7 @@ impl<'f, 'a> Index<'f, 'a> {
         }
     }
 
-    /// Returns the index of a function's definition, or else of its declaration.
+    /// Returns the index of a function's definition or, if there is none, of its declaration.
     pub(crate) fn function(&self, name: &str) -> Option<u32> {
         let function = *self.functions.get(name)?;
         self.file.functions.iter().position(|one| std::ptr::eq(one, function)).map(|index| index as u32)

@@ -1,4 +1,4 @@
-//! Calls and branches whose target is in a register: each possible target is compared with the register in turn.
+//! Calls and branches whose target is in a register: the register is compared with each possible target in turn.
 
 use super::builder::Lowering;
 use super::call_graph::code_address;
@@ -8,7 +8,7 @@ use crate::kernel::Uniform;
 use crate::resolved::{Call, ResolvedFunction};
 
 impl<'f, 'a> Lowering<'f, 'a> {
-    /// Lowers a call to the function whose address is in `target`; `direct_call` calls it. Any other address is a trap.
+    /// Lowers a call to the function whose address is in `target`; `direct_call` calls it. Any other address traps.
     pub(crate) fn indirect_call(
         &mut self,
         target: Slot,

@@ -88,7 +88,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         }
     }
 
-    /// Lowers the called subroutines, and the subroutines that these call.
+    /// Lowers the called subroutines and the subroutines that they call.
     fn lower_subroutines(&mut self) -> Vec<Frame> {
         let mut frames = Vec::new();
         while let Some(&Subroutine { function, entry }) = self.subroutines.get(frames.len())
@@ -147,7 +147,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
     }
 }
 
-/// Returns the bytes of an instruction's elements, if it may access shared memory.
+/// Returns the size of an instruction's elements in bytes if it may access shared memory.
 fn shared_bytes(instruction: &Instruction) -> Option<u8> {
     let (space, bytes) = match &instruction.operation {
         Operation::Load(access) | Operation::Store(access) => (access.space, access.bytes),

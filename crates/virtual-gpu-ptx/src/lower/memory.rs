@@ -10,7 +10,7 @@ use crate::syntax::{Operand, Written};
 use crate::types::Type;
 
 impl<'a> Lowering<'_, 'a> {
-    /// Returns the address of an operand, and its state space.
+    /// Returns an operand's address and state space.
     pub(crate) fn address(&mut self, operand: &Operand<'a>, space: Space) -> Lowered<(Space, Address)> {
         let Operand::Address { name, offset } = operand else {
             return Err("an address in brackets is missing".to_owned());
@@ -41,7 +41,7 @@ impl<'a> Lowering<'_, 'a> {
                 let base = Value::Long(self.uniform_long(Uniform::Global { index, offset: *offset }));
                 (Space::Global, Address { base, offset: 0 })
             }
-            _ => return Err(format!("`{name}` is no address")),
+            _ => return Err(format!("`{name}` is not an address")),
         })
     }
 
@@ -94,7 +94,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// Moves a parameter of the kernel, which is the same for all threads of a launch.
+    /// Moves a kernel parameter, which is the same for all threads in a launch.
     fn move_parameter(&mut self, d: Value, offset: u32, kind: Type) {
         let parameter = Uniform::Parameter { offset, bytes: kind.bits() / 8, signed: kind.is_signed() };
         match d {
@@ -177,7 +177,7 @@ impl<'a> Lowering<'_, 'a> {
             _ => None,
         };
         let present = match ignored {
-            // If the predicate holds, nothing is read.
+            // If the predicate is true, nothing is read.
             Some(Binding::Predicate(predicate)) => {
                 let [a, b] = [0, u64::from(bytes)].map(|bytes| self.uniform_word(Uniform::Constant(bytes)));
                 let condition = Condition { predicate, negated: false };

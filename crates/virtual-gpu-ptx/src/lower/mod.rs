@@ -28,7 +28,7 @@ use crate::resolved::ResolvedFile;
 use builder::Lowering;
 use index::Index;
 
-/// Lowers the whole file; errors are added to `diagnostics`.
+/// Lowers the file and adds any errors to `diagnostics`.
 pub(crate) fn lower(file: &ResolvedFile<'_>, diagnostics: &mut Vec<Diagnostic>) -> Module {
     let index = Index::new(file, diagnostics);
     let mut kernels = BTreeMap::new();
@@ -36,7 +36,7 @@ pub(crate) fn lower(file: &ResolvedFile<'_>, diagnostics: &mut Vec<Diagnostic>) 
         if function.body.is_none() {
             continue;
         }
-        // A function is also lowered separately, so that its errors are listed even if nothing calls it.
+        // Each function is also lowered separately, so that its errors are listed even if nothing calls it.
         let mut lowering = Lowering::new(&index);
         let kernel = lowering.kernel(function);
         diagnostics.append(&mut lowering.diagnostics);

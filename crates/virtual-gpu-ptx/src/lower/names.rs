@@ -1,4 +1,4 @@
-//! The scopes of a function, and what its names refer to.
+//! A function's scopes, and what its names refer to.
 
 use std::collections::HashMap;
 
@@ -18,19 +18,19 @@ pub(crate) enum Binding {
     Predicate(Predicate),
     /// Its offset in shared memory.
     Shared(u32),
-    /// Dynamic shared memory, whose offset is known once all static variables are.
+    /// Dynamic shared memory, whose offset is known once all static variables have been placed.
     DynamicShared,
     /// Its offset in a thread's local memory.
     Local(u32),
-    /// Its offset in the frame whose address is in the 64-bit register with that index.
+    /// Its offset in the frame whose address is in the 64-bit register with the given index.
     Framed(u32, u32),
     /// Its offset among the kernel's parameters.
     Parameter(u32),
     /// The index of a module variable.
     Global(u32),
-    /// Index into the label table.
+    /// The index into the label table.
     Label(u32),
-    /// Index among the file's functions.
+    /// The index among the file's functions.
     Function(u32),
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Scope<'a> {
     names: HashMap<&'a str, Binding>,
     /// `%r<30>`: prefix, count, class.
     families: Vec<(&'a str, u32, Class)>,
-    /// Whether this is a function's outermost scope: the scopes around it belong to its caller.
+    /// Whether this is a function's outermost scope. The scopes around that belong to the function's caller.
     is_function: bool,
 }
 
@@ -108,7 +108,7 @@ impl<'a> Scopes<'a> {
         self.scopes.pop();
     }
 
-    /// Returns whether exactly that name is already declared in the innermost scope.
+    /// Returns whether exactly this name is already declared in the innermost scope.
     pub(crate) fn declares(&self, name: &str) -> bool {
         self.scopes.last().is_some_and(|scope| {
             scope.names.contains_key(name) || scope.families.iter().any(|(prefix, ..)| *prefix == name)
@@ -121,7 +121,7 @@ impl<'a> Scopes<'a> {
         }
     }
 
-    /// Declares registers, which are assigned an index on first use.
+    /// Declares registers. Each register is assigned an index on first use.
     pub(crate) fn declare(&mut self, variable: &Variable<'a>, class: Class) {
         if let Some(scope) = self.scopes.last_mut() {
             // A single register is a family without a count.

@@ -23,7 +23,7 @@ impl<'a> Lowering<'_, 'a> {
                     self.address_of(name, binding, *offset).map(|u| self.uniform_word(u))
                 }
                 (None, _) => self.special(name, component.unwrap_or("")),
-                _ => Err(format!("`{name}` is no number")),
+                _ => Err(format!("`{name}` is not a number")),
             },
             _ => literal(operand, kind).map(|bits| self.uniform_word(Uniform::Constant(bits & 0xffff_ffff))),
         }
@@ -59,7 +59,7 @@ impl<'a> Lowering<'_, 'a> {
         }
     }
 
-    /// Lowers a source register of any width that holds at least the type's bits, as `st` and `cvt` allow.
+    /// Lowers a source register of any width that is large enough for the type, as `st` and `cvt` allow.
     pub(crate) fn wide_value(&mut self, operand: &Operand<'a>, kind: Type) -> Lowered<Value> {
         if let Operand::Name { name, component: None, offset: 0 } = operand {
             match self.find(name) {
@@ -73,15 +73,15 @@ impl<'a> Lowering<'_, 'a> {
         self.value(operand, kind)
     }
 
-    /// Returns a destination register of any width, with its width.
+    /// Returns a destination register of any width, along with the width.
     pub(crate) fn destination(&mut self, operand: &Operand<'a>) -> Lowered<(Value, u8)> {
         match operand {
             Operand::Name { name, component: None, offset: 0 } => match self.find(name) {
                 Some(Binding::Word(index, bits)) => Ok((Value::Word(Slot::register(index)), bits)),
                 Some(Binding::Long(index)) => Ok((Value::Long(Slot::register(index)), 64)),
-                _ => Err(format!("`{name}` is no register")),
+                _ => Err(format!("`{name}` is not a register")),
             },
-            _ => Err("the destination is no register".to_owned()),
+            _ => Err("the destination is not a register".to_owned()),
         }
     }
 
@@ -117,7 +117,7 @@ impl<'a> Lowering<'_, 'a> {
         match self.find(name) {
             Some(Binding::Predicate(predicate)) => Ok(predicate),
             None if name == "_" => Ok(self.new_predicate()),
-            _ => Err(format!("`{name}` is no predicate")),
+            _ => Err(format!("`{name}` is not a predicate")),
         }
     }
 
@@ -125,7 +125,7 @@ impl<'a> Lowering<'_, 'a> {
         match operand {
             Operand::Name { name, component: None, offset: 0 } => self.predicate(name),
             Operand::Sink => Ok(self.new_predicate()),
-            _ => Err("the destination is no predicate".to_owned()),
+            _ => Err("the destination is not a predicate".to_owned()),
         }
     }
 
@@ -144,7 +144,7 @@ impl<'a> Lowering<'_, 'a> {
         }
     }
 
-    /// Returns the address of a variable, in its own state space.
+    /// Returns the address of a variable within its state space.
     fn address_of(&self, name: &str, binding: Binding, offset: i64) -> Lowered<Uniform> {
         let constant = |base: u32| Ok(Uniform::Constant((i64::from(base).wrapping_add(offset)) as u64));
         match binding {
@@ -157,7 +157,7 @@ impl<'a> Lowering<'_, 'a> {
         }
     }
 
-    /// Returns a special register that stays the same while a block runs.
+    /// Returns a special register that doesn't change while a block runs.
     fn special(&mut self, name: &str, component: &str) -> Lowered<Slot> {
         let axis = match component {
             "x" => 0,
@@ -200,13 +200,13 @@ fn unknown(name: &str) -> String {
     }
 }
 
-/// Returns a literal's bits as a value of the type.
+/// Returns a literal's bits as a value of the given type.
 fn literal(operand: &Operand<'_>, kind: Type) -> Lowered<u64> {
     let number = match operand {
         Operand::Integer(value) => Number::Integer(*value),
         Operand::Single(bits) => Number::Single(*bits),
         Operand::Double(value) => Number::Double(*value),
-        _ => return Err("an operand is neither register nor number".to_owned()),
+        _ => return Err("an operand is neither a register nor a number".to_owned()),
     };
     let read_as = match kind {
         Type::F64 => Type::F64,
@@ -219,7 +219,7 @@ fn literal(operand: &Operand<'_>, kind: Type) -> Lowered<u64> {
     Ok(number.bits(read_as))
 }
 
-/// Returns the clock that a special register reads, and the number of bits by which it is shifted.
+/// Returns the clock that a special register reads and the number of bits to shift the clock by.
 pub(crate) fn clock(name: &str) -> Option<(Clock, u8)> {
     Some(match name {
         "%clock" | "%clock64" => (Clock::Instructions, 0),

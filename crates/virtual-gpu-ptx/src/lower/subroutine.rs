@@ -1,5 +1,5 @@
-//! Calls that are not inlined: to functions that may call themselves, directly or through others, and to the driver's
-//! functions.
+//! Calls that are not inlined: calls to functions that may call themselves, directly or through others, and calls to
+//! the driver's functions.
 //!
 //! A function that may call itself can't be inlined. It is lowered once, after the kernel. Its variables are in a frame
 //! on the thread's stack.
@@ -11,9 +11,9 @@ use crate::instruction::{self, Address, Operation, Slot, SystemCall, Value};
 use crate::resolved::{Call, ResolvedFunction};
 use crate::syntax::VariableSpace;
 
-/// The alignment of a frame's size, and its minimum size, in bytes. Here, a frame holds the function's variables,
-/// including its parameters. A compiler keeps parameters in registers, and its frames hold registers and the return
-/// address.
+/// The alignment of a frame's size, and the minimum size, in bytes. In this implementation, a frame holds the
+/// function's variables, including its parameters. A compiler instead keeps parameters in registers, and its frames
+/// hold registers and the return address.
 pub(crate) const FRAME_ALIGNMENT: u64 = 16;
 
 /// Returns the address of a variable in local memory.
@@ -50,7 +50,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         Ok(())
     }
 
-    /// Returns the function's results and parameters, with the variables that the call passes for them.
+    /// Returns the function's results and parameters, along with the variables that the call passes for them.
     pub(crate) fn match_arguments(
         &mut self,
         function: &'f ResolvedFunction<'a>,
@@ -68,13 +68,13 @@ impl<'f, 'a> Lowering<'f, 'a> {
                 {
                     bindings.push((formal.name, local));
                 }
-                _ => return Err(format!("unsupported: `{actual}` is no `.param` variable")),
+                _ => return Err(format!("unsupported: `{actual}` is not a `.param` variable")),
             }
         }
         Ok(bindings)
     }
 
-    /// Lowers a call to a function of the driver. Returns false if the driver has no function with that name and
+    /// Lowers a call to one of the driver's functions. Returns false if the driver has no function with this name and
     /// signature.
     pub(crate) fn system_call(&mut self, call: &Call<'a>) -> Lowered<bool> {
         let mut addresses = Vec::new();
@@ -83,7 +83,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
                 Some(local @ (Binding::Local(_) | Binding::Framed(..))) => {
                     addresses.push(local_address(local))
                 }
-                _ => return Err(format!("unsupported: `{actual}` is no `.param` variable")),
+                _ => return Err(format!("unsupported: `{actual}` is not a `.param` variable")),
             }
         }
         let call = match (call.name, call.returns.len(), addresses.as_slice()) {

@@ -1,4 +1,4 @@
-//! Moves between registers, and conversions of addresses.
+//! Moves between registers, and address conversions.
 
 use super::builder::{Lowering, unused};
 use super::operand::{Lowered, clock};

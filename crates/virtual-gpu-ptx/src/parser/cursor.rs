@@ -1,4 +1,4 @@
-//! A position among the tokens, with methods that read marks, names, and numbers there.
+//! A position in the token stream, with methods that read marks, names, and numbers there.
 
 use crate::diagnostic::Diagnostic;
 use crate::lexer::{Lexeme, Token};
@@ -35,7 +35,7 @@ impl<'a> Parser<'a> {
 
     pub(crate) fn unexpected<T>(&self, wanted: &str) -> Parsed<T> {
         let found = match self.peek() {
-            None => "the text ends".to_owned(),
+            None => "the text ends unexpectedly".to_owned(),
             Some(Token::Word(word)) => format!("`{word}`"),
             Some(Token::Dot(word)) => format!("`.{word}`"),
             Some(Token::Number(number)) => format!("`{number}`"),
@@ -125,14 +125,14 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Returns the number of tokens of the `{%f1,%f2}` that starts here, if it is one.
+    /// If a list such as `{%f1,%f2}` starts here, returns its number of tokens.
     fn vector_length(&self) -> Option<usize> {
         let rest = &self.tokens[self.at..self.tokens.len().min(self.at + 20)];
         let end = rest.iter().position(|lexeme| matches!(lexeme.token, Token::Mark(b'}' | b';')))?;
         (rest[end].token == Token::Mark(b'}')).then_some(end + 1)
     }
 
-    /// Skips a `{…}` and its content.
+    /// Skips a `{…}` and its contents.
     pub(crate) fn skip_braces(&mut self) -> Parsed<()> {
         self.expect(b'{')?;
         let mut depth = 1;

@@ -33,7 +33,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses and returns the declared alignment (0 for none), the element type, and the element's bytes.
+    /// Parses and returns the declared alignment (0 for none), the element type, and the element's size in bytes.
     fn type_of_variable(&mut self) -> Parsed<(u32, Type, u64)> {
         let (mut align, mut elements) = (0, 1);
         loop {
@@ -41,7 +41,7 @@ impl<'a> Parser<'a> {
                 "align" => {
                     align = self.small()?;
                     if !align.is_power_of_two() || align > 4096 {
-                        return self.error(format!("{align} is no alignment"));
+                        return self.error(format!("{align} is not a valid alignment"));
                     }
                 }
                 "v2" => elements = 2,
@@ -133,7 +133,7 @@ impl<'a> Parser<'a> {
                 depth -= 1;
             }
             if bytes.len() as u64 > variable.size {
-                return self.error(format!("more initial values than `{}` holds", variable.name));
+                return self.error(format!("more initial values than `{}` has room for", variable.name));
             }
             if depth == 0 {
                 return Ok(Initial { bytes, addresses });

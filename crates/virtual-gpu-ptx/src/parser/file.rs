@@ -6,7 +6,7 @@ use crate::diagnostic::Diagnostic;
 use crate::lexer::{Lexeme, Token};
 use crate::syntax::{File, Written};
 
-/// A file whose instructions are as written.
+/// A file whose instructions are still as written.
 pub(crate) type ParsedFile<'a> = File<'a, Written<'a>>;
 
 /// Parses a file's tokens.

@@ -1,4 +1,4 @@
-//! Operands: registers, numbers, addresses, and lists of them.
+//! Operands: registers, numbers, addresses, and lists of operands.
 
 use super::cursor::{Parsed, Parser};
 use crate::lexer::Token;
@@ -75,7 +75,7 @@ impl<'a> Parser<'a> {
             _ => (None, self.integer()?),
         };
         if self.peek() == Some(Token::Mark(b',')) {
-            // The coordinates of a texture or of a tensor.
+            // The coordinates of a texture or tensor.
             while !matches!(self.peek(), None | Some(Token::Mark(b']' | b';'))) {
                 self.at += 1;
             }

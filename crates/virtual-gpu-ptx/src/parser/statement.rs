@@ -1,4 +1,4 @@
-//! Statements: the content of a function's braces.
+//! Statements: what is between a function's braces.
 
 use super::cursor::{Parsed, Parser};
 use super::declaration::{Linkage, variable_space};
@@ -7,7 +7,7 @@ use crate::lexer::Token;
 use crate::syntax::{Statement, Written};
 
 impl<'a> Parser<'a> {
-    /// Parses the statements between the braces of a function.
+    /// Parses the statements between a function's braces.
     pub(crate) fn body(&mut self) -> Vec<Statement<'a, Written<'a>>> {
         let mut statements = Vec::new();
         let mut depth = 0_usize;

@@ -1,4 +1,4 @@
-//! Integer Arithmetic Instructions on bits and bit fields.
+//! Integer Arithmetic Instructions that work on bits and bit fields.
 
 use super::logic::words;
 use super::modifiers::{Modifiers, Resolution, only_kind, operands, unsupported};

@@ -1,4 +1,4 @@
-//! Extended-Precision Integer Arithmetic Instructions: numbers of several words.
+//! Extended-Precision Integer Arithmetic Instructions: multi-word numbers.
 
 use super::modifiers::{Modifiers, Resolution, destination_and_sources, unsupported};
 use crate::instruction::CarryOp;

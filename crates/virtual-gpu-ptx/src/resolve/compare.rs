@@ -55,7 +55,7 @@ pub(super) fn setp<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
 /// set.CmpOp.dtype.bf16           d, a, b;     .dtype = { .u16, .s16, .u32, .s32 };
 /// set.CmpOp{.ftz}.dtype.f16x2    d, a, b;     .dtype = { .f16x2, .u32, .s32 };
 /// set.CmpOp.dtype.bf16x2         d, a, b;     .dtype = { .bf16x2, .u32, .s32 };
-/// Each of these also with .BoolOp after .CmpOp and with {!}c.
+/// Each form also exists with .BoolOp after .CmpOp and with {!}c.
 /// ```
 pub(super) fn set<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let mut modifiers = Modifiers::of(written);
@@ -161,7 +161,7 @@ enum Numbers {
     Float,
 }
 
-/// Returns the comparison with that name, and the types that it accepts.
+/// Returns the comparison with this name and the types that it accepts.
 fn comparison_named(name: &str) -> Option<(Comparison, Numbers)> {
     let comparison = match name {
         "eq" => Comparison::Eq,
@@ -190,7 +190,8 @@ fn comparison_named(name: &str) -> Option<(Comparison, Numbers)> {
 }
 
 impl Numbers {
-    /// Returns whether a type is one of these (Integer and Bit-Size Comparisons, and Floating Point Comparisons).
+    /// Returns whether these types include the given one (Integer and Bit-Size Comparisons, and Floating Point
+    /// Comparisons).
     fn include(self, kind: Type) -> bool {
         let is_bits = matches!(kind, Type::B16 | Type::B32 | Type::B64);
         match self {
@@ -207,7 +208,7 @@ fn is_selectable(kind: Type) -> bool {
     matches!(kind.bits(), 16 | 32 | 64) && (!kind.is_float() || matches!(kind, Type::F32 | Type::F64))
 }
 
-/// `selp`: `a` if the predicate holds, otherwise `b`.
+/// `selp`: `a` if the predicate is true, otherwise `b`.
 ///
 /// ```text
 /// selp.type  d, a, b, c;

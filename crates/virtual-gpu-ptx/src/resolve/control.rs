@@ -17,7 +17,7 @@ pub(super) fn bra<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     Ok(Form::Branch { target })
 }
 
-/// `brx.idx`: a branch to one of the labels of a list.
+/// `brx.idx`: a branch to one of the labels in a list.
 ///
 /// ```text
 /// @p  brx.idx{.uni}  index, tlist;    brx.idx{.uni}  index, tlist;

@@ -14,7 +14,7 @@ fn integer_type(kind: Type) -> Option<IntegerType> {
     Some(IntegerType { bits: kind.bits(), signed: kind.is_signed() })
 }
 
-/// Returns the rounding to an integer specified by a modifier.
+/// Returns the rounding to an integer that a modifier specifies.
 fn integer_rounding(name: &str) -> Option<Rounding> {
     Some(match name {
         "rni" => Rounding::Nearest,
@@ -78,7 +78,7 @@ pub(super) fn cvt<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     }
 }
 
-/// Returns whether a conversion accepts these roundings: none if the result is exact, and otherwise exactly one.
+/// Returns whether a conversion accepts these roundings: none if the result is exact, exactly one otherwise.
 fn may_round(from: Type, to: Type, to_integer: bool, rounded: bool) -> bool {
     match (from.is_float(), to.is_float()) {
         (true, true) if from.bits() == to.bits() && to_integer => !rounded,
@@ -89,12 +89,12 @@ fn may_round(from: Type, to: Type, to_integer: bool, rounded: bool) -> bool {
     }
 }
 
-/// Returns whether these are two different 16-bit formats: neither can represent every number of the other.
+/// Returns whether these are two different 16-bit formats, neither of which can represent every number in the other.
 fn is_other_half(from: Type, to: Type) -> bool {
     from != to && from.bits() == 16 && to.bits() == 16
 }
 
-/// Returns a conversion with a floating-point format, or with saturation.
+/// Returns a conversion that saturates or involves a floating-point format.
 fn conversion(
     from: Type,
     to: Type,

@@ -7,7 +7,7 @@ use crate::resolved::Form;
 use crate::syntax::Written;
 use crate::types::Type;
 
-/// Returns the rounding specified by a modifier.
+/// Returns the rounding that a modifier specifies.
 pub(super) fn rounding(name: &str) -> Option<Rounding> {
     Some(match name {
         "rn" => Rounding::Nearest,
@@ -161,7 +161,7 @@ fn has_precision(opcode: Opcode, kind: FloatType, precision: Precision) -> bool 
         (Add | Sub | Mul | Fma, Precision::Rounded(rounding)) => !is_half || rounding == Rounding::Nearest,
         (Mad | Div | Rcp | Sqrt, Precision::Rounded(_)) => true,
         (Add | Sub | Mul | Min | Max | Abs | Neg | Copysign, Precision::Default) => true,
-        // The manual's text gives the half-precision `fma` a default, though its syntax has none.
+        // The manual's text specifies a default for the half-precision `fma`, but its syntax does not.
         (Fma, Precision::Default) => is_half,
         (Div, Precision::Approximate | Precision::Full) => kind == FloatType::F32,
         (Sqrt, Precision::Approximate) => kind == FloatType::F32,
@@ -170,7 +170,7 @@ fn has_precision(opcode: Opcode, kind: FloatType, precision: Precision) -> bool 
     }
 }
 
-/// Returns whether an instruction accepts its `.ftz`, `.sat`, and `.relu` modifiers, and has those that it requires.
+/// Returns whether an instruction accepts its `.ftz`, `.sat`, and `.relu` modifiers and has all that it requires.
 fn has_mode(opcode: Opcode, kind: FloatType, mode: FloatMode, precision: Precision) -> bool {
     use Opcode::*;
     let is_approximate = precision == Precision::Approximate;

@@ -80,7 +80,7 @@ pub(super) fn integer<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resoluti
     form.map_or_else(|| unsupported(written), Ok)
 }
 
-/// Returns an operation, and the operation that takes its result and the last operand.
+/// Returns an operation and a second operation, which takes the first one's result and the last operand.
 fn two_steps(
     opcode: Opcode,
     kind: Type,

@@ -54,7 +54,7 @@ fn two(sources: Vec<Operand<'_>>) -> [Operand<'_>; 2] {
     std::array::from_fn(|_| sources.next().unwrap_or(Operand::Sink))
 }
 
-/// `shl`, `shr`: amounts beyond the width count as the width.
+/// `shl`, `shr`: amounts greater than the width are treated as the width.
 ///
 /// ```text
 /// shl.type  d, a, b;    .type = { .b16, .b32, .b64 };
@@ -103,7 +103,7 @@ pub(super) fn lop3<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     words::<4>(written, op)
 }
 
-/// Resolves an operation on words with `N` operands.
+/// Resolves a word operation with `N` operands.
 pub(super) fn words<'a, const N: usize>(written: &mut Written<'a>, op: WordOp) -> Resolution<Form<'a>> {
     let mut operands = operands::<N>(written)?.into_iter();
     let d = operands.next().unwrap_or(Operand::Sink);

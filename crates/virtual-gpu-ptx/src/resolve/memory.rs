@@ -7,7 +7,7 @@ use crate::resolved::{Atomic, Form, MemoryAccess};
 use crate::syntax::{Operand, Written};
 use crate::types::Type;
 
-/// Returns the state space specified by a modifier.
+/// Returns the state space that a modifier specifies.
 pub(super) fn space_named(name: &str) -> Option<Space> {
     Some(match name {
         "global" => Space::Global,
@@ -19,17 +19,17 @@ pub(super) fn space_named(name: &str) -> Option<Space> {
     })
 }
 
-/// How a load or store is ordered relative to others.
+/// How a load or store is ordered relative to other accesses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ordering {
     Weak,
     Volatile,
     Relaxed,
-    /// `.acquire` of a load, `.release` of a store.
+    /// `.acquire` on a load, `.release` on a store.
     Strong,
 }
 
-/// Returns the modifiers of `ld`, `ldu`, or `st`, and the number of its elements.
+/// Returns the modifiers of `ld`, `ldu`, or `st`, and the number of elements.
 fn access(opcode: Opcode, written: &Written<'_>) -> Resolution<(MemoryAccess, usize)> {
     let is_load = opcode != Opcode::St;
     let mut modifiers = Modifiers::of(written);
@@ -88,7 +88,7 @@ fn access(opcode: Opcode, written: &Written<'_>) -> Resolution<(MemoryAccess, us
     Ok((access, elements.unwrap_or(1)))
 }
 
-/// Cache Operators, Cache Eviction Priority Hints, and sizes of prefetches, which don't affect results.
+/// Cache Operators, Cache Eviction Priority Hints, and prefetch sizes, which don't affect results.
 struct Hints {
     has_operator: bool,
     /// `.lu` or `.cv`
@@ -96,13 +96,13 @@ struct Hints {
     has_priority: bool,
     /// Whether there is an eviction priority for the L2 cache.
     has_level2: bool,
-    /// Whether there are hints that only accesses to global memory accept.
+    /// Whether there are hints that are only allowed on accesses to global memory.
     are_global: bool,
 }
 
 impl Hints {
-    /// Takes one hint of each kind. An operator and a priority exclude each other: a priority next to an operator is
-    /// left over.
+    /// Takes one hint of each kind. An operator and a priority exclude each other: if there are both, the priority is
+    /// left over and rejected later.
     fn take(modifiers: &mut Modifiers<'_, '_>, is_load: bool) -> Self {
         let operators: &[&str] =
             if is_load { &["ca", "cg", "cs", "lu", "cv"] } else { &["wb", "cg", "cs", "wt"] };
@@ -130,7 +130,7 @@ impl Hints {
     }
 }
 
-/// Returns the elements of a vector, or a single one.
+/// Returns the elements of a vector, or a single element.
 fn elements(operand: Operand<'_>) -> Vec<Operand<'_>> {
     match operand {
         Operand::Vector(elements) => elements,
@@ -283,7 +283,7 @@ fn atomic_op(name: &str) -> Option<AtomicOp> {
     })
 }
 
-/// Returns how an atomic operation reads a type that it accepts.
+/// Returns how an atomic operation interprets a type that it accepts.
 fn atomic_type(op: AtomicOp, kind: Type) -> Option<AtomicType> {
     use AtomicOp::{Add, And, Cas, Dec, Exch, Inc, Max, Min, Or, Xor};
     Some(match (op, kind) {
@@ -324,7 +324,7 @@ pub(super) fn cp_async<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
         ["async", "wait_group"] => {
             let [Operand::Integer(pending)] = operands(written)? else { return unsupported(written) };
             let pending = u32::try_from(pending)
-                .map_err(|_| format!("`{}` can't wait for {pending} groups", written.name()))?;
+                .map_err(|_| format!("`{}` can't leave {pending} groups pending", written.name()))?;
             return Ok(Form::WaitForCopies { pending });
         }
         ["async", "ca" | "cg", "shared" | "shared::cta", "global"]

@@ -1,8 +1,8 @@
 //! Resolves the meaning of an instruction: its opcode, types, and modifiers.
 //!
-//! Each resolver cites the syntax of the manual, "Parallel Thread Execution ISA" version 9.2, by the titles of its
-//! sections: <https://docs.nvidia.com/cuda/parallel-thread-execution>. A citation omits the forms, modifiers, and types
-//! that are not supported.
+//! Each resolver cites the syntax from the manual, "Parallel Thread Execution ISA" version 9.2, by section title:
+//! <https://docs.nvidia.com/cuda/parallel-thread-execution>. A citation omits the forms, modifiers, and types that are
+//! not supported.
 
 mod barrier;
 mod bits;

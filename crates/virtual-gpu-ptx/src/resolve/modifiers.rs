@@ -1,9 +1,9 @@
-//! The shared parts of all resolvers: modifiers, operands, and errors about them.
+//! What all resolvers share: modifiers, operands, and errors about them.
 
 use crate::syntax::{Operand, Written};
 use crate::types::Type;
 
-/// The result of resolving; `Err` is the text of the diagnostic.
+/// The result of resolving an instruction; `Err` is the text of the diagnostic.
 pub(super) type Resolution<T> = Result<T, String>;
 
 /// An instruction's modifiers, taken one by one. If a modifier is left over, the instruction is not supported.
@@ -21,7 +21,7 @@ impl<'r, 'a> Modifiers<'r, 'a> {
         unsupported(self.written)
     }
 
-    /// Removes `name`, and returns whether it was there.
+    /// Removes `name` and returns whether it was there.
     pub(super) fn take(&mut self, name: &str) -> bool {
         match self.rest.iter().position(|&modifier| modifier == name) {
             Some(at) => {
@@ -66,7 +66,7 @@ pub(super) fn unsupported<T>(written: &Written<'_>) -> Resolution<T> {
     Err(written.unsupported())
 }
 
-/// Returns the operands, whose number must be right for the instruction.
+/// Returns the operands after checking that the instruction has the right number of them.
 pub(super) fn operands<'a, const N: usize>(written: &mut Written<'a>) -> Resolution<[Operand<'a>; N]> {
     let operands = std::mem::take(&mut written.operands);
     let count = operands.len();

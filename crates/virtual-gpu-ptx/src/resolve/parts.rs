@@ -1,4 +1,4 @@
-//! Instructions on the halves and bytes of a word.
+//! Instructions that work on the halves and bytes of a word.
 
 use super::logic::words;
 use super::modifiers::{Modifiers, Resolution, operands, unsupported};
@@ -31,7 +31,7 @@ pub(super) fn pair<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resolution<
     Ok(Form::Pair { op, relu, operands: operands(written)? })
 }
 
-/// Integer Arithmetic Instructions: `dp4a`, four products of bytes.
+/// Integer Arithmetic Instructions: `dp4a`, four byte products.
 ///
 /// ```text
 /// dp4a.atype.btype  d, a, b, c;    .atype = .btype = { .u32, .s32 };
@@ -58,7 +58,7 @@ pub(super) fn dp2a<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     words::<4>(written, WordOp::Dp2a { high, signed })
 }
 
-/// SIMD Video Instructions on all parts in order, without masks or selectors.
+/// SIMD Video Instructions that process all parts in order, without masks or selectors.
 ///
 /// ```text
 /// vop2.dtype.atype.btype{.sat}  d, a, b, c;    vop4.dtype.atype.btype{.sat}  d, a, b, c;

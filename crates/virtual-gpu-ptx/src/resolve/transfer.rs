@@ -40,7 +40,7 @@ pub(super) fn mov<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     form.map_or_else(|| unsupported(written), Ok)
 }
 
-/// Returns the parts of a register of `bits` bits.
+/// Returns the parts of a `bits`-bit register.
 fn vector(parts: Vec<Operand<'_>>, bits: u8) -> Option<Vector<'_>> {
     match (bits, parts.len()) {
         (64, 2) => parts.try_into().ok().map(Vector::Halves32),

@@ -1,7 +1,7 @@
-//! Stream capture: operations that are enqueued in a stream become part of a graph instead of running.
+//! Stream capture: operations that are enqueued on a stream become part of a graph instead of running.
 //!
-//! The rules are those of the CUDA Programming Guide, "Creating a Graph Using Stream Capture". A call that breaks a
-//! rule makes the whole capture invalid. The capture stays invalid until it is ended, and produces no graph.
+//! The rules come from the CUDA Programming Guide, "Creating a Graph Using Stream Capture". A call that breaks a rule
+//! makes the entire capture invalid. The capture stays invalid until it is ended, and it produces no graph.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -15,7 +15,7 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::thread::ThreadKey;
 
-/// `CUstreamCaptureMode`: the threads in which a call that can't be captured, such as `cuMemAlloc`, breaks a capture.
+/// `CUstreamCaptureMode`: the threads on which a call that can't be captured, such as `cuMemAlloc`, breaks a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureMode {
     /// Every thread.
@@ -29,22 +29,22 @@ pub enum CaptureMode {
 /// `CUstreamCaptureStatus`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureStatus {
-    /// The stream is not captured.
+    /// The stream is not being captured.
     None = 0,
     /// Enqueued operations go into a graph.
     Active = 1,
-    /// A rule was broken; the capture must be ended.
+    /// A rule has been broken; the capture must be ended.
     Invalidated = 2,
 }
 
-/// The number of a capture.
+/// A capture's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CaptureId(u64);
 
 struct Capture {
     mode: CaptureMode,
     thread: ThreadKey,
-    /// The stream in which the capture began.
+    /// The stream on which the capture began.
     origin: StreamHandle,
     graph: Graph,
     /// The call that made the capture invalid.
@@ -67,7 +67,7 @@ pub(super) struct Captures {
 }
 
 impl Captures {
-    /// Marks a capture as broken by a call that returns the error `status`.
+    /// Marks a capture as broken by a call, which returns the error `status`.
     fn break_by(&mut self, id: CaptureId, status: CudaStatus, message: String) -> Error<CudaStatus> {
         if let Some(capture) = self.open.get_mut(&id) {
             capture.broken.get_or_insert_with(|| message.clone());
@@ -75,7 +75,7 @@ impl Captures {
         Error::new(status, message)
     }
 
-    /// Returns the capture unless a rule was broken.
+    /// Returns the capture unless a rule has been broken.
     fn usable(&mut self, id: CaptureId) -> CudaResult<&mut Capture> {
         let gone = || Error::from(CudaStatus::StreamCaptureInvalidated);
         let capture = self.open.get_mut(&id).ok_or_else(gone)?;
@@ -90,7 +90,7 @@ impl Captures {
 }
 
 impl Engine {
-    /// `cuStreamBeginCapture`: from now on, operations enqueued in `stream` go into a graph.
+    /// `cuStreamBeginCapture`: from now on, operations enqueued on `stream` go into a graph.
     ///
     /// # Errors
     /// Returns `StreamCaptureUnsupported` for the legacy default stream, and `IllegalState` if the stream is already
@@ -103,11 +103,11 @@ impl Engine {
         let thread = state.current_thread();
         let Some(entry) = state.streams.get_mut(&stream) else { return Ok(()) };
         if entry.legacy {
-            let message = "the legacy default stream can't be captured: use one of ctx.new_stream()";
+            let message = "the legacy default stream can't be captured: use a stream from ctx.new_stream()";
             return Err(Error::new(CudaStatus::StreamCaptureUnsupported, message));
         }
         if entry.capture.is_some() {
-            let message = format!("{} is being captured already", entry.name);
+            let message = format!("{} is already being captured", entry.name);
             return Err(Error::new(CudaStatus::IllegalState, message));
         }
         let captures = &mut state.captures;
@@ -121,13 +121,13 @@ impl Engine {
         Ok(())
     }
 
-    /// `cuStreamEndCapture`: returns the graph of the enqueued operations.
+    /// `cuStreamEndCapture`: returns the graph that contains the enqueued operations.
     ///
     /// # Errors
-    /// Returns `IllegalState` if the stream is not captured, `StreamCaptureUnmatched` if the capture began in another
-    /// stream, `StreamCaptureWrongThread` if it began in another thread and its mode forbids that,
-    /// `StreamCaptureInvalidated` with the call that broke it, and `StreamCaptureUnjoined` if `stream` does not wait
-    /// for work in another stream.
+    /// Returns `IllegalState` if the stream is not being captured, `StreamCaptureUnmatched` if the capture began on
+    /// another stream, `StreamCaptureWrongThread` if it began on another thread and its mode forbids that,
+    /// `StreamCaptureInvalidated` with the call that broke the capture, and `StreamCaptureUnjoined` if `stream` does
+    /// not wait for work on another stream.
     pub fn end_capture(&self, stream: StreamHandle) -> CudaResult<GraphHandle> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
@@ -142,11 +142,11 @@ impl Engine {
         if capture.origin != stream {
             let origin = capture.origin;
             let origin = state.streams.get(&origin).map(|entry| entry.name.clone()).unwrap_or_default();
-            let message = format!("the capture of {name} was begun in {origin}, and has to be ended there");
+            let message = format!("{name}'s capture began on {origin} and must be ended there");
             return refuse(CudaStatus::StreamCaptureUnmatched, message);
         }
         if capture.thread != thread && capture.mode != CaptureMode::Relaxed {
-            let message = format!("the capture of {name} was begun by another thread, which has to end it");
+            let message = format!("{name}'s capture was begun by another thread, which must end it");
             return refuse(CudaStatus::StreamCaptureWrongThread, message);
         }
         let usable = state.captures.usable(id).map(drop);
@@ -161,7 +161,7 @@ impl Engine {
             let (of, call_site) = (graph.stream_name(node), &graph.nodes[node].call_site);
             let at = call_site.line().map(|line| format!(" ({line})")).unwrap_or_default();
             let message = format!(
-                "{name} does not wait for {} in {of}{at}: {name}.wait(&{of}.record_event(None)?)? before the end",
+                "{name} does not wait for {} on {of}{at}: call {name}.wait(&{of}.record_event(None)?)? before you end the capture",
                 graph.nodes[node].work
             );
             return refuse(CudaStatus::StreamCaptureUnjoined, message);
@@ -174,7 +174,8 @@ impl Engine {
     /// `cuStreamIsCapturing`
     ///
     /// # Errors
-    /// Returns `StreamCaptureImplicit` for the legacy default stream while a stream that waits for it is captured.
+    /// Returns `StreamCaptureImplicit` for the legacy default stream while a stream that waits for it is being
+    /// captured.
     pub fn capture_status(&self, stream: StreamHandle) -> CudaResult<CaptureStatus> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
@@ -208,8 +209,9 @@ impl Engine {
         let broken = state.captures.open.iter().filter(|(_, capture)| minds(capture));
         let broken: Vec<CaptureId> = broken.map(|(&id, _)| id).collect();
         let errors = broken.into_iter().map(|id| {
-            let message =
-                format!("{call} was called while a stream is captured: no graph can hold it. Call it before");
+            let message = format!(
+                "{call} can't be captured, but was called during a capture: call it before the capture"
+            );
             state.captures.break_by(id, CudaStatus::StreamCaptureUnsupported, message)
         });
         errors.last().map_or(Ok(()), Err)
@@ -225,7 +227,7 @@ impl State {
     /// Adds calls that were made on a captured stream to the stream's graph.
     ///
     /// # Errors
-    /// Returns the error of a broken capture.
+    /// Returns a broken capture's error.
     pub fn capture_calls(
         &mut self,
         stream: StreamHandle,
@@ -235,7 +237,7 @@ impl State {
         self.add_node(stream, NodeWork::Communication(calls), call_site)
     }
 
-    /// Adds work that was enqueued in a captured stream to the stream's graph.
+    /// Adds work that was enqueued on a captured stream to the stream's graph.
     pub(super) fn add_node(
         &mut self,
         stream: StreamHandle,
@@ -271,7 +273,7 @@ impl State {
         }
     }
 
-    /// Adds a graph that is launched in a captured stream to the stream's graph.
+    /// Adds a graph that is launched on a captured stream to the stream's graph.
     pub(super) fn add_graph(&mut self, stream: StreamHandle, child: &Graph) -> CudaResult<()> {
         let Some(entry) = self.streams.get_mut(&stream) else { return Ok(()) };
         let Some(Captured { id, after }) = &mut entry.capture else { return Ok(()) };
@@ -280,7 +282,7 @@ impl State {
         Ok(())
     }
 
-    /// Returns the point in the graph that an event marks if it is recorded in a captured stream.
+    /// Returns the point in the graph that an event marks if it is recorded on a captured stream.
     pub(super) fn captured_record(&mut self, stream: StreamHandle) -> CudaResult<Option<Recorded>> {
         let capture = self.streams.get(&stream).and_then(|entry| entry.capture.clone());
         let Some(captured) = capture else { return Ok(None) };
@@ -288,8 +290,8 @@ impl State {
         Ok(Some(Recorded::Captured(captured)))
     }
 
-    /// Makes a stream wait for an event if either of them is captured: the stream takes part in the event's capture.
-    /// Returns `false` if neither is captured.
+    /// Makes a stream wait for an event if either of them is being captured; the stream joins the event's capture.
+    /// Returns `false` if neither is being captured.
     pub(super) fn captured_wait(
         &mut self,
         stream: StreamHandle,
@@ -307,7 +309,7 @@ impl State {
             }
             (None, Some(Recorded::Captured(event))) => {
                 if !self.captures.open.contains_key(&event.id) {
-                    let message = "the event was last recorded in a capture, which has ended";
+                    let message = "the event was last recorded in a capture that has ended";
                     return Err(Error::new(CudaStatus::CapturedEvent, message));
                 }
                 self.captures.usable(event.id)?;
@@ -319,8 +321,10 @@ impl State {
                 Ok(true)
             }
             (Some(captured), Some(Recorded::Captured(event))) => {
-                let message =
-                    format!("{} of one capture waited for an event of another, which can't be", entry.name);
+                let message = format!(
+                    "{}, which is being captured, waited for an event from another capture, which is not allowed",
+                    entry.name
+                );
                 let id = captured.id;
                 self.captures.break_by(event.id, CudaStatus::StreamCaptureMerge, message.clone());
                 Err(self.captures.break_by(id, CudaStatus::StreamCaptureMerge, message))
@@ -328,8 +332,8 @@ impl State {
             (Some(_), None) => Ok(true),
             (Some(captured), Some(Recorded::Done(_))) => {
                 let message = format!(
-                    "{}, which is captured, waited for event {:#x}, which was recorded outside of the capture. \
-                     (cudarc's tracking of slices does so: switch it off before you allocate, by ctx.disable_event_tracking())",
+                    "{}, which is being captured, waited for event {:#x}, which was recorded outside of the capture \
+                     (cudarc's slice tracking does this: turn it off with ctx.disable_event_tracking() before you allocate)",
                     entry.name, event.0
                 );
                 let id = captured.id;
@@ -338,10 +342,10 @@ impl State {
         }
     }
 
-    /// Rejects a call that is not allowed for an event of a capture, and breaks the capture.
+    /// Rejects a call that is not allowed for a captured event, and breaks the capture.
     pub(super) fn check_event_done(&mut self, recorded: &Recorded, call: &str) -> CudaResult<()> {
         let Recorded::Captured(captured) = recorded else { return Ok(()) };
-        let message = format!("{call} was called for an event that was last recorded in a captured stream");
+        let message = format!("{call} was called for an event that was last recorded on a captured stream");
         Err(self.captures.break_by(captured.id, CudaStatus::CapturedEvent, message))
     }
 
@@ -349,11 +353,11 @@ impl State {
     pub(super) fn check_not_captured(&mut self, stream: StreamHandle, what: &str) -> CudaResult<()> {
         let Some(entry) = self.streams.get(&stream) else { return Ok(()) };
         let Some(captured) = &entry.capture else { return Ok(()) };
-        let message = format!("{what} in {}, which is captured: no graph can hold it", entry.name);
+        let message = format!("{what} on {}, which is being captured, can't be part of a graph", entry.name);
         Err(self.captures.break_by(captured.id, CudaStatus::StreamCaptureUnsupported, message))
     }
 
-    /// Rejects a wait for a whole context while one of its streams is captured, and breaks the capture.
+    /// Rejects a wait for an entire context while one of its streams is being captured, and breaks the capture.
     pub(super) fn check_none_captured(&mut self, context: ContextHandle, call: &str) -> CudaResult<()> {
         let mut captured: Vec<StreamHandle> = self
             .streams
@@ -365,7 +369,8 @@ impl State {
         captured.into_iter().try_for_each(|stream| self.check_not_captured(stream, call))
     }
 
-    /// Rejects work in the legacy default stream while a stream that waits for it is captured, and breaks the capture.
+    /// Rejects work on the legacy default stream while a stream that waits for it is being captured, and breaks the
+    /// capture.
     pub(super) fn check_not_implied(
         &mut self,
         stream: StreamHandle,
@@ -379,7 +384,7 @@ impl State {
         }
     }
 
-    /// Returns the capture that work in `stream` would implicitly wait for, and a message about it.
+    /// Returns the capture that work on `stream` would implicitly wait for, and a message about it.
     fn implied(&self, stream: StreamHandle, context: ContextHandle) -> Option<(CaptureId, String)> {
         if self.captures.open.is_empty() || !self.streams.get(&stream)?.legacy {
             return None;
@@ -389,13 +394,13 @@ impl State {
             .filter_map(|entry| Some((entry.capture.as_ref()?, &entry.name)))
             .min_by_key(|it| it.1)?;
         let message = format!(
-            "the legacy default stream was used while {name}, which waits for it, is captured: \
-             capture a stream of ctx.new_stream(), or use another than the default one"
+            "the legacy default stream was used while {name}, which waits for it, was being captured: \
+             capture a stream from ctx.new_stream(), or don't use the default stream"
         );
         Some((captured.id, message))
     }
 
-    /// Discards the capture that began in a stream that is gone.
+    /// Discards the capture that began on a stream that is gone.
     pub(super) fn leave_capture(&mut self, stream: StreamHandle) {
         let of_origin = self.captures.open.iter().find(|(_, capture)| capture.origin == stream);
         if let Some(id) = of_origin.map(|(&id, _)| id) {

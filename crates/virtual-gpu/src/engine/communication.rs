@@ -1,7 +1,7 @@
 //! The engine's view of communication between GPUs: a trait that NCCL implements in a separate crate.
 //!
-//! The lock order is engine, then communication. Every function here is called with the engine locked, and locks the
-//! implementation's own state. The implementation must not call any function of the engine that calls this trait
+//! The lock order is engine, then communication. Every function here is called with the engine locked and locks the
+//! implementation's own state. The implementation must not call any engine function that calls this trait
 //! ([`Engine::run_ready`] and [`Engine::block_on`] do).
 
 use std::collections::{BTreeSet, HashSet};
@@ -18,7 +18,7 @@ use virtual_gpu_core::thread::ThreadKey;
 /// A set of calls that can never complete, found in one search.
 pub type Deadlocked = BTreeSet<CallKey>;
 
-/// The work of a call that can run now. It runs without the engine's lock, and returns with the lock held.
+/// The work of a call that can run now. It runs without the engine's lock and returns with the lock held.
 pub type CommunicationJob = Box<dyn for<'a> FnOnce(&'a Engine) -> MutexGuard<'a, State> + Send>;
 
 /// Why a rank has not reached a call.
@@ -30,10 +30,10 @@ pub enum Missing {
     InStream(OpRef),
     /// The rank has made the call in another process, but its stream has not reached it.
     Elsewhere,
-    /// The rank has not made the call. This thread drives it.
+    /// The rank has not made the call. The given thread drives the rank.
     NotCalled(ThreadKey),
-    /// The rank has not made the call, and the ranks of its communicator are handed from thread to thread. This thread
-    /// used it last.
+    /// The rank has not made the call, and its communicator's ranks are handed from thread to thread. The given thread
+    /// used the rank last.
     Handed {
         /// The thread.
         thread: ThreadKey,
@@ -42,7 +42,7 @@ pub enum Missing {
     },
 }
 
-/// What a thread waits for in a call that creates or destroys communicators.
+/// What a thread is waiting for in a call that creates or destroys communicators.
 #[derive(Clone, Copy, Debug)]
 pub enum Awaiting {
     /// A communicator that is being created from an id.
@@ -52,8 +52,8 @@ pub enum Awaiting {
 }
 
 impl Awaiting {
-    /// Returns the awaited call if the missing ranks are known. For an id they are not, because any thread may still
-    /// use it.
+    /// Returns the awaited call if the missing ranks are known. For an id, they are unknown, because any thread may
+    /// still use it.
     pub(super) fn call(&self) -> Option<CallKey> {
         match *self {
             Self::Communicator(_) => None,
@@ -64,17 +64,17 @@ impl Awaiting {
 
 /// The calls in a graph node, which every launch repeats.
 pub trait CapturedCalls: std::fmt::Display + Send + Sync {
-    /// Makes the calls after the operations in `after`, in a stream of the launched graph.
+    /// Makes the calls after the operations in `after`, on one of the launched graph's streams.
     ///
     /// # Errors
-    /// Returns `InvalidValue` if the communicator has been destroyed since.
+    /// Returns `InvalidValue` if the communicator has since been destroyed.
     fn enqueue(&self, engine: &mut State, stream: StreamHandle, after: Vec<Awaited>) -> CudaResult<Awaited>;
 }
 
 /// Captured calls, shared by a graph and its copies.
 pub type SharedCalls = Arc<dyn CapturedCalls>;
 
-/// Communication between GPUs, as the engine uses it.
+/// The communication between GPUs that the engine uses.
 pub trait Communication: Send + Sync {
     /// Records that a stream has reached a call. Returns the work that can run now.
     ///
@@ -82,17 +82,18 @@ pub trait Communication: Send + Sync {
     /// Fails if the call is unknown; then its stream fails, too.
     fn arrive(&'static self, engine: &mut State, call: CallKey) -> Result<Option<CommunicationJob>, Failure>;
 
-    /// Returns why the ranks that a call waits for have not reached it.
+    /// Returns why the ranks that a call is waiting for have not reached it.
     fn missing(&self, call: CallKey) -> Vec<Missing>;
 
     /// Returns whether a communicator that is being created is ready or has failed, or whether a split or finalize is
     /// over.
     fn is_settled(&self, awaiting: Awaiting) -> bool;
 
-    /// Reports which rank waits for which, for calls that are deadlocked together.
+    /// Reports which rank is waiting for which, for calls that are deadlocked together.
     fn deadlock_report(&self, engine: &State, calls: &Deadlocked) -> Report;
 
-    /// Makes calls that can't complete fail: at once for the ranks that have arrived, on arrival for the others.
+    /// Makes calls that can't complete fail: immediately for the ranks that have arrived, and on arrival for the
+    /// others.
     ///
     /// # Errors
     /// Fails if a call is unknown; then the streams that have reached it fail, too.
@@ -104,22 +105,23 @@ pub trait Communication: Send + Sync {
         report: &Report,
     ) -> Result<(), Failure>;
 
-    /// Ends calls that have waited too long for other ranks. Returns `false` if another process must still answer.
+    /// Ends calls that have waited too long for other ranks. Returns `false` if an answer from another process is still
+    /// pending.
     fn give_up_joining(&self, engine: &mut State, awaited: &[Awaiting]) -> bool;
 
-    /// Records that a query has reported to a thread that an operation is not done.
+    /// Records that a query has told a thread that an operation is not done.
     fn was_polled(&self, thread: ThreadKey, op: OpRef);
 
-    /// Records that a thread has received the error of a failed GPU.
+    /// Records that a thread has received a failed GPU's error.
     fn note_gpu_failure(&self, device: usize, failure: &Failure);
 
     /// Returns the threads that drive ranks. The engine does not forget what it knows about them.
     fn owners(&self) -> HashSet<ThreadKey>;
 
-    /// Announces that streams are gone, so the clocks of other processes no longer need them.
+    /// Announces that streams are gone, so other processes' clocks no longer need them.
     fn streams_forgotten(&self, streams: &[StreamHandle]);
 
-    /// Reports a thread that waits, in `caller`, for a stream on which its own open group holds a call.
+    /// Reports a thread that is waiting, in `caller`, for a stream for which its own open group holds a call.
     fn wait_inside_a_group(
         &self,
         caller: &str,

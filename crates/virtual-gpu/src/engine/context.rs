@@ -1,4 +1,4 @@
-//! Contexts: each GPU's primary context and others, and the current context of each thread.
+//! Contexts: each GPU's primary context, other contexts, and each thread's current context.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct ContextHandle(pub u64);
 pub(super) struct Device {
     primary: Option<ContextHandle>,
     retained: u32,
-    /// The number of streams created on it so far, which determines their names.
+    /// The number of streams created in it so far, which determines their names.
     streams: u32,
 }
 
@@ -33,22 +33,23 @@ pub(super) struct Context {
     pub(super) device: usize,
     /// The legacy default stream, which is created with the context.
     pub(super) default_stream: StreamHandle,
-    /// The first failure of an operation. All later operations in this context fail with it, as on a GPU.
+    /// The first failure of an operation. All later operations in this context fail with the same error, as on a real
+    /// GPU.
     pub(super) failure: Option<Arc<Failure>>,
-    /// The race with the earliest calls among those that have been found but not reported yet. Work continues until the
-    /// race is reported, because how much work is done when a race is found depends on thread timing.
+    /// Among the races that have been found but not reported yet, the one with the earliest calls. Work continues until
+    /// the race is reported, because how much work is done when a race is found depends on thread timing.
     pub(super) race: Option<([OperationNumber; 2], Failure)>,
-    /// Whether a thread has received the failure. Before that, only calls that wait return it, so that the threads'
-    /// timing does not decide which call returns it.
+    /// Whether a thread has received the failure. Before that, only calls that wait return it, so that thread timing
+    /// does not determine which call returns it.
     pub(super) reported: bool,
     pub(super) settings: Settings,
     /// The memory that `cuMemAlloc` allocated in the context, by address. This memory is freed with the context, unlike
     /// memory from pools.
     allocations: Allocations,
-    /// Output of its kernels that has not been printed yet.
+    /// Its kernels' output that has not been printed yet.
     pub(super) printed: Printed,
-    /// The last operations of destroyed streams, and whether the stream was a blocking one. A wait for the context also
-    /// waits for these operations, and then they are forgotten.
+    /// The last operations on destroyed streams, each with whether the stream was a blocking one. A wait for the
+    /// context also waits for these operations; then they are forgotten.
     pub(super) retired: Vec<(bool, Awaited)>,
 }
 
@@ -71,7 +72,8 @@ impl Engine {
         let gpu = self.check_device(device)?;
         let mut state = self.state();
         let Some(primary) = state.devices[gpu].primary else {
-            let message = format!("the primary context of GPU {gpu} was released more often than retained");
+            let message =
+                format!("the primary context of GPU {gpu} was released more often than it was retained");
             return Err(Error::new(CudaStatus::InvalidContext, message));
         };
         state.devices[gpu].retained -= 1;
@@ -84,7 +86,7 @@ impl Engine {
         Ok(())
     }
 
-    /// `cuCtxCreate`: creates a context in addition to the primary one, and makes it current on the calling thread, on
+    /// `cuCtxCreate`: creates a context in addition to the primary one and makes it current on the calling thread, on
     /// top of the current one.
     pub fn create_context(&self, device: i32, flags: u32) -> CudaResult<ContextHandle> {
         let gpu = self.check_device(device)?;
@@ -129,7 +131,7 @@ impl Engine {
             owned.into_iter().filter_map(|(address, id)| Some((self.device_of(address)?, address, Some(id))));
         for (device, address, id) in variables.chain(owned) {
             let mut memory = self.memory(device);
-            // The program may have freed the memory, and the address may belong to another allocation by now.
+            // The program may have freed the memory, so the address may belong to another allocation by now.
             let is_it = memory
                 .range(address, 0)
                 .is_ok_and(|(allocation, offset)| offset == 0 && id.is_none_or(|id| allocation.id() == id));
@@ -229,7 +231,7 @@ impl State {
             .map(|(&key, _)| key)
             .collect();
         for stream in streams {
-            // The stream's own memory is freed with the context, and no later access to memory from pools can be
+            // The stream's own memory is freed with the context, but no later access to memory from pools can be
             // ordered after the stream.
             self.remove_stream(stream, 0);
         }
@@ -287,7 +289,7 @@ impl State {
         self.devices[device].primary
     }
 
-    /// Names a context in a message: by its GPU alone if it is the primary one.
+    /// Returns a context's name for a message: just its GPU if it is the primary context.
     pub(super) fn describe(&self, context: ContextHandle) -> String {
         match self.context(context).map(|entry| entry.device) {
             Ok(device) if self.devices[device].primary == Some(context) => format!("GPU {device}"),
@@ -308,7 +310,7 @@ impl State {
         }
     }
 
-    /// Returns a failure in `context` to a call that waited for its work.
+    /// Returns a failure in `context` to a call that waited for the context's work.
     pub(super) fn report_failure(&mut self, context: ContextHandle) -> CudaResult<()> {
         if let Some((_, race)) = self.contexts.get_mut(&context).and_then(|context| context.race.take()) {
             self.fail(context, race);
@@ -323,7 +325,7 @@ impl State {
         }
     }
 
-    /// Returns a new stream's name in reports.
+    /// Returns a new stream's name for reports.
     pub(super) fn name_stream(&mut self, device: usize, kind: StreamKind) -> Arc<str> {
         match kind {
             StreamKind::Legacy => "the default stream".into(),
@@ -336,14 +338,14 @@ impl State {
         }
     }
 
-    /// Records that an operation in `stream` failed.
+    /// Records that an operation on `stream` failed.
     pub fn fail_stream(&mut self, stream: StreamHandle, failure: &Failure) {
         if let Some(context) = self.streams.get(&stream).map(|stream| stream.context) {
             self.fail(context, failure.clone());
         }
     }
 
-    /// Records a race that an operation in `stream` takes part in, between calls with these sequence numbers.
+    /// Records a race that an operation on `stream` takes part in, between calls with these sequence numbers.
     pub(super) fn fail_by_race(
         &mut self,
         stream: StreamHandle,
@@ -358,7 +360,7 @@ impl State {
         }
     }
 
-    /// Records that an operation of `context` failed; only the first failure is kept.
+    /// Records that an operation in `context` failed; only the first failure is kept.
     pub(crate) fn fail(&mut self, context: ContextHandle, failure: Failure) {
         self.any_failure = true;
         if let Some(context) = self.contexts.get_mut(&context) {

@@ -1,4 +1,4 @@
-//! Enqueues operations: each is appended to its stream's queue, together with what it waits for.
+//! Enqueues operations: each is appended to its stream's queue, along with what it waits for.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ impl State {
     /// Appends one rank's part of a call to a stream.
     ///
     /// # Errors
-    /// Returns the error of a stream, or of its context, that can't be used.
+    /// Returns the error if the stream or its context can't be used.
     pub fn enqueue_call(
         &mut self,
         stream: StreamHandle,
@@ -71,7 +71,7 @@ impl State {
     /// Appends an operation that only waits for `after`.
     ///
     /// # Errors
-    /// Returns the error of a stream, or of its context, that can't be used.
+    /// Returns the error if the stream or its context can't be used.
     pub fn enqueue_wait(
         &mut self,
         stream: StreamHandle,
@@ -84,8 +84,8 @@ impl State {
     /// Appends an operation to a stream.
     ///
     /// # Errors
-    /// Returns `StreamCaptureUnsupported` if the stream is captured: use [`State::add_node`] for work that a graph can
-    /// hold.
+    /// Returns `StreamCaptureUnsupported` if the stream is being captured: use [`State::add_node`] for work that a
+    /// graph can contain.
     pub(super) fn enqueue(
         &mut self,
         stream: StreamHandle,
@@ -112,13 +112,13 @@ impl State {
         self.enqueued
     }
 
-    /// Returns the sequence number of `op` if it is the first operation of its stream.
+    /// Returns the sequence number of `op` if it is the first operation on its stream.
     pub fn enqueued_as(&self, op: OpRef) -> Option<OperationNumber> {
         let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
         stream.queue.front().map(|first| first.enqueued)
     }
 
-    /// Like [`Self::enqueue`], but the operation does not count as a separate call.
+    /// Like [`Self::enqueue`], but the operation is not treated as a separate call.
     pub(super) fn append(
         &mut self,
         stream: StreamHandle,
@@ -150,7 +150,7 @@ impl State {
         Ok(entry.last.clone())
     }
 
-    /// Returns the implicit order: the legacy default stream waits for all blocking streams of its context, and they
+    /// Returns the implicit order: the legacy default stream waits for all blocking streams in its context, and they
     /// wait for it.
     fn implied_order(&self, stream: StreamHandle, context: ContextHandle) -> Vec<Awaited> {
         let Some(own) = self.streams.get(&stream).filter(|own| own.blocking) else { return Vec::new() };

@@ -31,7 +31,7 @@ pub(super) enum Recorded {
 }
 
 impl Engine {
-    /// `cuStreamWaitEvent`: later operations in `stream` wait for the event's last record.
+    /// `cuStreamWaitEvent`: later operations on `stream` wait for the event's last record.
     pub fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> CudaResult<()> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
@@ -58,7 +58,7 @@ impl Engine {
         Ok(event)
     }
 
-    /// `cuEventDestroy`: returns at once; waits that name the event keep their snapshot.
+    /// `cuEventDestroy`: returns immediately; existing waits for the event keep their snapshot.
     pub fn destroy_event(&self, event: EventHandle) -> CudaResult<()> {
         let removed = self.state().events.remove(&event);
         removed.map(|_| ()).ok_or_else(|| not_an_event(event))
@@ -72,7 +72,7 @@ impl Engine {
         let of_stream = state.last_of(stream)?.0;
         if of_event != of_stream {
             let (event, stream) = (state.describe(of_event), state.describe(of_stream));
-            let message = format!("an event of {event} can't be recorded in a stream of {stream}");
+            let message = format!("an event from {event} can't be recorded on a stream from {stream}");
             return Err(Error::new(CudaStatus::InvalidHandle, message));
         }
         let recorded = match state.captured_record(stream)? {
@@ -95,7 +95,7 @@ impl Engine {
         done
     }
 
-    /// `cuEventQuery`: returns whether the last record is done. An event that was never recorded counts as done.
+    /// `cuEventQuery`: returns whether the last record is done. An event that was never recorded is considered done.
     pub fn query_event(&self, event: EventHandle) -> CudaResult<bool> {
         self.check_capture_allows("cuEventQuery")?;
         let mut state = self.state();
@@ -133,11 +133,11 @@ impl Engine {
         state.report_failure(context).map(|()| true)
     }
 
-    /// `cuEventElapsedTime`: returns the milliseconds between two records, by the virtual clock.
+    /// `cuEventElapsedTime`: returns the number of milliseconds between two records, by the virtual clock.
     ///
     /// # Errors
     /// Returns `InvalidHandle` if an event was never recorded or does not measure time, or if the events belong to
-    /// different GPUs; returns `NotReady` if one is not done.
+    /// different GPUs; returns `NotReady` if either event is not done.
     pub fn elapsed(&self, start: EventHandle, end: EventHandle) -> CudaResult<f32> {
         let mut state = self.run_ready(self.state());
         let refuse = |why: &str| Error::new(CudaStatus::InvalidHandle, format!("cuEventElapsedTime: {why}"));
@@ -149,12 +149,12 @@ impl Engine {
         for (at, event) in ends.iter_mut().zip([start, end]) {
             let entry = state.event(event)?;
             if !entry.timing {
-                return Err(refuse("an event was made with CU_EVENT_DISABLE_TIMING (cudarc's default)"));
+                return Err(refuse("an event was created with CU_EVENT_DISABLE_TIMING (cudarc's default)"));
             }
             let recorded = match &entry.recorded {
                 Some(Recorded::Done(recorded)) => recorded.clone(),
                 Some(Recorded::Captured(_)) => {
-                    return Err(refuse("an event was last recorded in a captured stream"));
+                    return Err(refuse("an event was last recorded on a captured stream"));
                 }
                 None => return Err(refuse("an event was never recorded")),
             };
@@ -169,7 +169,7 @@ impl Engine {
 }
 
 impl State {
-    /// Returns an event's context, and its last record, which must not be in a graph.
+    /// Returns an event's context and its last record, which must not be in a graph.
     fn done_record(
         &mut self,
         event: EventHandle,

@@ -1,6 +1,6 @@
 //! Frees memory. Operations that are enqueued after the call no longer find the memory. Operations that were enqueued
-//! before it still do, so that an unordered use is always reported as the same race, regardless of which of the two
-//! runs first.
+//! before the call still find it. So an unordered use is always reported as the same race, regardless of whether the
+//! use or the free runs first.
 
 use super::transfer::owner;
 use super::work::Work;
@@ -19,7 +19,7 @@ pub(super) struct Freed {
     allocation: AllocationId,
     /// The sequence number of the free.
     sequence: OperationNumber,
-    /// The operation that frees the memory, if the free is in a stream.
+    /// The operation that frees the memory, if the free is on a stream.
     op: Option<OpRef>,
 }
 
@@ -33,14 +33,14 @@ impl Engine {
         let mut state = self.state();
         let context = state.current_context()?;
         let all = state.last_of_all(context);
-        // Only calls whose errors cudarc shows return a failure; this call is not one of them.
+        // Failures are returned only by calls whose errors cudarc shows; this call is not one of them.
         let _ = self.wait_in(context, all, "cuMemFree", state);
         let freed = self.free_from_now(address, &CallSite::here())?;
         self.free_at_once(freed);
         Ok(())
     }
 
-    /// `cuMemFreeAsync`: frees the memory once the work enqueued in `stream` is done.
+    /// `cuMemFreeAsync`: frees the memory once the work enqueued on `stream` is done.
     pub fn free_in(&self, stream: StreamHandle, address: u64) -> CudaResult<()> {
         let call_site = CallSite::here();
         let mut state = self.state();
@@ -48,7 +48,7 @@ impl Engine {
         if state.is_capturing(stream) {
             // In a capture, CUDA requires an address that was allocated by the graph.
             let message = format!(
-                "{address:#x} is not memory of the graph that is captured: free it after the capture"
+                "{address:#x} is not memory that belongs to the graph being captured: free it after the capture"
             );
             return Err(Error::new(CudaStatus::InvalidValue, message));
         }
@@ -56,7 +56,7 @@ impl Engine {
         let freed = self.free_from_now(address, &call_site)?;
         let mut state = self.state();
         state.pools.freed_in(address, stream);
-        // A failed context also allows frees, so that programs can clean up.
+        // Frees are allowed even in a failed context, so that programs can clean up.
         match state.enqueue(stream, Work::Free { at: address }, Vec::new(), call_site) {
             Ok(enqueued) => {
                 let sequence = state.enqueued;
@@ -74,7 +74,7 @@ impl Engine {
     /// Frees memory for everything that is enqueued from now on.
     fn free_from_now(&self, address: u64, call_site: &CallSite) -> CudaResult<Freed> {
         let Some(device) = self.device_of(address) else {
-            let message = format!("{address:#x} is no address of a GPU: it can't be freed");
+            let message = format!("{address:#x} is not a GPU address: it can't be freed");
             return Err(Error::new(CudaStatus::InvalidValue, message));
         };
         let sequence = self.state().next_sequence_number();
@@ -88,12 +88,12 @@ impl Engine {
         let report = match &bad {
             BadAddress::Freed { .. } => report.at("freed again", call_site),
             BadAddress::OutOfBounds { offset, .. } => {
-                report.at(format!("freed by a pointer to its byte {offset}"), call_site)
+                report.at(format!("freed through a pointer to its byte {offset}"), call_site)
             }
             BadAddress::Unknown => report.at("freed", call_site),
         };
         let report = owner(report, &bad, address, device)
-            .help("free each allocation once, by the pointer that it was made with");
+            .help("free each allocation once, using the pointer that the allocation returned");
         Err(Failure::announce(CudaStatus::InvalidValue, &report).to_error())
     }
 
@@ -128,13 +128,13 @@ impl Engine {
 }
 
 impl State {
-    /// Forgets the owner of memory that is now freed.
+    /// Forgets the owner of memory that has now been freed.
     pub(super) fn no_longer_owned(&mut self, address: u64) {
         self.disown(address);
         self.pools.freed(address);
     }
 
-    /// Returns the number of the last free in a stream that an access can still race with, or 0 if there is none.
+    /// Returns the number of the last free on a stream that an access can still race with, or 0 if there is none.
     pub(super) fn last_free(&self, stream: StreamHandle) -> u64 {
         let ops = self.freed.iter().filter_map(|freed| freed.op).filter(|op| op.stream == stream);
         ops.map(|op| op.number).max().unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Functions: the attributes of a module's kernels, and a program's settings for their launches.
+//! Functions: the attributes of a module's kernels, and the program's settings for launching them.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use virtual_gpu_ptx::Kernel;
 pub(super) struct Function {
     pub(super) module: ModuleHandle,
     pub(super) kernel: Arc<Kernel>,
-    /// Bytes of dynamic shared memory that a launch may request.
+    /// The number of bytes of dynamic shared memory that a launch may request.
     pub(super) max_dynamic_shared: u32,
     /// The preferred share of an SM's memory for shared memory, in percent; −1 if the program has no preference.
     carveout: i32,
@@ -25,13 +25,13 @@ pub(super) struct Function {
 
 impl Function {
     pub(super) fn new(module: ModuleHandle, kernel: Arc<Kernel>) -> Self {
-        // A block has 48 KiB, static and dynamic together, until the program requests more.
+        // A block has 48 KiB, static and dynamic together, unless the program requests more.
         let max_dynamic_shared = SHARED_PER_BLOCK.saturating_sub(kernel.shared_bytes());
         Self { module, kernel, max_dynamic_shared, carveout: -1, cache: CachePreference::None }
     }
 
-    /// Returns the maximum number of threads in a block: the GPU's limit, or less if `.maxntid` or `.reqntid` sets
-    /// less.
+    /// Returns the maximum number of threads in a block: the GPU's limit, or less if `.maxntid` or `.reqntid` sets a
+    /// lower limit.
     pub(super) fn max_threads(&self) -> u32 {
         let bound = self.kernel.required_threads().or(self.kernel.max_threads());
         let product = |[x, y, z]: [u32; 3]| x.saturating_mul(y).saturating_mul(z);
@@ -50,17 +50,16 @@ impl Function {
                 let room = SHARED_PER_BLOCK_OPT_IN.saturating_sub(self.kernel.shared_bytes());
                 let bytes = u32::try_from(value).ok().filter(|&bytes| bytes <= room).ok_or_else(|| {
                     self.invalid(format!(
-                        "{value} bytes of dynamic shared memory: 0 to {room} can be asked for, with {} static ones",
+                        "{value} bytes of dynamic shared memory: 0 to {room} can be requested, because {} bytes are static",
                         self.kernel.shared_bytes()
                     ))
                 })?;
                 self.max_dynamic_shared = bytes;
                 Ok(())
             }
-            9 if !(-1..=100).contains(&value) => {
-                Err(self
-                    .invalid(format!("{value} percent of shared memory: it is 0 to 100, or -1 for no wish")))
-            }
+            9 if !(-1..=100).contains(&value) => Err(self.invalid(format!(
+                "{value} percent of shared memory: it must be 0 to 100, or -1 for no preference"
+            ))),
             9 => {
                 self.carveout = value;
                 Ok(())
@@ -71,14 +70,14 @@ impl Function {
                     format!("virtual GPU: function attribute {attribute}: clusters are not supported");
                 Err(Error::new(CudaStatus::NotSupported, message))
             }
-            _ => Err(self.invalid(format!("{attribute} is no function attribute"))),
+            _ => Err(self.invalid(format!("{attribute} is not a function attribute"))),
         }
     }
 }
 
 impl Engine {
-    /// `cuFuncGetAttribute`, by the attribute's number in `cuda.h`. The values are the kernel's own, except for its
-    /// registers: none are allocated, and each thread counts as using [`REGISTERS_PER_THREAD`].
+    /// `cuFuncGetAttribute`, by the attribute's number in `cuda.h`. The values are the kernel's own, except for the
+    /// number of registers: none are allocated, and each thread is assumed to use [`REGISTERS_PER_THREAD`].
     pub fn function_attribute(&self, function: FunctionHandle, attribute: i32) -> CudaResult<i32> {
         let state = self.state();
         let entry = state.function(function)?;
@@ -102,7 +101,7 @@ impl Engine {
             9 => entry.carveout,
             // No clusters.
             10..=15 => 0,
-            _ => return Err(entry.invalid(format!("{attribute} is no function attribute"))),
+            _ => return Err(entry.invalid(format!("{attribute} is not a function attribute"))),
         })
     }
 
@@ -124,7 +123,7 @@ impl Engine {
     /// Checks that a handle refers to a stream.
     ///
     /// # Errors
-    /// Returns `InvalidHandle` with a message that names the handle.
+    /// Returns `InvalidHandle` with a message that contains the handle.
     pub fn check_stream(&self, stream: StreamHandle) -> CudaResult<()> {
         self.state().resolve_stream(stream).map(drop)
     }

@@ -1,6 +1,6 @@
 //! Graphs: captured work that is launched as a whole, repeatedly.
 //!
-//! A launch runs the work of each captured stream in a stream of the graph's own, so that order, time, and deadlocks
+//! A launch runs each captured stream's work on one of the graph's own streams, so that order, time, and deadlocks
 //! follow the same rules as for any other work.
 
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ pub struct GraphHandle(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GraphExecHandle(pub u64);
 
-/// Captured work. A node comes after the previous nodes of its branch, and after the nodes that it names.
+/// Captured work. A node comes after the previous nodes in its branch and after the nodes that it names.
 #[derive(Clone, Default)]
 pub(super) struct Graph {
     branches: Vec<Branch>,
@@ -61,7 +61,7 @@ struct Exec {
     graph: Arc<Graph>,
     /// The streams that run its branches, created at the first launch.
     streams: Vec<StreamHandle>,
-    /// The end of the last launch, which the next one waits for.
+    /// The end of the last launch, which the next launch waits for.
     last: Option<Awaited>,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Graphs {
 }
 
 impl Graph {
-    /// Returns the branch for work that is captured from `stream`.
+    /// Returns the branch for work captured from `stream`.
     pub(super) fn branch(&mut self, stream: StreamHandle, context: ContextHandle, name: &Arc<str>) -> usize {
         self.branches.iter().position(|branch| branch.captured == stream).unwrap_or_else(|| {
             self.branches.push(Branch { captured: stream, context, name: name.clone() });
@@ -100,7 +100,7 @@ impl Graph {
         before.iter().position(|&is_before| !is_before)
     }
 
-    /// Adds the nodes of another graph after the nodes `after`; returns the new last nodes.
+    /// Adds another graph's nodes after the nodes `after`. Returns the new last nodes.
     pub(super) fn append(&mut self, child: &Graph, after: &[usize]) -> Vec<usize> {
         let start = self.nodes.len();
         let first_branch = self.branches.len();
@@ -124,8 +124,8 @@ impl Engine {
     /// `cuGraphInstantiateWithFlags`
     ///
     /// # Errors
-    /// Returns `InvalidValue` for flags that don't exist or that exclude each other; `NotSupported` for a launch from
-    /// the GPU.
+    /// Returns `InvalidValue` for flags that don't exist or that exclude each other, and `NotSupported` for a launch
+    /// from the GPU.
     pub fn instantiate_graph(&self, graph: GraphHandle, flags: u64) -> CudaResult<GraphExecHandle> {
         const AUTO_FREE: u64 = 1;
         const UPLOAD: u64 = 2;
@@ -135,7 +135,7 @@ impl Engine {
             |what: &str| Error::new(CudaStatus::InvalidValue, format!("cuGraphInstantiateWithFlags: {what}"));
         match flags {
             _ if flags & !(AUTO_FREE | UPLOAD | DEVICE_LAUNCH | NODE_PRIORITY) != 0 => {
-                return Err(invalid(&format!("{flags:#x} are no flags of it")));
+                return Err(invalid(&format!("{flags:#x} is not a combination of its flags")));
             }
             _ if flags & UPLOAD != 0 => {
                 return Err(invalid(
@@ -158,7 +158,7 @@ impl Engine {
         Ok(handle)
     }
 
-    /// `cuGraphLaunch`: launches a graph after the work enqueued in `stream`, and before later work there. A launch
+    /// `cuGraphLaunch`: launches a graph after the work enqueued on `stream` and before later work on it. A launch
     /// waits for the previous launch of the same graph.
     pub fn launch_graph(&self, exec: GraphExecHandle, stream: StreamHandle) -> CudaResult<()> {
         let mut state = self.state();
@@ -190,7 +190,7 @@ impl Engine {
         Ok(())
     }
 
-    /// `cuGraphUpload`: checks its arguments. Nothing has to be uploaded before a graph's launch.
+    /// `cuGraphUpload`: only checks its arguments, because nothing has to be uploaded before a graph is launched.
     pub fn upload_graph(&self, exec: GraphExecHandle, stream: StreamHandle) -> CudaResult<()> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
@@ -205,7 +205,7 @@ impl Engine {
         removed.map(drop).ok_or_else(|| not_a_graph(graph))
     }
 
-    /// `cuGraphExecDestroy`: returns at once; a running launch still completes.
+    /// `cuGraphExecDestroy`: returns immediately; a running launch still completes.
     pub fn destroy_graph_exec(&self, exec: GraphExecHandle) -> CudaResult<()> {
         let mut state = self.state();
         let removed = state.graphs.execs.remove(&exec).ok_or_else(|| not_an_exec(exec))?;

@@ -1,7 +1,7 @@
-//! Host functions: code of the program that runs on a thread of the engine when its turn in a stream comes.
+//! Host functions: the program's own code, which runs on one of the engine's threads when its turn on a stream comes.
 //!
 //! One thread runs them all, one after another. CUDA allows this: functions without a mandated order may be serialized.
-//! The engine's only other threads are those of connections to other processes.
+//! The engine's only other threads serve connections to other processes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -19,17 +19,18 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::spawn_for_good;
 
-/// A function of the program. It is dropped without being called if a GPU has failed or its stream is gone. A graph
-/// calls it at each launch.
+/// One of the program's functions. It is dropped without being called if a GPU has failed or its stream is gone. A
+/// graph calls it at each launch.
 #[derive(Clone)]
 pub(crate) struct HostFunction(Arc<dyn Fn() + Send + Sync>);
 
 impl Engine {
-    /// `cuLaunchHostFunc`: runs `function` once the work enqueued in `stream` is done; later work there waits for it.
+    /// `cuLaunchHostFunc`: runs `function` once the work enqueued on `stream` is done; later work on the stream waits
+    /// for it.
     ///
     /// # Errors
-    /// Returns the errors of any enqueued operation, and `OperatingSystem` if the thread that would run the function
-    /// can't be started.
+    /// Returns the same errors as for any enqueued operation, and `OperatingSystem` if the thread that runs host
+    /// functions can't be started.
     pub fn launch_host_function(
         &'static self,
         stream: StreamHandle,
@@ -39,7 +40,7 @@ impl Engine {
         if !state.has_host_thread {
             let started = spawn_for_good("virtual GPU: host functions", || self.run_host_functions());
             started.map_err(|error| {
-                let message = format!("cuLaunchHostFunc: no thread to run the function on: {error}");
+                let message = format!("cuLaunchHostFunc: can't start a thread to run the function: {error}");
                 Error::new(CudaStatus::OperatingSystem, message)
             })?;
             state.has_host_thread = true;
@@ -66,7 +67,7 @@ impl Engine {
             // The panic hook has printed the panic; the stream continues.
             let _ = catch_unwind(AssertUnwindSafe(|| function()));
             state = self.state();
-            // The wait for the function may have been given up, or its context destroyed.
+            // The wait for the function may have been abandoned, or its context may have been destroyed.
             if state.streams.get(&op.stream).is_some_and(|stream| stream.is_at(op)) {
                 state.finish_after(op.stream, &View::default(), Cost::Nothing);
             }
@@ -77,9 +78,9 @@ impl Engine {
 }
 
 impl State {
-    /// Records that a host function starts. The program then knows that everything before the function is done, as
-    /// after synchronizing with an event. The thread that enqueued it gets the errors, because functions make no CUDA
-    /// calls of their own.
+    /// Records that a host function is starting. The program then knows that everything before the function is done, as
+    /// after synchronizing with an event. The thread that enqueued the function receives the errors, because functions
+    /// make no CUDA calls of their own.
     fn hears(&mut self, op: OpRef) {
         if let Some((thread, view)) = self.first_of(op) {
             self.order.saw(thread, &view);
@@ -87,7 +88,7 @@ impl State {
         }
     }
 
-    /// Returns the host function that an operation ultimately waits for.
+    /// Returns the host function that an operation is ultimately waiting for.
     fn host_function_ahead(&self, mut op: OpRef) -> Option<OpRef> {
         // Each step leads to an operation that was enqueued earlier, so the loop ends.
         loop {
@@ -99,8 +100,8 @@ impl State {
         }
     }
 
-    /// Ends the wait for host functions that have taken too long to return. Returns `false` if none of `ops` waits for
-    /// one.
+    /// Ends the wait for host functions that have taken too long to return. Returns `false` if none of `ops` is waiting
+    /// for one.
     pub(super) fn give_up_host_functions(&mut self, ops: &[OpRef], timeout: Timeout) -> bool {
         let mut late: Vec<OpRef> = ops.iter().filter_map(|&op| self.host_function_ahead(op)).collect();
         late.sort_unstable_by_key(|op| op.stream);
@@ -110,7 +111,7 @@ impl State {
             let report = Report::new("a host function that does not return")
                 .at("enqueued", &call_site)
                 .fact(given_up(timeout))
-                .help("let it wait for nothing that the waiting thread has to do");
+                .help("it must not wait for anything that the waiting thread has to do");
             let failure = Failure::announce(CudaStatus::LaunchTimeout, &report);
             self.fail_stream(op.stream, &failure);
             self.finish(op.stream);

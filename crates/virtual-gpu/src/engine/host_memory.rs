@@ -1,6 +1,6 @@
 //! Host memory: which addresses are pinned, and how copies reach their bytes.
 //!
-//! The bytes belong to the host, and nothing here accesses them: each copy carries a function that does.
+//! The bytes belong to the host, and nothing in this module accesses them: each copy comes with a function that does.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ pub type HostRead = Arc<dyn Fn() -> Vec<u8> + Send + Sync>;
 /// Writes a copy's bytes to the host. Called more than once if a graph contains the copy.
 pub type HostWrite = Arc<dyn Fn(&[u8]) + Send + Sync>;
 
-/// Prevents the program from accessing pinned memory that a copy uses, until the guard is dropped.
+/// Until it is dropped, keeps the program from accessing pinned memory that a copy is using.
 pub struct Guard {
     /// The number to pass to [`Engine::host_touched`].
     pub id: u64,
@@ -37,9 +37,9 @@ pub(super) struct Held {
 
 /// The kind of a copy's host memory.
 pub enum HostKind {
-    /// Read at the call, and written before the call returns.
+    /// Read during the call, or written before the call returns.
     Pageable,
-    /// Read and written when the copy's turn comes, and guarded until the program has waited for the copy.
+    /// Read or written when the copy's turn comes, and guarded until the program has waited for the copy.
     Pinned(Option<Guard>),
 }
 
@@ -51,7 +51,7 @@ pub type Memory = Arc<dyn Any + Send + Sync>;
 pub(super) struct Pinned(BTreeMap<u64, (u64, Memory)>);
 
 impl Pinned {
-    /// Returns the allocation that contains `address`, with its first address and size.
+    /// Returns the allocation that contains `address`, along with its first address and size.
     fn at(&self, address: u64) -> Option<(u64, u64, &Memory)> {
         let (&start, (len, memory)) = self.0.range(..=address).next_back()?;
         (address - start < *len).then_some((start, *len, memory))
@@ -68,7 +68,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns whether the host's accesses to pinned memory are watched.
+    /// Returns whether the host's accesses to pinned memory are being watched.
     pub fn watches_the_host(&self) -> bool {
         self.config().checks != Checks::Off
     }
@@ -83,39 +83,39 @@ impl Engine {
         let name =
             state.streams.get(&op.stream).map_or_else(String::new, |stream| format!(" on {}", stream.name));
         let (headline, what, did) = match writes {
-            true => ("uses pinned memory that a copy fills", "a copy to the host", "used"),
-            false => ("writes to pinned memory that a copy reads", "a copy from the host", "written"),
+            true => ("uses pinned memory that a copy is filling", "a copy to the host", "used"),
+            false => ("writes to pinned memory that a copy is reading", "a copy from the host", "written"),
         };
-        let report = Report::new(format!("the host {headline}, and has not waited for it"))
+        let report = Report::new(format!("the host {headline}, but has not waited for the copy"))
             .at(format!("{what}{name}"), &call_site)
             .at(format!("{did} by the host"), &here)
-            .help("wait for the copy first: stream.synchronize()?, or an event after it");
+            .help("wait for the copy first, with stream.synchronize()? or with an event recorded after it");
         let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
         if self.config().checks == Checks::Error {
             state.fail_stream(op.stream, &failure);
         }
     }
 
-    /// `cuMemFreeHost`: returns at once; pending copies keep the memory until they are done.
+    /// `cuMemFreeHost`: returns immediately; pending copies keep the memory alive until they are done.
     ///
     /// # Errors
-    /// Returns `InvalidValue` for anything but the first byte of pinned memory.
+    /// Returns `InvalidValue` unless the address is the first byte of pinned memory.
     pub fn unpin(&self, address: u64) -> CudaResult<()> {
         self.check_capture_allows("cuMemFreeHost")?;
         let mut state = self.state();
         state.current_context()?;
         if let Some((_, memory)) = state.pinned.0.remove(&address) {
-            // The memory is dropped outside the lock, because it may be large.
+            // Drop the memory outside the lock, because it may be large.
             drop(state);
             drop(memory);
             return Ok(());
         }
         let message = match state.pinned.at(address) {
             Some((start, ..)) => format!(
-                "{address:#x} lies {} inside of pinned host memory: free it by the pointer that it was made with",
+                "{address:#x} is {} past the start of pinned host memory: free it using the pointer that the allocation returned",
                 size(address - start)
             ),
-            None => format!("{address:#x} is no pinned host memory, or no longer"),
+            None => format!("{address:#x} is not pinned host memory, or no longer is"),
         };
         Err(Error::new(CudaStatus::InvalidValue, message))
     }
@@ -123,14 +123,14 @@ impl Engine {
     /// Returns the pinned memory that contains all `len` bytes at `address`; `None` if they are pageable.
     ///
     /// # Errors
-    /// Returns `InvalidValue` if they begin in pinned memory and extend beyond it.
+    /// Returns `InvalidValue` if they begin in pinned memory but extend beyond it.
     pub fn pinned(&self, address: u64, len: u64) -> CudaResult<Option<Memory>> {
         let state = self.state();
         let Some((start, whole, memory)) = state.pinned.at(address) else { return Ok(None) };
         if len > whole - (address - start) {
             let offset = address - start;
             let message = format!(
-                "a copy of {} at byte {offset} of pinned host memory: it has {}",
+                "a copy of {} at byte {offset} of pinned host memory, which has only {}",
                 size(len),
                 size(whole)
             );
@@ -146,7 +146,7 @@ impl State {
         self.held.push(Held { op, writes, call_site, guard });
     }
 
-    /// Makes the memory of copies that a thread has waited for accessible again.
+    /// Makes the memory used by copies that a thread has waited for accessible again.
     pub(super) fn open_seen(&mut self) {
         let order = &self.order;
         self.held.retain(|held| !order.is_seen(held.op.stream, held.op.number));

@@ -1,4 +1,4 @@
-//! The reports of kernels that failed.
+//! Reports about kernels that failed.
 
 use crate::report::{Report, size};
 use virtual_gpu_core::memory::{BadAddress, DeviceMemory};
@@ -7,7 +7,7 @@ use virtual_gpu_core::status::CudaStatus;
 use virtual_gpu_machine::{Access, Assertion, Fault, FaultKind, MemoryAccess, Race, ThreadReport};
 use virtual_gpu_ptx::instruction::Space;
 
-/// Returns the code that CUDA returns for a fault.
+/// Returns CUDA's result code for a fault.
 pub(super) fn status_of(fault: &Fault) -> CudaStatus {
     match fault.kind {
         FaultKind::BadAddress(_)
@@ -23,9 +23,9 @@ pub(super) fn status_of(fault: &Fault) -> CudaStatus {
     }
 }
 
-/// Returns the report of a fault in a kernel that was launched at `launched`.
+/// Returns the report for a fault in a kernel that was launched at `launched`.
 ///
-/// `foreign` adds the owner of an address that is not in the memory of the kernel's GPU.
+/// `foreign` adds the owner of an address that is not in the kernel's own GPU memory.
 pub(super) fn fault_report(
     fault: &Fault,
     launched: &CallSite,
@@ -50,19 +50,19 @@ pub(super) fn fault_report(
             report.fact(format!("the address must be a multiple of {needed}"))
         }
         FaultKind::DivergentBarrier { waiting, expected, ended } => {
-            let elsewhere = if waiting + ended < *expected { ", the others are elsewhere" } else { "" };
-            report.fact(format!("{waiting} of {expected} threads wait, {ended} have ended{elsewhere}"))
+            let elsewhere = if waiting + ended < *expected { "; the others are elsewhere" } else { "" };
+            report.fact(format!("{waiting} of {expected} threads are waiting; {ended} have ended{elsewhere}"))
         }
         FaultKind::DivergentWarp { members, present } => {
-            report.fact(format!("of the lanes {members:#010x} only {present:#010x} are there"))
+            report.fact(format!("only lanes {present:#010x} of {members:#010x} have arrived"))
         }
         FaultKind::Endless { limit, of_thread } => {
-            let whose = if *of_thread { "that thread" } else { "all its threads together" };
-            report.fact(format!("it was stopped after {limit} instructions of {whose}"))
+            let whose = if *of_thread { "in that thread" } else { "across all its threads" };
+            report.fact(format!("it was stopped after {limit} instructions {whose}"))
         }
         FaultKind::WaitsForever { waiting, unstarted } => waits_forever(report, *waiting, *unstarted),
         FaultKind::StackOverflow { size: bytes, depth } => report.fact(format!(
-            "{depth} calls have not returned, and each thread has a stack of {}",
+            "{depth} calls have not returned, but each thread's stack has only {}",
             size(*bytes)
         )),
         FaultKind::NoSuchBarrier { id } => report.fact(format!("barrier {id}: a block has 0 to 15")),
@@ -84,7 +84,7 @@ pub(super) fn fault_report(
     }
 }
 
-/// Returns the report of a read of unwritten bytes; `memory` is the memory that the kernel ran on.
+/// Returns the report for a read of unwritten bytes; `memory` is the memory that the kernel ran on.
 pub(super) fn unwritten_report(read: &ThreadReport, memory: &DeviceMemory, launched: &CallSite) -> Report {
     let report = Report::new(format!("kernel `{}` reads bytes that nothing wrote", read.kernel));
     let report = with_source(report, read);
@@ -95,24 +95,25 @@ pub(super) fn unwritten_report(read: &ThreadReport, memory: &DeviceMemory, launc
     let (report, help) = match found {
         Some((allocation, range)) => {
             let bytes = format!("bytes {}..{}", range.start, range.end);
-            let what = format!("{bytes} of the buffer of {} allocated", size(allocation.size()));
-            let help =
-                "fill the buffer first (memcpy_htod, memset_zeros, a kernel), on a stream that comes before";
+            let what = format!("{bytes} of the buffer of {} allocated here", size(allocation.size()));
+            let help = "fill the buffer first (memcpy_htod, memset_zeros, or a kernel), on this stream or on one that it waits for";
             (report.before_at(what, allocation.call_site()), help)
         }
-        None => (report, "let each thread write its part, then __syncthreads(), before another reads it"),
+        None => {
+            (report, "let each thread write its part and call __syncthreads() before another thread reads it")
+        }
     };
     report.before_at("launched", launched).help(help)
 }
 
-/// Returns the report of two unordered accesses to shared memory.
+/// Returns the report for two unordered accesses to shared memory.
 pub(super) fn race_report(race: &Race, launched: &CallSite) -> Report {
     let (earlier, later) = (&race.earlier, &race.later);
     let report = Report::new(format!("kernel `{}` has a data race in shared memory", later.kernel));
     let report = with_source(with_source(report, earlier), later);
     let [x, y, z] = earlier.thread;
     let report = report
-        .fact(format!("{}: {}, and nothing makes the one wait for the other", race.location, race.kind()))
+        .fact(format!("{}: {}, but nothing makes one access wait for the other", race.location, race.kind()))
         .before_at("launched", launched);
     let barrier = if race.in_warp {
         "`__syncthreads()` or, within a warp, `__syncwarp()`"
@@ -121,20 +122,20 @@ pub(super) fn race_report(race: &Race, launched: &CallSite) -> Report {
     };
     let (first, second) = (line_of(earlier), line_of(later));
     if race.under_way {
-        return report.fact(format!("the copy begun at {first} goes on until its thread waits for it")).help(
-            "`cp.async.wait_all` (`__pipeline_wait_prior(0)`) in the threads that copy; then, for other threads, a barrier",
+        return report.fact(format!("the copy started at {first} is pending until its thread waits for it")).help(
+            "call `cp.async.wait_all` (`__pipeline_wait_prior(0)`) in the copying threads; for other threads, add a barrier after it",
         );
     }
     report.help(match (first == second, race.kind()) {
         (true, "write after write") => format!(
-            "all but one thread must not write there at {first} (thread ({x},{y},{z}) did too), or atomically"
+            "only one thread may write there at {first} (thread ({x},{y},{z}) did, too), unless all of them write atomically"
         ),
-        (true, _) => format!("a {barrier} before threads come to {first} again"),
-        (false, _) => format!("a {barrier} between {first} and {second}"),
+        (true, _) => format!("add {barrier} before threads reach {first} again"),
+        (false, _) => format!("add {barrier} between {first} and {second}"),
     })
 }
 
-/// Returns what CUDA writes to standard error for a failed assertion: one line for each thread.
+/// Returns what CUDA prints to standard error for a failed assertion: one line for each thread.
 pub(super) fn assertion_lines(assertion: &Assertion, block: [u32; 3]) -> String {
     let Assertion { message, file, line, function, threads } = assertion;
     let [a, b, c] = block;
@@ -158,13 +159,13 @@ fn headline(fault: &Fault) -> &'static str {
         FaultKind::BadAddress(BadAddress::OutOfBounds { .. })
         | FaultKind::SharedOutOfBounds { .. }
         | FaultKind::LocalOutOfBounds { .. } => "goes out of bounds",
-        FaultKind::BadAddress(BadAddress::Freed { .. }) => "uses memory that was freed",
-        FaultKind::BadAddress(BadAddress::Unknown) => "uses an address that is none",
+        FaultKind::BadAddress(BadAddress::Freed { .. }) => "uses freed memory",
+        FaultKind::BadAddress(BadAddress::Unknown) => "uses an invalid address",
         FaultKind::Misaligned { .. } => "uses a misaligned address",
         FaultKind::Trap => "executed a trap",
-        FaultKind::Assert(_) => "has an assertion that does not hold",
-        FaultKind::DivergentBarrier { .. } => "has threads at a barrier that others never reach",
-        FaultKind::DivergentWarp { .. } => "has lanes that wait for others that never come",
+        FaultKind::Assert(_) => "has an assertion that failed",
+        FaultKind::DivergentBarrier { .. } => "has threads waiting at a barrier that others never reach",
+        FaultKind::DivergentWarp { .. } => "has lanes waiting for others that never arrive",
         FaultKind::Endless { .. } | FaultKind::WaitsForever { .. } => "does not end",
         FaultKind::StackOverflow { .. } => "calls itself too deeply",
         FaultKind::NoSuchBarrier { .. } => "uses a barrier that does not exist",
@@ -194,16 +195,17 @@ fn bad_address(report: Report, bad: &BadAddress, access: Option<MemoryAccess>) -
             let distance = match *offset {
                 ..0 => format!("{} before the start", size(offset.unsigned_abs())),
                 _ if *offset as u64 >= *whole => match offset.unsigned_abs() - whole {
-                    0 => "right behind the end".to_owned(),
-                    behind => format!("{} behind the end", size(behind)),
+                    0 => "just past the end".to_owned(),
+                    behind => format!("{} past the end", size(behind)),
                 },
-                _ => format!("{} over the end", size((offset + bytes) as u64 - whole)),
+                _ => format!("reaches {} past the end", size((offset + bytes) as u64 - whole)),
             };
-            report.before_at(format!("{distance} of the buffer of {} allocated", size(*whole)), call_site)
+            report
+                .before_at(format!("{distance} of the buffer of {} allocated here", size(*whole)), call_site)
         }
         BadAddress::Freed { freed, offset } => report
             .before_at(
-                format!("byte {offset} of the buffer of {} allocated", size(freed.size)),
+                format!("byte {offset} of the buffer of {} allocated here", size(freed.size)),
                 &freed.allocated,
             )
             .before_at("freed", &freed.freed),
@@ -217,24 +219,24 @@ fn waits_forever(report: Report, waiting: u64, unstarted: u64) -> Report {
         (1, 0) => report,
         (_, 0) => report.fact(format!("so do all {waiting} blocks that have not ended")),
         _ => report.fact(format!(
-            "so do all {waiting} blocks that the GPU holds at a time; {unstarted} more start when one of these ends"
+            "so do all {waiting} blocks that fit on the GPU at the same time; {unstarted} more start once one of these ends"
         )),
     }
 }
 
 fn help(fault: &Fault) -> Option<&'static str> {
     match &fault.kind {
-        FaultKind::BadAddress(BadAddress::OutOfBounds { .. }) => Some(
-            "does the kernel check its index against the length, and is the length passed that of this buffer?",
-        ),
+        FaultKind::BadAddress(BadAddress::OutOfBounds { .. }) => {
+            Some("does the kernel check its index against the length, and is that the length of this buffer?")
+        }
         FaultKind::DivergentBarrier { .. } => Some(
             "every thread of the block that has not returned must reach the same __syncthreads(): keep it out of conditions",
         ),
         FaultKind::WaitsForever { unstarted: 1.., .. } => Some(
-            "a block can only wait for one that runs: launch fewer blocks (cuOccupancyMaxActiveBlocksPerMultiprocessor returns how many fit), or cooperatively",
+            "a block can wait only for a running block: launch fewer blocks (cuOccupancyMaxActiveBlocksPerMultiprocessor returns how many fit), or launch cooperatively",
         ),
         FaultKind::StackOverflow { .. } => Some(
-            "does the recursion end? If it does, a larger stack: cuCtxSetLimit(CU_LIMIT_STACK_SIZE, bytes)",
+            "does the recursion end? If it does, request a larger stack: cuCtxSetLimit(CU_LIMIT_STACK_SIZE, bytes)",
         ),
         _ => None,
     }

@@ -1,4 +1,4 @@
-//! Runs kernels, without the engine's lock, on whichever thread their stream's turn comes.
+//! Runs kernels, without the engine's lock, on whichever thread finds that their turn has come.
 
 use super::Engine;
 use super::Failure;
@@ -22,19 +22,19 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::CudaStatus;
 use virtual_gpu_machine::{Access, Execution, Fault, FaultKind, Launch};
 
-/// The maximum number of instructions that all threads of a launch may execute, so that an endless kernel is stopped
-/// after about a minute on one core.
+/// The maximum number of instructions that all threads of a launch may execute in total, so that an endless kernel is
+/// stopped after about a minute on one core.
 const INSTRUCTION_LIMIT: u64 = 1 << 36;
 
 /// The maximum number of instructions that one thread may execute: about ten seconds on one core for a thread that runs
 /// alone.
 const THREAD_LIMIT: u64 = 1 << 28;
 
-/// A kernel that has run, or has failed.
+/// A kernel that has run or has failed.
 struct Ran {
     outcome: Result<Execution, Box<Fault>>,
     touched: Vec<Touched>,
-    /// The report of a read of unwritten bytes.
+    /// A report about a read of unwritten bytes.
     unwritten: Option<Report>,
 }
 
@@ -145,30 +145,30 @@ impl Engine {
         by_allocation
     }
 
-    /// Adds the owner of an address that a kernel used and that is not in the memory of its GPU.
+    /// Adds the owner of an address that a kernel used and that is not in its own GPU's memory.
     fn whose(&self, report: Report, address: u64) -> Report {
         if self.state().is_pinned(address) {
             return report.fact("it is pinned host memory, which the virtual GPU's kernels can't access");
         }
         let Some(device) = self.device_of(address).filter(|&device| device != self.managed()) else {
-            return report.fact(format!("{address:#x} lies in no buffer of a GPU: is it a host pointer?"));
+            return report.fact(format!("{address:#x} is not in any GPU buffer: is it a host pointer?"));
         };
         let report = match self.memory(device).range(address, 1) {
             Ok((allocation, _)) => report.before_at(
-                format!("it is in the buffer of {} on GPU {device} allocated", size(allocation.size())),
+                format!("it is in the buffer of {} on GPU {device} allocated here", size(allocation.size())),
                 allocation.call_site(),
             ),
-            Err(_) => report.fact(format!("{address:#x} is an address of GPU {device}")),
+            Err(_) => report.fact(format!("{address:#x} is an address on GPU {device}")),
         };
-        report.help("a kernel uses its own GPU's memory: copy the data there first")
+        report.help("a kernel can use only its own GPU's memory: copy the data there first")
     }
 }
 
-/// Allocates what `cooperative_groups` calls `grid_workspace`: its size, and the grid's barrier, which begins at 0.
+/// Allocates what `cooperative_groups` calls `grid_workspace`: its size, and the grid's barrier, which starts at 0.
 fn new_workspace(memory: &mut DeviceMemory) -> Result<u64, Failure> {
     const SIZE: u64 = 8;
     let no_room = || {
-        let report = Report::new("no room for the barrier of a cooperative launch");
+        let report = Report::new("no room for a cooperative launch's barrier");
         Failure::announce(CudaStatus::OutOfMemory, &report)
     };
     let address = memory.allocate(SIZE, CallSite::unknown()).map_err(|_| no_room())?;

@@ -18,11 +18,11 @@ use virtual_gpu_ptx::Kernel;
 /// A launch's shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchShape {
-    /// Blocks, by dimension.
+    /// The number of blocks along each dimension.
     pub grid: [u32; 3],
-    /// Threads of a block, by dimension.
+    /// The number of threads in a block along each dimension.
     pub block: [u32; 3],
-    /// Bytes of dynamic shared memory.
+    /// The number of bytes of dynamic shared memory.
     pub dynamic_shared: u32,
 }
 
@@ -37,9 +37,9 @@ pub(super) struct KernelLaunch {
     pub(super) resident: u64,
     pub(super) is_cooperative: bool,
     pub(super) context: ContextHandle,
-    /// Bytes of each thread's stack (`CU_LIMIT_STACK_SIZE`).
+    /// The size of each thread's stack in bytes (`CU_LIMIT_STACK_SIZE`).
     pub(super) stack: u64,
-    /// Bytes of printed output that its context keeps (`CU_LIMIT_PRINTF_FIFO_SIZE`).
+    /// The number of bytes of printed output that its context keeps (`CU_LIMIT_PRINTF_FIFO_SIZE`).
     pub(super) print_buffer: u64,
 }
 
@@ -61,7 +61,7 @@ impl Engine {
         self.enqueue_kernel(function, shape, stream, parameters, false)
     }
 
-    /// `cuLaunchCooperativeKernel`: all blocks run at the same time, and may wait for each other.
+    /// `cuLaunchCooperativeKernel`: all blocks run at the same time and may wait for each other.
     ///
     /// # Errors
     /// Returns `CooperativeLaunchTooLarge` if that many blocks can't be resident on the GPU at the same time.
@@ -99,7 +99,7 @@ impl Engine {
         if module.context != of_stream {
             let (own, other) = (state.describe(module.context), state.describe(of_stream));
             let name = entry.kernel.name();
-            let message = format!("kernel `{name}` was loaded on {own}, the stream is on {other}");
+            let message = format!("kernel `{name}` was loaded on {own}, but the stream is on {other}");
             return Err(Error::new(CudaStatus::InvalidHandle, message));
         }
         let launch = KernelLaunch {
@@ -123,17 +123,19 @@ fn check_bounds(kernel: &Kernel, block: [u32; 3]) -> Result<(), String> {
     let threads = u64::from(x * y * z);
     if let Some([a, b, c]) = kernel.required_threads().filter(|&required| required != block) {
         return Err(format!(
-            "a block of {x} x {y} x {z} threads: the kernel wants {a} x {b} x {c} (.reqntid)"
+            "a block of {x} x {y} x {z} threads: the kernel requires {a} x {b} x {c} (.reqntid)"
         ));
     }
     let most = kernel.max_threads().map(|bound| bound.into_iter().map(u64::from).product::<u64>());
     match most.filter(|&most| threads > most) {
-        Some(most) => Err(format!("{threads} threads in a block: the kernel allows {most} (.maxntid)")),
+        Some(most) => {
+            Err(format!("{threads} threads in a block: the kernel allows at most {most} (.maxntid)"))
+        }
         None => Ok(()),
     }
 }
 
-/// Rejects a launch that exceeds what this kind of GPU supports. The error names the value and the limit.
+/// Rejects a launch that exceeds what this kind of GPU supports. The error states the value and the limit.
 fn check_shape(function: &Function, shape: &LaunchShape) -> CudaResult<()> {
     let kernel = &function.kernel;
     let refuse = |what: String| {
@@ -150,21 +152,21 @@ fn check_shape(function: &Function, shape: &LaunchShape) -> CudaResult<()> {
     let threads = x * y * z;
     if threads > MAX_THREADS_PER_BLOCK {
         return refuse(format!(
-            "{x} x {y} x {z} = {threads} threads in a block: at most {MAX_THREADS_PER_BLOCK} fit"
+            "{x} x {y} x {z} = {threads} threads in a block: at most {MAX_THREADS_PER_BLOCK} are allowed"
         ));
     }
     check_bounds(kernel, shape.block).or_else(refuse)?;
     if shape.dynamic_shared > function.max_dynamic_shared {
         let (asked, limit) = (shape.dynamic_shared, function.max_dynamic_shared);
         return refuse(format!(
-            "{asked} bytes of dynamic shared memory: {limit} are allowed; \
+            "{asked} bytes of dynamic shared memory: at most {limit} are allowed; \
              set CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES for more"
         ));
     }
     let shared = u64::from(shape.dynamic_shared) + u64::from(kernel.shared_bytes());
     if shared > u64::from(SHARED_PER_BLOCK_OPT_IN) {
         return refuse(format!(
-            "{} of shared memory: a block has {SHARED_PER_BLOCK_OPT_IN} bytes",
+            "{} of shared memory: a block can have at most {SHARED_PER_BLOCK_OPT_IN} bytes",
             size(shared)
         ));
     }
@@ -179,7 +181,7 @@ fn check_fits(kernel: &Kernel, shape: &LaunchShape, resident: u64) -> CudaResult
         return Ok(());
     }
     let message = format!(
-        "cooperative launch of `{}`: {x} x {y} x {z} = {blocks} blocks: {resident} of them fit on the GPU at a time \
+        "cooperative launch of `{}`: {x} x {y} x {z} = {blocks} blocks, but only {resident} fit on the GPU at the same time \
          ({MULTIPROCESSORS} multiprocessors with {} each)",
         kernel.name(),
         resident / u64::from(MULTIPROCESSORS)

@@ -11,7 +11,7 @@ use virtual_gpu_core::source_location::{CallSite, SourceLine};
 /// The maximum number of source lines that are listed.
 const LISTED: usize = 8;
 
-/// The buffers that a source line allocated in one GPU's memory or in managed memory.
+/// The buffers that a source line has allocated in one GPU's memory or in managed memory.
 struct Leak {
     call_site: CallSite,
     buffers: u64,
@@ -19,9 +19,9 @@ struct Leak {
 }
 
 impl Engine {
-    /// Returns the report of the device and managed memory that is still allocated as the process ends: grouped by the
-    /// lines that allocated it, most bytes first. Returns `None` if there is no such memory, if a GPU has failed (which
-    /// has been reported), or if a thread is still working, because its buffers may be in use.
+    /// Returns a report about the device and managed memory that is still allocated when the process ends, grouped by
+    /// the lines that allocated it, most bytes first. Returns `None` if there is no such memory, if a GPU has failed
+    /// (which has been reported), or if a thread is still working, because its buffers may be in use.
     pub fn leak_report(&self) -> Option<Report> {
         if self.config().checks == Checks::Off {
             return None;
@@ -55,20 +55,22 @@ impl Engine {
         if leaks.is_empty() {
             return None;
         }
-        let mut report = Report::new(format!("{} still allocated as the program ends", size(bytes)));
+        let mut report = Report::new(format!("{} still allocated when the program ends", size(bytes)));
         let mut leaks: Vec<_> = leaks.into_iter().collect();
         leaks.sort_by_key(|(_, leak)| std::cmp::Reverse(leak.bytes));
         for ((device, _), Leak { call_site, buffers, bytes }) in leaks.iter().take(LISTED) {
             let memory = self.name_of(*device);
             let what = match buffers {
-                1 => format!("a buffer of {} {memory} allocated", size(*bytes)),
-                _ => format!("{buffers} buffers, {} together, {memory} allocated", size(*bytes)),
+                1 => format!("a buffer of {} {memory} allocated here", size(*bytes)),
+                _ => format!("{buffers} buffers, {} together, {memory} allocated here", size(*bytes)),
             };
             report = report.at(what, call_site);
         }
         if let Some(more @ 1..) = leaks.len().checked_sub(LISTED) {
             report = report.fact(format!("and at {more} more lines"));
         }
-        Some(report.help("drop what holds them: std::process::exit, mem::forget, leak() and statics keep it"))
+        Some(report.help(
+            "drop what owns them: std::process::exit, mem::forget, leak(), and statics keep them allocated",
+        ))
     }
 }

@@ -1,7 +1,7 @@
 //! Managed memory: memory that all GPUs share with the host, at the same addresses.
 //!
 //! It is stored in one place, and accessing it from another processor costs nothing extra. So prefetches and advice are
-//! checked, but have no effect. The host's own accesses are invisible, so all of it counts as written.
+//! checked but have no effect. The host's own accesses are invisible, so all managed memory is considered written.
 
 use super::work::Work;
 use super::{Engine, lock};
@@ -26,13 +26,13 @@ impl Attachment {
     /// Returns the flag with this number in `cuda.h`.
     ///
     /// # Errors
-    /// Returns `InvalidValue`, with a message that names the number.
+    /// Returns `InvalidValue` with a message that contains the number.
     pub fn from_number(number: u32) -> CudaResult<Self> {
         match number {
             1 => Ok(Self::Global),
             2 => Ok(Self::Host),
             4 => Ok(Self::Single),
-            _ => Err(invalid(format!("{number:#x} is none of CU_MEM_ATTACH_GLOBAL, _HOST and _SINGLE"))),
+            _ => Err(invalid(format!("{number:#x} is not CU_MEM_ATTACH_GLOBAL, _HOST, or _SINGLE"))),
         }
     }
 }
@@ -40,9 +40,9 @@ impl Attachment {
 /// `CUmemLocation`: a processor's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// The memory of a GPU, by number.
+    /// A GPU's memory, by the GPU's number.
     Gpu(i32),
-    /// The memory of the host, or of one of its NUMA nodes.
+    /// The memory of the host or of one of its NUMA nodes.
     Host,
 }
 
@@ -63,14 +63,14 @@ impl Advice {
     /// Returns the advice with this number in `cuda.h`.
     ///
     /// # Errors
-    /// Returns `InvalidValue`, with a message that names the number.
+    /// Returns `InvalidValue` with a message that contains the number.
     pub fn from_number(number: u32) -> CudaResult<Self> {
         match number {
             1 | 2 => Ok(Self::ReadMostly),
             3 => Ok(Self::PreferredLocation),
             4 => Ok(Self::NoPreferredLocation),
             5 | 6 => Ok(Self::AccessedBy),
-            _ => Err(invalid(format!("{number} is no CUmem_advise (1 to 6)"))),
+            _ => Err(invalid(format!("{number} is not a CUmem_advise (1 to 6)"))),
         }
     }
 }
@@ -88,10 +88,12 @@ impl Engine {
         map: impl FnOnce(u64, u64) -> Option<Box<dyn HostBytes>>,
     ) -> CudaResult<u64> {
         if attachment == Attachment::Single {
-            return Err(invalid("managed memory starts as CU_MEM_ATTACH_GLOBAL or _HOST".to_owned()));
+            return Err(invalid(
+                "managed memory must be allocated with CU_MEM_ATTACH_GLOBAL or _HOST".to_owned(),
+            ));
         }
         if bytes == 0 {
-            return Err(invalid("an allocation of 0 bytes".to_owned()));
+            return Err(invalid("can't allocate 0 bytes".to_owned()));
         }
         self.check_capture_allows("cuMemAllocManaged")?;
         // The current context must still be usable.
@@ -108,7 +110,7 @@ impl Engine {
         Ok(address)
     }
 
-    /// `cuStreamAttachMemAsync`, in stream order. `len` is 0, or the size of the whole allocation that starts at
+    /// `cuStreamAttachMemAsync`, in stream order. `len` is 0 or the full size of the allocation that starts at
     /// `address`.
     pub fn attach_managed(
         &self,
@@ -120,7 +122,8 @@ impl Engine {
         let call_site = CallSite::here();
         if attachment == Attachment::Single && stream.0 <= 1 {
             return Err(invalid(
-                "managed memory can't be attached to the legacy default stream: name another one".to_owned(),
+                "managed memory can't be attached to the legacy default stream: use another stream"
+                    .to_owned(),
             ));
         }
         let whole = {
@@ -129,10 +132,12 @@ impl Engine {
             found.filter(|(_, offset)| *offset == 0).map(|(allocation, _)| allocation.size())
         };
         match whole {
-            None => Err(invalid(format!("{address:#x} is no start of managed memory"))),
-            Some(whole) if len != 0 && len != whole => {
-                Err(invalid(format!("{} of {}: only all of it can be attached", size(len), size(whole))))
-            }
+            None => Err(invalid(format!("{address:#x} is not the start of managed memory"))),
+            Some(whole) if len != 0 && len != whole => Err(invalid(format!(
+                "{} of {}: only the entire allocation can be attached",
+                size(len),
+                size(whole)
+            ))),
             Some(_) => self.submit(stream, Work::Nothing, call_site),
         }
     }
@@ -169,10 +174,10 @@ impl Engine {
 
     fn check_managed(&self, call: &str, address: u64, len: u64) -> CudaResult<()> {
         if len == 0 {
-            return Err(invalid(format!("{call}: a range of 0 bytes")));
+            return Err(invalid(format!("{call}: the range has 0 bytes")));
         }
         if self.device_of(address) != Some(self.managed()) {
-            return Err(invalid(format!("{call}: {address:#x} is no managed memory (cuMemAllocManaged)")));
+            return Err(invalid(format!("{call}: {address:#x} is not managed memory (cuMemAllocManaged)")));
         }
         self.check_range(call, address, len, &CallSite::here())
     }

@@ -1,9 +1,8 @@
 //! The engine: contexts, streams, events, and memory under one lock, and the work that runs outside the lock.
 //!
-//! An operation runs once its predecessors in its stream and the events it waits for are done. It runs without the
-//! engine's lock, on whichever host thread made it ready or waits for it. The results are those of a correct GPU for a
-//! correctly synchronized program. Nothing here models the order in which, or the time at which, a GPU would produce
-//! them.
+//! An operation runs once its predecessors on its stream and the events that it waits for are done. It runs without the
+//! engine's lock, on whichever host thread made it ready or is waiting for it. The results are those of a correct GPU
+//! for a correctly synchronized program. Nothing here models when, or in what order, a GPU would produce them.
 
 mod capture;
 mod communication;
@@ -69,7 +68,7 @@ use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::{Condvar, Mutex, MutexGuard, thread};
 use virtual_gpu_core::thread::ThreadKey;
 
-/// How many times the end of the process tries to get the lock for the trace, a millisecond apart.
+/// How many times an ending process tries to get the lock for the trace, a millisecond apart.
 const TRIES: usize = 1000;
 
 /// A set of virtual GPUs, and everything that programs have created on them.
@@ -88,7 +87,7 @@ pub struct Engine {
     host: Condvar,
 }
 
-/// Why an operation failed: the code that CUDA would return, or the nearest one, and the report.
+/// Why an operation failed: the code that CUDA would return, or the closest equivalent, and the report.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The code.
@@ -98,13 +97,13 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Creates a failure from a report, and prints the report.
+    /// Creates a failure from a report and prints the report.
     pub fn announce(status: CudaStatus, report: &Report) -> Self {
         report.print();
         Self::quietly(status, report)
     }
 
-    /// Creates a failure from a report like one that was already printed.
+    /// Creates a failure from a report that is like one that has already been printed.
     pub(crate) fn quietly(status: CudaStatus, report: &Report) -> Self {
         Self { status, report: report.to_string().into() }
     }
@@ -134,20 +133,20 @@ pub struct State {
     graphs: graph::Graphs,
     pools: pool::Pools,
     pinned: host_memory::Pinned,
-    /// Copies of pinned memory that no thread has waited for yet.
+    /// Copies to or from pinned memory that no thread has waited for yet.
     held: Vec<host_memory::Held>,
     threads: Map<ThreadKey, threads::Thread>,
     /// Streams whose first operation may be ready.
     runnable: VecDeque<StreamHandle>,
-    /// Streams whose first operation waits for something in another stream, which is the key.
+    /// Streams whose first operation is waiting for something on another stream, which is the key.
     waiting: Map<StreamHandle, Vec<StreamHandle>>,
-    /// Whether a GPU has failed since the start.
+    /// Whether any GPU has failed so far.
     any_failure: bool,
-    /// The sequence number of the last operation.
+    /// The last operation's sequence number.
     enqueued: OperationNumber,
-    /// Memory that was freed before all earlier operations were done, in the order of the calls.
+    /// Memory that was freed before all earlier operations were done, in call order.
     freed: VecDeque<free::Freed>,
-    /// The number of operations done since the start.
+    /// The number of operations completed so far.
     finished: u64,
     /// The number of operations that threads are running.
     under_way: usize,
@@ -163,9 +162,9 @@ pub struct State {
     /// As configured.
     pub bootstrap_timeout: Timeout,
     pub(crate) communication: &'static dyn Communication,
-    /// Streams that no clock holds anymore, and that have not been announced to other processes yet.
+    /// Streams that no clock contains anymore and that have not been announced to other processes yet.
     forgotten_streams: Vec<StreamHandle>,
-    /// Once there are this many threads, threads that have ended are forgotten.
+    /// The number of threads at which threads that have ended are forgotten.
     prune_threads_at: usize,
     /// The happens-before order.
     pub order: Order,
@@ -180,7 +179,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Engine {
-    /// Creates the GPUs that `config` requests. Their addresses start at `addresses`, and take
+    /// Creates the GPUs that `config` requests. Their addresses start at `addresses` and take up
     /// [`Engine::address_space`] bytes.
     pub fn new(config: Config, addresses: u64) -> Self {
         let start = |gpu: usize| addresses + gpu as u64 * ADDRESS_SPACE;
@@ -239,7 +238,7 @@ impl Engine {
         (gpus as u64 + 1) * ADDRESS_SPACE
     }
 
-    /// Writes the trace that `VIRTUAL_GPU_TRACE` requests, as the process ends. The trace contains everything that is
+    /// Writes the trace that `VIRTUAL_GPU_TRACE` requests when the process ends. The trace contains everything that is
     /// done by then.
     ///
     /// # Errors
@@ -268,7 +267,7 @@ impl Engine {
         self.state().time.operations(gpu).for_each(visit);
     }
 
-    /// Sets how the GPUs communicate. Without this, no stream ever reaches a communicator's call.
+    /// Sets how the GPUs communicate. Until then, no stream ever reaches a communicator's call.
     pub fn set_communication(&self, communication: &'static dyn Communication) {
         self.state().communication = communication;
     }
@@ -278,7 +277,7 @@ impl Engine {
         self.config.gpus
     }
 
-    /// Returns the number in the node of the GPU that the process calls `gpu`.
+    /// Returns the node-wide number of the GPU that the process calls `gpu`.
     pub fn physical(&self, gpu: usize) -> usize {
         self.config.physical(gpu)
     }
@@ -309,18 +308,18 @@ impl Engine {
         memory
     }
 
-    /// Returns the GPU to which `address` belongs; managed memory counts as an additional GPU after the last one.
+    /// Returns the GPU that `address` belongs to; managed memory is treated as an additional GPU after the last one.
     pub fn device_of(&self, address: u64) -> Option<usize> {
         let gpu = address.checked_sub(self.addresses)? / ADDRESS_SPACE;
         usize::try_from(gpu).ok().filter(|&gpu| gpu < self.memories.len())
     }
 
-    /// Returns the index of managed memory among the GPUs' memories.
+    /// Returns managed memory's index among the GPUs' memories.
     pub fn managed(&self) -> usize {
         self.config.gpus
     }
 
-    /// Returns where a memory is, as worded in a report.
+    /// Returns the words that describe where a memory is in a report.
     fn name_of(&self, device: usize) -> String {
         if device == self.managed() { "in managed memory".to_owned() } else { format!("on GPU {device}") }
     }
@@ -330,7 +329,7 @@ impl Engine {
         self.device_of(address).is_some_and(|device| device != self.managed())
     }
 
-    /// Wakes blocked threads, so that they check again.
+    /// Wakes blocked threads so that they check again.
     pub fn wake_all(&self) {
         self.changed.notify_all();
     }
@@ -338,7 +337,7 @@ impl Engine {
     /// Checks that a GPU with this number exists.
     ///
     /// # Errors
-    /// Returns `InvalidDevice`, with a message that names the number and how many GPUs exist.
+    /// Returns `InvalidDevice` with a message that contains the number and how many GPUs exist.
     pub fn check_device(&self, ordinal: i32) -> CudaResult<usize> {
         usize::try_from(ordinal).ok().filter(|&gpu| gpu < self.config.gpus).ok_or_else(|| {
             let count = self.config.gpus;
@@ -353,7 +352,7 @@ impl Engine {
 impl State {
     /// Returns a unique handle.
     pub fn new_handle(&mut self) -> u64 {
-        // Multiples of 16 look like pointers, and differ from the reserved stream handles 0, 1, and 2.
+        // Multiples of 16 look like pointers and differ from the reserved stream handles 0, 1, and 2.
         let handle = self.next_handle * 16;
         self.next_handle += 1;
         handle
@@ -364,7 +363,7 @@ impl State {
         self.streams.get(&stream)
     }
 
-    /// Announces to other processes the streams that are gone.
+    /// Tells other processes which streams are gone.
     fn announce_forgotten_streams(&mut self) {
         if !self.forgotten_streams.is_empty() {
             self.communication.streams_forgotten(&std::mem::take(&mut self.forgotten_streams));

@@ -70,10 +70,10 @@ impl Engine {
         Ok(handle)
     }
 
-    /// Parses a PTX text. Every rank loads the same texts, so the last few are kept.
+    /// Parses a PTX text. Every rank loads the same texts, so the last few modules are kept.
     fn parse(&self, text: &str) -> CudaResult<Arc<virtual_gpu_ptx::Module>> {
         const KEPT: usize = 32;
-        // The lock is held while parsing, so ranks that load the same text in the meantime find it already parsed.
+        // Hold the lock while parsing, so that ranks that load the same text in the meantime find it already parsed.
         let mut parsed = lock(&self.parsed);
         if let Some((_, module)) = parsed.iter().find(|(known, _)| **known == *text) {
             return Ok(module.clone());
@@ -106,7 +106,7 @@ impl Engine {
     /// `cuModuleGetFunction`.
     ///
     /// # Errors
-    /// Returns `NotFound`, with a message that names the requested kernel and those that exist.
+    /// Returns `NotFound` with a message that names the requested kernel and the kernels that exist.
     pub fn function(&self, module: ModuleHandle, name: &str) -> CudaResult<FunctionHandle> {
         let mut state = self.state();
         let entry = state.modules.get(&module).ok_or_else(|| not_a_module(module))?;
@@ -130,7 +130,7 @@ impl Engine {
     /// `cuModuleGetGlobal`: returns the address and size of a module's `.global` or `.const` variable.
     ///
     /// # Errors
-    /// Returns `NotFound`, with a message that names the requested variable and those that exist.
+    /// Returns `NotFound` with a message that names the requested variable and the variables that exist.
     pub fn global(&self, module: ModuleHandle, name: &str) -> CudaResult<(u64, u64)> {
         let state = self.state();
         let entry = state.modules.get(&module).ok_or_else(|| not_a_module(module))?;
@@ -145,14 +145,14 @@ impl Engine {
         Ok((address, variable.size))
     }
 
-    /// Returns the kernel of a function, which describes the parameters of a launch.
+    /// Returns a function's kernel, which describes a launch's parameters.
     pub fn kernel(&self, function: FunctionHandle) -> CudaResult<Arc<Kernel>> {
         Ok(self.state().function(function)?.kernel.clone())
     }
 }
 
 impl State {
-    /// Returns the PTX of a module.
+    /// Returns a module's PTX.
     pub(super) fn module(&self, module: ModuleHandle) -> CudaResult<&virtual_gpu_ptx::Module> {
         Ok(&self.modules.get(&module).ok_or_else(|| not_a_module(module))?.module)
     }

@@ -51,7 +51,7 @@ impl PoolFigure {
             6 => Self::ReservedHigh,
             7 => Self::Used,
             8 => Self::UsedHigh,
-            _ => return Err(invalid(format!("{number} is no attribute of a memory pool"))),
+            _ => return Err(invalid(format!("{number} is not an attribute of a memory pool"))),
         })
     }
 }
@@ -117,7 +117,7 @@ impl Pool {
             Refused::Full => {
                 let (device, most) = (self.device, size(self.most));
                 let message = format!(
-                    "the memory pool of GPU {device} may hold {most}, {} were asked for",
+                    "the memory pool of GPU {device} may hold {most}, but {} were requested",
                     size(bytes)
                 );
                 Error::new(CudaStatus::OutOfMemory, message)
@@ -351,7 +351,7 @@ impl Engine {
             let mut state = self.state();
             let stream = state.resolve_stream(stream)?;
             if state.is_capturing(stream) {
-                let message = "virtual GPU: cuMemAllocAsync in a stream that is captured (memory that a graph owns) is not \
+                let message = "virtual GPU: cuMemAllocAsync on a stream that is being captured (memory that a graph owns) is not \
                                supported: allocate before begin_capture";
                 return Err(Error::new(CudaStatus::NotSupported, message));
             }

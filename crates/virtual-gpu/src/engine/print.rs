@@ -1,4 +1,4 @@
-//! Kernel output: kept in the context, and printed where CUDA prints it.
+//! Kernel output, which is kept in the context and printed when CUDA would print it.
 //!
 //! "The buffer is flushed only when one of these actions is performed: kernel launch, synchronization, blocking copies,
 //! module loading and unloading, context destruction, prior to a stream callback" ("CUDA C++ Programming Guide",
@@ -10,11 +10,11 @@ use super::{ContextHandle, Engine, State, lock};
 use virtual_gpu_core::sync::Mutex;
 use virtual_gpu_machine::Printed;
 
-/// Held while a buffer is taken and written, so that output is written in the order in which it is taken.
+/// Held while a buffer is taken and written, so that output is written in the order in which it was taken.
 static OUTPUT: Mutex<()> = Mutex::new(());
 
 impl Engine {
-    /// Writes what the kernels of a context have printed to standard output.
+    /// Writes what a context's kernels have printed to standard output.
     pub(super) fn flush_printed(&self, context: ContextHandle) {
         let has_printed =
             |state: &State| state.contexts.get(&context).is_some_and(|it| !it.printed.is_empty());

@@ -1,4 +1,4 @@
-//! Removes operations from their streams when their turn has come, and runs them without the lock.
+//! Removes operations from their streams when their turn has come and runs them without the lock.
 
 use super::communication::CommunicationJob;
 use super::stream::Op;
@@ -21,7 +21,7 @@ enum Job {
 
 /// The information that an operation needs when it runs.
 pub(super) struct Turn {
-    /// The GPU of its stream.
+    /// Its stream's GPU.
     pub(super) device: usize,
     pub(super) call_site: CallSite,
     /// Its sequence number.
@@ -89,7 +89,7 @@ impl Engine {
 }
 
 impl State {
-    /// Takes the next work that can run. Operations that only mark a point are finished here.
+    /// Takes the next work that can run. Operations that only mark a point are completed here.
     fn take_ready(&mut self) -> Option<Job> {
         while let Some(handle) = self.runnable.pop_front() {
             let Some(stream) = self.streams.get(&handle) else { continue };
@@ -126,7 +126,7 @@ impl State {
                     return Some(Job::Op { stream: handle, work, turn: Turn::of(op, device) });
                 }
                 Work::Nothing | Work::Record | Work::Wait => self.finish(handle),
-                // A GPU that has failed does no more work.
+                // A failed GPU does no more work.
                 _ if failed => self.finish(handle),
                 Work::Host(function) => {
                     op.work = Work::Host(None);
@@ -139,13 +139,12 @@ impl State {
         None
     }
 
-    /// Removes the first operation of a stream, which is done.
+    /// Removes the first operation from a stream, because it is done.
     pub fn finish(&mut self, handle: StreamHandle) {
         self.finish_after(handle, &View::default(), Cost::Nothing);
     }
 
-    /// Like [`Self::finish`], for an operation that also comes after everything that `others` knows, and that has a
-    /// cost.
+    /// Like [`Self::finish`], but for an operation that has a cost and also comes after everything that `others` knows.
     pub fn finish_after(&mut self, handle: StreamHandle, others: &View, cost: Cost) {
         // The stream is gone if its context was destroyed in the meantime.
         let Some(stream) = self.streams.get_mut(&handle) else { return };
@@ -156,7 +155,7 @@ impl State {
             op.view.join(others);
             op.view.advance(handle, stream.done);
             stream.view.clone_from(&op.view);
-            // This succeeds, because an operation is done only once.
+            // This succeeds because an operation completes only once.
             let _ = op.done.set(op.view);
             self.time.finish(op.ticket, cost);
         }
@@ -170,25 +169,25 @@ impl State {
     }
 
     /// Returns the thread that enqueued `op`, and what had happened when its turn came. `op` must be the first
-    /// operation of its stream.
+    /// operation on its stream.
     pub fn first_of(&self, op: OpRef) -> Option<(ThreadKey, View)> {
         let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
         stream.queue.front().map(|first| (first.thread, first.view.clone()))
     }
 
-    /// Returns the ticket of `op`, which must be the first operation of its stream.
+    /// Returns the ticket of `op`, which must be the first operation on its stream.
     pub fn ticket_of(&self, op: OpRef) -> Option<Ticket> {
         let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
         stream.queue.front().map(|first| first.ticket.clone())
     }
 
-    /// Returns the call site where `op` was enqueued. `op` must be the first operation of its stream.
+    /// Returns the call site where `op` was enqueued. `op` must be the first operation on its stream.
     pub(super) fn call_site_of(&self, op: OpRef) -> Option<CallSite> {
         let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
         stream.queue.front().map(|first| first.call_site.clone())
     }
 
-    /// Returns what will have happened when `op`, the first operation of its stream, is done.
+    /// Returns what will have happened when `op`, the first operation on its stream, is done.
     pub fn view_at_end_of(&self, op: OpRef) -> Option<View> {
         let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
         let mut view = stream.queue.front()?.view.clone();
@@ -196,9 +195,9 @@ impl State {
         Some(view)
     }
 
-    /// Returns what an unfinished operation waits for: an operation that the first operation of its stream waits for,
-    /// or that first operation itself if it is a collective or host function. Returns `None` if the first operation is
-    /// running or about to run.
+    /// Returns what an unfinished operation is waiting for: an operation that the first operation on its stream is
+    /// waiting for, or that first operation itself if it is a collective or host function. Returns `None` if the first
+    /// operation is running or about to run.
     pub(super) fn obstacle(&self, op: OpRef) -> Option<Obstacle> {
         let stream = self.streams.get(&op.stream)?;
         let first = stream.queue.front()?;
@@ -216,7 +215,7 @@ impl State {
     }
 }
 
-/// The reason why the first operation of a stream does not run.
+/// Why the first operation on a stream does not run.
 pub(super) enum Obstacle {
     Op(OpRef),
     Collective(CallKey),

@@ -1,7 +1,7 @@
-//! The settings of a context: flags, limits, and the preferred split of cache and shared memory.
+//! A context's settings: flags, limits, and the preferred split between cache and shared memory.
 //!
-//! They are stored and returned, but none of them changes results. If the virtual GPU has nothing that a setting
-//! applies to, it returns an error or keeps the setting at 0.
+//! They are stored and returned, but none of them changes results. For a setting that doesn't apply to the virtual GPU,
+//! it returns an error or keeps the setting at 0.
 
 use super::{Engine, State};
 use crate::device::TOTAL_MEMORY;
@@ -17,10 +17,10 @@ const CORE_DUMPS: u32 = 0x60;
 /// `CU_CTX_SYNC_MEMOPS`
 const SYNC_MEMOPS: u32 = 0x80;
 
-/// The maximum local memory of a thread ("CUDA C++ Programming Guide", technical specifications).
+/// The maximum amount of local memory per thread ("CUDA C++ Programming Guide", technical specifications).
 const MOST_STACK: u64 = 512 << 10;
 
-/// Whether the L1 cache or shared memory should be larger (`CUfunc_cache`).
+/// Which of the L1 cache and shared memory should be larger (`CUfunc_cache`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum CachePreference {
@@ -36,17 +36,17 @@ pub enum CachePreference {
 }
 
 impl CachePreference {
-    /// Returns the preference with this number in C.
+    /// Returns the preference with this C value.
     ///
     /// # Errors
-    /// Returns `InvalidValue`, with a message that names the number.
+    /// Returns `InvalidValue` with a message that contains the number.
     pub fn from_number(number: u32) -> CudaResult<Self> {
         Ok(match number {
             0 => Self::None,
             1 => Self::Shared,
             2 => Self::L1,
             3 => Self::Equal,
-            _ => return Err(invalid(format!("{number} is no cache configuration: it is one of 0 to 3"))),
+            _ => return Err(invalid(format!("{number} is not a cache configuration: it must be 0 to 3"))),
         })
     }
 }
@@ -63,8 +63,8 @@ pub(super) struct Settings {
 }
 
 impl Default for Settings {
-    /// Returns a driver's initial settings: the values in the "CUDA C++ Programming Guide" for `printf`, `malloc`, and
-    /// dynamic parallelism, and 1 KiB of stack.
+    /// Returns the settings that a driver starts with: the values in the "CUDA C++ Programming Guide" for `printf`,
+    /// `malloc`, and dynamic parallelism, and a 1 KiB stack.
     fn default() -> Self {
         Self {
             flags: 0,
@@ -81,17 +81,17 @@ fn invalid(message: impl Into<String>) -> Error<CudaStatus> {
     Error::new(CudaStatus::InvalidValue, message.into())
 }
 
-/// Checks the flags of a context.
+/// Checks a context's flags.
 ///
 /// # Errors
 /// Returns `InvalidValue` for bits that are undefined or exclude each other, and `NotSupported` for core dumps.
 pub(super) fn check_flags(flags: u32) -> CudaResult<()> {
     if flags & !(SCHEDULING | WITHOUT_EFFECT | CORE_DUMPS | SYNC_MEMOPS) != 0 {
-        return Err(invalid(format!("{flags:#x} are no flags of a context")));
+        return Err(invalid(format!("{flags:#x} are not context flags")));
     }
     if (flags & SCHEDULING).count_ones() > 1 {
         let message =
-            format!("context flags {flags:#x}: only one of SPIN, YIELD and BLOCKING_SYNC can be set");
+            format!("context flags {flags:#x}: only one of SPIN, YIELD, and BLOCKING_SYNC can be set");
         return Err(invalid(message));
     }
     if flags & CORE_DUMPS != 0 {
@@ -105,8 +105,8 @@ fn unsupported_limit(number: u32, why: &str) -> Error<CudaStatus> {
     Error::new(CudaStatus::UnsupportedLimit, format!("limit {number}: {why}"))
 }
 
-const SYNC_DEPTH: &str = "CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH exists below compute capability 9.0 only";
-const GRAPHICS: &str = "it exists in contexts shared with graphics (CIG) only";
+const SYNC_DEPTH: &str = "CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH exists only below compute capability 9.0";
+const GRAPHICS: &str = "it exists only in contexts shared with graphics (CIG)";
 
 impl Settings {
     fn limit(&self, number: u32) -> CudaResult<u64> {
@@ -114,15 +114,15 @@ impl Settings {
             0 => self.stack,
             1 => self.printf_buffer,
             2 => self.heap,
-            // Only setting it is rejected; its default is two levels.
+            // Only setting this limit is rejected; its default is two levels.
             3 => 2,
             4 => self.pending_launches,
-            // There is no L2 cache with fetches or persisting lines to limit.
+            // There is no L2 cache whose fetches or persisting lines could be limited.
             5 | 6 => 0,
             7 | 9 => return Err(unsupported_limit(number, GRAPHICS)),
             // Contexts are never shared with graphics.
             8 => 0,
-            _ => return Err(invalid(format!("{number} is no limit"))),
+            _ => return Err(invalid(format!("{number} is not a limit"))),
         })
     }
 
@@ -131,7 +131,7 @@ impl Settings {
             // The driver may clamp and round a value; the stack is kept aligned for any type.
             0 => self.stack = value.min(MOST_STACK).next_multiple_of(16),
             1 | 2 if value > TOTAL_MEMORY => {
-                let message = format!("limit {number}: {} are more than the GPU's memory", size(value));
+                let message = format!("limit {number}: {} is more than the GPU's memory", size(value));
                 return Err(Error::new(CudaStatus::OutOfMemory, message));
             }
             1 => self.printf_buffer = value,
@@ -139,13 +139,13 @@ impl Settings {
             3 => return Err(unsupported_limit(number, SYNC_DEPTH)),
             4 => self.pending_launches = value,
             5 if value > 128 => {
-                return Err(invalid(format!("limit 5: an L2 fetch of {value} bytes: it is 0 to 128")));
+                return Err(invalid(format!("limit 5: an L2 fetch of {value} bytes: it must be 0 to 128")));
             }
-            // Hints, which a driver may ignore.
+            // These are hints, which a driver may ignore.
             5 | 6 => {}
             7 | 8 => return Err(invalid(format!("limit {number} can only be queried"))),
             9 => return Err(unsupported_limit(number, GRAPHICS)),
-            _ => return Err(invalid(format!("{number} is no limit"))),
+            _ => return Err(invalid(format!("{number} is not a limit"))),
         }
         Ok(())
     }
@@ -184,8 +184,8 @@ impl Engine {
         })
     }
 
-    /// Returns whether the current context requires copies and memsets without a stream to be done when they return
-    /// (`CU_CTX_SYNC_MEMOPS`).
+    /// Returns whether the current context requires copies and memsets without a stream argument to be done when they
+    /// return (`CU_CTX_SYNC_MEMOPS`).
     pub fn has_synchronous_copies(&self) -> CudaResult<bool> {
         self.with_settings(|settings| Ok(settings.flags & SYNC_MEMOPS != 0))
     }
@@ -239,6 +239,6 @@ mod tests {
         assert_eq!(settings.limit(3).unwrap(), 2);
         assert_eq!(settings.set_limit(3, 2).unwrap_err().status, CudaStatus::UnsupportedLimit);
         assert_eq!(settings.set_limit(8, 1).unwrap_err().status, CudaStatus::InvalidValue);
-        assert!(settings.limit(10).unwrap_err().message.contains("10 is no limit"));
+        assert!(settings.limit(10).unwrap_err().message.contains("10 is not a limit"));
     }
 }

@@ -18,20 +18,20 @@ use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::MutexGuard;
 use virtual_gpu_core::thread::ThreadKey;
 
-/// An operation that can be waited for, and what will have happened once it is done.
+/// An operation that can be waited for, along with what will have happened once it is done.
 #[derive(Clone, Debug)]
 pub struct Awaited {
     /// The operation.
     pub op: OpRef,
-    /// What will have happened, once it is done.
+    /// What will have happened once it is done.
     pub done: Arc<OnceLock<View>>,
-    /// When the operation begins and ends, once that is known.
+    /// When the operation starts and ends, once that is known.
     pub when: When,
 }
 
 /// A `CUstream`: operations that run one after another.
 pub struct Stream {
-    /// The context in which the stream was created.
+    /// The context that the stream was created in.
     pub context: ContextHandle,
     /// The GPU.
     pub device: usize,
@@ -45,11 +45,11 @@ pub struct Stream {
     pub(super) done: u64,
     /// The operation that was enqueued last.
     pub(super) last: Awaited,
-    /// What had happened when the last finished operation was done.
+    /// What had happened when the most recent completed operation was done.
     pub(super) view: View,
-    /// The last operation that touched memory that may still exist.
+    /// The last operation that accessed memory that may still exist.
     pub(super) last_touch: u64,
-    /// Whether the first operation is running, or is a collective that other ranks have not reached.
+    /// Whether the first operation is running or is a collective that other ranks have not reached.
     pub(super) busy: bool,
     pub(super) destroyed: bool,
     /// Whether the stream belongs to a graph: its operations are part of the graph's launch, not separate calls.
@@ -67,7 +67,7 @@ pub(super) enum StreamKind {
     OfThread,
     /// The program.
     Made,
-    /// The launch of a graph: the stream runs the work that was captured in the stream of this name.
+    /// A graph launch: the stream runs the work that was captured on the stream with this name.
     OfGraph(Arc<str>),
 }
 
@@ -101,7 +101,7 @@ impl Engine {
         Ok(state.new_stream(context, device, !non_blocking, StreamKind::Made))
     }
 
-    /// Names a stream by its role, such as `compute`, so that reports call it the compute stream.
+    /// Names a stream after its role, such as `compute`, so that reports call it the compute stream.
     ///
     /// # Errors
     /// Returns `InvalidHandle` if there is no such stream.
@@ -114,7 +114,7 @@ impl Engine {
         Ok(())
     }
 
-    /// `cuStreamDestroy`: returns at once; enqueued work still runs.
+    /// `cuStreamDestroy`: returns immediately; enqueued work still runs.
     pub fn destroy_stream(&self, stream: StreamHandle) -> CudaResult<()> {
         if stream.0 <= 2 {
             let message = "a default stream belongs to its context and can't be destroyed";
@@ -158,7 +158,7 @@ impl Engine {
         self.query(context, Some(last), state)
     }
 
-    /// Waits for operations of one context and returns its failure.
+    /// Waits for operations in one context and returns the context's failure.
     pub(super) fn wait_in(
         &self,
         context: ContextHandle,
@@ -256,15 +256,15 @@ impl State {
         gone.is_some()
     }
 
-    /// Returns the stream that a C handle stands for.
+    /// Returns the stream that a C handle refers to.
     pub(crate) fn resolve_stream(&mut self, stream: StreamHandle) -> CudaResult<StreamHandle> {
         let is_default = matches!(stream.0, 0..=2);
         let context = if is_default { Some(self.current_context()?) } else { None };
         self.resolve_stream_in(stream, context)
     }
 
-    /// Like [`Self::resolve_stream`], for a call that works on `device` regardless of the current GPU: a default stream
-    /// is that of `device`.
+    /// Like [`Self::resolve_stream`], but for a call that works on `device` regardless of the current GPU: a default
+    /// stream means `device`'s default stream.
     pub fn resolve_stream_on(&mut self, stream: StreamHandle, device: usize) -> CudaResult<StreamHandle> {
         let current = self.thread().contexts.last().copied();
         let context = match current.filter(|&context| self.device_of_context(context) == Ok(device)) {
@@ -308,7 +308,7 @@ impl State {
         Ok((entry.context, entry.last.clone()))
     }
 
-    /// Returns the last operation of every stream of `context`.
+    /// Returns the last operation on every stream in `context`.
     pub(super) fn last_of_all(&self, context: ContextHandle) -> Vec<Awaited> {
         self.streams
             .values()
@@ -318,8 +318,8 @@ impl State {
             .collect()
     }
 
-    /// Returns the destroyed streams of a context that no thread has waited for: whether each was a blocking one, and
-    /// its end.
+    /// Returns a context's destroyed streams that no thread has waited for: whether each was a blocking one, and its
+    /// end.
     pub(super) fn retired(&self, context: ContextHandle) -> impl Iterator<Item = &(bool, Awaited)> {
         self.contexts.get(&context).into_iter().flat_map(|context| &context.retired)
     }
@@ -336,7 +336,8 @@ impl State {
         }
     }
 
-    /// Records that the calling thread has waited for operations, and so knows what had happened when they were done.
+    /// Records that the calling thread has waited for operations and therefore knows what had happened when they were
+    /// done.
     pub(super) fn saw(&mut self, awaited: Vec<Awaited>, caller: &str) {
         let thread = self.current_thread();
         self.time.wait(thread, awaited.iter().map(|awaited| &awaited.when), caller);
@@ -353,7 +354,7 @@ impl State {
         self.open_seen();
     }
 
-    /// Returns whether an operation is done. An operation of a stream that is gone never runs, so nothing waits for it.
+    /// Returns whether an operation is done. An operation on a stream that is gone never runs, so nothing waits for it.
     pub(crate) fn is_done(&self, op: OpRef) -> bool {
         self.streams.get(&op.stream).is_none_or(|stream| stream.done >= op.number)
     }

@@ -11,10 +11,10 @@ use virtual_gpu_core::thread::{Life, ThreadKey};
 /// The number of threads that are always remembered.
 pub(super) const FEW_THREADS: usize = 64;
 
-/// The engine's information about a host thread.
+/// What the engine knows about a host thread.
 pub(super) struct Thread {
     pub(crate) life: Life,
-    /// The contexts of the thread; the last one is current.
+    /// The thread's contexts; the last one is current.
     pub(super) contexts: Vec<ContextHandle>,
     pub(crate) blocked: Option<Blocked>,
     /// The operations for which queries have returned "not ready", by stream.

@@ -1,4 +1,4 @@
-//! Records what operations touched, and reports unordered accesses.
+//! Records what operations accessed and reports unordered accesses.
 
 use super::{Engine, Failure, State};
 use crate::config::Checks;
@@ -12,13 +12,13 @@ use virtual_gpu_core::status::CudaStatus;
 /// The result of running an operation.
 pub(super) type Outcome = Result<Done, Failure>;
 
-/// The memory that an operation touched, and its cost.
+/// The memory that an operation accessed, and the operation's cost.
 pub(super) struct Done {
     pub(super) touched: Vec<Touched>,
     pub(super) cost: Cost,
 }
 
-/// The parts of an allocation that an operation touched.
+/// The parts of an allocation that an operation accessed.
 pub struct Touched {
     pub(crate) device: usize,
     pub(crate) allocation: AllocationId,
@@ -29,7 +29,7 @@ pub struct Touched {
 }
 
 impl Touched {
-    /// Creates the entry for one range of an allocation.
+    /// Creates the entry for one range in an allocation.
     pub fn range(device: usize, allocation: &Allocation, offset: u64, len: u64, writes: bool) -> Self {
         let (size, call_site) = (allocation.size(), allocation.call_site().clone());
         Self {
@@ -43,8 +43,8 @@ impl Touched {
 }
 
 impl Engine {
-    /// Records in [`Order`](crate::order::Order) what the first operation of `stream` has touched. An unordered access
-    /// is reported, and fails both GPUs' contexts unless reports are only printed.
+    /// Records in [`Order`](crate::order::Order) what the first operation on `stream` has touched. An unordered access
+    /// is reported and fails both GPUs' contexts, unless reports are only printed.
     pub fn note_touched(
         &self,
         state: &mut State,
@@ -93,8 +93,7 @@ impl Engine {
     }
 }
 
-/// Merges the entries of each allocation, so that an operation that both reads and writes an allocation counts as one
-/// access.
+/// Merges the entries of each allocation, so that an operation that both reads and writes an allocation is one access.
 fn by_allocation(touched: Vec<Touched>) -> Vec<Touched> {
     let mut merged: Vec<Touched> = Vec::new();
     for next in touched {

@@ -17,13 +17,13 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::Mutex;
 
-/// The legacy default stream, in which calls without a stream run.
+/// The legacy default stream, on which calls without a stream run.
 const LEGACY: StreamHandle = StreamHandle(0);
 
 /// Refuses an allocation of 0 bytes.
 pub(super) fn check_not_empty(bytes: u64) -> CudaResult<()> {
     match bytes {
-        0 => Err(Error::new(CudaStatus::InvalidValue, "an allocation of 0 bytes")),
+        0 => Err(Error::new(CudaStatus::InvalidValue, "can't allocate 0 bytes")),
         _ => Ok(()),
     }
 }
@@ -31,12 +31,12 @@ pub(super) fn check_not_empty(bytes: u64) -> CudaResult<()> {
 /// Returns the error of an allocation that a GPU has no memory for.
 pub(super) fn out_of_memory(device: usize, refused: OutOfMemory) -> Error<CudaStatus> {
     let OutOfMemory { asked, free } = refused;
-    let message = format!("GPU {device} has {} free, {} were asked for", size(free), size(asked));
+    let message = format!("GPU {device} has {} free, but {} were requested", size(free), size(asked));
     Error::new(CudaStatus::OutOfMemory, message)
 }
 
 impl Engine {
-    /// `cuMemAlloc`: allocates `bytes` on the current context's GPU. None of the bytes count as written.
+    /// `cuMemAlloc`: allocates `bytes` on the current context's GPU. All of them are considered unwritten.
     pub fn allocate(&self, bytes: u64) -> CudaResult<u64> {
         self.check_capture_allows("cuMemAlloc")?;
         let device = self.usable_stream_device(LEGACY)?;
@@ -57,7 +57,7 @@ impl Engine {
         made.map_err(|refused| out_of_memory(device, refused))
     }
 
-    /// `cuMemGetInfo`: returns the free and total bytes of the current context's GPU.
+    /// `cuMemGetInfo`: returns the number of free bytes and total bytes on the current context's GPU.
     pub fn memory_info(&self) -> CudaResult<(u64, u64)> {
         let memory = self.memory(self.current_device()?);
         Ok((memory.capacity().free(), memory.capacity().total()))
@@ -85,7 +85,8 @@ impl Engine {
         self.submit(stream, work, call_site)
     }
 
-    /// Like [`Self::submit`], for a copy of pinned memory. If the stream is captured, the memory stays accessible.
+    /// Like [`Self::submit`], but for a copy of pinned memory. If the stream is being captured, the memory stays
+    /// accessible.
     fn submit_guarded(
         &self,
         stream: StreamHandle,
@@ -147,7 +148,7 @@ impl Engine {
         self.download(LEGACY, from, len, call_site)
     }
 
-    /// Copies bytes to the host through a slot, because a wait that times out leaves the copy unfinished.
+    /// Copies bytes to the host through a slot, because a wait that times out leaves the copy pending.
     fn download(
         &self,
         stream: StreamHandle,
@@ -169,10 +170,10 @@ impl Engine {
         self.submit(stream, Work::Copy { from, to, len }, call_site)
     }
 
-    /// `cuMemsetD8Async`, and its forms for 16 and 32 bits: writes the bytes of `element` `count` times.
+    /// `cuMemsetD8Async` and its 16-bit and 32-bit forms: writes the bytes of `element` `count` times.
     ///
     /// # Errors
-    /// Returns `InvalidValue` if the address is not a multiple of the element's size, or the range is not in any
+    /// Returns `InvalidValue` if the address is not a multiple of the element's size or the range is not in any
     /// allocation.
     pub fn set<const SIZE: usize>(
         &self,
@@ -184,7 +185,7 @@ impl Engine {
         let call_site = CallSite::here();
         let invalid = |why: String| Error::new(CudaStatus::InvalidValue, format!("set of {at:#x}: {why}"));
         if !at.is_multiple_of(SIZE as u64) {
-            return Err(invalid(format!("elements of {SIZE} bytes lie at multiples of that")));
+            return Err(invalid(format!("{SIZE}-byte elements must start at a multiple of {SIZE}")));
         }
         let len = count.checked_mul(SIZE as u64);
         let len = len.ok_or_else(|| invalid(format!("{count} elements of {SIZE} bytes are too many")))?;
@@ -193,7 +194,7 @@ impl Engine {
         self.submit(stream, Work::Set { at, len, pattern }, call_site)
     }
 
-    /// Returns the GPU of a stream whose context can still be used.
+    /// Returns a stream's GPU if its context can still be used.
     pub(super) fn usable_stream_device(&self, stream: StreamHandle) -> CudaResult<usize> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
@@ -202,7 +203,7 @@ impl Engine {
         state.device_of_context(context)
     }
 
-    /// Rejects a range of addresses that is not in any allocation, as the driver does at the call.
+    /// Rejects a range of addresses that is not in any allocation, as the driver does when it is called.
     pub(super) fn check_range(
         &self,
         verb: &str,
@@ -215,17 +216,17 @@ impl Engine {
         }
         let Some(device) = self.device_of(address) else {
             let what = match self.state().is_pinned(address) {
-                true => "pinned host memory, which the virtual GPU does not support as an address of a GPU",
-                false => "no address of a GPU",
+                true => "pinned host memory, which the virtual GPU does not support as a GPU address",
+                false => "not a GPU address",
             };
-            let message = format!("{verb} {address:#x}: that is {what}");
+            let message = format!("{verb} {address:#x}: this is {what}");
             return Err(Error::new(CudaStatus::InvalidValue, message));
         };
         let memory = self.memory(device);
         if memory.range(address, len).is_ok() {
             return Ok(());
         }
-        let headline = format!("a {verb} {} of which not all are in one buffer", size(len));
+        let headline = format!("a {verb} {} that are not all in one buffer", size(len));
         let report = address_report(&headline, &memory, address, len, device).at("called", call_site);
         Err(Failure::announce(CudaStatus::InvalidValue, &report).to_error())
     }
@@ -309,7 +310,7 @@ impl Engine {
             let report = Report::new("a copy to the host reads bytes that nothing wrote")
                 .before_at(
                     format!(
-                        "byte {first} is the first of them, in the buffer of {} {} allocated",
+                        "byte {first} is the first of them, in the buffer of {} {} allocated here",
                         size(allocation.size()),
                         memory_of(allocation.id(), device)
                     ),
@@ -346,7 +347,7 @@ impl Engine {
         let mut touched = vec![read];
         let mut starts = unwritten.iter().map(|at| at + 1).collect::<Vec<_>>();
         starts.insert(0, 0);
-        // The written bytes between two unwritten bytes, or all bytes if all are written.
+        // The written bytes between two unwritten bytes, or all bytes if all have been written.
         for (start, end) in starts.into_iter().zip(unwritten.into_iter().chain([len])) {
             let part = &bytes[start as usize..end as usize];
             touched.extend(self.write(to + start, end - start, turn, |out| out.copy_from_slice(part))?);
@@ -355,7 +356,7 @@ impl Engine {
     }
 }
 
-/// Repeats a pattern to the end, where the last copy may be cut off.
+/// Repeats a pattern to the end; the last copy may be cut off.
 fn fill(out: &mut [u8], pattern: [u8; 4]) {
     match pattern {
         [byte, ..] if pattern == [byte; 4] => out.fill(byte),
@@ -363,7 +364,7 @@ fn fill(out: &mut [u8], pattern: [u8; 4]) {
     }
 }
 
-/// Returns the failure of a copy whose range existed at the call but has been freed since.
+/// Returns the failure for a copy whose range existed at the call but has since been freed.
 fn gone(memory: &DeviceMemory, address: u64, len: u64, device: usize, call_site: &CallSite) -> Failure {
     let report = address_report("a buffer was freed before a copy of it ran", memory, address, len, device)
         .at("called", call_site);
@@ -389,7 +390,7 @@ pub fn address_report(
         }
         BadAddress::Freed { offset, .. } => {
             let end = u128::from(*offset) + u128::from(len);
-            report.fact(format!("bytes {offset}..{end} of memory that was freed"))
+            report.fact(format!("bytes {offset}..{end} of memory that has been freed"))
         }
         BadAddress::Unknown => report,
     };
@@ -401,15 +402,15 @@ pub(super) fn owner(report: Report, bad: &BadAddress, address: u64, device: usiz
     match bad {
         BadAddress::OutOfBounds { allocation, size: whole, call_site, .. } => {
             let memory = memory_of(*allocation, device);
-            report.before_at(format!("the buffer of {} {memory} allocated", size(*whole)), call_site)
+            report.before_at(format!("the buffer of {} {memory} allocated here", size(*whole)), call_site)
         }
         BadAddress::Freed { freed, .. } => report
             .before_at(
-                format!("the buffer of {} {} allocated", size(freed.size), memory_of(freed.id, device)),
+                format!("the buffer of {} {} allocated here", size(freed.size), memory_of(freed.id, device)),
                 &freed.allocated,
             )
             .before_at("freed", &freed.freed),
         BadAddress::Unknown if address == 0 => report.fact("the pointer is null"),
-        BadAddress::Unknown => report.fact(format!("{address:#x} is no address of GPU {device}")),
+        BadAddress::Unknown => report.fact(format!("{address:#x} is not an address on GPU {device}")),
     }
 }

@@ -1,8 +1,9 @@
-//! Blocks host threads, and detects waits that will never end.
+//! Blocks host threads and detects waits that will never end.
 //!
-//! A thread waits for operations. An operation waits for others, or for the ranks of its collective. A missing rank
-//! waits for the thread that drives it. A wait is deadlocked if everything it still needs has ended, or waits in the
-//! same cycle. Nothing here depends on a clock, except for the last resort, [`Config::timeout`](crate::config::Config).
+//! A thread waits for operations. An operation waits for other operations or for the ranks of its collective. A missing
+//! rank waits for the thread that drives it. A wait is deadlocked if everything that it still needs has ended or is
+//! waiting in the same cycle. Nothing here depends on a clock, except for the last resort,
+//! [`Config::timeout`](crate::config::Config).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -21,18 +22,18 @@ use virtual_gpu_core::status::CudaStatus;
 use virtual_gpu_core::sync::MutexGuard;
 use virtual_gpu_core::thread::ThreadKey;
 
-/// How often a blocked thread checks whether a thread that it waits for has ended.
+/// How often a blocked thread checks whether a thread that it is waiting for has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// A polling loop may have its own deadline, so it gets this many times the timeout of a wait.
+/// A polling loop may have its own deadline, so its timeout is this many times as long as a wait's.
 const POLLING: u32 = 3;
 
-/// What a blocked thread waits for. It waits until all of these are over.
+/// What a blocked thread is waiting for. It waits until all of these are over.
 #[derive(Clone, Debug)]
 pub enum Wait {
     /// Operations.
     Ops(Vec<OpRef>),
-    /// Communicators of this thread that are being created, split, or finalized.
+    /// This thread's communicators that are being created, split, or finalized.
     Communicators(Vec<Awaiting>),
 }
 
@@ -45,7 +46,7 @@ pub(crate) struct Blocked {
     pub(crate) call_site: CallSite,
 }
 
-/// A query that a thread repeats on a stream.
+/// A query that a thread keeps repeating on a stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Polled {
     /// The operation that isn't done.
@@ -55,8 +56,8 @@ pub(crate) struct Polled {
 }
 
 impl Engine {
-    /// Blocks the calling thread until `wait` is over, and runs any work that becomes ready in the meantime. A wait
-    /// that would never end fails, so this always returns.
+    /// Blocks the calling thread until `wait` is over and runs any work that becomes ready in the meantime. A wait that
+    /// would never end fails, so this function always returns.
     pub fn block_on<'a>(
         &'a self,
         wait: Wait,
@@ -70,7 +71,7 @@ impl Engine {
         }
         state.thread().blocked = Some(Blocked { wait: wait.clone(), caller, call_site: CallSite::here() });
         state.blocked.insert(me);
-        // Time during which an operation runs does not count, because the awaited thread may be running it.
+        // The time while an operation is running does not count, because the awaited thread may be running it.
         let mut idle = Duration::ZERO;
         let timeout = match &wait {
             Wait::Ops(_) => state.timeout,
@@ -105,7 +106,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// Blocks until the times of finished operations are known. Another thread may still be running operations that
+    /// Blocks until the times of completed operations are known. Another thread may still be running operations that
     /// share a GPU with them.
     pub(super) fn wait_for_times<'a>(
         &'a self,
@@ -126,7 +127,7 @@ impl Engine {
     }
 }
 
-/// Returns why a wait whose outcome can't be determined has ended.
+/// Returns the reason for ending a wait whose outcome can't be determined.
 pub fn given_up(timeout: Timeout) -> String {
     format!("(not proved: given up after {} s, {})", timeout.duration.as_secs_f64(), timeout.variable)
 }
@@ -167,9 +168,9 @@ impl State {
         blocked.into_iter().any(|blocked| self.is_over(&blocked.wait))
     }
 
-    /// Returns the calls that are certain to keep a blocked thread waiting forever: those that wait only for each other
-    /// and for ranks that will never arrive. Calls that wait for these may continue once these have failed. The result
-    /// does not depend on which thread looks first.
+    /// Returns the calls that are certain to keep a blocked thread waiting forever: calls that are waiting only for
+    /// each other and for ranks that will never arrive. Calls that are waiting for these calls may continue once these
+    /// have failed. The result does not depend on which thread checks first.
     fn deadlocked(&self, thread: ThreadKey) -> Option<Deadlocked> {
         let mut search = Search { state: self, open: Vec::new(), deadlocked: Deadlocked::new() };
         let found = search.thread_is_stuck(thread).then_some(search.deadlocked)?;
@@ -182,7 +183,7 @@ impl State {
         Some(calls)
     }
 
-    /// Returns the calls among `all` that a call waits for, directly or indirectly.
+    /// Returns the calls among `all` that a call is waiting for, directly or indirectly.
     fn reachable(&self, call: CallKey, all: &Deadlocked) -> Deadlocked {
         let mut seen = Deadlocked::new();
         let mut next = vec![call];
@@ -209,8 +210,8 @@ impl State {
         seen
     }
 
-    /// Ends a wait whose outcome can't be determined and that has lasted too long. Returns `false` if only a running
-    /// kernel delays it: the kernel will end, so the wait continues.
+    /// Ends a wait that has lasted too long and whose outcome can't be determined. Returns `false` if only a running
+    /// kernel is delaying it: the kernel will end, so the wait continues.
     fn give_up(&mut self, thread: ThreadKey) -> bool {
         let timeout = self.timeout;
         match self.blocked(thread).map(|blocked| blocked.wait.clone()) {
@@ -231,7 +232,7 @@ impl State {
         true
     }
 
-    /// Like [`Self::give_up`], for a thread that repeatedly queries an operation while no operation is running.
+    /// Like [`Self::give_up`], but for a thread that repeatedly queries an operation while no operation is running.
     pub(super) fn give_up_polling(&mut self, op: OpRef) -> bool {
         let (timeout, busy, now) = (self.timeout.duration, self.under_way > 0, Instant::now());
         let new = Polled { number: op.number, since: now, last: now };
@@ -246,14 +247,14 @@ impl State {
         let Some(call) = self.collective_ahead(op) else { return false };
         let calls = Deadlocked::from([call]);
         let report = self.communication.deadlock_report(self, &calls).fact(format!(
-            "(not proved: asked for {} s, {POLLING} times VIRTUAL_GPU_TIMEOUT)",
+            "(not proved: polled for {} s, {POLLING} times VIRTUAL_GPU_TIMEOUT)",
             (POLLING * timeout).as_secs_f64()
         ));
         self.fail_calls(&calls, CudaStatus::LaunchTimeout, &report);
         true
     }
 
-    /// Returns the collective that an operation ultimately waits for.
+    /// Returns the collective that an operation is ultimately waiting for.
     fn collective_ahead(&self, mut op: OpRef) -> Option<CallKey> {
         // Each step leads to an operation that was enqueued earlier, so the loop ends.
         loop {
@@ -266,7 +267,7 @@ impl State {
     }
 }
 
-/// A walk along the wait-for edges. Reaching a node that is still open closes a cycle, and the node counts as stuck.
+/// A walk along the wait-for edges. Reaching a node that is still open closes a cycle, so the node is considered stuck.
 struct Search<'a> {
     state: &'a State,
     open: Vec<Node>,
@@ -288,7 +289,7 @@ impl Search<'_> {
         let before = self.deadlocked.clone();
         let stuck = look(self);
         if !stuck {
-            // The calls found below this node counted as stuck only because the node did.
+            // The calls found below this node were considered stuck only because the node was.
             self.deadlocked = before;
         }
         self.open.pop();
@@ -359,11 +360,11 @@ impl State {
             }
             Some(entry) => match &entry.blocked {
                 Some(blocked) => {
-                    (format!("its thread waits in {}", blocked.caller), blocked.call_site.clone())
+                    (format!("its thread is waiting in {}", blocked.caller), blocked.call_site.clone())
                 }
                 None => ("its thread has not called it".to_owned(), CallSite::unknown()),
             },
-            None => ("it is unknown".to_owned(), CallSite::unknown()),
+            None => ("its thread is unknown".to_owned(), CallSite::unknown()),
         }
     }
 }

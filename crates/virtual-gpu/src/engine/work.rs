@@ -1,4 +1,4 @@
-//! The work of operations, and how it appears in a trace and to the clock.
+//! What operations do, how they appear in a trace, and how the clock treats them.
 
 use std::sync::Arc;
 
@@ -10,33 +10,33 @@ use crate::time::trace::Label;
 use virtual_gpu_core::handle::CallKey;
 use virtual_gpu_core::sync::Mutex;
 
-/// The work that an operation does when its turn has come.
+/// The work that an operation does when its turn comes.
 #[derive(Clone)]
 pub(super) enum Work {
-    /// Nothing: only the operation's position in the stream matters.
+    /// Nothing: only the operation's position on the stream matters.
     Nothing,
     /// Records an event.
     Record,
     /// Waits for an event.
     Wait,
-    /// Copies host bytes, taken at the call, to the device.
+    /// Copies host bytes, which were read during the call, to the device.
     Upload {
         to: u64,
         bytes: Vec<u8>,
     },
-    /// Copies device bytes to the slot that the caller waits for.
+    /// Copies device bytes to the slot that the caller is waiting for.
     Download {
         from: u64,
         len: u64,
         into: Arc<Mutex<Vec<u8>>>,
     },
-    /// Copies host bytes, read when the operation's turn comes, to the device.
+    /// Copies host bytes, which are read when the operation's turn comes, to the device.
     UploadLater {
         to: u64,
         len: u64,
         read: HostRead,
     },
-    /// Copies device bytes to the host, which may or may not wait for the copy.
+    /// Copies device bytes to the host; the calling thread may or may not wait for the copy.
     DownloadLater {
         from: u64,
         len: u64,
@@ -57,14 +57,14 @@ pub(super) enum Work {
         at: u64,
     },
     Kernel(Box<KernelLaunch>),
-    /// A function of the program; `None` once the thread that runs it has taken it.
+    /// One of the program's functions; `None` once the thread that runs it has taken it.
     Host(Option<HostFunction>),
     /// One rank's part of a collective.
     Collective(CallKey),
 }
 
 impl Work {
-    /// Returns the operation's label in a trace; `None` if traces don't show it.
+    /// Returns the operation's label for a trace; `None` if traces don't show it.
     pub(super) fn label(&self) -> Option<Label> {
         let copy = |name: &str, bytes: u64| Some(Label::new("copy", name).with("bytes", bytes));
         match self {
@@ -102,7 +102,7 @@ impl Work {
 }
 
 impl std::fmt::Display for Work {
-    /// Formats the operation as reports name it.
+    /// Formats the operation's name for reports.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Nothing | Self::Record | Self::Wait => f.write_str("an event"),

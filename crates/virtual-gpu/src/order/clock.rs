@@ -9,12 +9,12 @@ use virtual_gpu_core::handle::StreamHandle;
 pub struct Clock(Vec<(StreamHandle, u64)>);
 
 impl Clock {
-    /// Returns whether the `number`th operation of `stream` has happened.
+    /// Returns whether the `number`th operation on `stream` has happened.
     pub fn covers(&self, stream: StreamHandle, number: u64) -> bool {
         self.0.binary_search_by_key(&stream, |entry| entry.0).is_ok_and(|at| self.0[at].1 >= number)
     }
 
-    /// Records that the `number`th operation of `stream` has happened, and so have all operations before it.
+    /// Records that the `number`th operation on `stream` and all operations before it have happened.
     pub fn advance(&mut self, stream: StreamHandle, number: u64) {
         match self.0.binary_search_by_key(&stream, |entry| entry.0) {
             Ok(at) => self.0[at].1 = self.0[at].1.max(number),
@@ -33,12 +33,12 @@ impl Clock {
         }
     }
 
-    /// Returns the clock's streams with their numbers.
+    /// Returns the clock's streams and their numbers.
     pub fn entries(&self) -> &[(StreamHandle, u64)] {
         &self.0
     }
 
-    /// Removes streams that are gone, because they won't be queried again.
+    /// Removes streams that are gone, because nothing will query them again.
     pub(crate) fn forget(&mut self, gone: &HashSet<StreamHandle>) {
         self.0.retain(|entry| !gone.contains(&entry.0));
     }
@@ -47,7 +47,7 @@ impl Clock {
 /// What had happened when an operation was enqueued, or when it is done.
 ///
 /// A driver can't see how host threads synchronize. So accesses enqueued by one thread are ordered by what that thread
-/// has seen, and accesses of different threads by what any thread has seen.
+/// has seen, and accesses enqueued by different threads are ordered by what any thread has seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     /// As far as the enqueuing thread knows.

@@ -1,4 +1,4 @@
-//! The accesses to the bytes of an allocation: for each range, the last write and the reads since then.
+//! The accesses to an allocation's bytes: for each range, the last write and the reads since then.
 
 use std::collections::BTreeMap;
 use std::iter;
@@ -15,33 +15,33 @@ use virtual_gpu_core::thread::ThreadKey;
 #[derive(Clone, Debug)]
 pub(crate) struct Accessor {
     pub(crate) stream: StreamHandle,
-    /// The operation's number in the stream.
+    /// The operation's number on the stream.
     pub(crate) number: u64,
     /// The thread that enqueued it.
     pub(crate) thread: ThreadKey,
     /// Its sequence number.
     pub(crate) enqueued: OperationNumber,
-    /// Whether it reads the allocation, and whether it writes to it.
+    /// Whether it reads the allocation and whether it writes to it.
     pub(crate) reads: bool,
     pub(crate) writes: bool,
-    /// The range from the first to the last byte of the allocation that the operation touches.
+    /// The range from the first to the last byte that the operation touches in the allocation.
     pub(crate) extent: Range<u64>,
     /// Whether the operation frees the memory.
     pub(crate) frees: bool,
     pub(crate) what: Arc<str>,
     pub(crate) stream_name: Arc<str>,
-    /// The GPU of the stream.
+    /// The stream's GPU.
     pub(crate) stream_device: usize,
     pub(crate) call_site: CallSite,
 }
 
-/// The bytes of an allocation that an operation accessed in the same way.
+/// The bytes in an allocation that an operation accessed in the same way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Touch {
     /// Offsets, in ascending order.
     pub(crate) ranges: Vec<Range<u64>>,
     pub writes: bool,
-    /// Whether only atomic instructions access the bytes. These don't race with each other.
+    /// Whether only atomic instructions accessed the bytes. Atomics don't race with each other.
     pub(crate) atomic: bool,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Conflict {
     pub(super) other: Arc<Accessor>,
 }
 
-/// An access, in the form that the histories of bytes need.
+/// An access, in the form that byte histories need.
 pub(super) struct Now<'a> {
     pub(super) by: &'a Arc<Accessor>,
     pub(super) view: &'a View,
@@ -73,7 +73,7 @@ pub(super) struct Now<'a> {
 pub(super) struct Last {
     /// The write, and whether it was atomic.
     write: Option<(Arc<Accessor>, bool)>,
-    /// At most one per stream: the last one.
+    /// At most one per stream: the last read.
     reads: Vec<Arc<Accessor>>,
 }
 
@@ -87,7 +87,8 @@ struct Segment {
 /// segments, which would need more memory.
 #[derive(Debug, Default)]
 pub(super) struct History {
-    /// Segments by their first byte. They don't overlap; bytes in no segment and no page were never touched.
+    /// Segments by their first byte. They don't overlap; bytes that are in no segment and no page have never been
+    /// touched.
     segments: BTreeMap<u64, Segment>,
     /// Pages by their first byte.
     pages: BTreeMap<u64, Page>,
@@ -97,7 +98,7 @@ pub(super) struct History {
 const SEGMENTS_PER_PAGE: usize = 64;
 
 impl History {
-    /// Records an access, and returns the first conflict with an earlier one.
+    /// Records an access and returns the first conflict with an earlier access.
     pub(super) fn touch(&mut self, by: &Arc<Accessor>, view: &View, touch: &Touch) -> Option<Conflict> {
         let now = Now { by, view, writes: touch.writes, atomic: touch.atomic };
         let mut conflict = None;
@@ -123,13 +124,13 @@ impl History {
         conflict
     }
 
-    /// Forgets the accesses of a stream.
+    /// Forgets a stream's accesses.
     pub(super) fn forget(&mut self, stream: StreamHandle) {
         self.segments.values_mut().for_each(|segment| segment.last.forget(stream));
         self.pages.values_mut().for_each(|page| page.forget(stream));
     }
 
-    /// Records an access to a range of any length: in its pages, and in the segments between them.
+    /// Records an access to a range of any length, in its pages and in the segments between them.
     fn touch_range(&mut self, now: &Now, Range { start, end }: Range<u64>) -> Option<Conflict> {
         let first = start / PAGE * PAGE;
         let pages: Vec<u64> = self.pages.range(first..end).map(|(&page, _)| page).collect();
@@ -141,7 +142,7 @@ impl History {
             let Some(page) = self.pages.get_mut(&base) else { continue };
             conflicts.extend(page.touch(base, now, std::slice::from_ref(&part)));
             if now.writes && part.end - part.start == PAGE {
-                // All its bytes have the same history now, so a segment is enough.
+                // All of its bytes now have the same history, so a segment is enough.
                 self.pages.remove(&base);
                 continue;
             }
@@ -221,7 +222,7 @@ impl History {
 }
 
 impl Last {
-    /// Returns the conflict of an access with earlier ones in the bytes of `range`, whose history this is.
+    /// Returns an access's conflict with earlier accesses to the bytes in `range`, whose history this is.
     pub(super) fn conflict(&self, range: Range<u64>, now: &Now) -> Option<Conflict> {
         let found = |other: &Arc<Accessor>| Conflict { range, other: other.clone() };
         if let Some((write, atomic)) = &self.write
@@ -333,7 +334,7 @@ mod tests {
         }
     }
 
-    /// Returns the result that a history must return, computed byte by byte.
+    /// Returns the result that a history is expected to return, computed byte by byte.
     fn touch_bytes(
         bytes: &mut [Last],
         by: &Arc<Accessor>,
@@ -399,7 +400,7 @@ mod tests {
             history.touch(&by(16, number), &nothing, &every_second_float);
         }
         assert_eq!((history.pages.len(), history.segments.len()), (16, 0));
-        assert!(history.pages.values().all(|page| page.len() < 256), "histories that no byte has are kept");
+        assert!(history.pages.values().all(|page| page.len() < 256), "histories are kept that no byte has");
         history.touch(&by(16, 1000), &nothing, &write(0..16 * PAGE));
         assert_eq!((history.pages.len(), history.segments.len()), (0, 1));
     }

@@ -1,8 +1,8 @@
 //! Order: finds unordered accesses to the same bytes.
 //!
 //! An event is a snapshot of its stream's clock, a wait is a maximum, a collective is a join of its ranks' streams, and
-//! a synchronization is a join with the host thread. This module depends on what was enqueued and which bytes were
-//! touched, but never on when an operation ran.
+//! a synchronization is a join with the host thread. The results depend on what was enqueued and which bytes were
+//! accessed, but never on when an operation ran.
 
 mod clock;
 mod history;
@@ -34,18 +34,18 @@ pub struct Order {
     reported: HashSet<[Option<SourceLine>; 2]>,
 }
 
-/// The suffix of the name of a stream that runs a branch of a graph.
+/// The name suffix of a stream that runs a branch of a graph.
 pub(crate) const OF_A_GRAPH: &str = " of a graph";
 
-/// The suffix of the name of a stream that is named by its role.
+/// The name suffix of a stream that is named after its role.
 pub(crate) const OF_A_ROLE: &str = " stream";
 
-/// Two unordered accesses to the same bytes, at least one of which writes.
+/// Two unordered accesses to the same bytes, at least one of which is a write.
 pub(crate) struct Race {
     pub(crate) report: Report,
     /// Whether it is the first race between its two source lines.
     pub(crate) is_new: bool,
-    /// The sequence numbers of its calls, the later one first.
+    /// The sequence numbers of its calls, later call first.
     pub(crate) calls: [OperationNumber; 2],
     /// The stream of the other access.
     pub(crate) other: StreamHandle,
@@ -60,7 +60,8 @@ pub(crate) struct TouchedBuffer<'a> {
 }
 
 impl Order {
-    /// Returns what `thread` knows to have happened. A new thread knows everything that is complete at that point.
+    /// Returns what `thread` knows to have happened. A new thread knows about everything that is complete when it
+    /// starts.
     pub fn view_of(&mut self, thread: ThreadKey) -> View {
         let own = self.seen_by.entry(thread).or_insert_with(|| self.seen.clone()).clone();
         View { own, any: self.seen.clone() }
@@ -73,13 +74,14 @@ impl Order {
         self.seen.join(&done.any);
     }
 
-    /// Returns whether some thread has seen the `number`th operation of a stream.
+    /// Returns whether any thread has seen the `number`th operation on a stream.
     pub(crate) fn is_seen(&self, stream: StreamHandle, number: u64) -> bool {
         self.seen.covers(stream, number)
     }
 
-    /// Forgets a stream that is gone, once some thread has seen its last access to memory that may still exist, because
-    /// no later access can race with it. Returns all forgotten streams; `None` if no thread has seen that access.
+    /// Forgets a stream that is gone once any thread has seen the stream's last access to memory that may still exist,
+    /// because no later access can race with it. Returns all forgotten streams; `None` if no thread has seen that
+    /// access.
     pub(crate) fn forget_stream(
         &mut self,
         stream: StreamHandle,
@@ -95,7 +97,7 @@ impl Order {
         Some(&self.gone)
     }
 
-    /// Forgets what threads that have ended have seen.
+    /// Forgets what threads had seen that have since ended.
     pub(crate) fn forget_threads(&mut self, is_known: impl Fn(ThreadKey) -> bool) {
         self.seen_by.retain(|&thread, _| is_known(thread));
     }
@@ -105,8 +107,8 @@ impl Order {
         self.histories.remove(&(device, allocation));
     }
 
-    /// Records the accesses of one operation to one allocation. Returns the first race with an earlier access to the
-    /// same bytes.
+    /// Records one operation's accesses to one allocation. Returns the first race with an earlier access to the same
+    /// bytes.
     pub(crate) fn touch(
         &mut self,
         buffer: &TouchedBuffer,
@@ -131,14 +133,14 @@ impl Order {
         lines.sort();
         let is_new = self.reported.insert(lines);
         let mut calls = [conflict.other.enqueued, by.enqueued];
-        // The later call decides.
+        // The later call decides which race comes first.
         calls.sort_unstable_by(|one, other| other.cmp(one));
         let (report, other) = (race_report(buffer, &by, &conflict), conflict.other.stream);
         Some(Race { report, is_new, calls, other })
     }
 }
 
-/// Returns the range from the first byte to the last.
+/// Returns the range from the first byte to the last byte.
 fn extent(touches: &[Touch]) -> Range<u64> {
     let ranges = || touches.iter().flat_map(|touch| &touch.ranges);
     let first = ranges().map(|range| range.start).min().unwrap_or_default();
@@ -170,7 +172,8 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
             range.end
         ),
     };
-    // What to change comes first. Two threads may have enqueued them in the other order, so no direction is known then.
+    // Put what to change first. If two threads enqueued the operations, they may have done so in either order, so no
+    // direction is known.
     let is_of_one_thread = earlier.thread == later.thread;
     let missing = match is_of_one_thread {
         true => format!(": nothing makes {} wait for {}", name(later), name(earlier)),
@@ -189,7 +192,7 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
             false => report.at(format!("{verb} by {} on {}", side.what, name(side)), &side.call_site),
         };
     }
-    // The user should not change a line outside the program's own sources.
+    // Don't ask the user to change a line outside the program's own sources.
     let [first_line, later_line] = sides.map(|side| side.call_site.own_line());
     let in_one_file = match (&first_line, &later_line) {
         (Some(one), Some(other)) => one.file == other.file,
@@ -209,12 +212,12 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
         name(later)
     );
     if !is_of_one_thread {
-        return report.fact("two threads enqueued them, and neither waited for the other's to be done").help(
+        return report.fact("two threads enqueued the operations, and neither waited for the other's operation to complete").help(
             "record an event on the stream that must come first, and let the other stream wait for it",
         );
     }
     let in_graph = |side: &Accessor| side.stream_name.ends_with(OF_A_GRAPH);
-    const LAUNCHING: &str = "the stream in which the graph is launched";
+    const LAUNCHING: &str = "the stream on which the graph is launched";
     match (in_graph(earlier), in_graph(later)) {
         (true, false) => {
             let waits = format!("let {} wait for it before {later_place}", name(later));
@@ -232,7 +235,7 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
     };
     if is_of_earlier_round {
         report = report.fact(format!(
-            "{first_place} was enqueued first, then {later_place}, as in the next round of a loop"
+            "{first_place} was enqueued first, and {later_place} after it, as in the next iteration of a loop"
         ));
     }
     // A role is probably also the name of a variable in the program. The default stream has no variable.

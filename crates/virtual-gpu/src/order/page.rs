@@ -1,11 +1,11 @@
-//! The history of bytes that were touched in many short ranges. It needs two bytes of memory for each byte.
+//! The history of bytes that were accessed in many short ranges. It needs two bytes of memory for each of these bytes.
 
 use std::ops::Range;
 
 use super::history::{Conflict, Last, Now};
 use virtual_gpu_core::handle::StreamHandle;
 
-/// Bytes of a page.
+/// The number of bytes in a page.
 pub(super) const PAGE: u64 = 4096;
 
 /// The last accesses to each byte of a page.
@@ -15,12 +15,12 @@ pub(super) struct Page {
     lasts: Vec<Last>,
     /// For each byte, the index of its history in `lasts`.
     of: Box<[u16; PAGE as usize]>,
-    /// The number of `lasts` above which unused ones are removed.
+    /// The number of `lasts` above which unused entries are removed.
     room: usize,
 }
 
 impl Page {
-    /// Creates a page from the histories of its parts, which are given by their offsets in the page.
+    /// Creates a page from the histories of its parts, each given with its offsets in the page.
     pub(super) fn of(parts: impl Iterator<Item = (Range<u64>, Last)>) -> Self {
         let mut page = Self { lasts: vec![Last::default()], of: Box::new([0; PAGE as usize]), room: 0 };
         for (range, last) in parts {
@@ -31,8 +31,8 @@ impl Page {
         page
     }
 
-    /// Records an access to ranges of the page, which begins at `base`, and returns the first conflict with an earlier
-    /// one.
+    /// Records an access to ranges in the page, which begins at `base`, and returns the first conflict with an earlier
+    /// access.
     pub(super) fn touch(&mut self, base: u64, now: &Now, ranges: &[Range<u64>]) -> Option<Conflict> {
         if self.lasts.len() > self.room {
             self.clean();
@@ -61,7 +61,7 @@ impl Page {
         conflict
     }
 
-    /// Forgets the accesses of a stream.
+    /// Forgets a stream's accesses.
     pub(super) fn forget(&mut self, stream: StreamHandle) {
         self.lasts.iter_mut().for_each(|last| last.forget(stream));
     }

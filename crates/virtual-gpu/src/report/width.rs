@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-/// Columns by which a report may be indented where it is shown: below its headline, and within the message of a check.
+/// The number of columns that a report may be indented by where it is shown: below its headline and within a check's
+/// message.
 const INDENT: usize = 8;
 
 /// Replaces the text that is cut from a line.
@@ -14,14 +15,14 @@ pub(super) fn of_terminal() -> Option<usize> {
     columns.filter(|columns| (40..=400).contains(columns)).map(|columns: usize| columns - INDENT)
 }
 
-/// Cuts each line of a source so that it fits next to the line numbers. The text that `spans` mark is kept, and the
-/// spans move with it.
+/// Cuts each source line so that it fits next to the line numbers. The text marked by `spans` is kept, and the spans
+/// move with it.
 pub(super) fn cut_lines(text: &str, mut spans: Vec<&mut Range<usize>>, width: usize) -> String {
     let digits = text.lines().count().to_string().len();
     let room = width.saturating_sub(digits + " | ".len());
     let mut shown = String::new();
     let mut at = 0;
-    // A span that has been moved must not be mistaken for a span of a later line.
+    // A span that has been moved must not be mistaken for a span on a later line.
     spans.sort_by_key(|span| span.start);
     let mut spans = spans.into_iter().peekable();
     for line in text.split_inclusive('\n') {
@@ -50,7 +51,7 @@ pub(super) fn cut_lines(text: &str, mut spans: Vec<&mut Range<usize>>, width: us
     shown
 }
 
-/// Returns the part of a line that is shown in `room` columns: the whole line, or the part around `marked`, cut between
+/// Returns the part of a line that is shown in `room` columns: the full line, or the part around `marked`, cut between
 /// words.
 fn kept(line: &str, marked: Range<usize>, room: usize) -> Range<usize> {
     let columns = |range: Range<usize>| line[range].chars().count();

@@ -1,4 +1,4 @@
-//! `NCCL_ALGO` and `NCCL_PROTO`: what a program allows NCCL to choose from, parsed as NCCL parses it (`parseList` in
+//! `NCCL_ALGO` and `NCCL_PROTO`: what the user allows NCCL to choose from, parsed as NCCL parses it (`parseList` in
 //! `graph/tuning.cc`, NCCL 2.30).
 
 use std::sync::OnceLock;
@@ -8,7 +8,7 @@ use super::tuning::{ALGORITHMS, Algorithm, FUNCTIONS, Function, PROTOCOLS, Proto
 /// Algorithms that NCCL knows but that no modeled node can use.
 const OTHER_ALGORITHMS: [&str; 3] = ["CollNetDirect", "CollNetChain", "PAT"];
 
-/// The enabled algorithms and protocols, by function.
+/// The enabled algorithms and protocols for each function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enabled {
     algorithms: [[bool; ALGORITHMS.len()]; FUNCTIONS.len()],
@@ -66,7 +66,7 @@ impl Enabled {
             && self.protocols[function as usize][protocol as usize]
     }
 
-    /// Returns the message for a function with no remaining choice.
+    /// Returns the message for a function that has no choice left.
     pub fn none_left(&self, function: Function, data_type: &str) -> String {
         let name = FUNCTIONS[function as usize].0;
         let mut text =
@@ -80,8 +80,8 @@ impl Enabled {
     }
 }
 
-/// Parses `[function:][^]name,name;function:[^]name`. Only the first entry may omit the function, and then it applies
-/// to all functions. `^` means all but the listed names. Names are case-insensitive.
+/// Parses `[function:][^]name,name;function:[^]name`. Only the first entry may omit the function; it then applies to
+/// all functions. `^` means all names except the listed ones. Names are case-insensitive.
 fn parse_list<const N: usize>(
     variable: &str,
     text: &str,

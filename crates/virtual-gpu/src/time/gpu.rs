@@ -1,7 +1,7 @@
 //! Models how operations overlap on one GPU: multiprocessors, memory, and copy engines.
 //!
-//! An operation that was enqueued earlier keeps its share of the GPU, and a later one gets what is left. So nothing on
-//! the GPU is used twice, and a time that a thread has seen never changes.
+//! An operation that was enqueued earlier keeps its share of the GPU, and a later operation gets what is left. So
+//! nothing on the GPU is used twice, and a time that a thread has seen never changes.
 
 use std::collections::BTreeMap;
 
@@ -21,13 +21,13 @@ enum Engine {
 #[derive(Clone, Copy, Debug, Default)]
 struct Demand {
     engine: Option<Engine>,
-    /// The share of the GPU's capacity for blocks that the operation occupies from start to end.
+    /// The share of the GPU's block capacity that the operation occupies from start to end.
     room: f64,
-    /// Nanoseconds before the work begins.
+    /// The number of nanoseconds before the work begins.
     lead: u64,
-    /// The minimum duration in nanoseconds, which does not depend on what overlaps with the operation.
+    /// The minimum duration in nanoseconds. It does not depend on what overlaps with the operation.
     least: u64,
-    /// The time that the work takes if nothing else runs, in nanoseconds.
+    /// The time that the work takes if nothing else is running, in nanoseconds.
     work: f64,
     /// The shares of all multiprocessors' throughput and of the memory's throughput that the work uses at that speed.
     compute: f64,
@@ -46,7 +46,7 @@ struct Used {
     memory: f64,
 }
 
-/// A communication on this GPU, from the time at which its own stream reaches it.
+/// A communication on this GPU, starting when its own stream reaches it.
 #[derive(Clone, Debug)]
 struct Window {
     index: u64,
@@ -68,27 +68,27 @@ pub(super) struct Pending {
 /// One GPU's engines, with their past and pending operations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Gpu {
-    /// Operations enqueued so far.
+    /// The number of operations enqueued so far.
     pub(super) issued: u64,
     /// The latest time on this GPU that a host thread has seen.
     pub(super) seen: u64,
     pub(super) pending: BTreeMap<u64, Pending>,
-    /// `used` and `windows` are sorted by their ends.
+    /// `used` and `windows` are sorted by end time.
     used: Vec<Used>,
     windows: Vec<Window>,
-    /// The total number of entries in both at which old ones are removed.
+    /// The total number of entries in both lists at which old entries are removed.
     full: usize,
 }
 
-/// How many operations a GPU remembers before it removes old ones.
+/// How many operations a GPU remembers before it removes old operations.
 const REMEMBERED: usize = 1024;
 
-/// A smaller share of a throughput than this counts as zero.
+/// A share of a throughput smaller than this is treated as zero.
 const NONE_LEFT: f64 = 1e-6;
 
 impl Gpu {
-    /// Returns a time that must be known before an operation can be placed: that of another operation that was enqueued
-    /// earlier and ends no later. Returns `None` if the operation can be placed.
+    /// Returns a time that must be known before an operation can be placed: the time of another operation that was
+    /// enqueued earlier and ends no later. Returns `None` if the operation can be placed.
     pub(super) fn obstacle(&mut self, index: u64, before: &Horizon) -> Option<When> {
         let mut begun = Vec::new();
         for (&earlier, pending) in self.pending.range(..index).filter(|(_, it)| it.before.is_within(before)) {
@@ -143,7 +143,7 @@ impl Gpu {
                 let span = Span { start, end: demand.end(start, &overlapping, &slow, slowdown) };
                 demand.fits(span, &overlapping).then_some(span)
             })
-            // After the last operation has ended, nothing overlaps with this one.
+            // After the last of the other operations has ended, nothing overlaps with this one.
             .unwrap_or(Span { start: ready, end: ready });
         self.pending.remove(&index);
         let length = (span.end - span.start) as f64;
@@ -157,7 +157,7 @@ impl Gpu {
         span
     }
 
-    /// Forgets operations that can't overlap with later ones, because no operation starts before `clock`.
+    /// Forgets operations that can't overlap with later operations, because no operation starts before `clock`.
     pub(super) fn forget(&mut self, clock: u64) {
         if self.used.len() + self.windows.len() < self.full.max(REMEMBERED) {
             return;
@@ -210,7 +210,8 @@ fn demand(preset: &Preset, cost: &Cost) -> Demand {
 }
 
 impl Demand {
-    /// Returns when an operation that starts at `start` ends. It gets the capacity that overlapping operations leave.
+    /// Returns when an operation that starts at `start` ends. It gets the capacity that overlapping operations leave
+    /// over.
     fn end(&self, start: u64, overlapping: &[&Used], slow: &[Span], slowdown: f64) -> u64 {
         let begin = start + self.lead;
         let least = begin + self.least;
@@ -229,12 +230,12 @@ impl Demand {
             left -= (until - now) * speed;
             now = until;
         }
-        // After the last change, nothing overlaps with the operation.
+        // After the last change, nothing else overlaps with the operation.
         let end = now + left / self.speed(now, overlapping, slow, slowdown).max(NONE_LEFT);
         least.max(end.round() as u64)
     }
 
-    /// Returns how fast the work progresses at a given time; 1 if nothing overlaps with it.
+    /// Returns how fast the work progresses at a given time; 1 means that nothing overlaps with it.
     fn speed(&self, now: f64, overlapping: &[&Used], slow: &[Span], slowdown: f64) -> f64 {
         let is_in = |span: &Span| span.start as f64 <= now && now < span.end as f64;
         let (compute, memory) = overlapping
@@ -253,7 +254,7 @@ impl Demand {
         if self.engine.is_some() && overlapping.iter().filter(meets).any(|used| used.engine == self.engine) {
             return false;
         }
-        // The room is smallest at the start, or where another operation begins.
+        // There is the least room at the start or where another operation begins.
         let taken_at = |at: u64| -> f64 {
             let running = overlapping.iter().filter(|used| used.span.start <= at && at < used.span.end);
             running.map(|used| used.room).sum()

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use virtual_gpu_core::handle::StreamHandle;
 
-/// Maps each stream to the last of its communications and host functions that an operation comes after. The last one is
-/// given by its number among all operations enqueued on its GPU. The operation also comes after the earlier ones of
-/// that stream.
+/// Maps each stream to the last of its communications and host functions that an operation comes after, given by its
+/// number among all operations enqueued on its GPU. The operation also comes after that stream's earlier ones.
 ///
 /// If operation B's horizon contains operation A's, A is certain to be over when B is, regardless of what other threads
 /// do. Only such operations may affect B's time; otherwise, two runs could differ.
@@ -31,7 +30,7 @@ impl Horizon {
         }
     }
 
-    /// Returns this horizon with an additional entry: an operation in `stream`, which is the `number`th on its GPU.
+    /// Returns this horizon with an additional entry: an operation on `stream`, which is the `number`th on its GPU.
     pub(super) fn with(&self, stream: StreamHandle, number: u64) -> Self {
         let mut more = self.clone();
         Arc::make_mut(&mut more.0).insert(stream, number);

@@ -1,12 +1,12 @@
 //! Time: when operations happen, according to a virtual clock in nanoseconds, never the wall clock.
 //!
-//! An operation starts when the previous operation of its stream and everything it waits for have ended, its launch has
-//! reached the GPU, and the engine it needs is free. Times are computed on demand, for everything that is done by then.
-//! They have no effect on values or on order.
+//! An operation starts when the previous operation on its stream and everything that it waits for have ended, its
+//! launch has reached the GPU, and the engine that it needs is free. Times are computed on demand, for everything that
+//! is done by then. They have no effect on values or on order.
 //!
-//! Times don't depend on which thread asks, or when. On its GPU, an operation is affected only by operations that were
-//! enqueued there before it and are certain to be over when it is: see `horizon.rs`. So threads that each enqueue work
-//! on their own GPU get the same times on every run, no matter how they are scheduled.
+//! Times don't depend on which thread asks, or when. An operation is affected only by operations that were enqueued on
+//! its GPU before it and are certain to be over when it is: see `horizon.rs`. So threads that each enqueue work on
+//! their own GPU get the same times on every run, no matter how they are scheduled.
 
 pub mod choice;
 mod gpu;
@@ -64,7 +64,7 @@ impl Moment {
 /// How the clock treats an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// The operation takes no time, such as a free or a join of streams.
+    /// The operation takes no time, such as a free or a stream join.
     Nothing,
     /// An event is recorded.
     Record,
@@ -85,55 +85,55 @@ pub enum Cost {
     Nothing,
     /// A kernel that has run.
     Kernel {
-        /// Blocks of its grid.
+        /// The number of blocks in its grid.
         blocks: u64,
         /// The number of blocks that fit on a multiprocessor at the same time.
         resident: u64,
-        /// Instructions, counted once per thread.
+        /// The number of instructions, counted once per thread.
         instructions: u64,
-        /// Bytes of device memory that it read and wrote.
+        /// The number of bytes of device memory that it read and wrote.
         bytes: u64,
-        /// The time of the slowest thread in nanoseconds, at one nanosecond per instruction.
+        /// The slowest thread's time in nanoseconds, at one nanosecond per instruction.
         longest_thread: u64,
     },
-    /// Bytes copied from the host.
+    /// The number of bytes copied from the host.
     Upload(u64),
-    /// Bytes copied to the host.
+    /// The number of bytes copied to the host.
     Download(u64),
-    /// Bytes that a copy or a set moves between memory and the multiprocessors.
+    /// The number of bytes that a copy or a set moves between memory and the multiprocessors.
     Device {
-        /// The sum of the bytes read and written.
+        /// The number of bytes read plus the number of bytes written.
         traffic: u64,
     },
-    /// Bytes copied to or from another GPU.
+    /// The number of bytes copied to or from another GPU.
     Peer(u64),
     /// One rank's part of a collective, which takes `duration` nanoseconds once all ranks are ready.
     ///
-    /// `ranks` counts those of this process. The others are ready at `others_ready`.
+    /// `ranks` counts this process's ranks. The other ranks are ready at `others_ready`.
     Collective {
         /// The collective.
         call: CollectiveId,
-        /// Ranks of this process.
+        /// The number of ranks in this process.
         ranks: usize,
-        /// When the last rank of another process is ready, in nanoseconds.
+        /// When the last rank in another process is ready, in nanoseconds.
         others_ready: u64,
         /// Nanoseconds.
         duration: u64,
     },
     /// Messages, each of which moves once both of its ends are ready.
     PointToPoint {
-        /// The other end of each message, and the nanoseconds that it takes.
+        /// The other end of each message, and the number of nanoseconds that the message takes.
         partners: Vec<(Ticket, u64)>,
     },
 }
 
-/// The information about an operation when it is enqueued.
+/// What is known about an operation when it is enqueued.
 #[derive(Clone, Debug)]
 pub struct Ticket {
     class: Class,
     /// The earliest time at which the GPU can start it.
     reaches_gpu: u64,
-    /// The operations that it comes after; the last entry is its predecessor in its stream.
+    /// The operations that it comes after; the last entry is its predecessor on its stream.
     after: Vec<When>,
     before: Horizon,
     pub(crate) when: When,
@@ -146,9 +146,9 @@ pub struct Time {
     gpus: Vec<Gpu>,
     /// Finished operations that have no time yet.
     done: BTreeMap<Key, (Ticket, Cost)>,
-    /// Operations in `done` to examine: new ones, and those whose time may be known now.
+    /// Operations in `done` to examine: new operations, and operations whose time may be known now.
     look_at: BTreeSet<Key>,
-    /// Operations in `done` that wait for another operation's time, keyed by that operation.
+    /// Operations in `done` that are waiting for another operation's time, keyed by that operation.
     waiting: Map<Key, Vec<Key>>,
     /// Parts of collectives that are ready to start, with the time at which they became ready.
     parts: Map<CollectiveId, Vec<(Key, u64)>>,
@@ -156,7 +156,7 @@ pub struct Time {
     trace: Option<Box<Trace>>,
 }
 
-/// An operation's GPU, and its index among the operations enqueued on that GPU.
+/// An operation's GPU and its index among the operations enqueued on that GPU.
 type Key = (usize, u64);
 
 /// A host thread.
@@ -194,13 +194,13 @@ impl Time {
         &self.preset
     }
 
-    /// Records that a thread makes a call for a GPU. The thread's clock is never earlier than what any thread has seen
-    /// of that GPU.
+    /// Records that a thread makes a call for a GPU. The thread's clock is never earlier than the latest time on that
+    /// GPU that any thread has seen.
     pub(crate) fn call(&mut self, thread: ThreadKey, gpu: usize, what: impl FnOnce() -> String) {
         self.advance(thread, gpu, 0, what);
     }
 
-    /// Records that a thread's call returns, at `end` at the earliest.
+    /// Records that a thread's call returns, no earlier than `end`.
     fn advance(&mut self, thread: ThreadKey, gpu: usize, end: u64, what: impl FnOnce() -> String) {
         let host = self.hosts.entry(thread).or_default();
         let seen = &mut self.gpus[gpu].seen;
@@ -213,7 +213,7 @@ impl Time {
     }
 
     /// Records that a thread enqueues an operation on a GPU, after other operations. The last of these is its
-    /// predecessor in its stream.
+    /// predecessor on its stream.
     pub(crate) fn enqueue(
         &mut self,
         thread: ThreadKey,
@@ -242,8 +242,8 @@ impl Time {
         Ticket { class, reaches_gpu, after, before, when }
     }
 
-    /// Sets how long a communication that was just enqueued takes once all its ranks are ready. It also occupies its
-    /// GPU's multiprocessors until they are.
+    /// Sets how long a communication that was just enqueued takes once all its ranks are ready. The communication also
+    /// occupies its GPU's multiprocessors until they are ready.
     pub fn communicates(&mut self, when: &When, duration: u64, label: impl FnOnce() -> Label) {
         let (gpu, index) = when.key;
         if let Some(pending) = self.gpus[gpu].pending.get_mut(&index) {
@@ -254,7 +254,7 @@ impl Time {
         }
     }
 
-    /// Describes an operation for the trace, in a stream of this name.
+    /// Describes an operation on a stream with this name for the trace.
     pub(crate) fn describe(
         &mut self,
         ticket: &Ticket,
@@ -295,26 +295,28 @@ impl Time {
         ticket.reaches_gpu
     }
 
-    /// Records that an operation is done, and what it did.
+    /// Records that an operation is done and what it did.
     pub(crate) fn finish(&mut self, ticket: Ticket, cost: Cost) {
         let key = ticket.when.key;
         self.look_at.insert(key);
         self.done.insert(key, (ticket, cost));
     }
 
-    /// Returns when an operation whose predecessors are all done could start.
+    /// Returns when an operation could start whose predecessors are all done.
     pub fn ready_at(&mut self, ticket: &Ticket) -> u64 {
         self.settle();
         ready(ticket.reaches_gpu, &ticket.after).unwrap_or(ticket.reaches_gpu)
     }
 
-    /// Returns whether the times of finished operations are known. Operations that share a GPU with them may still run.
+    /// Returns whether the times of completed operations are known. Operations that share a GPU with them may still be
+    /// running.
     pub(crate) fn is_known<'a>(&mut self, mut whens: impl Iterator<Item = &'a When>) -> bool {
         self.settle();
         whens.all(|when| when.get().is_some())
     }
 
-    /// Records that a thread has waited for operations. The thread continues at the time when they have ended.
+    /// Records that a thread has waited for operations. The thread continues at the time when the last of them has
+    /// ended.
     pub(crate) fn wait<'a>(
         &mut self,
         thread: ThreadKey,
@@ -341,7 +343,7 @@ impl Time {
         ended
     }
 
-    /// Computes the times of finished operations, as far as they can be known.
+    /// Computes the times of completed operations as far as they can be known.
     pub(crate) fn settle(&mut self) {
         while let Some(key) = self.look_at.pop_first() {
             if let Err(unknown) = self.settle_one(key) {
@@ -413,10 +415,10 @@ impl Time {
         }
     }
 
-    /// Sets an operation's time, and schedules the operations that wait for it to be examined again.
+    /// Sets an operation's time and schedules the operations that are waiting for it to be examined again.
     fn set(&mut self, key: Key, span: Span) {
         let Some((ticket, _)) = self.done.remove(&key) else { return };
-        // This succeeds, because the entry existed until now.
+        // This succeeds because the entry existed until now.
         let _ = ticket.when.span.set(span);
         if let Some(trace) = &mut self.trace {
             trace.ran(key, span);
@@ -425,12 +427,12 @@ impl Time {
     }
 }
 
-/// Returns when everything before an operation has ended. If that is unknown, returns a time that must be known first.
+/// Returns when everything before an operation has ended or, if that is unknown, a time that must be known first.
 fn ready(reaches_gpu: u64, after: &[When]) -> Result<u64, &When> {
     after.iter().try_fold(reaches_gpu, |latest, when| Ok(latest.max(when.get().ok_or(when)?.end)))
 }
 
-/// Returns the time at which the stream of a ready operation reaches it.
+/// Returns the time at which a ready operation's stream reaches it.
 fn turn(ticket: &Ticket) -> u64 {
     ready(ticket.reaches_gpu, ticket.after.last().map_or(&[], std::slice::from_ref))
         .unwrap_or(ticket.reaches_gpu)

@@ -25,9 +25,9 @@ pub(super) const NVLS: Latencies =
 pub(super) const NVLS_TREE: Latencies =
     Latencies { base: [0.0; 3], nvlink: [25.0; 3], pci: [0.0; 3], network: [14.0; 3] };
 
-/// The maximum bandwidths of a generation, in GB/s, on one node, on two, and on more.
+/// A generation's maximum bandwidths in GB/s, on one node, on two nodes, and on more.
 pub(super) struct Caps {
-    /// With LL, over all channels, on one node. On several nodes, it depends on the CPUs.
+    /// With LL, across all channels, on one node. On several nodes, it depends on the CPUs.
     pub(super) ll: f64,
     pub(super) ring_ll128: [f64; 3],
     pub(super) tree_ll128: [f64; 3],
@@ -37,7 +37,7 @@ pub(super) struct Caps {
     pub(super) nvls_efficiency: f64,
 }
 
-/// `llMaxBws` of AMD's CPUs, on two nodes and on more.
+/// `llMaxBws` for AMD CPUs, on two nodes and on more.
 pub(super) const LL_CAP_OF_NODES: [f64; 2] = [22.5, 19.0];
 
 pub(super) const VOLTA: Caps = Caps {
@@ -73,7 +73,7 @@ pub(super) const BLACKWELL: Caps = Caps {
     nvls_efficiency: 0.74,
 };
 
-/// `treeCorrectionFactor`: the achievable fraction of a tree's bandwidth, by powers of two from 64 bytes.
+/// `treeCorrectionFactor`: the achievable fraction of a tree's bandwidth, for powers of two starting at 64 bytes.
 pub(super) const TREE_CORRECTION: [[f64; 23]; 3] = [
     [
         1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0,
@@ -89,12 +89,12 @@ pub(super) const TREE_CORRECTION: [[f64; 23]; 3] = [
     ],
 ];
 
-/// Bytes per channel and rank from which rings over several nodes reach a plateau, and the factor by which their
-/// latency grows.
+/// The number of bytes per channel and rank at which rings across several nodes reach a plateau, and the factor by
+/// which their latency grows.
 pub(super) const RING_PLATEAU: (f64, f64) = (64.0, 1.4);
 
-/// Microseconds that each step of a ring over several nodes costs the CPU (`getNetOverhead`, AMD); three times as much
-/// with Simple.
+/// The number of microseconds that each step of a ring across several nodes costs the CPU (`getNetOverhead`, AMD);
+/// three times as many with Simple.
 pub(super) const NETWORK_OVERHEAD: f64 = 2.0;
 
 /// The maximum number of bytes for which point-to-point uses LL (`NCCL_P2P_LL_THRESHOLD`).

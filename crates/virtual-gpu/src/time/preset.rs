@@ -1,4 +1,4 @@
-//! The machines that can be modeled: figures from a TOML file that cites a source for each.
+//! The machines that can be modeled, with figures from a TOML file that cites a source for each figure.
 
 use std::path::Path;
 
@@ -17,23 +17,23 @@ const BUILT_IN: [(&str, &str); 5] = [
 
 /// Figures for nodes with identical GPUs. Rates are per second; times are in nanoseconds.
 ///
-/// A program's data represents [`Self::stands_for`] times as much data. Throughput costs multiply its bytes and
-/// instructions by this number, and latencies are unchanged.
+/// A program's data represents [`Self::stands_for`] times as much data. Throughput costs multiply the program's bytes
+/// and instructions by this number; latencies are unchanged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Preset {
     /// The preset's name, which is shown with every modeled figure.
     pub name: String,
-    /// How many times more data a program's data represents.
+    /// How many times as much data a program's data represents.
     pub stands_for: f64,
-    /// GPUs of all nodes, unless `VIRTUAL_GPU_COUNT` sets another number.
+    /// The number of GPUs across all nodes, unless `VIRTUAL_GPU_COUNT` sets another number.
     pub gpus: usize,
-    /// GPUs per node; any further GPUs are on additional nodes.
+    /// The number of GPUs per node; any further GPUs are on additional nodes.
     pub gpus_per_node: usize,
-    /// Streaming multiprocessors.
+    /// The number of streaming multiprocessors.
     pub multiprocessors: f64,
-    /// Per-thread instructions per second, summed over all multiprocessors.
+    /// The number of per-thread instructions per second, summed over all multiprocessors.
     pub instructions: f64,
-    /// Bytes transferred between the multiprocessors and memory.
+    /// The number of bytes transferred between the multiprocessors and memory.
     pub memory_bytes: f64,
     /// The maximum number of bytes that one multiprocessor can transfer.
     pub multiprocessor_bytes: f64,
@@ -45,38 +45,38 @@ pub struct Preset {
     pub event_ns: u64,
     /// The time until a copy's first byte moves.
     pub copy_latency_ns: u64,
-    /// Bytes copied from the host to the device.
+    /// The number of bytes copied from the host to the device.
     pub upload_bytes: f64,
-    /// Bytes copied from the device to the host.
+    /// The number of bytes copied from the device to the host.
     pub download_bytes: f64,
-    /// Bytes copied to or from a peer.
+    /// The number of bytes copied to or from a peer.
     pub peer_bytes: f64,
     /// The figures that NCCL's tuning model reads.
     pub links: Links,
 }
 
-/// NCCL's figures for a node's GPUs and their connections.
+/// NCCL's figures for a node's GPUs and the connections between them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Links {
     /// Which of NCCL's tables applies.
     pub generation: Generation,
-    /// How the GPUs of a node are connected.
+    /// How a node's GPUs are connected.
     pub kind: LinkKind,
-    /// Channels of rings and trees.
+    /// The number of channels in rings and trees.
     pub channels: f64,
-    /// Bytes per second of each channel.
+    /// The bandwidth of each channel in bytes per second.
     pub channel_bytes: f64,
     /// The achievable fraction of the bus bandwidth, above 0 and at most 1.
     pub efficiency: f64,
-    /// Bytes per second of each GPU's channel for in-switch reductions (NVLS); 0 if there is none.
+    /// The bandwidth of each GPU's channel for in-switch reductions (NVLS) in bytes per second; 0 if there is none.
     pub switch_channel_bytes: f64,
-    /// Bytes per second of all of a node's adapters.
+    /// The total bandwidth of a node's adapters in bytes per second.
     pub network_bytes: f64,
-    /// How many times longer compute takes while a collective runs.
+    /// How many times as long compute takes while a collective is running.
     pub compute_slowdown: f64,
 }
 
-/// The generations of GPUs that NCCL has figures for.
+/// The GPU generations that NCCL has figures for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {
     /// Compute capability 7.
@@ -89,12 +89,12 @@ pub enum Generation {
     Blackwell,
 }
 
-/// What connects the GPUs of a node.
+/// What connects a node's GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkKind {
     /// NVLink, with or without switches.
     NvLink,
-    /// PCI express.
+    /// PCI Express.
     Pci,
 }
 
@@ -107,7 +107,7 @@ impl Preset {
     /// Returns the preset with this name, or reads the file at this path if it ends in `.toml`.
     ///
     /// # Errors
-    /// Returns a sentence that names the preset, or the file and the key.
+    /// Returns a sentence that names the preset or the file and the key.
     pub fn find(asked: &str) -> Result<Self, String> {
         if let Some(text) = built_in(asked) {
             return Self::from_toml(text);
@@ -115,7 +115,7 @@ impl Preset {
         if Path::new(asked).extension().is_none_or(|extension| extension != "toml") {
             let known: Vec<_> = Self::names().collect();
             return Err(format!(
-                "it is one of {}, or the path of a file that ends in .toml",
+                "it must be one of {}, or the path of a file that ends in .toml",
                 known.join(", ")
             ));
         }
@@ -126,7 +126,7 @@ impl Preset {
     /// Reads a topology file.
     ///
     /// # Errors
-    /// Returns a sentence that names the key, or the line that is not TOML.
+    /// Returns a sentence that names the key or the line that is not TOML.
     pub fn from_toml(text: &str) -> Result<Self, String> {
         let mut whole = Figures { table: with_defaults(text)?, path: String::new() };
         let mut gpu = whole.part("gpu")?;
@@ -179,7 +179,8 @@ fn built_in(name: &str) -> Option<&'static str> {
 
 /// Parses a file's table. Missing keys are taken from the preset that `like` names.
 fn with_defaults(text: &str) -> Result<Table, String> {
-    let mut table: Table = text.parse().map_err(|error: toml::de::Error| format!("is no TOML: {error}"))?;
+    let mut table: Table =
+        text.parse().map_err(|error: toml::de::Error| format!("is not valid TOML: {error}"))?;
     let Some(like) = table.remove("like") else {
         table.entry("throughput_divided_by").or_insert(Value::Float(1.0));
         table.entry("gpus").or_insert(Value::Integer(8));
@@ -187,7 +188,7 @@ fn with_defaults(text: &str) -> Result<Table, String> {
     };
     let base = like.as_str().and_then(built_in).ok_or_else(|| {
         let known: Vec<_> = Preset::names().collect();
-        format!("like = {}: it is one of {}", show(&like), known.join(", "))
+        format!("like = {}: it must be one of {}", show(&like), known.join(", "))
     })?;
     for (key, default) in with_defaults(base)? {
         match (table.get_mut(&key), default) {
@@ -225,7 +226,7 @@ impl Figures {
     fn part(&mut self, name: &str) -> Result<Self, String> {
         match self.table.remove(name) {
             Some(Value::Table(table)) => Ok(Self { table, path: format!("{name}.") }),
-            Some(other) => Err(format!("{name} = {}: it is a table, [{name}]", show(&other))),
+            Some(other) => Err(format!("{name} = {}: it must be a table, [{name}]", show(&other))),
             None => Err(format!("[{name}] is missing")),
         }
     }
@@ -243,7 +244,7 @@ impl Figures {
                 true => format!("of at least {least}"),
                 false => format!("from {least} to {most}"),
             };
-            format!("{}{key} = {}: it is a number {range}", self.path, show(&value))
+            format!("{}{key} = {}: it must be a number {range}", self.path, show(&value))
         })
     }
 
@@ -264,7 +265,7 @@ impl Figures {
     fn count_to(&mut self, key: &str, most: f64) -> Result<f64, String> {
         let number = self.within(key, 1.0, most)?;
         if number.fract() != 0.0 {
-            return Err(format!("{}{key} = {number}: it is a whole number", self.path));
+            return Err(format!("{}{key} = {number}: it must be a whole number", self.path));
         }
         Ok(number)
     }
@@ -272,7 +273,7 @@ impl Figures {
     fn text(&mut self, key: &str) -> Result<String, String> {
         match self.take(key)? {
             Value::String(text) if !text.is_empty() => Ok(text),
-            other => Err(format!("{}{key} = {}: it is a text", self.path, show(&other))),
+            other => Err(format!("{}{key} = {}: it must be a nonempty string", self.path, show(&other))),
         }
     }
 
@@ -281,7 +282,7 @@ impl Figures {
         let found = known.iter().find(|(name, _)| value.as_str() == Some(name));
         found.map(|(_, meaning)| *meaning).ok_or_else(|| {
             let names: Vec<_> = known.iter().map(|(name, _)| *name).collect();
-            format!("{}{key} = {}: it is one of {}", self.path, show(&value), names.join(", "))
+            format!("{}{key} = {}: it must be one of {}", self.path, show(&value), names.join(", "))
         })
     }
 
@@ -319,15 +320,15 @@ mod tests {
         assert_eq!(refused("[host]", "[other]"), "[host] is missing");
         assert_eq!(
             refused("call_ns = 1000", "call_ns = -1"),
-            "host.call_ns = -1: it is a number from 0 to 1000000000"
+            "host.call_ns = -1: it must be a number from 0 to 1000000000"
         );
         assert_eq!(
             refused("upload_bytes_per_s = 55e9", "upload_bytes_per_s = 0"),
-            "copy.upload_bytes_per_s = 0: it is a number above 0"
+            "copy.upload_bytes_per_s = 0: it must be a number above 0"
         );
         assert_eq!(
             refused("upload_bytes_per_s = 55e9", "upload_bytes_per_s = nan"),
-            "copy.upload_bytes_per_s = NaN: it is a number above 0"
+            "copy.upload_bytes_per_s = NaN: it must be a number above 0"
         );
         assert_eq!(
             refused("latency_ns = 1500", "latency_ns = 1500\nlatency = 3"),
@@ -335,14 +336,21 @@ mod tests {
         );
         assert_eq!(
             refused("link = \"nvlink\"", "link = \"usb\""),
-            "nccl.link = \"usb\": it is one of nvlink, pci"
+            "nccl.link = \"usb\": it must be one of nvlink, pci"
         );
-        assert_eq!(refused("channels = 18", "channels = 1.5"), "nccl.channels = 1.5: it is a whole number");
-        assert!(
-            Preset::from_toml("name = ").unwrap_err().starts_with("is no TOML: TOML parse error at line 1")
+        assert_eq!(
+            refused("channels = 18", "channels = 1.5"),
+            "nccl.channels = 1.5: it must be a whole number"
         );
         assert!(
-            Preset::from_toml("like = \"moon\"").unwrap_err().starts_with("like = \"moon\": it is one of")
+            Preset::from_toml("name = ")
+                .unwrap_err()
+                .starts_with("is not valid TOML: TOML parse error at line 1")
+        );
+        assert!(
+            Preset::from_toml("like = \"moon\"")
+                .unwrap_err()
+                .starts_with("like = \"moon\": it must be one of")
         );
     }
 

@@ -1,4 +1,4 @@
-//! Compares the model with published figures, and keeps the table in `MODEL.md` up to date.
+//! Compares the model with published figures and keeps the table in `MODEL.md` up to date.
 
 use super::choice::Enabled;
 use super::preset::Preset;
@@ -12,7 +12,7 @@ struct Published {
     algorithm: Option<&'static str>,
     bytes: u64,
     measured: Measured,
-    /// The maximum allowed error of the model. `None`: the table only states the error.
+    /// The maximum error that the model may have. `None`: the table only states the error.
     within: Option<f64>,
     source: &'static str,
 }
@@ -59,7 +59,7 @@ const PUBLISHED: [Published; 10] = [
         bytes: 8 << 30,
         measured: Measured::BusBandwidth(475.0),
         within: Some(0.10),
-        source: "nccl-tests; its links are those of an H100",
+        source: "nccl-tests; it has the same links as an H100",
     },
     Published {
         machine: "4 H100 SXM",
@@ -99,7 +99,7 @@ const PUBLISHED: [Published; 10] = [
         bytes: 16,
         measured: Measured::Microseconds(12.5),
         within: Some(0.25),
-        source: "nccl-tests; its links are those of an H100",
+        source: "nccl-tests; it has the same links as an H100",
     },
     Published {
         machine: "8 H20",
@@ -129,7 +129,7 @@ const PUBLISHED: [Published; 10] = [
         bytes: 8,
         measured: Measured::Microseconds(42.6),
         within: None,
-        source: "NVIDIA/nccl#1530: cards without peer to peer, which the model does not know",
+        source: "NVIDIA/nccl#1530: cards without peer-to-peer access, which the model does not cover",
     },
 ];
 
@@ -140,7 +140,7 @@ impl Published {
         choose(&preset, &enabled, Function::AllReduce, self.world, self.bytes, true).unwrap()
     }
 
-    /// Returns the model's figure, and the published one.
+    /// Returns the model's figure and the published figure.
     fn figures(&self, choice: Choice) -> (f64, f64) {
         let nanoseconds = choice.nanoseconds as f64;
         match self.measured {
@@ -176,7 +176,7 @@ impl Published {
     }
 }
 
-const BEGIN: &str = "<!-- table: `BLESS=1 cargo test -p virtual-gpu --lib published` writes it -->\n";
+const BEGIN: &str = "<!-- table: written by `BLESS=1 cargo test -p virtual-gpu --lib published` -->\n";
 const END: &str = "<!-- end of table -->";
 
 #[test]

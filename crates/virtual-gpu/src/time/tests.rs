@@ -1,12 +1,12 @@
 use super::*;
 use virtual_gpu_core::handle::{CommId, SequenceNumber};
 
-/// Returns a clock that uses the figures of a DGX H100.
+/// Returns a clock that uses a DGX H100's figures.
 fn dgx(gpus: usize) -> Time {
     Time::new(Preset::find("dgx-h100").unwrap(), gpus, false)
 }
 
-/// Returns the cost of a kernel that takes this long and uses almost none of the GPU.
+/// Returns the cost of a kernel that takes this long and uses almost nothing on the GPU.
 fn kernel(blocks: u64, nanoseconds: u64) -> Cost {
     Cost::Kernel { blocks, resident: 1, instructions: 0, bytes: 0, longest_thread: nanoseconds }
 }
@@ -28,7 +28,7 @@ fn length(when: &When) -> u64 {
     span(when).end - span(when).start
 }
 
-/// Returns the times of two operations in two streams of one GPU.
+/// Returns the times of two operations on two streams of one GPU.
 fn side_by_side(costs: [Cost; 2]) -> [When; 2] {
     let mut time = dgx(1);
     let tickets = [1, 2].map(|stream| engine(&mut time, 0, stream, vec![]));
@@ -53,7 +53,7 @@ fn concurrent_kernels_share_the_memory_and_lose_none_of_its_throughput() {
     assert_eq!(length(&alone), 1_000_000);
     let [first, second] = side_by_side([reader(132, bytes), reader(132, bytes)]);
     assert_eq!((length(&first), span(&second).end - span(&first).start), (1_000_000, 2_000_000));
-    // Ten multiprocessors can't use all of the bandwidth; the other kernel gets the rest.
+    // Ten multiprocessors can't use all of the bandwidth, so the other kernel gets the rest.
     let [few, many] = side_by_side([reader(10, bytes), reader(1320, bytes)]);
     let few_alone = 3.35 / (10.0 * 0.1267) * 1e6;
     assert!((length(&few) as f64 / few_alone - 1.0).abs() < 1e-3, "{} ns", length(&few));
@@ -96,7 +96,7 @@ fn compute_is_slower_while_a_collective_holds_multiprocessors() {
     time.finish(meanwhile, reader(132, 3_350_000_000));
     time.finish(waits, kernel(1, 700_000));
     time.settle();
-    // The collective is not done; other ranks may come late. It occupies its share from the time when its own stream
+    // The collective is not done, because other ranks may arrive late. It occupies its share as soon as its own stream
     // reaches it.
     let done_beside = 500_000.0 / 1.19;
     assert_eq!(length(&slow), 500_000 + (1_000_000.0 - done_beside) as u64 + 1);
@@ -109,7 +109,7 @@ fn an_operation_starts_after_all_that_it_waits_for() {
     let first = engine(&mut time, 0, 1, vec![]);
     let second = engine(&mut time, 1, 2, vec![first.when.clone()]);
     let (a, b) = (first.when.clone(), second.when.clone());
-    // The operations are done in reverse order, but the times are the same.
+    // The operations complete in reverse order, but the times are the same.
     time.finish(second, Cost::Upload(1_000));
     time.settle();
     assert!(b.get().is_none());
@@ -163,7 +163,7 @@ fn recording_and_waiting_take_a_microsecond_together() {
     }
     time.settle();
     assert_eq!(span(&waited).end - span(&ran).end, 1_000);
-    assert_eq!(span(&waited).start, time.preset().launch_ns, "its stream reaches it at once");
+    assert_eq!(span(&waited).start, time.preset().launch_ns, "its stream reaches it immediately");
 }
 
 /// Random-looking numbers that are the same for the same seed.
@@ -198,7 +198,7 @@ fn some_thread() -> ThreadKey {
 struct Program<'a> {
     time: &'a mut Time,
     made: Vec<Made>,
-    /// The last operation of each stream; two streams belong to each GPU.
+    /// The last operation on each stream; each GPU has two streams.
     last: [Option<usize>; 4],
     /// The thread that enqueues work on each GPU.
     threads: [ThreadKey; 2],
@@ -220,7 +220,7 @@ impl Program<'_> {
     }
 }
 
-/// Generates kernels, copies, waits for the other stream, and collectives of both GPUs.
+/// Generates kernels, copies, waits for the other stream, and collectives on both GPUs.
 fn program(time: &mut Time, seed: u64) -> Vec<Made> {
     let mut numbers = Numbers(seed);
     let mut program =

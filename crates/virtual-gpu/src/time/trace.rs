@@ -1,8 +1,8 @@
-//! Records what ran when, as a Chrome trace: JSON that <https://ui.perfetto.dev> and `chrome://tracing` show ("Trace
+//! Records what ran when as a Chrome trace: JSON that <https://ui.perfetto.dev> and `chrome://tracing` can show ("Trace
 //! Event Format").
 //!
-//! Each GPU is a process and each of its streams a track; the host is a process with a track for each thread. Arrows go
-//! from the record of an event to the waits for it. Numbers are in program order, so that two runs write the same
+//! Each GPU is a process, and each of its streams is a track; the host is a process with a track for each thread.
+//! Arrows go from an event's record to the waits for it. Numbers are in program order, so that two runs write the same
 //! bytes.
 
 use std::collections::{BTreeMap, HashMap};
@@ -23,7 +23,7 @@ const FIRST_GPU: usize = 2;
 /// The name of a call that queries whether an operation is over.
 pub(super) const QUERY: &str = "query";
 
-/// The description of an operation.
+/// A description of an operation.
 #[derive(Clone, Debug)]
 pub struct Label {
     /// The operation's kind, by which Perfetto colors and filters.
@@ -46,11 +46,11 @@ impl Label {
     }
 }
 
-/// An operation of a stream.
+/// An operation on a stream.
 struct Operation {
     stream: StreamHandle,
     label: Label,
-    /// The operations of other streams that it waits for.
+    /// The operations on other streams that it waits for.
     waits_for: Vec<Key>,
     ran: Option<Span>,
     /// When a communication's own stream reached it.
@@ -76,7 +76,7 @@ pub struct OperationThatRan<'a> {
 struct Call {
     span: Span,
     name: String,
-    /// How many times in a row the call was made.
+    /// The number of times in a row that the call was made.
     times: u64,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct Trace {
     threads: HashMap<ThreadKey, (usize, usize)>,
 }
 
-/// The tracks of a trace: the host threads, and then the streams of all GPUs.
+/// A trace's tracks: the host threads, and then the streams of all GPUs.
 struct Tracks {
     threads: Vec<ThreadKey>,
     streams: Vec<(usize, StreamHandle)>,
@@ -169,7 +169,7 @@ impl Trace {
     fn events(&self, preset: &str) -> Vec<Value> {
         let mut threads: Vec<ThreadKey> = self.threads.keys().copied().collect();
         threads.sort_by_key(|thread| self.threads[thread]);
-        // Streams in the order of their first operations.
+        // Streams, in the order of their first operations.
         let mut streams: Vec<(usize, StreamHandle)> = Vec::new();
         for ((gpu, _), operation) in &self.operations {
             if !streams.contains(&(*gpu, operation.stream)) {
@@ -186,7 +186,7 @@ impl Trace {
         events
     }
 
-    /// Returns the names of processes and tracks.
+    /// Returns the events that name processes and tracks.
     fn names(&self, preset: &str, tracks: &Tracks) -> Vec<Value> {
         let mut events = vec![metadata(HOST, 0, "process_name", format!("host (modeled: {preset})"))];
         for (index, thread) in tracks.threads.iter().enumerate() {
@@ -206,7 +206,7 @@ impl Trace {
         events
     }
 
-    /// Returns the calls of host threads.
+    /// Returns the host threads' calls.
     fn calls_of_threads(&self, tracks: &Tracks) -> Vec<Event> {
         let mut timed = Vec::new();
         for (index, thread) in tracks.threads.iter().enumerate() {
@@ -222,7 +222,7 @@ impl Trace {
         timed
     }
 
-    /// Returns the operations of streams, with arrows from what they waited for.
+    /// Returns the operations on streams, with arrows from what they waited for.
     fn operations_of_streams(&self, tracks: &Tracks) -> Vec<Event> {
         let mut timed = Vec::new();
         let mut arrows = 0;
@@ -255,7 +255,7 @@ impl Trace {
         timed
     }
 
-    /// Writes the whole trace to a temporary file and renames it, so that a partial trace is never visible.
+    /// Writes the complete trace to a temporary file and renames the file, so that a partial trace is never visible.
     pub(super) fn write(&self, path: &Path, preset: &str) -> io::Result<()> {
         let temporary = temporary(path);
         let written = self.write_to(&temporary, preset).and_then(|()| std::fs::rename(&temporary, path));
@@ -291,7 +291,7 @@ pub(crate) fn check(path: &Path) -> io::Result<()> {
     std::fs::remove_file(&temporary)
 }
 
-/// Returns where the file is written before it is renamed.
+/// Returns the path that the file is written to before it is renamed.
 fn temporary(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.{}.partial", std::process::id()))
@@ -307,7 +307,7 @@ struct Track {
     track: usize,
 }
 
-/// An event of a track.
+/// An event on a track.
 struct Event {
     at: Track,
     /// Nanoseconds.
@@ -330,7 +330,8 @@ impl Track {
         Event { at: self, time: span.start, length: Some(span.end - span.start), arrow: 0, rest }
     }
 
-    /// Returns an end of an arrow: `s` starts the arrow, `f` finishes it. The end belongs to the slice around it.
+    /// Returns one end of an arrow: `s` starts the arrow, and `f` finishes it. The end belongs to the slice that
+    /// surrounds it.
     fn arrow(self, end: &str, time: u64, arrow: u64) -> Event {
         let mut rest = Map::new();
         rest.insert("ph".to_owned(), end.into());

@@ -41,13 +41,13 @@ pub enum Algorithm {
     Tree,
     /// A ring.
     Ring,
-    /// Reductions in the switches of a node (NVLink SHARP).
+    /// Reductions in a node's switches (NVLink SHARP).
     Nvls,
-    /// The same within nodes, and a tree between them.
+    /// The same within nodes, with a tree between them.
     NvlsTree,
 }
 
-/// How the arrival of data is signaled: by a flag in each word, by a flag in each 128 bytes, or by separate flags.
+/// How the arrival of data is signaled: with a flag in each word, a flag in each 128 bytes, or separate flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// A flag in each word (low latency).
@@ -88,7 +88,7 @@ impl Protocol {
     }
 }
 
-/// The GPUs of a communicator.
+/// A communicator's GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct World {
     /// The number of ranks.
@@ -98,7 +98,7 @@ pub struct World {
 }
 
 impl World {
-    /// Returns the world of the ranks on these GPUs.
+    /// Returns the world for ranks on these GPUs.
     pub fn of(preset: &Preset, gpus: impl Iterator<Item = usize>) -> Self {
         let mut nodes = Vec::new();
         let mut ranks = 0;
@@ -158,7 +158,7 @@ pub fn choose(
     best
 }
 
-/// Returns the nanoseconds of messages that move `bytes` through one GPU's links, to or from peers on its node.
+/// Returns how many nanoseconds messages take that move `bytes` through one GPU's links, to or from peers on its node.
 pub fn point_to_point(preset: &Preset, bytes: u64) -> u64 {
     let bytes = bytes as f64 * preset.stands_for;
     let links = &preset.links;
@@ -169,7 +169,7 @@ pub fn point_to_point(preset: &Preset, bytes: u64) -> u64 {
 }
 
 impl Links {
-    /// Returns the bytes per second of all channels.
+    /// Returns the bandwidth of all channels in bytes per second.
     fn bus(&self) -> f64 {
         self.channels * self.channel_bytes * self.efficiency
     }
@@ -191,7 +191,7 @@ impl Links {
     }
 }
 
-/// One row of NCCL's table.
+/// A row of NCCL's table.
 struct Model<'a> {
     links: &'a Links,
     function: Function,
@@ -226,13 +226,14 @@ impl Model<'_> {
         }
     }
 
-    /// Returns the bytes per second of the result (NCCL's algorithm bandwidth); `None` if the algorithm can't do it.
+    /// Returns the result's bytes per second (NCCL's algorithm bandwidth); `None` if the algorithm can't run the
+    /// collective.
     fn bandwidth(&self, algorithm: Algorithm, protocol: Protocol) -> Option<f64> {
         let World { ranks, nodes } = self.world;
         let (links, caps, of_nodes) = (self.links, self.links.caps(), nodes.min(3) - 1);
         let all_reduce = self.function == Function::AllReduce;
         let ring_share = ranks as f64 / self.steps();
-        // A ring or tree over several nodes is as fast as its slower part.
+        // A ring or tree across several nodes is as fast as its slower part.
         let bus = if nodes > 1 { links.bus().min(links.network_bytes) } else { links.bus() };
         let per_channel = |cap: f64| cap * 1e9 * links.channels;
         let ll_cap = 1e9 * if nodes == 1 { caps.ll } else { LL_CAP_OF_NODES[of_nodes - 1] };
@@ -258,7 +259,7 @@ impl Model<'_> {
             }
             Algorithm::Nvls | Algorithm::NvlsTree if protocol == Protocol::Simple => {
                 let is_tree = algorithm == Algorithm::NvlsTree;
-                // Each GPU of a node is the head of a channel. It is not worthwhile for two heads.
+                // Each GPU of a node is the head of a channel. With two heads, NVLS is not worthwhile.
                 let heads = (ranks / nodes) as f64;
                 let one_sided = matches!(self.function, Function::AllGather | Function::ReduceScatter);
                 if heads <= 2.0 || is_tree != (nodes > 1) || !(all_reduce || (one_sided && !is_tree)) {
@@ -279,7 +280,7 @@ impl Model<'_> {
         }
     }
 
-    /// Returns the latency in microseconds, without the time for the data.
+    /// Returns the latency in microseconds, excluding the time to move the data.
     fn latency(&self, algorithm: Algorithm, protocol: Protocol) -> f64 {
         let World { ranks, nodes } = self.world;
         let latencies = match algorithm {
@@ -369,7 +370,7 @@ mod tests {
                     assert_eq!(choice.algorithm, algorithm);
                     Some(choice.nanoseconds)
                 };
-                // Only large sizes, because a tree's correction factor jumps at medium ones.
+                // Check only large sizes, because a tree's correction factor jumps at medium sizes.
                 assert!((28..36).all(|log| of(1 << log) <= of(1 << (log + 1))), "{pair} {protocol}");
             }
         }

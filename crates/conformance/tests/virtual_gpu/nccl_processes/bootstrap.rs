@@ -60,7 +60,7 @@ pub(super) fn an_id_of_an_ended_process() -> anyhow::Result<()> {
     reported(
         "rank 1",
         second.said()?,
-        &["ncclRemoteError", "which made the id, does not listen at 127.0.0.1:"],
+        &["ncclRemoteError", "which made the id, is not listening at 127.0.0.1:"],
     )
 }
 
@@ -71,7 +71,7 @@ pub(super) fn killed_before_all_join() -> anyhow::Result<()> {
     let [root, mut member] = processes;
     member.child.kill()?;
     member.child.wait()?;
-    let words = ["ncclRemoteError", "rank 1 is gone", "ended before the communicator was made"];
+    let words = ["ncclRemoteError", "rank 1 is gone", "ended before the communicator was created"];
     reported("rank 0", root.said()?, &words)
 }
 
@@ -80,7 +80,7 @@ pub(super) fn a_rank_that_never_joins() -> anyhow::Result<()> {
     let mut processes = [spawn("joins 0 1 3 0", &SHORT)?, spawn("joins 2 1 3 0", &LONG)?];
     share_ids(&mut processes)?;
     for process in processes {
-        let words = ["ncclTimeout", "rank 1 of 3 never came to the communicator", "not proved"];
+        let words = ["ncclTimeout", "rank 1 of 3 never joined the communicator", "not proved"];
         reported("a rank that joined", process.said()?, &words)?;
     }
     Ok(())

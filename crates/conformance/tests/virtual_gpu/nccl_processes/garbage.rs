@@ -57,8 +57,8 @@ fn connect(address: &str) -> anyhow::Result<TcpStream> {
 /// Another program listens at the root's address: it sends garbage, closes the connection, or never answers.
 pub(super) fn garbage_instead_of_the_root() -> anyhow::Result<()> {
     let cases: [(Option<&[u8]>, &str); 4] = [
-        (Some(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "is no process of the virtual GPU"),
-        (Some(b""), "is no process of the virtual GPU"),
+        (Some(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "does not use the virtual GPU"),
+        (Some(b""), "does not use the virtual GPU"),
         (Some(b"vgpunccl\x63\0\0\0\x02\0\0\0"), "another version of the virtual GPU"),
         (None, "does not answer"),
     ];

@@ -21,9 +21,9 @@ pub(super) fn one_communicator() -> anyhow::Result<()> {
         for (rank, said) in run(&plan("again", layout))?.into_iter().enumerate() {
             let words = [
                 "ncclInvalidUsage",
-                "this id has made its communicator already",
-                "once more: ncclCommInitRank",
-                "give each communicator an id of its own",
+                "this id has already been used to create a communicator",
+                "again: ncclCommInitRank",
+                "give each communicator its own id",
             ];
             reported(&format!("{layout:?}, rank {rank}"), said, &words)?;
         }

@@ -153,7 +153,7 @@ fn no_room() -> anyhow::Result<()> {
         (0..4).map(|_| allocate_from(pool, MIB, &stream)).collect::<Result<Vec<_>, DriverError>>()?;
     free(addresses[0], &stream)?;
     free(addresses[2], &stream)?;
-    let words = ["may hold 4 MiB, 2 MiB were asked for; the pool has 2 MiB in holes of at most 1 MiB"];
+    let words = ["may hold 4 MiB, but 2 MiB were requested; the pool has 2 MiB in holes of at most 1 MiB"];
     let refused = allocate_from(pool, 2 * MIB, &stream);
     fails(refused, CUresult::CUDA_ERROR_OUT_OF_MEMORY, &words);
     free(addresses[1], &stream)?;
@@ -181,7 +181,7 @@ fn held() -> anyhow::Result<()> {
     fails(
         refused,
         CUresult::CUDA_ERROR_OUT_OF_MEMORY,
-        &["GPU 0 has 5120 MiB free, 10240 MiB were asked for"],
+        &["GPU 0 has 5120 MiB free, but 10240 MiB were requested"],
     );
     // SAFETY: the pool is alive, and not used below.
     unsafe {

@@ -11,7 +11,7 @@
 //!   more from the GPU (NVIDIA's blog, "Using the NVIDIA CUDA Stream-Ordered Memory Allocator, Part 1").
 //!
 //! Everything else is a choice. Allocations are placed first-fit, which is simple to predict and keeps the end of the
-//! pool empty, and take exactly as many bytes as were asked for.
+//! pool empty, and take exactly as many bytes as were requested.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
