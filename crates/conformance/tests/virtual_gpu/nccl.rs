@@ -188,7 +188,7 @@ fn a_rank_that_left_without_its_call_is_not_one_that_dropped_it() -> anyhow::Res
     for (makes_the_call, words) in [
         (
             false,
-            ["rank 1 never called it, and has aborted its communicator", "an early return or a condition"],
+            ["rank 1 never called it, and has aborted its communicator", "an early return, or a condition"],
         ),
         (
             true,

@@ -105,7 +105,7 @@ fn copy() -> anyhow::Result<()> {
         "reads 4 bytes",
         "PTX line 12",
         "the copy started at PTX line 10 is pending until its thread waits for it",
-        "help: `cp.async.wait_all`",
+        "help: call `cp.async.wait_all`",
     ];
     fails(stream.synchronize(), CUresult::CUDA_ERROR_LAUNCH_FAILED, &words);
     Ok(())

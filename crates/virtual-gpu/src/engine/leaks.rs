@@ -61,8 +61,8 @@ impl Engine {
         for ((device, _), Leak { call_site, buffers, bytes }) in leaks.iter().take(LISTED) {
             let memory = self.name_of(*device);
             let what = match buffers {
-                1 => format!("a buffer of {} {memory} allocated here", size(*bytes)),
-                _ => format!("{buffers} buffers, {} together, {memory} allocated here", size(*bytes)),
+                1 => format!("a buffer of {} {memory}, allocated here", size(*bytes)),
+                _ => format!("{buffers} buffers {memory}, {} in total, allocated here", size(*bytes)),
             };
             report = report.at(what, call_site);
         }
