@@ -65,31 +65,41 @@ pub(crate) fn details(exercise: &Exercise, verdict: &Verdict) -> String {
                 );
             }
         }
-        Verdict::Failed(counts, _) => {
-            if let Some(failure) = verdict.first_failure() {
-                // The output of a check must not contain terminal control sequences.
-                let message = strip_str(&failure.message).to_string();
-                let file = exercise.starter(Path::new(""));
-                let _ = write!(
-                    text,
-                    "{STRONG}{}{STRONG:#} {DIM}checks {}{DIM:#}\n{message}",
-                    failure.check,
-                    file.display()
-                );
-            }
-            if counts.failed > 1 {
-                let more = match counts.failed - 1 {
-                    1 => "To see the other failure".to_owned(),
-                    others => format!("To see the other {others} failures"),
-                };
-                let _ =
-                    write!(text, "\n\n{DIM}Fix this one first. {more}: {}{DIM:#}", exercise.test_command());
-            }
+        Verdict::Failed(_, failures) => {
+            let Some(failure) = failures.first() else { return text };
+            // The output of a check must not contain terminal control sequences.
+            let message = strip_str(&failure.message).to_string();
+            let file = exercise.starter(Path::new(""));
+            let _ = write!(
+                text,
+                "{BAD}FAILED{BAD:#} {STRONG}{}{STRONG:#} {DIM}({}){DIM:#}\n{message}",
+                failure.check,
+                file.display()
+            );
         }
         Verdict::Passed(_) | Verdict::Ignored(_) => return text,
     }
     text.push('\n');
     text
+}
+
+/// The maximum number of further failures that are named.
+const NAMED: usize = 3;
+
+/// Names the other checks that failed, and how to see their messages. Returns an empty text if there are none.
+pub(crate) fn other_failures(exercise: &Exercise, verdict: &Verdict) -> String {
+    let Verdict::Failed(_, failures) = verdict else { return String::new() };
+    let names = failures.iter().skip(1).map(|failure| failure.check.trim_start_matches(&exercise.filter()));
+    let mut names: Vec<String> = names.map(str::to_owned).collect();
+    if names.is_empty() {
+        return String::new();
+    }
+    if let Some(more @ 1..) = names.len().checked_sub(NAMED) {
+        names.truncate(NAMED);
+        names.push(format!("{more} more"));
+    }
+    let (command, names) = (exercise.test_command(), names.join(", "));
+    format!("\n{DIM}Fix this one first. Also failing: {names} ({command}){DIM:#}\n")
 }
 
 /// The maximum number of lines of a timeline.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::session::{Session, columns, print};
 use crate::under_way::UnderWay;
-use crate::verdict_text::{after_success, cut, details, drawn, headline};
+use crate::verdict_text::{after_success, cut, details, drawn, headline, other_failures};
 use crate::watch::text::wrapped;
 
 fn exit(is_good: bool) -> ExitCode {
@@ -39,9 +39,12 @@ pub(crate) fn run(session: &mut Session, id: Option<&str>) -> anyhow::Result<Exi
     let chart = checks::timeline(session.root, exercise, &verdict);
     let chart = chart.map_or_else(String::new, |chart| drawn(&chart, columns().unwrap_or(USUAL_COLUMNS)));
     let headline = headline(exercise, &verdict);
-    text.push_str(&match verdict.is_right() || chart.is_empty() {
+    let others = other_failures(exercise, &verdict);
+    let others = columns().map_or_else(|| others.clone(), |columns| wrapped(&others, columns));
+    text.push_str(&match verdict.is_right() {
         true => format!("{headline}\n{chart}"),
-        false => format!("{chart}\n{headline}\n"),
+        false if chart.is_empty() => format!("{others}{headline}\n"),
+        false => format!("{chart}{others}\n{headline}\n"),
     });
     if verdict.is_right() {
         text.push_str(&after_success(session, exercise, false)?);
@@ -61,7 +64,9 @@ pub(crate) fn test(session: &mut Session, module: &str) -> anyhow::Result<ExitCo
 
 /// Prints the details of the first exercise with a failure, and then a line for each exercise.
 fn show(verdicts: &[(&Exercise, Verdict)]) -> anyhow::Result<()> {
-    let told = verdicts.iter().map(|(exercise, verdict)| details(exercise, verdict));
+    let told = verdicts
+        .iter()
+        .map(|(exercise, verdict)| details(exercise, verdict) + &other_failures(exercise, verdict));
     let mut text = told.into_iter().find(|told| !told.is_empty()).map_or(String::new(), |told| told + "\n");
     for (exercise, verdict) in verdicts {
         text.push_str(&headline(exercise, verdict));

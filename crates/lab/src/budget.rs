@@ -6,6 +6,8 @@ use anyhow::ensure;
 use cudarc::driver::CudaStream;
 use cudarc::nccl::Comm;
 
+use virtual_gpu_core::source_location::SourceLine;
+
 use crate::calls::{Call, Threads, VirtualDriver, shown};
 use crate::nccl_log::NcclLog;
 
@@ -287,9 +289,27 @@ impl Budget {
             self.subject(),
             in_words(made),
             accepted.join(", or "),
-            listed(calls)
+            listed(&self.unexpected(made, calls), repeated)
         );
         Ok(())
+    }
+
+    /// Returns the calls of the collectives that are not expected, or all of them if that leaves none, or if several
+    /// sets of collectives are accepted.
+    fn unexpected<'c>(&self, made: &[(&str, usize)], calls: &[&'c Call]) -> Vec<&'c Call> {
+        let [accepted] = &self.collectives[..] else { return calls.to_vec() };
+        let mut missing: Vec<(&str, usize)> = accepted.clone();
+        let is_extra = |collective: &(&str, usize)| match missing.iter().position(|it| it == collective) {
+            Some(at) => {
+                missing.remove(at);
+                false
+            }
+            None => true,
+        };
+        let extra: Vec<bool> = made.iter().map(is_extra).collect();
+        let unexpected: Vec<&Call> =
+            calls.iter().zip(extra).filter_map(|(call, extra)| extra.then_some(*call)).collect();
+        if unexpected.is_empty() { calls.to_vec() } else { unexpected }
     }
 
     fn check_limit(&self, cost: Cost, at_most: u64, calls: &[Call]) -> anyhow::Result<()> {
@@ -308,7 +328,13 @@ impl Budget {
             self.subject(),
             cost.in_words(amount),
             enough(at_most),
-            listed(&lines)
+            listed(&lines, |calls| match cost.unit() {
+                None => repeated(calls),
+                Some(unit) => {
+                    let amount = calls.iter().map(|call| cost.of(call)).sum();
+                    Some(format!("{} {unit}", number(amount)))
+                }
+            })
         );
         Ok(())
     }
@@ -329,7 +355,7 @@ impl Budget {
             self.subject(),
             if *stream == 0 { "the default stream" } else { "another stream" },
             roles.join(" and "),
-            listed(&calls)
+            listed(&calls, repeated)
         );
         Ok(())
     }
@@ -344,7 +370,7 @@ impl Budget {
             "{} does not wait after its last copy to the host; expected a wait, such as `synchronize`: CUDA only says that the \
              copy may wait{}",
             self.subject(),
-            listed(&[&calls[copy]])
+            listed(&[&calls[copy]], repeated)
         );
         Ok(())
     }
@@ -405,6 +431,11 @@ impl Cost {
             },
             Self::Modules => is(function.starts_with("cuModuleLoad")),
         }
+    }
+
+    /// Returns the unit of the amounts of calls, unless a call always counts as one.
+    fn unit(self) -> Option<&'static str> {
+        matches!(self, Self::BytesToDevice | Self::BytesToHost | Self::BytesOnDevice).then_some("bytes")
     }
 
     /// Returns the verb and object for a sentence.
@@ -528,25 +559,36 @@ fn number(value: u64) -> String {
     text
 }
 
-/// Lists the distinct lines of calls.
-fn listed(calls: &[&Call]) -> String {
-    let mut lines: Vec<(String, usize)> = Vec::new();
+/// Lists the distinct lines of calls, with a note on the calls of each. If there are too many lines, those of the first
+/// calls are listed. The order is that of the file.
+fn listed(calls: &[&Call], note: impl Fn(&[&Call]) -> Option<String>) -> String {
+    let mut lines: Vec<(&SourceLine, Vec<&Call>)> = Vec::new();
     for call in calls {
-        let line = shown(&call.line);
-        match lines.iter_mut().find(|(known, _)| *known == line) {
-            Some((_, times)) => *times += 1,
-            None => lines.push((line, 1)),
+        match lines.iter_mut().find(|(known, _)| **known == call.line) {
+            Some((_, calls)) => calls.push(call),
+            None => lines.push((&call.line, vec![call])),
         }
     }
+    let more = lines.len().saturating_sub(LISTED);
+    lines.truncate(LISTED);
+    lines.sort_by_key(|(line, _)| (&line.file, line.line, line.column));
     let mut text = String::new();
-    for (line, times) in lines.iter().take(LISTED) {
-        text += &format!("\n{line}");
-        if *times > 1 {
-            text += &format!("    ({times} times)");
-        }
+    for (line, calls) in lines {
+        let shown = shown(line);
+        text += "\n";
+        text += &match (note(&calls), shown.split_once('\n')) {
+            (Some(note), Some((place, code))) => format!("{place} ({note})\n{code}"),
+            _ => shown,
+        };
     }
-    if let Some(more @ 1..) = lines.len().checked_sub(LISTED) {
-        text += &format!("\n  and {more} more lines");
+    match more {
+        0 => text,
+        1 => text + "\n  and one more line",
+        _ => text + &format!("\n  and {more} more lines"),
     }
-    text
+}
+
+/// Returns how often a line made its calls, if more than once.
+fn repeated(calls: &[&Call]) -> Option<String> {
+    (calls.len() > 1).then(|| format!("{} times", calls.len()))
 }

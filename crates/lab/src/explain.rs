@@ -73,6 +73,14 @@ fn with_code(code: &str, text: &str) -> String {
     told
 }
 
+/// Removes the codes that don't describe an error. A data race has the code of a failed launch, and a deadlock that of a
+/// launch that takes too long, because CUDA has no codes for them.
+pub(crate) fn without_substitutes(text: &str) -> String {
+    ["CUDA_ERROR_LAUNCH_FAILED", "CUDA_ERROR_LAUNCH_TIMEOUT"].iter().fold(text.to_owned(), |text, code| {
+        text.replace(&format!("({code}{FROM}"), "(found by the virtual GPU)")
+    })
+}
+
 /// Returns whether this line of an error's text contains the headline of a report.
 pub(crate) fn is_headline(line: &str) -> bool {
     line.contains(FROM)
@@ -209,6 +217,7 @@ mod tests {
                 .all(|(printed, line)| repeats(&format!("rank 1: {line}"), printed))
         );
         assert!(!told.lines().any(|line| repeats(line, "virtual GPU: data race on GPU 1")), "{told}");
+        assert!(without_substitutes(&told).starts_with("data race on GPU 0 (found by the virtual GPU)\n"));
         assert_eq!(
             with_code("CUDA_ERROR_NOT_READY", "device not ready"),
             "CUDA_ERROR_NOT_READY: device not ready"

@@ -15,7 +15,7 @@ fn main() -> ExitCode {
         Check::new("budget::each_limit_is_named_with_its_lines", each_limit_is_named_with_its_lines),
         Check::new("budget::collectives_are_compared_by_kind_and_length", collectives_are_compared),
         Check::new("budget::other_streams_are_named", other_streams_are_named),
-        Check::new("budget::lines_beyond_the_limit_come_first", lines_beyond_the_limit_come_first),
+        Check::new("budget::lines_are_in_the_order_of_the_file", lines_are_in_the_order_of_the_file),
         Check::new("budget::nested_groups_are_one", nested_groups_are_one),
         Check::new("budget::a_missing_wait_is_named", a_missing_wait_is_named),
         Check::new("budget::threads_are_counted_apart", threads_are_counted_apart),
@@ -114,7 +114,7 @@ fn collectives_are_compared() -> anyhow::Result<()> {
     refusal(made, &["`open` makes 1 communicator; none is needed"])
 }
 
-fn lines_beyond_the_limit_come_first() -> anyhow::Result<()> {
+fn lines_are_in_the_order_of_the_file() -> anyhow::Result<()> {
     let stream = stream()?;
     let budget = Budget::of("sum").case("over 3 elements").allocations(1);
     let made = budget.spend(|| {
@@ -124,7 +124,7 @@ fn lines_beyond_the_limit_come_first() -> anyhow::Result<()> {
     });
     let text = made.err().ok_or_else(|| anyhow!("it passes"))?.to_string();
     let place = |words: &str| text.find(words).ok_or_else(|| anyhow!("{words:?} is not in\n{text}"));
-    ensure!(place("let superfluous")? < place("let permitted")?, "{text}");
+    ensure!(place("let permitted")? < place("let superfluous")?, "{text}");
     ensure!(text.starts_with("`sum` over 3 elements allocates 2 buffers; one is enough\n"), "{text}");
     Ok(())
 }

@@ -242,7 +242,7 @@ impl Nccl {
         let elsewhere = (0..self.engine.config().gpus).filter(|&other| other != device).find_map(|other| {
             let memory = self.engine.memory(other);
             let buffer = memory.in_slot(memory.slot_of(address)?)?;
-            let text = format!("the buffer of {} on GPU {other} allocated here", size(buffer.size()));
+            let text = format!("the buffer of {} on GPU {other} was allocated here", size(buffer.size()));
             Some((text, buffer.call_site().clone()))
         });
         let report = match elsewhere {

@@ -84,7 +84,7 @@ fn collectives() -> anyhow::Result<()> {
         assert_eq!(unsafe { (at(r, 0) as *const [u32; 4]).read() }, [3, 20, 40, 60]);
     }
     let short = ranks[0].call(Function::AllReduce, at(0, 1), at(0, 1), with).unwrap_err().1;
-    assert!(short.contains("the buffer of 16 bytes in managed memory allocated"), "{short}");
+    assert!(short.contains("the buffer of 16 bytes in managed memory was allocated"), "{short}");
     Ok(())
 }
 
@@ -197,7 +197,7 @@ fn freed() -> anyhow::Result<()> {
         let address = result::malloc_managed(4096, CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL)?;
         *(address as *mut u8) = 1;
         result::memory_free(address)?;
-        let words = ["a pointer that can't be freed", "in managed memory allocated", "managed.rs:"];
+        let words = ["a pointer that can't be freed", "in managed memory was allocated", "managed.rs:"];
         fails(result::memory_free(address), CUresult::CUDA_ERROR_INVALID_VALUE, &words);
         let set = result::memset_d8_async(address, 0, 16, stream.cu_stream());
         fails(set, CUresult::CUDA_ERROR_INVALID_VALUE, &["memory that has been freed"]);

@@ -115,7 +115,8 @@ fn pointers() -> anyhow::Result<()> {
     };
     refuse(Function::AllReduce, 0, own, &["(sendbuff)", "the pointer is null"]);
     refuse(Function::AllReduce, own, 0, &["(recvbuff)", "the pointer is null"]);
-    let elsewhere = ["(sendbuff)", "is not an address on GPU 0", "on GPU 1 allocated", "a stream of GPU 0"];
+    let elsewhere =
+        ["(sendbuff)", "is not an address on GPU 0", "on GPU 1 was allocated", "a stream of GPU 0"];
     refuse(Function::AllReduce, other, own, &elsewhere);
     refuse(Function::AllReduce, own, other, &["(recvbuff)", "is not an address on GPU 0"]);
     refuse(Function::Send, 0, 0, &["(sendbuff)", "null"]);

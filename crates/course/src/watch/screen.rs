@@ -10,7 +10,7 @@ use super::text::{contract, link, without_other_sources, wrapped};
 use super::{Below, Watch, terminal};
 use crate::overview::bar;
 use crate::session::{BAD, DIM, STRONG, Session};
-use crate::verdict_text::{after_success, cut, cut_further, details, drawn, headline};
+use crate::verdict_text::{after_success, cut, cut_further, details, drawn, headline, other_failures};
 
 const KEYS: &str = "h hint · r run · n next · l list · d changes · s solution · a after · q quit";
 
@@ -48,10 +48,12 @@ impl Watch<'_> {
                 let chart = self.chart.as_ref().map_or_else(String::new, |chart| drawn(chart, columns));
                 // People look at a picture before they read text. If the screen has room for both, a long message is
                 // cut first.
+                let others = wrapped(&other_failures(self.exercise, verdict), columns);
                 match rows >= ROOM_FOR_CHART && !verdict.is_right() && !chart.is_empty() {
                     true => last.insert_str(0, &format!("{chart}\n")),
                     false => body.push_str(&chart),
                 }
+                body.push_str(&others);
                 if verdict.is_right() {
                     let how_to_go_on = after_success(&self.session, self.exercise, true)?;
                     body.push_str(&wrapped(how_to_go_on.trim_start_matches('\n'), columns));

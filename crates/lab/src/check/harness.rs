@@ -13,7 +13,7 @@ use super::function::with_function;
 use super::order::Order;
 use super::tiers::{self, Tiers, announcement};
 use super::{child, process, processes, variables};
-use crate::explain::{REPORT, repeats};
+use crate::explain::{REPORT, repeats, without_substitutes};
 use crate::tier::Tier;
 
 /// Runs the checks that the command line selects: the `main` of a test target with `harness = false`.
@@ -109,7 +109,8 @@ impl Supervisor {
             .map_err(|error| Failed::from(format!("the check couldn't be started: {error:#}")))?;
         if let Some(failure) = ended.failure {
             let printed = printed_after(&failure, &ended.output);
-            return Err(Failed::from(with_function(check.functions(), &failure) + &printed));
+            let failure = without_substitutes(&with_function(check.functions(), &failure));
+            return Err(Failed::from(failure + &printed));
         }
         if self.show_passed && !ended.output.is_empty() {
             let mut passed = self.passed_output.lock().unwrap_or_else(|e| e.into_inner());

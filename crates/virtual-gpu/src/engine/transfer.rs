@@ -402,11 +402,15 @@ pub(super) fn owner(report: Report, bad: &BadAddress, address: u64, device: usiz
     match bad {
         BadAddress::OutOfBounds { allocation, size: whole, call_site, .. } => {
             let memory = memory_of(*allocation, device);
-            report.before_at(format!("the buffer of {} {memory} allocated here", size(*whole)), call_site)
+            report.before_at(format!("the buffer of {} {memory} was allocated here", size(*whole)), call_site)
         }
         BadAddress::Freed { freed, .. } => report
             .before_at(
-                format!("the buffer of {} {} allocated here", size(freed.size), memory_of(freed.id, device)),
+                format!(
+                    "the buffer of {} {} was allocated here",
+                    size(freed.size),
+                    memory_of(freed.id, device)
+                ),
                 &freed.allocated,
             )
             .before_at("freed", &freed.freed),
