@@ -74,7 +74,7 @@ pub fn assignment() -> anyhow::Result<Assignment> {
         format!("no launcher started this process: it has none of {:?}", LAUNCHERS.map(|one| one.local_rank))
     })?;
     let number = |name: &str| -> anyhow::Result<usize> {
-        let text = env::var(name).with_context(|| format!("can't read {name}, which {} sets", launcher.name))?;
+        let text = env::var(name).with_context(|| format!("can't read {name}, set by {}", launcher.name))?;
         text.parse().with_context(|| format!("{name}={text}: expected a non-negative whole number"))
     };
     let world_size = number(launcher.world_size)?;

@@ -99,7 +99,7 @@ pub fn fetch(address: SocketAddr, rank: usize, timeout: Duration) -> anyhow::Res
     rank_0.set_read_timeout(Some(timeout))?;
     rank_0.write_all(&u32::try_from(rank)?.to_be_bytes())?;
     let mut bytes = [0; ID_BYTES];
-    rank_0.read_exact(&mut bytes).with_context(|| format!("received no complete id from rank 0 at {address}"))?;
+    rank_0.read_exact(&mut bytes).with_context(|| format!("no complete id from rank 0 at {address}"))?;
     Ok(from_bytes(bytes))
     // ANCHOR_END: fetch
 }

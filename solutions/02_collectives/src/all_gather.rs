@@ -19,7 +19,7 @@ pub fn all_gather(comm: &Comm, shard: &CudaView<f32>, whole: &mut CudaViewMut<f3
     // 3. if `whole` is not as long as all shards together, send nothing, and return an error that contains both lengths;
     // 4. make one all-gather, and return as soon as the work is enqueued.
     let needed = shard.len() * comm.world_size();
-    ensure!(whole.len() == needed, "all shards together have {needed} elements, but the buffer has {}", whole.len());
+    ensure!(whole.len() == needed, "all shards have {needed} elements, but the buffer has {}", whole.len());
     comm.all_gather(shard, whole).readable()?;
     Ok(())
     // ANCHOR_END: all_gather

@@ -128,7 +128,7 @@ pub fn fit(rows: &[Row]) -> anyhow::Result<Line> {
     // 1. relative errors are minimized, so a short time has as much weight as a long one;
     // 2. if the times lie on a line, the result is that line;
     // 3. with fewer than two different sizes, return an error instead of panicking.
-    ensure!(rows.iter().any(|row| row.bytes != rows[0].bytes), "fitting a line needs at least two different sizes");
+    ensure!(rows.iter().any(|row| row.bytes != rows[0].bytes), "a line needs at least two different sizes");
     let weight = weighed(rows, |_, _| 1.0);
     let (mean_s, mean_t) = (weighed(rows, |s, _| s) / weight, weighed(rows, |_, t| t) / weight);
     let beta = weighed(rows, |s, t| (s - mean_s) * (t - mean_t)) / weighed(rows, |s, _| (s - mean_s).powi(2));

@@ -21,7 +21,7 @@ pub fn average_part(comm: &Comm, send: &CudaView<f32>, part: &mut CudaViewMut<f3
     //    both lengths (the length of `send` and the total length of the parts);
     // 4. make one reduce-scatter, and return as soon as the work is enqueued.
     let needed = part.len() * comm.world_size();
-    ensure!(send.len() == needed, "all parts together have {needed} elements, but the send buffer has {}", send.len());
+    ensure!(send.len() == needed, "all parts have {needed} elements, but the send buffer has {}", send.len());
     comm.reduce_scatter(send, part, &ReduceOp::Avg).readable()?;
     Ok(())
     // ANCHOR_END: average_part
