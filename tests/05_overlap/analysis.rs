@@ -261,11 +261,10 @@ fn the_gpus_get_one_clock() -> anyhow::Result<()> {
 fn the_gpus_differ_in_collectives() -> anyhow::Result<()> {
     let mut gpus = run_of_three();
     gpus[2].pop();
-    let differing = without_panic("align, where GPU 2 has one collective less,", || align(gpus))?;
+    let differing = without_panic("align when GPU 2 has one collective fewer", || align(gpus))?;
     ensure!(differing.is_err(), "GPU 2 has one collective less, and `align` returned Ok; expected an error");
     let compute = vec![span(Kind::Compute, 0.0, 1.0)];
-    let none =
-        without_panic("align, where there is no collective,", || align(vec![compute.clone(), compute]))?;
+    let none = without_panic("align when there is no collective", || align(vec![compute.clone(), compute]))?;
     ensure!(none.is_err(), "there is no collective, and `align` returned Ok; expected an error");
     ensure!(align(Vec::new())?.is_empty(), "`align` of no GPUs returned a row, expected none");
     Ok(())

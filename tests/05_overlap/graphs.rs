@@ -241,7 +241,7 @@ fn an_error_ends_the_capture() -> anyhow::Result<()> {
     unsafe { stream.context().disable_event_tracking() };
     let kernels = Kernels::load(stream.context())?;
     let mut buffer = stream.clone_htod(&input(0, 0))?;
-    let captured = without_panic("capture, where the pipeline fails to be enqueued,", || {
+    let captured = without_panic("capture when the pipeline can't be enqueued", || {
         capture(&stream, || {
             kernels.scale(&stream, &mut buffer, 2.0)?;
             bail!(FAILURE)
@@ -266,7 +266,7 @@ fn an_error_before_the_join_is_returned() -> anyhow::Result<()> {
     unsafe { stream.context().disable_event_tracking() };
     let (other, kernels) = (stream.context().new_stream()?, Kernels::load(stream.context())?);
     let mut buffer = stream.clone_htod(&input(0, 0))?;
-    let captured = without_panic("capture, where the pipeline fails before its streams are joined,", || {
+    let captured = without_panic("capture when the pipeline fails before its streams are joined", || {
         capture(&stream, || {
             other.wait(&stream.record_event(None)?)?;
             kernels.scale(&other, &mut buffer, 2.0)?;

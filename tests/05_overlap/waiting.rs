@@ -343,7 +343,7 @@ fn polling_ends_with_an_error() -> anyhow::Result<()> {
             ensure!(polled.get() < MOST_POLLS, "the check stops polling");
             Ok(())
         };
-        let answer = without_panic("polling, behind a kernel that failed,", || {
+        let answer = without_panic("polling after a kernel that failed", || {
             data.go(&rank, Way::Polling, independent, || Ok(()))
         });
         // The GPU's context is lost, so these can't be released properly.
