@@ -388,7 +388,10 @@ fn who_says_nothing_is_no_rank() -> anyhow::Result<()> {
         let ids = [ask(address, 2)?, ask(address, 1)?];
         ids.iter().try_for_each(|id| check_id("a rank", id, &some_id(), ID_BYTES))
     })?;
-    result.context("a process connected and left without sending anything, and hand_out returned an error; it must keep waiting for the ranks")?;
+    result.context(
+        "a process connected and left without sending anything, and hand_out returned an error; it must keep waiting \
+         for the ranks",
+    )?;
     asked
 }
 

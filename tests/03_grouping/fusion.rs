@@ -93,7 +93,10 @@ fn compare(
             &input(rank, tensor, len),
             "these are the rank's own values: no average was written to this tensor",
         )
-        .if_instead(&front, "these are the averages at the start of the flat buffer, but each tensor has its own offset there")
+        .if_instead(
+            &front,
+            "these are the averages at the start of the flat buffer, but each tensor has its own offset",
+        )
         .if_instead(&total, "this is the sum over all ranks, not divided by their number")
         .if_instead(&twice, "this was divided twice by the number of ranks")
         .within(bound, got)

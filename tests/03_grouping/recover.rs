@@ -306,7 +306,10 @@ fn it_begins_again_until_the_sum_arrives() -> anyhow::Result<()> {
                 |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
             let comm = sum_of_survivors(comm, &input.view(), &mut total.view_mut(), arrives, muster)
                 .with_context(|| {
-                    format!("rank {rank} of {world_size}: the first {REFUSED} sums failed, and then `sum_of_survivors` returned an error: {again}")
+                    format!(
+                        "rank {rank} of {world_size}: the first {REFUSED} sums failed, and then `sum_of_survivors` \
+                         returned an error: {again}"
+                    )
                 })?;
             comm.stream().synchronize()?;
             ensure!(

@@ -235,7 +235,8 @@ fn the_next_batch_is_computed_beside_it() -> anyhow::Result<()> {
             let came_late = || {
                 let came = bench.timeline.time(&bench.copied[batch + 1])?;
                 let late = came >= span(&spans, &sum)?.end;
-                let told = "the copies that were enqueued before that computation were also done only after the all-reduce";
+                let told = "the copies that were enqueued before that computation were also done only after the \
+                            all-reduce";
                 Ok(late.then(|| told.to_owned()))
             };
             ensure_beside_or(comm.rank(), &spans, &sum, &next, came_late)

@@ -114,9 +114,10 @@ fn the_comm_stream_comes_after_it_too() -> anyhow::Result<()> {
         let mut pipeline = Pipeline::new(comm, 2, LEN, delays)?;
         let buffers = pipeline.run(&comm.stream())?;
         // A race report contains the line in the check that reads the buffer.
-        pipeline
-            .compare(&buffers)
-            .context("the comm stream read the buffer: interleave must make the comm stream wait for the last postprocessing, too")
+        pipeline.compare(&buffers).context(
+            "the comm stream read the buffer: interleave must make the comm stream wait for the last \
+                 postprocessing, too",
+        )
     })
 }
 

@@ -102,7 +102,8 @@ fn of_factor(factor: f64, world_size: usize) -> String {
         "this step is correct, but an earlier one was wrong".to_owned()
     } else if is(worlds) {
         format!(
-            "the change in the parameters is exactly {world_size} times what it must be, and {world_size} is the world size"
+            "the change in the parameters is exactly {world_size} times what it must be, and {world_size} is the \
+             world size"
         )
     } else if is(1.0 / worlds) {
         format!(
