@@ -59,7 +59,7 @@ fn each_gpu_has_its_part_and_no_more() -> anyhow::Result<()> {
             );
             ensure!(
                 buffer.stream() == &streams[index],
-                "buffer {index} of {count} belongs to another stream, expected streams[{index}]"
+                "buffer {index} of {count} was created on another stream, expected streams[{index}]"
             );
             ensure!(
                 buffer.len() == part.len(),

@@ -90,7 +90,7 @@ fn join() -> anyhow::Result<String> {
     let digits = std::env::var(ID)?;
     let mut id = [0; 128];
     for (at, byte) in id.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2).context("a whole id")?, 16)? as _;
+        *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2).context("a complete id")?, 16)? as _;
     }
     let stream = own_stream(&assignment)?;
     stream.context().bind_to_thread()?;

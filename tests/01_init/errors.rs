@@ -68,7 +68,7 @@ fn attempt(comm: &Comm, failing: &[usize]) -> anyhow::Result<Outcome> {
             comm,
             || {
                 let prepared = (Guarded::new(&stream, &values)?, owner);
-                ensure!(!failing.contains(&rank), "the disk of machine {} is full", 700 + rank);
+                ensure!(!failing.contains(&rank), "the disk on machine {} is full", 700 + rank);
                 Ok(prepared)
             },
             |(mut buffer, _owner)| {
@@ -118,7 +118,7 @@ fn judge(rank: usize, world_size: usize, failing: &[usize], outcome: &Outcome) -
              it must not start. Its error: {text}"
         ),
         (Err(text), true) => {
-            let own = format!("the disk of machine {} is full", 700 + rank);
+            let own = format!("the disk on machine {} is full", 700 + rank);
             ensure!(
                 text.contains(&own),
                 "rank {rank} of {world_size}: preparation failed here with `{own}`, so the error from `together` must \
@@ -139,7 +139,7 @@ fn judge(rank: usize, world_size: usize, failing: &[usize], outcome: &Outcome) -
     }
 }
 
-/// Makes attempts in each world of at least `least` ranks, with several sets of failing ranks.
+/// Makes attempts in each world with at least `least` ranks, with several sets of failing ranks.
 fn attempts(
     least: usize,
     judge: impl Fn(usize, usize, &[usize], &Outcome) -> anyhow::Result<()>,

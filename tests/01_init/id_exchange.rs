@@ -206,7 +206,7 @@ fn fetch_pieces(pieces: &[&[u8]]) -> anyhow::Result<anyhow::Result<Id>> {
     let listener = TcpListener::bind(free_address()?)?;
     let address = listener.local_addr()?;
     let asking = thread::spawn(move || fetched(address, LONG));
-    // If no rank connected, the error of `fetch` explains why.
+    // If no rank connected, the error from `fetch` explains why.
     let sent = accept(&listener).and_then(|(peer, _)| send(peer, pieces));
     let (got, _) = join_thread(asking)?;
     Ok(got.and_then(|id| sent.map(|()| id)))

@@ -239,9 +239,9 @@ fn no_elements_are_no_error() -> anyhow::Result<()> {
             let stream = comm.stream();
             let (shard, mut whole) = (stream.alloc_zeros::<f32>(5)?, stream.alloc_zeros::<f32>(5)?);
             all_gather(&comm, &shard.slice(2..2), &mut whole.slice_mut(2..2))
-                .context("`all_gather` of no elements")?;
+                .context("`all_gather` with no elements")?;
             all_gather_in_place(&comm, &mut whole.slice_mut(2..2))
-                .context("`all_gather_in_place` of no elements")?;
+                .context("`all_gather_in_place` with no elements")?;
             Ok(stream.synchronize()?)
         })?;
     }

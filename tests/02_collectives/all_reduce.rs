@@ -201,9 +201,9 @@ fn no_elements_are_no_error() -> anyhow::Result<()> {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let stream = comm.stream();
             let (send, mut recv) = (stream.alloc_zeros::<f32>(5)?, stream.alloc_zeros::<f32>(5)?);
-            sum(&comm, &send.slice(2..2), &mut recv.slice_mut(2..2)).context("`sum` of no elements")?;
+            sum(&comm, &send.slice(2..2), &mut recv.slice_mut(2..2)).context("`sum` over no elements")?;
             average_in_place(&comm, &mut recv.slice_mut(2..2))
-                .context("`average_in_place` of no elements")?;
+                .context("`average_in_place` over no elements")?;
             Ok(stream.synchronize()?)
         })?;
     }

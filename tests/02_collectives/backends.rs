@@ -122,7 +122,7 @@ fn all_ranks_have_the_same_bits() -> anyhow::Result<()> {
     // Thirds use all bits, so most additions round.
     let values =
         |rank| -> Vec<f32> { irregular::fractions(rank, LEN).iter().map(|value| value / 3.0).collect() };
-    // With two ranks, both orders of addition give the same result.
+    // With two ranks, both orders of addition lead to the same result.
     for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 3) {
         let group = HostGroup::new(world_size);
         let sums = rendezvous(&lab::streams(world_size)?, |comm| {
@@ -171,7 +171,7 @@ fn what_comes_later_finds_the_sum() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the measured ratio of two spins of 2 ms and 0.5 ms. The first spin of each kind takes `first` times longer.
+/// Returns the measured ratio of two spins of 2 ms and 0.5 ms. The first spin of each kind takes `first` times as long.
 fn ratio(first: u64, rounds: usize) -> anyhow::Result<f64> {
     let (stream, kernels) = spinning()?;
     let calls = [Cell::new(0), Cell::new(0)];
@@ -250,7 +250,8 @@ fn two_all_reduces_are_compared() -> anyhow::Result<()> {
         )?;
         if !got.is_finite() || got <= 0.0 {
             bail!(
-                "rank {rank}: times_as_long of two all-reduces of 16 KiB returned {got}, expected a finite number above 0"
+                "rank {rank}: times_as_long returned {got} for two all-reduces of 16 KiB, expected a finite number \
+                 above 0"
             );
         }
         Ok(())

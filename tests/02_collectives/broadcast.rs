@@ -329,7 +329,7 @@ fn no_elements_are_no_error() -> anyhow::Result<()> {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let stream = comm.stream();
             let mut buffer = stream.alloc_zeros::<f32>(5)?;
-            broadcast(&comm, &mut buffer.slice_mut(2..2), 1).context("`broadcast` of no elements")?;
+            broadcast(&comm, &mut buffer.slice_mut(2..2), 1).context("`broadcast` with no elements")?;
             Ok(stream.synchronize()?)
         })?;
     }

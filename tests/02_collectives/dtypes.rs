@@ -384,7 +384,8 @@ fn no_elements_are_no_error() -> anyhow::Result<()> {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let stream = comm.stream();
             let mut buffer = stream.clone_htod(&[f16::ONE; 5])?;
-            average_halves(&comm, &mut buffer.slice_mut(2..2)).context("`average_halves` of no elements")?;
+            average_halves(&comm, &mut buffer.slice_mut(2..2))
+                .context("`average_halves` over no elements")?;
             Ok(stream.synchronize()?)
         })?;
     }

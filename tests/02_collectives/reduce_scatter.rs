@@ -275,7 +275,7 @@ fn no_elements_are_no_error() -> anyhow::Result<()> {
             let stream = comm.stream();
             let (send, mut part) = (stream.alloc_zeros::<f32>(5)?, stream.alloc_zeros::<f32>(5)?);
             average_part(&comm, &send.slice(2..2), &mut part.slice_mut(2..2))
-                .context("`average_part` of no elements")?;
+                .context("`average_part` over no elements")?;
             Ok(stream.synchronize()?)
         })?;
     }

@@ -56,7 +56,7 @@ const PARTS: [usize; 3] = [1, 37, 1031];
 
 type CheckOfRoot = fn(&Comm, usize, usize) -> anyhow::Result<()>;
 
-/// Runs a check for each length and each root, in each world of at least `least` ranks.
+/// Runs a check for each length and each root, in each world with at least `least` ranks.
 fn for_each_root(least: usize, check: CheckOfRoot) -> anyhow::Result<()> {
     for world_size in lab::world_sizes().into_iter().filter(|&size| size >= least) {
         for_each_root_of(world_size, check)?;

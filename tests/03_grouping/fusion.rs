@@ -208,7 +208,7 @@ fn ranks_agree_on_the_order() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks a group in which the last tensor of each rank is on another rank's GPU.
+/// Checks a group in which each rank's last tensor is on another rank's GPU.
 fn a_group_is_launched_whole_or_not_at_all() -> anyhow::Result<()> {
     let check = |comm: &Comm, other: &Arc<CudaStream>| {
         let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());

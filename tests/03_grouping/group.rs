@@ -46,7 +46,8 @@ pub(crate) fn checks() -> Vec<Check> {
 /// One element, fewer elements than ranks, and odd lengths larger than a warp and a block.
 const LENGTHS: [usize; 4] = [1, 3, 37, 1031];
 
-/// Returns the communicators for a world that this thread drives. With two ranks, no rank's number is that of its GPU.
+/// Returns the communicators for a world that this thread drives. With two ranks, no rank has the same number as its
+/// GPU.
 fn comms(world_size: usize) -> anyhow::Result<Vec<Comm>> {
     let mut streams = lab::streams(world_size)?;
     streams.reverse();

@@ -108,7 +108,7 @@ fn arrivals() -> impl Fn(&CudaEvent) -> anyhow::Result<bool> {
     }
 }
 
-/// Returns worlds of at least `least` ranks, each with a rank to lose. The largest world loses each rank in turn, and
+/// Returns worlds with at least `least` ranks, each with a rank to lose. The largest world loses each rank in turn, and
 /// the other worlds lose one in the middle.
 fn losses(least: usize) -> Vec<(usize, usize)> {
     let mut sizes: Vec<usize> = lab::world_sizes().into_iter().filter(|&size| size >= least).collect();
@@ -148,7 +148,7 @@ fn compare_world(old_rank: usize, comm: &Comm, survivors: &[usize], gpu_of: &[us
     Ok(())
 }
 
-/// Returns each rank's stream, and the number of its GPU. With two ranks, no rank's number is that of its GPU.
+/// Returns each rank's stream, and the number of its GPU. With two ranks, no rank has the same number as its GPU.
 fn streams(
     world_size: usize,
 ) -> anyhow::Result<(Vec<std::sync::Arc<cudarc::driver::CudaStream>>, Vec<usize>)> {

@@ -1,5 +1,5 @@
-//! Checks for `multi_gpu/data_parallel`: for every world size, training on many GPUs gives the same result as training
-//! on one GPU with whole batches.
+//! Checks for `multi_gpu/data_parallel`: for every world size, training on many GPUs leads to the same result as
+//! training on one GPU with entire batches.
 
 mod diagnosis;
 mod training;
@@ -65,7 +65,7 @@ fn shards_are_the_batch() -> anyhow::Result<()> {
                     "{told}: rank {rank}'s shard extends outside the batch{}",
                     if end <= batch.len() { "; it would be right for a batch that starts at 0" } else { "" }
                 );
-                ensure!(start <= next, "{told}: samples {next}..{start} are in no shard");
+                ensure!(start <= next, "{told}: samples {next}..{start} are not in any shard");
                 ensure!(start >= next, "{told}: samples {start}..{next} are in two shards");
                 next = end;
             }
@@ -73,7 +73,7 @@ fn shards_are_the_batch() -> anyhow::Result<()> {
             let rounded_down = batch.end - next == rest && shards.iter().all(|shard| shard.len() == each);
             ensure!(
                 next == batch.end,
-                "{told}: samples {next}..{} are in no shard{}",
+                "{told}: samples {next}..{} are not in any shard{}",
                 batch.end,
                 if rounded_down { "; the remainder of the division is lost" } else { "" }
             );

@@ -28,7 +28,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// The tolerance, far above the rounding error of sums of a few milliseconds in `f64`.
+/// The tolerance, which is far above the rounding error when a few milliseconds are summed in `f64`.
 const ROUNDING: f64 = 1e-9;
 
 fn span(kind: Kind, start: f64, end: f64) -> Span {

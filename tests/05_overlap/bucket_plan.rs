@@ -39,7 +39,7 @@ fn check_plan(lengths: &[usize], cap: usize, expected: &[Range<usize>]) -> anyho
         let last = expected.split_last().filter(|(_, others)| got == *others);
         let lost =
             last.map_or_else(String::new, |(last, _)| format!("; the last bucket, {last:?}, is missing"));
-        anyhow::bail!("{told}: parameter {nobodys} is in no bucket{lost}");
+        anyhow::bail!("{told}: parameter {nobodys} is not in any bucket{lost}");
     }
     if let Some(twice) = owners.iter().position(|&owners| owners > 1) {
         anyhow::bail!("{told}: parameter {twice} is in {} buckets", owners[twice]);

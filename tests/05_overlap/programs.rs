@@ -137,7 +137,7 @@ fn each_exercise_has_its_timeline() -> anyhow::Result<()> {
 }
 
 fn the_ladder_writes_each_way() -> anyhow::Result<()> {
-    // The medium network has 6 layers of 9 parameters each.
+    // The medium network has 6 layers with 9 parameters each.
     const LAYERS: usize = 6;
     let folder = folder("ladder")?;
     let arguments = ["--model-size", "medium", "--world-size", "2", "--warmup", "0", "--steps", "1"];

@@ -46,7 +46,7 @@ pub(super) struct Known<'a> {
     layout: Vec<Range<usize>>,
     unused: Unused,
     delays: Delays,
-    /// The gradients that the backward pass of each step writes.
+    /// The gradients that each step's backward pass writes.
     sources: Vec<CudaSlice<f32>>,
     step: usize,
     parameters: CudaSlice<f32>,
@@ -119,7 +119,8 @@ impl<'a> Known<'a> {
         self.rank.synchronize()?;
         let run = SerialStep::new(self, steps - 1);
         let got = self.rank.compute.clone_dtoh(&self.parameters)?;
-        // An average of values up to 1000 is off by at most 3n roundings. Each step rounds the parameters twice more.
+        // An average of values up to 1000 is off by at most 3n roundings. Each step rounds the parameters two more
+        // times.
         let bound = (steps * (3 * world_size + 2)) as f64 * 2000.0 * UNIT_ROUNDOFF;
         for (parameter, place) in self.layout.iter().enumerate() {
             let users = run.users(parameter);

@@ -1,6 +1,6 @@
 //! A stream on each GPU.
 //!
-//! A *context* is the state of one GPU in this process. A *stream* is a queue of work for that GPU. Every later function
+//! A *context* is one GPU's state in this process. A *stream* is a queue of work for that GPU. Every later function
 //! takes a stream, and a stream knows its context and its GPU.
 
 use std::sync::Arc;

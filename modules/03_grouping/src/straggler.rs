@@ -32,19 +32,19 @@ impl Register {
     }
 }
 
-/// Waits for the event, but no longer than until `until`. Returns whether the event is complete. `clock` returns the
-/// time since a fixed moment; that moment differs from host to host.
+/// Waits for the event, but not beyond `until`. Returns whether the event is complete. `clock` returns the time since a
+/// fixed moment; that moment differs from host to host.
 ///
 /// # Errors
 /// Returns any error from the driver. After such an error, the event never completes.
 pub fn complete_by(event: &CudaEvent, clock: impl Fn() -> Duration, until: Duration) -> anyhow::Result<bool> {
     // ANCHOR: complete_by
-    // Wait for the event, but no longer than until the deadline:
+    // Wait for the event, but not beyond the deadline:
     // 1. return `true` if the event is complete, even if time is up;
     // 2. `false` means that the event was not complete when `clock()` had reached `until`;
     // 3. return a driver error immediately;
     // 4. other threads get a chance to run during the wait.
-    todo!("Wait for the event, but no longer than until the deadline")
+    todo!("Wait for the event, but not beyond the deadline")
     // ANCHOR_END: complete_by
 }
 

@@ -21,7 +21,7 @@ pub fn spread(
     let (streams_len, parts_len) = (streams.len(), parts.len());
     ensure!(streams_len == parts_len, "{streams_len} streams need as many parts, but got {parts_len}");
     // ANCHOR: spread
-    // Copy each stream its part of the values:
+    // Copy each stream's part of the values to its GPU:
     // 1. buffer `i` is created on `streams[i]`, and is as long as `parts[i]`;
     // 2. it contains the values at `parts[i]`;
     // 3. if a part extends past the end of the values, return an error that contains both numbers (the part's end and

@@ -32,8 +32,8 @@ pub struct Launcher {
     pub world_size: &'static str,
 }
 
-/// The launchers, innermost first: any of the others may start `torchrun`, and a Slurm job may start `mpirun`. A process sees the
-/// variables of all launchers that took part.
+/// The launchers, innermost first: any of the others may start `torchrun`, and a Slurm job may start `mpirun`. A
+/// process sees the variables of every launcher involved.
 pub const LAUNCHERS: [Launcher; 4] = [
     Launcher { name: "torchrun", rank: "RANK", local_rank: "LOCAL_RANK", world_size: "WORLD_SIZE" },
     Launcher {
@@ -63,7 +63,7 @@ pub const LAUNCHERS: [Launcher; 4] = [
 pub fn assignment() -> anyhow::Result<Assignment> {
     // ANCHOR: assignment
     // Read the three numbers of this process:
-    // 1. all of them come from the innermost launcher that took part;
+    // 1. all of them come from the innermost launcher involved;
     // 2. without a launcher, return an error that names the four variables for local ranks;
     // 3. if one of that launcher's variables is missing, the error contains its name; if it is not a whole number, the
     //    error contains its name and value;

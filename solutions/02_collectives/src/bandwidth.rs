@@ -12,11 +12,11 @@ use lab::Stopwatch;
 /// The operation to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Every rank gets the sum of all buffers.
+    /// Every rank gets the sum over all buffers.
     AllReduce,
     /// Every rank gets the root's buffer.
     Broadcast,
-    /// The root gets the sum of all buffers.
+    /// The root gets the sum over all buffers.
     Reduce,
     /// Every rank gets all ranks' shards.
     AllGather,

@@ -84,7 +84,7 @@ pub fn predicted(compute: f64, communication: f64, efficiency: f64) -> f64 {
 /// clock. All communication consists of collectives that involve all GPUs, in the same order on each.
 ///
 /// # Errors
-/// Fails if there is no collective, or if a GPU has a different number of collectives than GPU 0.
+/// Fails if there is no collective, or if a GPU's number of collectives differs from GPU 0's.
 pub fn align(gpus: Vec<Vec<Span>>) -> anyhow::Result<Vec<Row>> {
     let is_collective = |span: &&Span| span.kind == Kind::Communication;
     let ends = |spans: &Vec<Span>| spans.iter().filter(is_collective).map(|span| span.end).collect();

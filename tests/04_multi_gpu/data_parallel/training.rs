@@ -72,7 +72,7 @@ impl Training {
         let replicas = rendezvous(&lab::streams(world_size)?, |comm| {
             let stream = comm.stream();
             let device_samples = samples.to_device(&stream)?;
-            // The model has room for only one shard. A rank that computes the whole batch would not be parallel, and
+            // The model has room for only one shard. A rank that processes the whole batch would not be parallel, so it
             // fails.
             let room = longest.div_ceil(world_size);
             let mut model = Perceptron::new(&stream, HIDDEN, room, seed(comm.rank()))?;

@@ -118,7 +118,7 @@ impl Training {
         Ok(())
     }
 
-    /// Returns whether a rank's loss is that of its own row's samples, with or without the weight.
+    /// Returns whether a rank's loss is the loss of its own row's samples, with or without the weight.
     fn is_loss_of_row(&self, rank: usize, step: usize, serial: &Serial) -> bool {
         let batch = batches()[step].clone();
         let own = row_of(&batch, true_coordinates(rank, self.mesh).data_rank, self.mesh.data);
