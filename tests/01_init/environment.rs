@@ -279,7 +279,7 @@ fn a_missing_variable_is_named() -> anyhow::Result<()> {
     // If torchrun does not set a variable, the surrounding job's value must not be used instead.
     let variables = [TORCHRUN.sets(INNER), SLURM.sets(OUTER)].concat();
     cases.push(Refused {
-        situation: "torchrun inside a Slurm job, without RANK".to_owned(),
+        situation: "torchrun inside a Slurm job without RANK".to_owned(),
         variables: variables.into_iter().filter(|(name, _)| *name != "RANK").collect(),
         words: vec!["RANK".to_owned()],
         mistakes: vec![
@@ -378,7 +378,7 @@ fn a_gpu_that_is_not_there_is_an_error() -> anyhow::Result<()> {
     let world_size = gpus + 2;
     let said = ask(&local_ranks.map(|local_rank| TORCHRUN.sets([local_rank, local_rank, world_size])))?;
     for (local_rank, said) in local_ranks.into_iter().zip(said) {
-        let situation = format!("local rank {local_rank}, on a machine with {gpus} GPUs");
+        let situation = format!("local rank {local_rank} on a machine with {gpus} GPUs");
         match said {
             Ok(gpu) => bail!("{situation}: expected an error, got GPU {gpu}, which belongs to another rank"),
             Err(error) => {

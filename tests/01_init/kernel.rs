@@ -72,11 +72,11 @@ fn the_grid_covers_every_element() -> anyhow::Result<()> {
         };
         ensure!(
             grid_dim == (blocks, 1, 1),
-            "grid({n}): {grid_dim:?} blocks of {THREADS} threads, expected ({blocks}, 1, 1){cause}"
+            "grid({n}): {grid_dim:?} blocks with {THREADS} threads each, expected ({blocks}, 1, 1){cause}"
         );
         ensure!(
             shared_mem_bytes == 0,
-            "grid({n}): {shared_mem_bytes} bytes of shared memory, expected 0: the kernel uses none"
+            "grid({n}): {shared_mem_bytes} bytes of shared memory, expected 0, because the kernel uses none"
         );
     }
     Ok(())
@@ -152,7 +152,7 @@ fn over_no_elements_nothing_is_done() -> anyhow::Result<()> {
         axpy(&stream, &kernel, &mut target.view_mut().slice_mut(5..5), &source.view().slice(5..5), A)
             .context("`axpy` over no elements returned an error")
     })?;
-    Expected::of("y around a slice of no elements", &y).exactly(&target.read()?)
+    Expected::of("y around an empty slice", &y).exactly(&target.read()?)
 }
 
 fn it_returns_before_the_kernel_has_run() -> anyhow::Result<()> {

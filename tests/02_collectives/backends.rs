@@ -119,7 +119,7 @@ fn both_backends_have_the_same_numbers() -> anyhow::Result<()> {
 
 fn all_ranks_have_the_same_bits() -> anyhow::Result<()> {
     const LEN: usize = 1031;
-    // Thirds use all bits, so most additions round.
+    // Thirds use all bits, so most additions are rounded.
     let values =
         |rank| -> Vec<f32> { irregular::fractions(rank, LEN).iter().map(|value| value / 3.0).collect() };
     // With two ranks, both orders of addition lead to the same result.

@@ -129,7 +129,7 @@ fn why_so_narrow(bound: f64, bits: u32, world_size: usize, largest: f64) -> Stri
     format!("\n  likely cause: {cause}")
 }
 
-/// Rounds a sum to this number of significant bits, with ties to even.
+/// Rounds a sum to this number of significant bits; ties go to even.
 fn rounded(sum: i64, bits: u32) -> i64 {
     let unit = 1_i64 << (i64::BITS - sum.leading_zeros()).saturating_sub(bits);
     let down = sum / unit * unit;

@@ -83,7 +83,7 @@ fn whole(rank: usize, world_size: usize, len: usize) -> Vec<f32> {
     irregular::integers(rank, world_size * len)
 }
 
-/// Returns part `of` of the values that `rank` has for all ranks.
+/// Returns part `of` of the values that `rank` has for all ranks together.
 fn part(rank: usize, world_size: usize, len: usize, of: usize) -> Vec<f32> {
     whole(rank, world_size, len)[of * len..(of + 1) * len].to_vec()
 }

@@ -101,7 +101,7 @@ impl Bench {
             "the GPU failed while the producer stream wrote the buffer and the consumer stream read it";
         self.producer.synchronize().and_then(|()| self.consumer.synchronize()).context(failed)?;
         for (round, output) in self.outputs.iter().enumerate() {
-            let name = format!("what the consumer read in round {round}");
+            let name = format!("the consumer's output in round {round}");
             let expected = irregular::integers(round, LEN);
             let mut comparison = Expected::of(&name, &expected)
                 .if_instead(&stale(), "it holds its initial values, not what the producer wrote");

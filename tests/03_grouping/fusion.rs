@@ -126,7 +126,7 @@ fn the_order_is_that_of_the_names() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Averages on each rank of each world. Each tensor has guards around its buffer.
+/// Averages the tensors on each rank of each world. Each tensor's buffer has guards around it.
 fn averages(name: &str, average: Average) -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| {

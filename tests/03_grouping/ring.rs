@@ -66,7 +66,7 @@ fn neighbours_sit_in_a_circle() -> anyhow::Result<()> {
                     "{neighbours}, but there is no rank {neighbour}: the right neighbor of the last rank is rank 0"
                 );
             }
-            // Each rank's right neighbor is the next rank, and the last rank's is rank 0.
+            // Each rank's right neighbor is the next rank, and the last rank's right neighbor is rank 0.
             let next = if rank + 1 == world_size { 0 } else { rank + 1 };
             let previous = if rank == 0 { world_size - 1 } else { rank - 1 };
             ensure!(

@@ -51,7 +51,7 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const MILLISECOND: u64 = 1_000_000;
 const DEADLINE: Duration = Duration::from_millis(777);
-/// The error for a wait that gives up too early.
+/// The message for a wait that gives up too early.
 const NOT_SEEN: &str =
     "complete_by returned false before time was up; expected true, as soon as the event is complete";
 /// A time that is later than any deadline.
@@ -161,7 +161,7 @@ fn a_wait_ends_with_an_error() -> anyhow::Result<()> {
     complete_by(&stream.record_event(None)?, ticking(), DEADLINE)?;
     // Ensures that the event is enqueued before the GPU fails.
     kernels.spin(&stream, MILLISECOND / 5)?;
-    // SAFETY: the kernel has no arguments and touches no memory.
+    // SAFETY: the kernel has no arguments and accesses no memory.
     unsafe { stream.launch_builder(&trap).launch(LaunchConfig::for_num_elems(1)) }?;
     let event = stream.record_event(None)?;
     // Each reading of the clock takes a millisecond.

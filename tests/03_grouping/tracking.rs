@@ -97,7 +97,8 @@ fn halves(bench: &Bench, way: Way, spins: [u64; 2]) -> anyhow::Result<Worked> {
         if let Some((_, end)) = marks.last() {
             one_was_done = end.try_is_complete()?;
         }
-        // The view is used before the first event, so the work that tracking waits for is before that event, too.
+        // The view is used before the first event is recorded, so that the work that tracking waits for also comes
+        // before that event.
         kernels.scale(stream, half, 2.0)?;
         let start = timed(stream)?;
         kernels.spin(stream, spins[usize::from(stream == second)])?;
@@ -123,7 +124,7 @@ fn halves(bench: &Bench, way: Way, spins: [u64; 2]) -> anyhow::Result<Worked> {
         .if_instead(&swapped, "the second half is in front of the first")
         .if_instead(&times([6.0, 2.0]), "the second half was read before its work was done")
         .if_instead(&times([2.0, 6.0]), "the first half was read before its work was done")
-        .if_instead(&times([6.0, 1.0]), "the second half was read before its work had begun")
+        .if_instead(&times([6.0, 1.0]), "the second half was read before its work had started")
         .exactly(&got)?;
     Ok(Worked { marks, one_was_done })
 }
@@ -228,7 +229,7 @@ fn compare(bench: &Bench, read: &Read) -> anyhow::Result<()> {
         "the GPU failed while the readers' streams read the slice and the writer's stream wrote it",
     )?;
     for (index, output) in read.outputs.iter().enumerate() {
-        Expected::of(&format!("what reader {index} of 3 read"), &irregular::integers(0, LEN))
+        Expected::of(&format!("the output of reader {index} of 3"), &irregular::integers(0, LEN))
             .if_instead(
                 &irregular::integers(1, LEN),
                 "it is what was written afterwards: the writer did not wait for this reader",

@@ -200,7 +200,7 @@ impl Attempt<'_> {
                     &step.along(&times(&step.gradient, 1.0 / world_size)),
                     "averaged twice: both the average and the weight divide by the world size",
                 )
-                .if_instead(&step.along(&of_own), "this is the rank's own part of the average: the parts of the other ranks are missing")
+                .if_instead(&step.along(&of_own), "this is only the rank's own part of the average: the other ranks' parts are missing")
                 .if_instead(
                     &step.along(&times(&of_own, world_size)),
                     "the step follows the rank's own gradient: nothing was averaged over the ranks",

@@ -54,7 +54,7 @@ fn one_yes_is_enough() -> anyhow::Result<()> {
             if got.iter().all(|&got| got == expected) {
                 continue;
             }
-            // Returns whether a rule explains all answers to all questions.
+            // Returns whether a rule explains every answer to every question.
             let always = |rule: &dyn Fn(&[bool], usize) -> bool| {
                 let ranks = 0..world_size;
                 ranks

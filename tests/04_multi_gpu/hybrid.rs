@@ -18,9 +18,9 @@ use super::whole_batch::{LEARNING_RATE, alone_on, to_its_end};
 use crate::multi_gpu::hybrid::{Coordinates, Groups, Mesh, coordinates, on_mesh, start_equal, step};
 use training::{HIDDEN, Serial, Training, seed};
 
-/// The mesh of four ranks.
+/// The mesh with four ranks.
 static OF_FOUR: [Mesh; 1] = [Mesh { data: 2, tensor: 2 }];
-/// The meshes of six ranks, whose rows and columns differ in length.
+/// The meshes with six ranks, whose rows and columns differ in length.
 static OF_SIX: [Mesh; 2] = [Mesh { data: 2, tensor: 3 }, Mesh { data: 3, tensor: 2 }];
 
 pub(crate) fn checks() -> Vec<Check> {

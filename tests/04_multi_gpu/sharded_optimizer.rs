@@ -2,7 +2,8 @@
 //! would.
 //!
 //! Parameters and gradients are integers; the learning rate and the momentum are negative powers of 2. If the world
-//! size is also a power of 2, an average does not round. All numbers are then exact for the few steps here.
+//! size is also a power of 2, an average does not round. In that case, all numbers are exact for the few steps made
+//! here.
 
 use anyhow::ensure;
 use cudarc::nccl::Comm;
@@ -246,7 +247,7 @@ fn with_mistakes<'a>(
         .if_instead(&joined(right, &before), stepped_alone)
         .if_instead(
             &joined(&before, right),
-            "the rank's own part is from before the step: gather after it, not before",
+            "the rank's own part is from before the step: gather after the step, not before it",
         )
         .if_instead(&aside(0..world_size, 1.0), "the gradients were summed, not averaged")
         .if_instead(&unaveraged, "each rank stepped with its own gradient: nothing was averaged")

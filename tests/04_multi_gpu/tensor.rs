@@ -105,7 +105,7 @@ pub(crate) fn with_rows(layer: &Weights, rows: Range<usize>) -> Weights {
     Weights { inputs: rows.len(), outputs: layer.outputs, weights, bias: layer.bias.clone() }
 }
 
-/// Returns these columns of a row-major matrix of `width` columns.
+/// Returns these columns of a row-major matrix with `width` columns.
 pub(crate) fn columns_of(matrix: &[f32], width: usize, columns: Range<usize>) -> Vec<f32> {
     matrix.chunks_exact(width).flat_map(|row| row[columns.clone()].to_vec()).collect()
 }

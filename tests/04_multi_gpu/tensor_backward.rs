@@ -132,7 +132,7 @@ fn check_mlp(case: &Case<'_>) -> anyhow::Result<()> {
             )
             .exactly(&read(case, mlp.hidden_gradient.as_view())?)?;
         const WITHOUT_RELU: &str =
-            "the first layer got the gradient of the hidden units from before `relu_gradient` changed it";
+            "the first layer received the hidden units' gradient as it was before `relu_gradient` changed it";
         let instead = Some((unbent.as_slice(), WITHOUT_RELU));
         compare_columns_or(case, &first, &mlp.first, &input, &hidden_gradient, instead)?;
         compare_input_of_columns(case, &first, &hidden_gradient, &back.read()?)?;

@@ -121,7 +121,7 @@ pub(super) fn batches(lengths: &[usize]) -> Vec<Range<usize>> {
     lengths.iter().map(&mut next).collect()
 }
 
-/// Returns piece `index` of `count` pieces of a range. Their lengths differ by at most one.
+/// Divides a range into `count` pieces whose lengths differ by at most one, and returns piece `index`.
 pub(super) fn piece(whole: &Range<usize>, index: usize, count: usize) -> Range<usize> {
     let cut = |index: usize| whole.start + whole.len() * index / count;
     cut(index)..cut(index + 1)

@@ -92,7 +92,7 @@ fn the_total_is_from_first_to_last() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks the spans of [`the_total_is_from_first_to_last`], shifted by this many milliseconds.
+/// Checks the spans from [`the_total_is_from_first_to_last`], shifted by this many milliseconds.
 fn check_measure(spans: &[Span], by: f64) -> anyhow::Result<()> {
     let got = measure(spans);
     let expected = Overlap { compute: 7.0, communication: 7.0, total: 14.5 };
@@ -104,7 +104,7 @@ fn check_measure(spans: &[Span], by: f64) -> anyhow::Result<()> {
         got.efficiency().unwrap_or_default()
     );
     let alike = |one: f64, other: f64| abs_diff_eq!(one, other, epsilon = ROUNDING);
-    // Totals that use the first span in the list as the start, or the last one as the end.
+    // The totals that result if the first span in the list is used as the start, or the last one as the end.
     let in_their_order = [3.0 - 12.0, 17.0 - 12.0, 3.0 - 2.5];
     let cause = if alike(got.compute, 8.0) {
         "\n  likely cause: the lengths were summed. Two spans of the same kind may overlap, but `busy` counts each \
@@ -349,7 +349,7 @@ fn what_ran_is_told_from_its_events() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that no GPU leaves a collective before the other GPU arrives, within the uncertainty of their times.
+/// Checks that, within the uncertainty of their times, no GPU leaves a collective before the other GPU arrives.
 fn told_in_order(rows: &[Row]) -> anyhow::Result<()> {
     let of =
         |row: &Row, at: usize| row.spans.iter().find(|span| span.name == format!("summing {at}")).cloned();

@@ -93,7 +93,7 @@ fn the_plan_goes_backwards() -> anyhow::Result<()> {
     check_plan(&[10, 10, 10, 10, 10], 80, &[3..5, 1..3, 0..1])?;
     check_plan(&[10, 10, 10, 10, 10], 79, &[4..5, 3..4, 2..3, 1..2, 0..1])?;
     check_plan(&[5, 30, 1, 9, 20, 3], 1_000_000, &[0..6])?;
-    // The largest number effectively means no cap.
+    // The largest number effectively means that there is no cap.
     check_plan(&[5, 30, 1, 9, 20, 3], usize::MAX, &[0..6])?;
     // The first and last lengths are equal. One cap is one byte too small.
     check_plan(&[7, 30, 7], 148, &[1..3, 0..1])?;

@@ -127,7 +127,7 @@ impl Trainable for Equal<'_> {
 
 const PARAMETERS: usize = 16;
 
-/// Returns how many milliseconds an all-reduce of this many elements takes without other work.
+/// Returns how many milliseconds an all-reduce of this many elements takes when nothing else is running.
 fn alone(rank: &Rank, elements: usize) -> anyhow::Result<f32> {
     let stream = rank.comm.stream();
     let mut buffer = stream.alloc_zeros::<f32>(elements)?;
@@ -229,7 +229,7 @@ impl Trainable for Idle {
         &mut self,
         mut ready: impl FnMut(usize, &mut CudaViewMut<f32>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        // The samples do not use the first parameter, so it has no hook call.
+        // The samples do not use the first parameter, so its hook is never called.
         (1..self.layout.len()).rev().try_for_each(|at| ready(at, &mut self.gradients.as_view_mut()))
     }
 
@@ -261,7 +261,7 @@ fn the_buckets_are_averaged_in_place() -> anyhow::Result<()> {
 
 fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     let stream = lab::streams(1)?.remove(0);
-    // SAFETY: the events of `step` order all work on the two streams.
+    // SAFETY: the events recorded by `step` order all work on the two streams.
     unsafe { stream.context().disable_event_tracking() };
     each_call_fails("step", || {
         let comm = world_of_one()?;

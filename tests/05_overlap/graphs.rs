@@ -88,7 +88,7 @@ impl<'a> Bench<'a> {
         Ok(bench)
     }
 
-    /// Enqueues one run of the pipeline, on both streams.
+    /// Enqueues one run of the pipeline on both streams.
     fn enqueue(&self, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
         let (compute, comm) = (&self.compute, self.comm.stream());
         self.kernels.scale(compute, buffer, 2.0)?;

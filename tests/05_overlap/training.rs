@@ -11,7 +11,7 @@ use lab::{Expected, Guarded, Trainable, irregular};
 
 use super::two_streams::{MILLISECOND, Mark, Rank, on_each_rank, on_two_ranks};
 
-/// The number of elements of each parameter.
+/// The number of elements in each parameter.
 pub(super) const LENGTHS: [usize; 6] = [300, 37, 1031, 1, 64, 257];
 const STEPS: usize = 3;
 const LEARNING_RATE: f32 = 0.5;

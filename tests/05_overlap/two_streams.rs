@@ -20,7 +20,7 @@ pub(super) struct Rank {
     origin: CudaEvent,
 }
 
-/// The events before and after some work, on its stream.
+/// The events before and after some work, on that work's stream.
 pub(super) struct Mark {
     start: CudaEvent,
     end: CudaEvent,

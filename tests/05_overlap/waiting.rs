@@ -62,7 +62,7 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 const LEN: usize = 1031;
-/// The number of buffers in checks that need several.
+/// The number of buffers for checks that need several.
 const BUFFERS: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -337,7 +337,7 @@ fn polling_ends_with_an_error() -> anyhow::Result<()> {
         let polled = Cell::new(0);
         let trap = rank.compute.context().load_module(Ptx::from_src(TRAP))?.load_function("trap")?;
         let mut data = Data::new(&rank, 1)?;
-        // SAFETY: the kernel has no arguments and touches no memory.
+        // SAFETY: the kernel has no arguments and accesses no memory.
         unsafe { rank.compute.launch_builder(&trap).launch(LaunchConfig::for_num_elems(1)) }?;
         let independent = || {
             polled.set(polled.get() + 1);

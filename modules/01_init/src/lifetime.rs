@@ -65,7 +65,7 @@ pub fn run(
 /// Does the same with a new communicator for each iteration. It is not for use: the checks count its communicators.
 ///
 /// # Errors
-/// Fails as [`run`] does.
+/// Fails like [`run`].
 pub fn run_anew(
     rank: &UnconnectedRank,
     iterations: usize,

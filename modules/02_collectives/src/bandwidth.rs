@@ -42,7 +42,7 @@ pub struct Row {
     pub busbw: f64,
 }
 
-/// The time of an operation of S bytes, as `α + β · S`.
+/// The time that an operation on S bytes takes, as `α + β · S`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Line {
     /// The latency: the number of microseconds that even an empty operation takes.

@@ -10,7 +10,7 @@ use cudarc::nccl::Comm;
 use lab::Perceptron;
 use lab::digits::DeviceSamples;
 
-/// Returns the samples of `batch` that `rank` processes. `rank` is below `world_size`.
+/// Returns the samples in `batch` that `rank` processes. `rank` is below `world_size`.
 pub fn shard(batch: Range<usize>, rank: usize, world_size: usize) -> Range<usize> {
     // ANCHOR: shard
     // Divide the batch into one shard for each rank, and return the shard for `rank`:

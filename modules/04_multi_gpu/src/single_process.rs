@@ -19,18 +19,18 @@ pub struct Replica {
     labels: CudaSlice<u32>,
 }
 
-/// All GPUs, driven by one thread.
+/// All GPUs, which are driven by one thread.
 pub struct SingleProcess {
     /// The replicas, in the order of their streams; replica 0 is on GPU 0.
     pub replicas: Vec<Replica>,
-    /// A buffer on GPU 0 that receives the gradient and loss of another replica.
+    /// A buffer on GPU 0 that receives another replica's gradient and loss.
     arrived: CudaSlice<f32>,
     kernels: Kernels,
     /// The number of bytes copied between GPU 0 and the others so far.
     pub bytes: usize,
 }
 
-/// Returns the samples of `batch` for replica `index` of `count`. The parts differ in length by at most one sample.
+/// Returns the samples in `batch` for replica `index` of `count`. The parts differ in length by at most one sample.
 pub fn part(batch: &Range<usize>, index: usize, count: usize) -> Range<usize> {
     let cut = |index: usize| batch.start + batch.len() * index / count;
     cut(index)..cut(index + 1)

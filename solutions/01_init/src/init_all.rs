@@ -34,7 +34,7 @@ pub fn communicators(streams: &[Arc<CudaStream>]) -> anyhow::Result<Vec<Comm>> {
     // ANCHOR_END: communicators
 }
 
-/// Reports the identity of a communicator.
+/// Reports a communicator's identity.
 pub fn identity(communicator: &Comm) -> Identity {
     // ANCHOR: identity
     // Report the communicator's rank, its world size, and the ordinal of its GPU.

@@ -1,6 +1,6 @@
 //! Broadcast: copies one rank's buffer to all ranks. That rank is the *root*.
 //!
-//! Replicas of a model that start equal stay equal, unless something goes wrong. `replicas_equal` checks this.
+//! Replicas of a model that start out equal stay equal unless something goes wrong. `replicas_equal` checks this.
 
 use anyhow::ensure;
 use cudarc::driver::{CudaView, CudaViewMut};

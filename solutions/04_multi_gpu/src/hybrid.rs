@@ -35,7 +35,7 @@ pub struct Coordinates {
     pub tensor_rank: usize,
 }
 
-/// The two communicators of a rank. They share one stream.
+/// A rank's two communicators. They share one stream.
 pub struct Groups {
     /// Connects the ranks in its row.
     pub tensor: Comm,

@@ -49,7 +49,7 @@ impl Slot {
 }
 
 impl Feed {
-    /// Creates a feed for batches of `len` elements, which are copied on the stream `copies`.
+    /// Creates a feed for batches of `len` elements, which it copies on the stream `copies`.
     ///
     /// # Errors
     /// Returns any error from the driver.

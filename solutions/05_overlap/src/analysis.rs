@@ -1,4 +1,4 @@
-//! Measured overlap: how much could overlap, how much did, and a common timeline, from the times of CUDA events.
+//! Measured overlap: how much could overlap, how much did, and a common timeline, all based on CUDA event times.
 //!
 //! A program with C milliseconds of computation and M milliseconds of communication takes a time T: at most C + M, if nothing
 //! overlaps, and at least the longer of the two. The *efficiency* η, from 0 to 1, shows where T lies between these limits.

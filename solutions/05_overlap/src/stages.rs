@@ -16,7 +16,7 @@ use crate::interleave::Stages;
 pub struct Load {
     /// The number of iterations.
     pub iterations: usize,
-    /// The number of elements of each iteration's buffer.
+    /// The number of elements in each iteration's buffer.
     pub elements: usize,
     /// The number of elements that are summed, in even and in odd iterations.
     pub summed: [usize; 2],
@@ -30,7 +30,7 @@ pub struct Work<'a> {
     compute: Arc<CudaStream>,
     kernels: Kernels,
     inputs: Vec<CudaSlice<f32>>,
-    /// Where postprocessing copies the results of a pipeline that reuses its buffers. Empty if each iteration has its own buffer.
+    /// Where postprocessing copies the results in a pipeline that reuses its buffers. Empty if each iteration has its own buffer.
     outputs: Vec<CudaSlice<f32>>,
     timeline: Timeline,
     load: Load,

@@ -56,7 +56,7 @@ pub(super) fn likely_cause(training: &Training, rank: usize, step: usize) -> Opt
 fn of_start(training: &Training) -> Option<String> {
     let expected = Layout { hidden: HIDDEN }.initial(seed(0));
     let stray = training.replicas.iter().position(|replica| replica.start != expected)?;
-    Some(format!("rank {stray} doesn't start with the parameters that rank 0 made"))
+    Some(format!("rank {stray} doesn't start with rank 0's parameters"))
 }
 
 /// Returns the known mistake, if any, that explains why the loss differs from the serial run's.
@@ -87,8 +87,8 @@ pub(super) fn of_loss(training: &Training, step: usize, got: f64, serial: &Seria
         Some(format!("this is the loss of samples {:?} alone: average it like the gradient", shards[rank]))
     } else if alike(serial.loss * world_size as f64) || alike(serial.loss / world_size as f64) {
         Some(match factor > 1.0 {
-            true => format!("it is the right loss times the world size, {world_size}"),
-            false => format!("it is the right loss divided by the world size, {world_size}"),
+            true => format!("it is the correct loss multiplied by the world size, {world_size}"),
+            false => format!("it is the correct loss divided by the world size, {world_size}"),
         })
     } else {
         None
@@ -111,7 +111,7 @@ fn of_factor(factor: f64, world_size: usize) -> String {
              size"
         )
     } else if is(-1.0) {
-        "the step goes up the gradient instead of down".to_owned()
+        "the step follows the gradient uphill instead of downhill".to_owned()
     } else {
         format!("the step is {factor:.4} times as long as it should be")
     }

@@ -56,7 +56,7 @@ impl Training {
     }
 
     fn run(world_size: usize, lengths: &[usize]) -> anyhow::Result<Self> {
-        // If the shards are wrong, errors in the steps are only consequences.
+        // If the shards are wrong, errors in the steps are only a consequence.
         shards_are_the_batch()?;
         let samples = Digits::load()?.train;
         let longest = lengths.iter().copied().max().unwrap_or(1);

@@ -207,7 +207,7 @@ struct Bounded {
 }
 
 impl Bounded {
-    /// Returns the largest possible magnitude of the GPUs' number.
+    /// Returns the largest magnitude that the GPUs' number may have.
     fn size(self) -> f64 {
         self.value.abs() + self.off
     }
