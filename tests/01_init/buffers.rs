@@ -33,7 +33,7 @@ pub(crate) fn checks() -> Vec<Check> {
 const MILLISECOND: u64 = 1_000_000;
 const LEN: usize = 1031;
 
-/// Returns ranges within [`LEN`] values, each of a different length, in descending order, with gaps between them.
+/// Returns ranges within [`LEN`] values, in descending order, with different lengths and with gaps between them.
 fn parts(count: usize) -> Vec<Range<usize>> {
     (0..count).rev().map(|index| 7 + 190 * index..100 + 190 * index + 13 * index).collect()
 }
@@ -42,20 +42,24 @@ fn each_gpu_has_its_part_and_no_more() -> anyhow::Result<()> {
     let values = irregular::integers(0, LEN);
     for count in lab::world_sizes().into_iter().filter(|&count| count <= 5) {
         let mut streams = lab::streams(count)?;
-        // Reversed, so that at most one GPU has the index of its part.
+        // Reversed, so that at most one GPU has the same index as its part.
         streams.reverse();
         let parts = parts(count);
         let buffers = spread(&streams, &values, &parts)?;
-        ensure!(buffers.len() == count, "spread(…) returned {} buffers for {count} streams", buffers.len());
+        ensure!(
+            buffers.len() == count,
+            "spread(…) returned {} buffers for {count} streams, expected one per stream",
+            buffers.len()
+        );
         for (index, (buffer, part)) in buffers.iter().zip(&parts).enumerate() {
             let (gpu, expected) = (buffer.context().ordinal(), streams[index].context().ordinal());
             ensure!(
                 gpu == expected,
-                "buffer {index} of {count} is on GPU {gpu}, expected GPU {expected}, that of streams[{index}]"
+                "buffer {index} of {count} is on GPU {gpu}, expected GPU {expected}, the GPU of streams[{index}]"
             );
             ensure!(
                 buffer.stream() == &streams[index],
-                "buffer {index} of {count} belongs to another stream, expected streams[{index}]"
+                "buffer {index} of {count} was created on another stream, expected streams[{index}]"
             );
             ensure!(
                 buffer.len() == part.len(),
@@ -66,7 +70,7 @@ fn each_gpu_has_its_part_and_no_more() -> anyhow::Result<()> {
             let got = streams[index].clone_dtoh(buffer)?;
             streams[index].synchronize()?;
             Expected::new(index, &format!("the buffer of part {part:?}"), &values[part.clone()])
-                .if_instead(&values[..part.len()], "these are the first values, not those of the part")
+                .if_instead(&values[..part.len()], "these are the first values, not the values in the part")
                 .exactly(&got)?;
         }
     }
@@ -78,15 +82,19 @@ fn a_part_is_read() -> anyhow::Result<()> {
     let values = irregular::integers(0, LEN);
     let buffer = Guarded::new(&stream, &values)?;
     for part in [0..1, 0..LEN, 37..38, 37..301, LEN - 1..LEN] {
-        let call = format!("read(buffer, {part:?}), where the buffer has {LEN} elements,");
+        let call = format!("read(buffer, {part:?}) on a buffer of {LEN} elements");
         // Parts that start at 0 come first.
-        let others = if part.start > 0 { format!("; 0..1 and 0..{LEN} were read") } else { String::new() };
+        let others = if part.start > 0 {
+            format!(", although 0..1 and 0..{LEN} could be read")
+        } else {
+            String::new()
+        };
         let got = match caught(|| read(&buffer.view(), part.clone())) {
             Ok(got) => got.with_context(|| format!("{call} returned an error{others}"))?,
             Err(panic) => bail!("{call} {panic}"),
         };
-        Expected::of(&format!("what read(buffer, {part:?}) returned"), &values[part.clone()])
-            .if_instead(&values[..part.len()], "these are the first values, not those of the part")
+        Expected::of(&format!("the result of read(buffer, {part:?})"), &values[part.clone()])
+            .if_instead(&values[..part.len()], "these are the first values, not the values in the part")
             .exactly(&got)?;
     }
     Ok(())
@@ -114,16 +122,19 @@ fn copied_between(gpus: &[(usize, usize)]) -> anyhow::Result<()> {
             };
             let expected = placed(at, part.clone());
             let mut comparison = Expected::of(&what, &expected)
-                .if_instead(&stale, "it holds what it held before: nothing was copied")
-                .if_instead(&placed(at, 0..part.len()), "these are the first values, not those of the part");
+                .if_instead(&stale, "it holds its old values: nothing was copied")
+                .if_instead(
+                    &placed(at, 0..part.len()),
+                    "these are the first values, not the values in the part",
+                );
             if part.end <= stale.len() {
                 comparison = comparison.if_instead(
                     &placed(part.start, part.clone()),
-                    "the part lies where it lay in the other buffer",
+                    "the part was copied to its position in the other buffer",
                 );
             }
             comparison.exactly(&to.read()?)?;
-            Expected::of("`from`, which copy(…) only reads,", &values).exactly(&from.read()?)?;
+            Expected::of("`from`, which copy(…) must only read,", &values).exactly(&from.read()?)?;
         }
     }
     Ok(())
@@ -132,7 +143,7 @@ fn copied_between(gpus: &[(usize, usize)]) -> anyhow::Result<()> {
 fn a_copy_waits_for_its_source() -> anyhow::Result<()> {
     for count in lab::world_sizes().into_iter().filter(|&count| count <= 2) {
         let streams = lab::streams(count)?;
-        // With a single GPU, both streams are on it.
+        // If there is only one GPU, both streams are on it.
         let to_stream = match count {
             1 => streams[0].context().new_stream()?,
             _ => streams[1].clone(),
@@ -148,7 +159,7 @@ fn a_copy_waits_for_its_source() -> anyhow::Result<()> {
         expected[5..5 + 264].copy_from_slice(&values[37..301]);
         let mut early = stale.clone();
         early[5..5 + 264].copy_from_slice(&stale[37..301]);
-        Expected::of("`to`, copied from a buffer that was filled late,", &expected)
+        Expected::of("`to`, after a copy from a buffer that was filled late,", &expected)
             .if_instead(&early, "the copy did not wait for the stream that filled its source")
             .exactly(&to.read()?)?;
     }
@@ -171,11 +182,13 @@ fn refused<T>(
     function: impl FnOnce() -> anyhow::Result<T>,
 ) -> anyhow::Result<()> {
     let result = without_panic(call, function)?;
-    let Err(error) = result else { bail!("{call}: expected an error, since {end} is beyond {len}, got Ok") };
+    let Err(error) = result else {
+        bail!("{call}: expected an error, because {end} is beyond {len}, but got Ok")
+    };
     let text = format!("{error:#}");
     ensure!(
         text.contains(&end.to_string()) && text.contains(&len.to_string()),
-        "{call}: the error must have both numbers, {end} and {len}, got: {text}"
+        "{call}: the error must contain both numbers, {end} and {len}; got: {text}"
     );
     Ok(())
 }
@@ -187,28 +200,26 @@ fn what_lies_outside_is_an_error() -> anyhow::Result<()> {
     let from = Guarded::new(&streams[0], &values)?;
     for part in [0..702, 700..717, 900..901] {
         let numbers = (part.end, 701);
-        refused(&format!("read(buffer, {part:?}), where the buffer has 701 elements"), numbers, || {
+        refused(&format!("read(buffer, {part:?}) on a buffer of 701 elements"), numbers, || {
             read(&from.view(), part.clone())
         })?;
-        refused(
-            &format!("spread(streams, values, [{part:?}]), where there are 701 values"),
-            numbers,
-            || spread(&streams, &values, std::slice::from_ref(&part)),
-        )?;
+        refused(&format!("spread(streams, values, [{part:?}]) with 701 values"), numbers, || {
+            spread(&streams, &values, std::slice::from_ref(&part))
+        })?;
         let mut to = Guarded::new(&streams[0], &stale)?;
-        refused(&format!("copy(from, {part:?}, to, 0), where `from` has 701 elements"), numbers, || {
+        refused(&format!("copy(from, {part:?}, to, 0) with 701 elements in `from`"), numbers, || {
             copy(&from.view(), part.clone(), &mut to.view_mut(), 0)
         })?;
-        Expected::of("`to` after a refused copy(…)", &stale).exactly(&to.read()?)?;
+        Expected::of("`to` after a rejected copy(…)", &stale).exactly(&to.read()?)?;
     }
     for (part, at) in [(0..504, 0), (100..101, 503), (30..60, 480)] {
         let mut to = Guarded::new(&streams[0], &stale)?;
         refused(
-            &format!("copy(from, {part:?}, to, {at}), where `to` has 503 elements"),
+            &format!("copy(from, {part:?}, to, {at}) with 503 elements in `to`"),
             (at + part.len(), 503),
             || copy(&from.view(), part.clone(), &mut to.view_mut(), at),
         )?;
-        Expected::of("`to` after a refused copy(…)", &stale).exactly(&to.read()?)?;
+        Expected::of("`to` after a rejected copy(…)", &stale).exactly(&to.read()?)?;
     }
     Ok(())
 }
@@ -226,7 +237,7 @@ fn each_value_is_copied_once() -> anyhow::Result<()> {
     let values = irregular::integers(0, LEN);
     let budget = |function: &str| Budget::of(function).kernels(0).communicators(0);
 
-    // Values may pass through a pinned buffer, but are copied to the GPU only once.
+    // Values may pass through a pinned buffer, but must be copied to the GPU only once.
     let spreading = budget("spread").copies(2).bytes_to_device(267 * BYTES).bytes_to_host(0).allocations(4);
     let spreading = spreading.streams(&[(&first, "streams[0]"), (&second, "streams[1]")]);
     spreading.spend(|| spread(&streams, &values, &[37..301, 5..8]))?;

@@ -28,12 +28,12 @@ fn available() -> anyhow::Result<usize> {
     Ok(usize::try_from(CudaContext::device_count()?)?)
 }
 
-/// Opens at most the available number of GPUs, so any error is a mistake in the exercise.
+/// Never opens more GPUs than there are, so any error is a mistake in the exercise.
 fn open_some(count: usize) -> anyhow::Result<Vec<Arc<CudaStream>>> {
     let available = available()?;
     open(count).map_err(|error| {
         anyhow!(
-            "there are {available} GPUs, so open({count}) must succeed, but it returned an error\n  the error says: {}",
+            "there are {available} GPUs, so open({count}) must succeed, but it returned this error:\n  {}",
             error_text(&error)
         )
     })
@@ -42,14 +42,14 @@ fn open_some(count: usize) -> anyhow::Result<Vec<Arc<CudaStream>>> {
 fn stream_i_is_on_gpu_i() -> anyhow::Result<()> {
     for count in 1..=available()? {
         let streams = open_some(count)?;
-        ensure!(streams.len() == count, "open({count}) returned {} streams", streams.len());
+        ensure!(streams.len() == count, "open({count}) returned {} streams, expected {count}", streams.len());
         let mut seen = HashSet::new();
         for (index, stream) in streams.iter().enumerate() {
             let ordinal = stream.context().ordinal();
             ensure!(ordinal == index, "stream {index} of {count} is on GPU {ordinal}, expected GPU {index}");
             // The ordinal only repeats the number passed to the context, but the UUID comes from the GPU.
             let uuid = stream.context().uuid()?.bytes;
-            ensure!(seen.insert(uuid), "stream {index} of {count} is on a GPU that an earlier stream is on");
+            ensure!(seen.insert(uuid), "stream {index} of {count} is on the same GPU as an earlier stream");
         }
     }
     Ok(())
@@ -69,10 +69,10 @@ fn every_stream_is_a_new_one() -> anyhow::Result<()> {
             2 => "the per-thread default stream",
             _ => "",
         };
-        ensure!(shared.is_empty(), "the stream of GPU {gpu} is {shared}, expected a new one");
+        ensure!(shared.is_empty(), "the stream on GPU {gpu} is {shared}, expected a new one");
         ensure!(
             handles.insert(handle),
-            "open(…) returned one stream of GPU {gpu} twice, expected a new one each time"
+            "open(…) returned the same stream on GPU {gpu} twice, expected a new one each time"
         );
     }
     Ok(())
@@ -88,7 +88,7 @@ fn each_stream_moves_its_own_data() -> anyhow::Result<()> {
     for (gpu, (stream, buffer)) in streams.iter().zip(&buffers).enumerate() {
         let back = stream.clone_dtoh(buffer)?;
         stream.synchronize()?;
-        Expected::of(&format!("a buffer that was copied to GPU {gpu} and back"), &sent[gpu])
+        Expected::of(&format!("the buffer that was copied to GPU {gpu} and back"), &sent[gpu])
             .exactly(&back)?;
     }
     Ok(())
@@ -97,16 +97,15 @@ fn each_stream_moves_its_own_data() -> anyhow::Result<()> {
 fn too_many_is_an_error_with_both_numbers() -> anyhow::Result<()> {
     let available = available()?;
     for count in [available + 1, available + 1000, usize::MAX] {
-        let opened =
-            without_panic(&format!("open({count}), where there are {available} GPUs"), || open(count))?;
+        let opened = without_panic(&format!("open({count}) with {available} GPUs"), || open(count))?;
         let Err(error) = opened else {
-            bail!("open({count}) returned Ok, but there are {available} GPUs; expected an error")
+            bail!("open({count}) returned Ok, but there are only {available} GPUs; expected an error")
         };
         let text = format!("{error:#}");
         let without_count = text.replacen(&count.to_string(), "", 1);
         ensure!(
             text.contains(&count.to_string()) && without_count.contains(&available.to_string()),
-            "open({count}), where there are {available} GPUs: the error must have both numbers, got: {text}"
+            "open({count}) with {available} GPUs: the error must contain both numbers; got: {text}"
         );
     }
     Ok(())

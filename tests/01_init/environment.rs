@@ -45,7 +45,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// The variable with the id of a check's communicator, in hexadecimal digits.
+/// The variable that contains the id for a check's communicator, in hexadecimal digits.
 const ID: &str = "LAB_TEST_ID";
 
 type Variables = Vec<(&'static str, String)>;
@@ -65,7 +65,7 @@ fn say_gpu() -> anyhow::Result<String> {
     Ok(unless_it_panics(|| own_stream(&assignment))?.context().ordinal().to_string())
 }
 
-/// The start of a process's error if the function panicked.
+/// How a process's error starts if the function panicked.
 const THE_FUNCTION: &str = "the function ";
 
 fn unless_it_panics<T>(function: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
@@ -90,7 +90,7 @@ fn join() -> anyhow::Result<String> {
     let digits = std::env::var(ID)?;
     let mut id = [0; 128];
     for (at, byte) in id.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2).context("a whole id")?, 16)? as _;
+        *byte = u8::from_str_radix(digits.get(2 * at..2 * at + 2).context("a complete id")?, 16)? as _;
     }
     let stream = own_stream(&assignment)?;
     stream.context().bind_to_thread()?;
@@ -99,12 +99,13 @@ fn join() -> anyhow::Result<String> {
     )
 }
 
-/// Returns the answers of processes with these variables and none of any other launcher.
+/// Runs processes with these variables, and without those of any other launcher. Returns their answers.
 fn ask(variables: &[Variables]) -> anyhow::Result<Vec<processes::Said>> {
     processes::run(&all_variables(), variables)
 }
 
-/// Compares an assignment with the expected one. `others` contains the results of known mistakes, with their causes.
+/// Compares an assignment with the expected one. `others` contains the results that known mistakes lead to, with their
+/// causes.
 fn check_assignment(
     situation: &str,
     expected: Numbers,
@@ -117,15 +118,15 @@ fn check_assignment(
         Ok(said) => {
             let cause = others.iter().find(|(numbers, _)| shown(*numbers) == *said);
             let cause = cause.map_or_else(String::new, |(_, cause)| format!("\n  likely cause: {cause}"));
-            bail!("{situation}: expected {expected}; got {said}{cause}")
+            bail!("{situation}: expected {expected}, got {said}{cause}")
         }
-        Err(error) => bail!("{situation}: expected {expected}; got an error: {error}"),
+        Err(error) => bail!("{situation}: expected {expected}, got an error: {error}"),
     }
 }
 
-/// Ranks on two machines with two processes each. By default, a launcher fills one machine after the other; `srun
-/// --distribution=cyclic` alternates between them. The first assignment has three different numbers and no 0, so each
-/// mistake changes it. The last two assignments are one of three processes, and a single process.
+/// The processes on two machines with two processes each. By default, a launcher fills one machine after the other;
+/// `srun --distribution=cyclic` alternates between them. The first assignment has three different numbers and no 0, so
+/// each mistake changes it. The last two assignments are those of one process out of three, and of a single process.
 const PROCESSES: [Numbers; 8] =
     [[3, 1, 4], [0, 0, 4], [1, 1, 4], [2, 0, 4], [2, 1, 4], [1, 0, 4], [2, 2, 3], [0, 0, 1]];
 
@@ -140,14 +141,14 @@ fn each_launcher_says_the_assignment() -> anyhow::Result<()> {
                 &[
                     (
                         [local_rank, local_rank, world_size],
-                        "the local rank is taken for the rank: on a second machine they differ",
+                        "the local rank is used as the rank, but on a second machine they differ",
                     ),
                     (
                         [rank, rank, world_size],
-                        "the rank is taken for the local rank: on a second machine they differ",
+                        "the rank is used as the local rank, but on a second machine they differ",
                     ),
                     ([local_rank, rank, world_size], "rank and local rank are swapped"),
-                    ([0, 0, 1], "this is the assignment of a process that no launcher started"),
+                    ([0, 0, 1], "this is the assignment for a process that no launcher started"),
                 ],
             )?;
         }
@@ -164,19 +165,19 @@ fn the_innermost_launcher_counts() -> anyhow::Result<()> {
             both(TORCHRUN.sets(inner), SLURM.sets(outer)),
         ),
         (
-            ["mpirun of Open MPI inside a Slurm job", "Open MPI's", "Slurm's"],
+            ["Open MPI's mpirun inside a Slurm job", "Open MPI's", "Slurm's"],
             both(OPEN_MPI.sets(inner), SLURM.sets(outer)),
         ),
         (
-            ["mpirun of MPICH inside a Slurm job", "MPICH's", "Slurm's"],
+            ["MPICH's mpirun inside a Slurm job", "MPICH's", "Slurm's"],
             both(MPICH.sets(inner), SLURM.sets(outer)),
         ),
         (
-            ["torchrun, started on each machine by mpirun of Open MPI", "torchrun's", "Open MPI's"],
+            ["torchrun, started on each machine by Open MPI's mpirun", "torchrun's", "Open MPI's"],
             both(TORCHRUN.sets(inner), OPEN_MPI.sets(outer)),
         ),
         (
-            // Slurm then uses PMI like MPICH's mpirun, but does not pass a local rank.
+            // Slurm then uses PMI, as MPICH's mpirun does, but does not pass a local rank.
             ["`srun --mpi=pmi2`", "Slurm's", "those of PMI"],
             both(
                 SLURM.sets(inner),
@@ -191,13 +192,13 @@ fn the_innermost_launcher_counts() -> anyhow::Result<()> {
             && !error.contains("SLURM_LOCALID")
         {
             bail!(
-                "{situation}: expected {}; got an error: {error}\n  likely cause: MPICH was found by PMI_RANK or PMI_SIZE, \
-                 which other programs set too: a launcher is known by the variable of its local rank alone",
+                "{situation}: expected {}, got an error: {error}\n  likely cause: MPICH was recognized by PMI_RANK or \
+                 PMI_SIZE, but other programs set these, too: recognize a launcher only by its local rank variable",
                 shown(inner)
             );
         }
         let of_others = format!("these numbers are {others}; this process must take {own}");
-        let mixed = "numbers of two launchers are mixed: take all three from one launcher";
+        let mixed = "the numbers come from two launchers: take all three from the same one";
         check_assignment(
             situation,
             inner,
@@ -216,8 +217,8 @@ fn the_innermost_launcher_counts() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The numbers of an outer launcher, and of an inner launcher that it started. Any mixture of these numbers is also a
-/// valid assignment, and each mistake gives a different mixture.
+/// The numbers from an outer launcher, and from an inner launcher that it started. Any mixture of these numbers is also
+/// a valid assignment, and each mistake produces a different mixture.
 const OUTER: Numbers = [4, 2, 6];
 const INNER: Numbers = [5, 1, 8];
 
@@ -227,11 +228,11 @@ struct Refused {
     variables: Variables,
     /// The words that the error must contain.
     words: Vec<String>,
-    /// The assignments that result from known mistakes, with their causes.
+    /// The assignments that known mistakes lead to, with their causes.
     mistakes: Vec<(Numbers, String)>,
 }
 
-/// Checks that each process rejects its variables, with the words of its case.
+/// Checks that each process rejects its variables, with an error that contains the words of its case.
 fn check_refused(cases: &[Refused]) -> anyhow::Result<()> {
     let said = ask(&cases.iter().map(|case| case.variables.clone()).collect::<Vec<_>>())?;
     for (Refused { situation, words, mistakes, .. }, said) in cases.iter().zip(said) {
@@ -239,13 +240,16 @@ fn check_refused(cases: &[Refused]) -> anyhow::Result<()> {
             Ok(said) => {
                 let cause = mistakes.iter().find(|(numbers, _)| shown(*numbers) == said);
                 let cause = cause.map_or_else(String::new, |(_, cause)| format!("\n  likely cause: {cause}"));
-                bail!("{situation}: expected an error that says {}; got {said}{cause}", words.join(" and "))
+                bail!(
+                    "{situation}: expected an error that contains {}, got {said}{cause}",
+                    words.join(" and ")
+                )
             }
             Err(error) => {
                 check_no_panic(situation, &error)?;
                 ensure!(
                     words.iter().all(|words| error.contains(words)),
-                    "{situation}: the error must say {}; it says: {error}",
+                    "{situation}: the error must contain {}; got: {error}",
                     words.join(" and ")
                 );
             }
@@ -257,7 +261,7 @@ fn check_refused(cases: &[Refused]) -> anyhow::Result<()> {
 /// Returns the assignment with one number replaced by 0.
 fn taken_for_zero(mut numbers: Numbers, index: usize, variable: &str) -> (Numbers, String) {
     numbers[index] = 0;
-    (numbers, format!("0 was taken for {variable}: a number that can't be read has no default"))
+    (numbers, format!("{variable} was read as 0: a number that can't be read has no default"))
 }
 
 fn a_missing_variable_is_named() -> anyhow::Result<()> {
@@ -275,17 +279,17 @@ fn a_missing_variable_is_named() -> anyhow::Result<()> {
     // If torchrun does not set a variable, the surrounding job's value must not be used instead.
     let variables = [TORCHRUN.sets(INNER), SLURM.sets(OUTER)].concat();
     cases.push(Refused {
-        situation: "torchrun inside a Slurm job, without RANK".to_owned(),
+        situation: "torchrun inside a Slurm job without RANK".to_owned(),
         variables: variables.into_iter().filter(|(name, _)| *name != "RANK").collect(),
         words: vec!["RANK".to_owned()],
         mistakes: vec![
             taken_for_zero(INNER, 0, "RANK"),
             (
                 [OUTER[0], INNER[1], INNER[2]],
-                "the rank is Slurm's, and the others are torchrun's: all three come from one launcher"
+                "the rank is Slurm's, but the other numbers are torchrun's: all three must come from one launcher"
                     .to_owned(),
             ),
-            (OUTER, "these are the numbers of the job: torchrun is the inner launcher".to_owned()),
+            (OUTER, "these are the job's numbers, but torchrun is the inner launcher".to_owned()),
         ],
     });
     check_refused(&cases)
@@ -310,7 +314,7 @@ fn a_bad_number_is_named() -> anyhow::Result<()> {
         situation,
         variables: TORCHRUN.sets(numbers),
         words,
-        mistakes: vec![(numbers, "the numbers are read, and not compared with the world size".to_owned())],
+        mistakes: vec![(numbers, "the numbers are read, but not compared with the world size".to_owned())],
     };
     let mut cases = Vec::new();
     let [rank, local_rank, _] = TORCHRUN.variables;
@@ -336,9 +340,9 @@ fn without_a_launcher_there_is_no_assignment() -> anyhow::Result<()> {
         mistakes: Vec::new(),
     };
     check_refused(&[
-        refused("started by no launcher", &[]),
+        refused("not started by a launcher", &[]),
         refused(
-            "with `rank`, `local_rank`, and `world_size` in lower case, which no launcher sets",
+            "with `rank`, `local_rank`, and `world_size` in lowercase, which no launcher sets",
             &[("rank", "1"), ("local_rank", "1"), ("world_size", "2")],
         ),
     ])
@@ -356,7 +360,8 @@ fn the_gpu_is_that_of_the_local_rank() -> anyhow::Result<()> {
             Ok(gpu) => bail!(
                 "{assignment}: expected GPU {local_rank}, got GPU {gpu}{}",
                 if gpu == rank.to_string() {
-                    "\n  likely cause: that is the rank, which counts through all machines; each machine counts its GPUs from 0"
+                    "\n  likely cause: that is the rank, which is counted across all machines, but each machine counts \
+                     its GPUs from 0"
                 } else {
                     ""
                 }
@@ -373,15 +378,15 @@ fn a_gpu_that_is_not_there_is_an_error() -> anyhow::Result<()> {
     let world_size = gpus + 2;
     let said = ask(&local_ranks.map(|local_rank| TORCHRUN.sets([local_rank, local_rank, world_size])))?;
     for (local_rank, said) in local_ranks.into_iter().zip(said) {
-        let situation = format!("local rank {local_rank}, on a machine with {gpus} GPUs");
+        let situation = format!("local rank {local_rank} on a machine with {gpus} GPUs");
         match said {
-            Ok(gpu) => bail!("{situation}: expected an error, got GPU {gpu}, which is another rank's"),
+            Ok(gpu) => bail!("{situation}: expected an error, got GPU {gpu}, which belongs to another rank"),
             Err(error) => {
                 check_no_panic(&situation, &error)?;
                 let numbers: Vec<&str> = error.split(|digit: char| !digit.is_ascii_digit()).collect();
                 ensure!(
                     [local_rank, gpus].iter().all(|number| numbers.contains(&number.to_string().as_str())),
-                    "{situation}: the error must have both numbers, {local_rank} and {gpus}; it says: {error}"
+                    "{situation}: the error must contain both numbers, {local_rank} and {gpus}; got: {error}"
                 );
             }
         }
@@ -389,7 +394,7 @@ fn a_gpu_that_is_not_there_is_an_error() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Creates an id in this process, and returns it as the variable that [`join`] reads.
+/// Creates an id in this process, and returns it in the variable that [`join`] reads.
 fn id() -> anyhow::Result<(&'static str, String)> {
     let id = Id::new().readable()?;
     Ok((ID, id.internal().iter().map(|&byte| format!("{:02x}", byte as u8)).collect()))

@@ -45,18 +45,18 @@ fn on_each_rank<T: Send>(
     })
 }
 
-/// The result of one rank's attempt.
+/// The outcome of one rank's attempt.
 struct Outcome {
-    /// The result of `together`, with an error as text.
+    /// The result of `together`, with any error as text.
     result: Result<Vec<f32>, String>,
     /// Whether the rank communicated.
     communicated: bool,
-    /// The number of remaining owners of the prepared value.
+    /// The number of owners that the prepared value still has.
     owners: usize,
 }
 
-/// Makes an attempt in which the ranks in `failing` fail to prepare. The others prepare a buffer, and sum it over all
-/// ranks.
+/// Makes an attempt in which preparation fails on the ranks in `failing`. The other ranks prepare a buffer, and sum it
+/// over all ranks.
 fn attempt(comm: &Comm, failing: &[usize]) -> anyhow::Result<Outcome> {
     let (rank, stream) = (comm.rank(), comm.stream());
     let values = irregular::integers(rank, LEN);
@@ -68,7 +68,7 @@ fn attempt(comm: &Comm, failing: &[usize]) -> anyhow::Result<Outcome> {
             comm,
             || {
                 let prepared = (Guarded::new(&stream, &values)?, owner);
-                ensure!(!failing.contains(&rank), "the disk of machine {} is full", 700 + rank);
+                ensure!(!failing.contains(&rank), "the disk on machine {} is full", 700 + rank);
                 Ok(prepared)
             },
             |(mut buffer, _owner)| {
@@ -80,20 +80,20 @@ fn attempt(comm: &Comm, failing: &[usize]) -> anyhow::Result<Outcome> {
     };
     let result = match failing {
         [] => work(),
-        _ => without_panic(&format!("together, where preparing failed on ranks {failing:?}"), work)?,
+        _ => without_panic(&format!("`together` when preparation fails on ranks {failing:?}"), work)?,
     };
     let result = result.map_err(|error| error_text(&error));
     Ok(Outcome { result, communicated, owners: Arc::strong_count(&token) - 1 })
 }
 
-/// Compares an outcome with the expected one if the ranks in `failing` can't prepare.
+/// Compares an outcome with the expected one if preparation fails on the ranks in `failing`.
 fn judge(rank: usize, world_size: usize, failing: &[usize], outcome: &Outcome) -> anyhow::Result<()> {
     if let Err(text) = &outcome.result
         && text.contains("nccl")
     {
         bail!(
-            "rank {rank} of {world_size}: NCCL returned an error, where preparing failed on ranks {failing:?}. Every rank must \
-             make the same collective calls, a failed rank too. The error:\n{text}"
+            "rank {rank} of {world_size}: NCCL returned an error after preparation failed on ranks {failing:?}. Every \
+             rank must make the same collective calls, even if it has failed. The error:\n{text}"
         );
     }
     match (&outcome.result, failing.contains(&rank)) {
@@ -105,7 +105,8 @@ fn judge(rank: usize, world_size: usize, failing: &[usize], outcome: &Outcome) -
             Expected::new(rank, "the sum over all ranks", &expected).exactly(sums)
         }
         (Ok(_), _) => bail!(
-            "rank {rank} of {world_size}: `together` returned Ok, where preparing failed on ranks {failing:?}; expected an error"
+            "rank {rank} of {world_size}: `together` returned Ok, although preparation failed on ranks {failing:?}; \
+             expected an error"
         ),
         (Err(text), _) if failing.is_empty() => {
             bail!(
@@ -113,13 +114,15 @@ fn judge(rank: usize, world_size: usize, failing: &[usize], outcome: &Outcome) -
             )
         }
         (Err(text), _) if outcome.communicated => bail!(
-            "rank {rank} of {world_size}: `together` communicated, where preparing failed on ranks {failing:?}; it must not begin. Its error: {text}"
+            "rank {rank} of {world_size}: `together` communicated, although preparation failed on ranks {failing:?}; \
+             it must not start. Its error: {text}"
         ),
         (Err(text), true) => {
-            let own = format!("the disk of machine {} is full", 700 + rank);
+            let own = format!("the disk on machine {} is full", 700 + rank);
             ensure!(
                 text.contains(&own),
-                "rank {rank} of {world_size}: preparing failed here with `{own}`, and the error of `together` must say so; it says: {text}"
+                "rank {rank} of {world_size}: preparation failed here with `{own}`, so the error from `together` must \
+                 contain that; got: {text}"
             );
             Ok(())
         }
@@ -128,14 +131,15 @@ fn judge(rank: usize, world_size: usize, failing: &[usize], outcome: &Outcome) -
                 text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect();
             ensure!(
                 failing.iter().all(|failed| named.contains(failed)),
-                "rank {rank} of {world_size}: the error of `together` must name ranks {failing:?}, which failed; it says: {text}"
+                "rank {rank} of {world_size}: the error from `together` must name ranks {failing:?}, which failed; \
+                 got: {text}"
             );
             Ok(())
         }
     }
 }
 
-/// Makes attempts in each world of at least `least` ranks, with several sets of failing ranks.
+/// Makes attempts in each world with at least `least` ranks, with several sets of failing ranks.
 fn attempts(
     least: usize,
     judge: impl Fn(usize, usize, &[usize], &Outcome) -> anyhow::Result<()>,
@@ -178,7 +182,8 @@ fn what_was_prepared_is_released() -> anyhow::Result<()> {
     attempts(1, |rank, world_size, failing, outcome| {
         ensure!(
             outcome.owners == 0,
-            "rank {rank} of {world_size}: `together` has returned and still holds what was prepared, where preparing failed on ranks {failing:?}"
+            "rank {rank} of {world_size}: `together` has returned, but the prepared value has not been dropped, \
+             although preparation failed on ranks {failing:?}"
         );
         Ok(())
     })

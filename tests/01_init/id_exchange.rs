@@ -59,7 +59,7 @@ const STARTING: Duration = Duration::from_secs(30);
 /// The time to wait for an event that should never happen.
 const SHORT: Duration = Duration::from_millis(100);
 
-/// Runs work that a mistake may block forever, in a separate thread. Gives up before the harness stops the check.
+/// Runs work that a mistake may block forever in a separate thread. Gives up before the harness stops the check.
 fn in_time<T: Send + 'static>(
     what: &str,
     work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
@@ -71,11 +71,11 @@ fn in_time<T: Send + 'static>(
     match receiver.recv_timeout(2 * LONG) {
         Ok(result) => Ok(result),
         Err(RecvTimeoutError::Timeout) => bail!(
-            "{what} has not returned after {} s, much longer than its timeout: every call that waits needs an end, such as \
-             set_read_timeout or a deadline",
+            "{what} has not returned after {} s, much longer than its timeout: every call that waits needs a limit, \
+             such as set_read_timeout or a deadline",
             2 * LONG.as_secs()
         ),
-        // The thread panicked, and the harness reports the panic.
+        // The thread panicked; the harness reports the panic.
         Err(RecvTimeoutError::Disconnected) => match thread.join() {
             Err(panic) => std::panic::resume_unwind(panic),
             Ok(()) => bail!("{what} ended without a result"),
@@ -83,7 +83,7 @@ fn in_time<T: Send + 'static>(
     }
 }
 
-/// Returns an id without a communicator. Its bytes are nonzero and all different.
+/// Returns an id without a communicator. Its bytes are all nonzero and different.
 fn some_id() -> Id {
     from_bytes(std::array::from_fn(|at| at as u8 + 1))
 }
@@ -93,7 +93,7 @@ fn alike(got: &[u8], expected: &[u8]) -> usize {
     got.iter().zip(expected).take_while(|(got, expected)| got == expected).count()
 }
 
-/// Compares an id that was sent in pieces. The first piece had `first` bytes.
+/// Compares an id that was sent in pieces, the first of which had `first` bytes.
 fn check_id(who: &str, got: &Id, expected: &Id, first: usize) -> anyhow::Result<()> {
     let (got, expected) = (to_bytes(got), to_bytes(expected));
     let same = alike(&got, &expected);
@@ -101,14 +101,15 @@ fn check_id(who: &str, got: &Id, expected: &Id, first: usize) -> anyhow::Result<
         return Ok(());
     }
     let zeros = got[same..].iter().all(|&byte| byte == 0);
-    let rest = if zeros { ", and all others are 0" } else { "" };
+    let rest = if zeros { ", and all the others are 0" } else { "" };
     let cause = match zeros && same == first {
         true => {
-            "\n  likely cause: that is exactly the first piece. `read` returns what has come so far; `read_exact` waits for all of it"
+            "\n  likely cause: that is exactly the first piece. `read` returns what has arrived so far; `read_exact` \
+             waits for all of it"
         }
         false => "",
     };
-    bail!("{who} has a wrong id: the first {same} of {ID_BYTES} bytes are right{rest}{cause}")
+    bail!("{who} has the wrong id: the first {same} of {ID_BYTES} bytes are correct{rest}{cause}")
 }
 
 fn all_ranks_have_one_id() -> anyhow::Result<()> {
@@ -120,7 +121,8 @@ fn all_ranks_have_one_id() -> anyhow::Result<()> {
         for (rank, id) in ids.iter().enumerate() {
             ensure!(
                 *id == ids[0],
-                "rank {rank} of {world_size} has a different id from rank 0: the first byte that differs is byte {} of 0..{ID_BYTES}",
+                "rank {rank} of {world_size} has a different id from rank 0: the first different byte is byte {} of \
+                 0..{ID_BYTES}",
                 alike(id, &ids[0])
             );
         }
@@ -146,8 +148,8 @@ fn rank_0_may_come_late() -> anyhow::Result<()> {
         let result =
             result.map_or_else(|error| format!("{error:#}"), |_| "an id that was never sent".to_owned());
         bail!(
-            "fetch returned after {took:?}, before rank 0 listened; its timeout is {LONG:?}. It returned: {result}\n  \
-             processes start in any order: until its timeout, fetch has to try again"
+            "fetch returned after {took:?}, before rank 0 was listening, although its timeout is {LONG:?}. It \
+             returned: {result}\n  processes may start in any order, so fetch must keep trying until its timeout"
         );
     }
     let listener = TcpListener::bind(address)?;
@@ -155,13 +157,13 @@ fn rank_0_may_come_late() -> anyhow::Result<()> {
     let (peer, rank) = accept(&listener)?;
     ensure!(
         rank == 3,
-        "fetch sent {:?} for rank 3, expected {:?}: four bytes, the highest first",
+        "fetch sent {:?} for rank 3, expected {:?}: four bytes, most significant first",
         rank.to_be_bytes(),
         3_u32.to_be_bytes()
     );
     send(peer, &[&to_bytes(&id)])?;
     let (got, _) = join_thread(asking)?;
-    check_id("rank 3", &got.context("rank 0 listened in time, and fetch returned an error")?, &id, ID_BYTES)
+    check_id("rank 3", &got.context("rank 0 listened in time, but fetch returned an error")?, &id, ID_BYTES)
 }
 
 fn join_thread<T>(thread: thread::JoinHandle<anyhow::Result<T>>) -> anyhow::Result<T> {
@@ -182,7 +184,7 @@ fn accept(listener: &TcpListener) -> anyhow::Result<(TcpStream, u32)> {
     peer.set_nonblocking(false)?;
     peer.set_read_timeout(Some(LONG))?;
     let mut rank = [0; 4];
-    peer.read_exact(&mut rank).context("fetch connected, and did not send its rank as four bytes")?;
+    peer.read_exact(&mut rank).context("fetch connected, but did not send its rank as four bytes")?;
     Ok((peer, u32::from_be_bytes(rank)))
 }
 
@@ -204,7 +206,7 @@ fn fetch_pieces(pieces: &[&[u8]]) -> anyhow::Result<anyhow::Result<Id>> {
     let listener = TcpListener::bind(free_address()?)?;
     let address = listener.local_addr()?;
     let asking = thread::spawn(move || fetched(address, LONG));
-    // If no rank connected, the error of `fetch` explains why.
+    // If no rank connected, the error from `fetch` explains why.
     let sent = accept(&listener).and_then(|(peer, _)| send(peer, pieces));
     let (got, _) = join_thread(asking)?;
     Ok(got.and_then(|id| sent.map(|()| id)))
@@ -212,39 +214,39 @@ fn fetch_pieces(pieces: &[&[u8]]) -> anyhow::Result<anyhow::Result<Id>> {
 
 /// Fetches from an address that never sends an id.
 fn fetch_in_vain(situation: &str, address: SocketAddr) -> anyhow::Result<(anyhow::Result<Id>, Duration)> {
-    without_panic(&format!("`fetch` from {address}, where {situation}"), || fetched(address, SHORT))?
-        .with_context(|| format!("`fetch` from {address}, where {situation}"))
+    without_panic(&format!("`fetch` from {address} when {situation}"), || fetched(address, SHORT))?
+        .with_context(|| format!("`fetch` from {address} when {situation}"))
 }
 
 fn waiting_ends_at_the_timeout() -> anyhow::Result<()> {
     let address = free_address()?;
-    let (result, took) = fetch_in_vain("no process listens", address)?;
+    let (result, took) = fetch_in_vain("no process is listening", address)?;
     let Err(error) = result else {
-        bail!("no process listens at {address}, and fetch returned an id; expected an error")
+        bail!("no process is listening at {address}, but fetch returned an id; expected an error")
     };
     let text = format!("{error:#}");
     ensure!(
         text.contains(&address.to_string()),
-        "the error of fetch must have the address {address}; it says: {text}"
+        "the error from fetch must contain the address {address}; got: {text}"
     );
     ensure!(
         took >= SHORT,
-        "no process listens yet, and fetch gave up after {took:?}, before its timeout of {SHORT:?}: {text}"
+        "no process is listening yet, but fetch gave up after {took:?}, before its timeout of {SHORT:?}: {text}"
     );
-    // A process listens but sends nothing. The system completes connections even without `accept`.
+    // A process is listening, but sends nothing. The system completes connections even without `accept`.
     let listener = TcpListener::bind(free_address()?)?;
     let address = listener.local_addr()?;
-    let (result, _) = fetch_in_vain("rank 0 accepts the connection and sends nothing", address)?;
-    let Err(error) = result else { bail!("rank 0 sent no id, and fetch returned one; expected an error") };
+    let (result, _) = fetch_in_vain("rank 0 accepts the connection but sends nothing", address)?;
+    let Err(error) = result else { bail!("rank 0 sent no id, but fetch returned one; expected an error") };
     let text = format!("{error:#}");
     ensure!(
         text.contains(&address.to_string()),
-        "the error of fetch must have the address {address}; it says: {text}"
+        "the error from fetch must contain the address {address}; got: {text}"
     );
     Ok(())
 }
 
-/// Makes connections that are never accepted until the queue is full. Further attempts then get no answer, as if the
+/// Opens connections, which are never accepted, until the queue is full. Further attempts then get no answer, as if the
 /// machine were down.
 fn crowd(listener: &TcpListener) -> anyhow::Result<Vec<TcpStream>> {
     let address = listener.local_addr()?;
@@ -254,7 +256,7 @@ fn crowd(listener: &TcpListener) -> anyhow::Result<Vec<TcpStream>> {
             Ok(stream) => waiting.push(stream),
             Err(error) if error.kind() == ErrorKind::TimedOut => return Ok(waiting),
             Err(error) => {
-                return Err(error).context("this machine still accepts connections, but can't make more");
+                return Err(error).context("this machine still accepts connections, but can't open any more");
             }
         }
     }
@@ -266,12 +268,12 @@ fn a_silent_machine_is_given_up() -> anyhow::Result<()> {
     let _crowd = crowd(&listener)?;
     let (result, _) = fetch_in_vain("a connection is neither accepted nor refused", address)?;
     let Err(error) = result else {
-        bail!("nothing answers at {address}, and fetch returned an id; expected an error")
+        bail!("nothing answers at {address}, but fetch returned an id; expected an error")
     };
     let text = format!("{error:#}");
     ensure!(
         text.contains(&address.to_string()),
-        "the error of fetch must have the address {address}; it says: {text}"
+        "the error from fetch must contain the address {address}; got: {text}"
     );
     Ok(())
 }
@@ -280,30 +282,35 @@ fn an_id_may_come_in_pieces() -> anyhow::Result<()> {
     let id = some_id();
     let bytes = to_bytes(&id);
     let got = fetch_pieces(&[&bytes[..60], &bytes[60..61], &bytes[61..]])?;
-    check_id("a rank whose id came in three pieces", &got.context("an id came in three pieces")?, &id, 60)
+    check_id(
+        "a rank whose id arrived in three pieces",
+        &got.context("the id arrives in three pieces")?,
+        &id,
+        60,
+    )
 }
 
 fn half_an_id_is_an_error() -> anyhow::Result<()> {
     for bytes in [0, 60, ID_BYTES - 1] {
         let sent = &to_bytes(&some_id())[..bytes];
-        let call = format!("`fetch`, where rank 0 sends {bytes} of {ID_BYTES} bytes and leaves");
+        let call = format!("`fetch` when rank 0 sends {bytes} of {ID_BYTES} bytes and disconnects");
         let fetched = match without_panic(&call, || fetch_pieces(&[sent]))? {
             Ok(fetched) => fetched,
             Err(error) => bail!(
-                "{call}: {error:#}\n  at the end of a connection, `read` returns 0 at once, and `read_exact` returns an error"
+                "{call}: {error:#}\n  at the end of a connection, `read` returns 0 immediately, but `read_exact` \
+                 returns an error"
             ),
         };
         if let Ok(id) = fetched {
             let got = to_bytes(&id);
             let cause = match got.starts_with(sent) && got[bytes..].iter().all(|&byte| byte == 0) {
                 true => {
-                    "\n  likely cause: that is what was sent, and zeros. At the end of a connection `read` returns 0, and `read_exact` returns an error"
+                    "\n  likely cause: that is what was sent, followed by zeros. At the end of a connection, `read` \
+                     returns 0, but `read_exact` returns an error"
                 }
                 false => "",
             };
-            bail!(
-                "rank 0 sent {bytes} of {ID_BYTES} bytes and left, and fetch returned an id: {got:?}{cause}"
-            );
+            bail!("rank 0 sent only {bytes} of {ID_BYTES} bytes, but fetch returned an id: {got:?}{cause}");
         }
     }
     Ok(())
@@ -330,19 +337,19 @@ fn ask(address: SocketAddr, rank: u32) -> anyhow::Result<Id> {
     let mut bytes = [0; ID_BYTES];
     stream
         .read_exact(&mut bytes)
-        .with_context(|| format!("rank {rank} received no whole id from hand_out"))?;
+        .with_context(|| format!("rank {rank} did not receive a complete id from hand_out"))?;
     Ok(from_bytes(bytes))
 }
 
 fn ranks_that_never_come_are_named() -> anyhow::Result<()> {
-    let (result, asked) = without_panic("`hand_out`, where ranks 2 and 4 never ask", || {
+    let (result, asked) = without_panic("`hand_out` when ranks 2 and 4 never ask", || {
         handed_out(5, SHORT, |address| {
             let ids = [ask(address, 3)?, ask(address, 1)?];
             ids.iter().try_for_each(|id| check_id("a rank", id, &some_id(), ID_BYTES))
         })
     })??;
     let Err(error) = result else {
-        bail!("ranks 2 and 4 never asked, and hand_out returned Ok; expected an error")
+        bail!("ranks 2 and 4 never asked, but hand_out returned Ok; expected an error")
     };
     asked.context("hand_out did not send the id to ranks 1 and 3, which asked for it")?;
     let text = format!("{error:#}");
@@ -350,15 +357,15 @@ fn ranks_that_never_come_are_named() -> anyhow::Result<()> {
         text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect();
     ensure!(
         [2, 4].iter().all(|rank| numbers.contains(rank)) && ![1, 3].iter().any(|rank| numbers.contains(rank)),
-        "ranks 1 and 3 asked, 2 and 4 never did: the error of hand_out must name 2 and 4 alone; it says: {text}"
+        "ranks 1 and 3 asked, but 2 and 4 never did: the error from hand_out must name only 2 and 4; got: {text}"
     );
     Ok(())
 }
 
 fn the_timeout_is_for_all_together() -> anyhow::Result<()> {
     let timeout = 2 * SHORT;
-    // Rank 1 is answered after the timeout has started. So rank 3 is too late, even on a slow machine.
-    let (result, _) = without_panic("`hand_out`, where rank 3 asks after the timeout", || {
+    // The timeout has already started when rank 1 is answered. So rank 3 is too late, even on a slow machine.
+    let (result, _) = without_panic("`hand_out` when rank 3 asks after the timeout", || {
         handed_out(4, timeout, move |address| {
             let _ = ask(address, 1);
             for rank in [2, 3] {
@@ -370,7 +377,7 @@ fn the_timeout_is_for_all_together() -> anyhow::Result<()> {
     })??;
     ensure!(
         result.is_err(),
-        "rank 3 asked when more than {timeout:?} were over, which is the timeout for all ranks together, and hand_out \
+        "rank 3 asked more than {timeout:?} after the start, which is the timeout for all ranks together, but hand_out \
          returned Ok; expected an error"
     );
     Ok(())
@@ -382,31 +389,35 @@ fn who_says_nothing_is_no_rank() -> anyhow::Result<()> {
         let ids = [ask(address, 2)?, ask(address, 1)?];
         ids.iter().try_for_each(|id| check_id("a rank", id, &some_id(), ID_BYTES))
     })?;
-    result.context("a process connected, sent nothing, and left, and hand_out returned an error; it must wait for the ranks")?;
+    result.context(
+        "a process connected and left without sending anything, and hand_out returned an error; it must keep waiting \
+         for the ranks",
+    )?;
     asked
 }
 
 fn a_rank_comes_once() -> anyhow::Result<()> {
-    let (result, asked) = without_panic("`hand_out`, where rank 1 asks twice", || {
+    let (result, asked) = without_panic("`hand_out` when rank 1 asks twice", || {
         handed_out(3, LONG, |address| {
             ask(address, 1)?;
-            // If rank 1's second connection counts as the last rank, rank 2 gets no answer.
+            // If rank 1's second connection is counted as the last rank, rank 2 gets no answer.
             Ok([ask(address, 1).is_ok(), ask(address, 2).is_ok()])
         })
     })??;
     let Err(error) = result else {
         let cause = match asked {
             Ok([true, false]) => {
-                "\n  likely cause: rank 1 got the id twice, and rank 2 didn't: connections are counted, and not ranks"
+                "\n  likely cause: rank 1 got the id twice, and rank 2 never got it: connections are counted instead \
+                 of ranks"
             }
             _ => "",
         };
-        bail!("rank 1 asked twice, and hand_out returned Ok; expected an error{cause}")
+        bail!("rank 1 asked twice, but hand_out returned Ok; expected an error{cause}")
     };
     let text = format!("{error:#}");
     ensure!(
         text.split(|letter: char| !letter.is_alphanumeric()).any(|word| word == "1"),
-        "rank 1 asked twice: the error of hand_out must name it; it says: {text}"
+        "rank 1 asked twice: the error from hand_out must name it; got: {text}"
     );
     Ok(())
 }
@@ -422,14 +433,14 @@ fn exchanged<T: Send + 'static>(
     Ok((result, join_thread(asking)))
 }
 
-/// Connects as soon as a process listens.
+/// Connects as soon as a process is listening.
 fn connect(address: SocketAddr) -> anyhow::Result<TcpStream> {
     let deadline = Instant::now() + LONG;
     loop {
         match TcpStream::connect(address) {
             Ok(stream) => return Ok(stream),
             Err(_) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
-            Err(error) => return Err(error).with_context(|| format!("rank 0 does not listen at {address}")),
+            Err(error) => return Err(error).with_context(|| format!("rank 0 is not listening at {address}")),
         }
     }
 }
@@ -441,7 +452,7 @@ fn rank_0_listens_at_the_address_alone() -> anyhow::Result<()> {
     drop(free);
     let other = SocketAddr::from((Ipv4Addr::LOCALHOST, address.port()));
     if TcpStream::connect(other).is_ok() {
-        // Another program has this port.
+        // Another program is using this port.
         return Ok(());
     }
     let (result, listens_at_other) = exchanged(address, LONG, move || {
@@ -455,8 +466,8 @@ fn rank_0_listens_at_the_address_alone() -> anyhow::Result<()> {
     result.with_context(|| format!("`exchange` on rank 0 with {address} returned an error"))?;
     ensure!(
         !listens_at_other,
-        "`exchange` on rank 0 got the address {address}, and listens at {other} too; expected {address} alone: other networks \
-         must not reach it"
+        "`exchange` on rank 0 got the address {address}, but also listens at {other}; expected only {address}: it must \
+         not be reachable from other networks"
     );
     Ok(())
 }
@@ -464,17 +475,20 @@ fn rank_0_listens_at_the_address_alone() -> anyhow::Result<()> {
 fn an_address_in_use_is_an_error() -> anyhow::Result<()> {
     let occupied = TcpListener::bind(free_address()?)?;
     let address = occupied.local_addr()?;
-    let result =
-        without_panic(&format!("`exchange` on rank 0, where another program listens at {address}"), || {
-            in_time("exchange", move || exchange(0, 2, address, SHORT))
-        })??;
+    let result = without_panic(
+        &format!("`exchange` on rank 0 when another program is listening at {address}"),
+        || in_time("exchange", move || exchange(0, 2, address, SHORT)),
+    )??;
     let Err(error) = result else {
-        bail!("another program listens at {address}, and `exchange` on rank 0 returned Ok; expected an error")
+        bail!(
+            "another program is listening at {address}, but `exchange` on rank 0 returned Ok; expected an error"
+        )
     };
     let text = format!("{error:#}");
     ensure!(
         text.contains(&address.to_string()),
-        "another program listens at {address}: the error of `exchange` on rank 0 must have this address; it says: {text}"
+        "another program is listening at {address}: the error from `exchange` on rank 0 must contain this address; \
+         got: {text}"
     );
     Ok(())
 }
@@ -518,18 +532,18 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
 fn a_rank_of_another_world_is_named() -> anyhow::Result<()> {
     for stranger in [3, 0, 70_000] {
         let (result, _) =
-            without_panic(&format!("`hand_out` for 3 ranks, where rank {stranger} asks"), || {
+            without_panic(&format!("`hand_out` for 3 ranks when rank {stranger} asks"), || {
                 handed_out(3, LONG, move |address| Ok(ask(address, stranger).is_ok()))
             })??;
         let Err(error) = result else {
             bail!(
-                "rank {stranger} asked for the id of a world of 3 ranks, and hand_out returned Ok; expected an error"
+                "rank {stranger} asked for the id for a world of 3 ranks, but hand_out returned Ok; expected an error"
             )
         };
         let text = format!("{error:#}");
         ensure!(
             text.split(|letter: char| !letter.is_alphanumeric()).any(|word| word == stranger.to_string()),
-            "rank {stranger} asked for the id of a world of 3 ranks: the error of hand_out must name it; it says: {text}"
+            "rank {stranger} asked for the id for a world of 3 ranks: the error from hand_out must name it; got: {text}"
         );
     }
     Ok(())

@@ -32,7 +32,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Returns streams with GPUs in descending order, so that at most one rank equals its GPU's number.
+/// Returns streams on GPUs in descending order, so that at most one rank equals its GPU's number.
 fn streams(world_size: usize) -> anyhow::Result<Vec<Arc<CudaStream>>> {
     let mut streams = lab::streams(world_size)?;
     streams.reverse();
@@ -46,7 +46,10 @@ fn gpu(stream: &CudaStream) -> usize {
 fn made(streams: &[Arc<CudaStream>]) -> anyhow::Result<Vec<Comm>> {
     let comms = communicators(streams)?;
     let (made, asked) = (comms.len(), streams.len());
-    ensure!(made == asked, "communicators(…) returned {made} communicators for {asked} streams");
+    ensure!(
+        made == asked,
+        "communicators(…) returned {made} communicators for {asked} streams, expected one per stream"
+    );
     Ok(comms)
 }
 
@@ -56,8 +59,8 @@ fn communicator_i_works_on_stream_i() -> anyhow::Result<()> {
         for (index, (comm, stream)) in made(&streams)?.iter().zip(&streams).enumerate() {
             ensure!(
                 comm.stream() == *stream,
-                "communicator {index} of {world_size} works on a stream of GPU {}, expected streams[{index}], which is \
-                 on GPU {}",
+                "communicator {index} of {world_size} uses a stream on GPU {}, expected streams[{index}], which is on \
+                 GPU {}",
                 gpu(&comm.stream()),
                 gpu(stream)
             );
@@ -72,7 +75,8 @@ fn all_are_members_of_one_group() -> anyhow::Result<()> {
             let got = comm.world_size();
             ensure!(
                 got == world_size,
-                "communicator {index} has world size {got}, expected {world_size}: one call makes the whole group"
+                "communicator {index} has world size {got}, expected {world_size}: a single call creates the entire \
+                 group"
             );
         }
     }
@@ -89,7 +93,7 @@ fn an_identity_is_rank_world_size_and_gpu() -> anyhow::Result<()> {
             let got = identity(comm);
             ensure!(
                 got == expected,
-                "the identity of rank {rank} is wrong\n  expected {expected:?}\n  got {got:?}"
+                "rank {rank} has the wrong identity\n  expected {expected:?}\n  got {got:?}"
             );
         }
     }
@@ -102,14 +106,15 @@ fn every_rank_hears_where_the_others_sit() -> anyhow::Result<()> {
         let comms = made(&streams)?;
         ensure!(
             comms.iter().all(|comm| comm.world_size() == world_size),
-            "not every communicator has world size {world_size}"
+            "at least one communicator's world size is not {world_size}"
         );
         for (listener, heard) in roll_call_on_one_thread(&comms)?.iter().enumerate() {
             for (rank, answer) in heard.iter().enumerate() {
                 let expected = Answer { rank, world_size, gpu: gpu(&streams[rank]) };
                 ensure!(
                     *answer == expected,
-                    "a broadcast from rank {rank} to rank {listener} is wrong\n  expected {expected}, got {answer}"
+                    "rank {listener} received the wrong answer in a broadcast from rank {rank}\n  expected {expected}, \
+                     got {answer}"
                 );
             }
         }
@@ -136,11 +141,11 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
 fn an_error_of_nccl_is_returned() -> anyhow::Result<()> {
     let stream = lab::streams(1)?.remove(0);
     let streams = [stream.context().new_stream()?, stream];
-    let call = "communicators(…) of two streams of one GPU, which NCCL refuses";
+    let call = "communicators(…) for two streams on one GPU, which NCCL rejects";
     let Err(error) = without_panic(call, || communicators(&streams))? else {
-        bail!("{call}: expected NCCL's error, got Ok")
+        bail!("{call}: expected NCCL's error, but got Ok")
     };
     let text = format!("{error:#}");
-    ensure!(text.contains("nccl"), "{call}: the error must say which error of NCCL it is; it says: {text}");
+    ensure!(text.contains("nccl"), "{call}: the error must contain NCCL's error; got: {text}");
     Ok(())
 }

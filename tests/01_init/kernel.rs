@@ -24,7 +24,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// The factor is small, so integers times it stay below 2²⁴, where an `f32` is exact.
+/// The factor is small, so integers multiplied by it stay below 2²⁴, where an `f32` is exact.
 const A: f32 = -3.0;
 
 fn computed(y: &[f32], x: &[f32]) -> Vec<f32> {
@@ -47,14 +47,14 @@ fn axpy_is_loaded_on_each_gpu() -> anyhow::Result<()> {
         // SAFETY: the kernel is axpy(float*, const float*, float, unsigned), and both buffers hold 37 elements.
         unsafe { launch.launch(one) }?;
         Expected::of(&format!("y on GPU {gpu} after the loaded kernel"), &computed(&y, &x))
-            .if_instead(&y, "y is as it was: the loaded kernel wrote none of its elements")
+            .if_instead(&y, "y is unchanged: the loaded kernel wrote none of its elements")
             .exactly(&on_gpu.read()?)?;
     }
     Ok(())
 }
 
 fn the_grid_covers_every_element() -> anyhow::Result<()> {
-    // The length of a whole block comes first. There, a division that rounds down is correct, but most other wrong
+    // The length of one full block comes first. For it, a division that rounds down is correct, but most other wrong
     // formulas are not.
     for n in [256, 1, 255, 257, 1031, 300_000] {
         let LaunchConfig { grid_dim, block_dim, shared_mem_bytes } = grid(n);
@@ -65,18 +65,18 @@ fn the_grid_covers_every_element() -> anyhow::Result<()> {
         let blocks = (n - 1) / THREADS + 1;
         let cause = match grid_dim == (n / THREADS, 1, 1) {
             true => format!(
-                "\n  likely cause: {n} / {THREADS} rounds down; elements from {} on have no thread",
+                "\n  likely cause: {n} / {THREADS} rounds down, so the elements from {} on have no thread",
                 grid_dim.0 * THREADS
             ),
             false => String::new(),
         };
         ensure!(
             grid_dim == (blocks, 1, 1),
-            "grid({n}): {grid_dim:?} blocks of {THREADS} threads, expected ({blocks}, 1, 1){cause}"
+            "grid({n}): {grid_dim:?} blocks with {THREADS} threads each, expected ({blocks}, 1, 1){cause}"
         );
         ensure!(
             shared_mem_bytes == 0,
-            "grid({n}): {shared_mem_bytes} bytes of shared memory, expected 0: the kernel uses none"
+            "grid({n}): {shared_mem_bytes} bytes of shared memory, expected 0, because the kernel uses none"
         );
     }
     Ok(())
@@ -90,18 +90,18 @@ fn check(len: usize) -> anyhow::Result<()> {
     let (mut target, source) = (Guarded::new(&stream, &y)?, Guarded::new(&stream, &x)?);
     axpy(&stream, &kernel, &mut target.view_mut(), &source.view(), A)
         .with_context(|| format!("`axpy` over {len} elements returned an error"))?;
-    // An error of the kernel is checked first: it is more informative than a failed comparison.
+    // A kernel error is checked first, because it is more informative than a failed comparison.
     stream.synchronize().with_context(|| format!("`axpy` over {len} elements failed on the GPU"))?;
     let expected = computed(&y, &x);
     let whole = len - len % THREADS as usize;
     let no_tail = [&expected[..whole], &y[whole..]].concat();
     let threads = grid(u32::try_from(len)?).grid_dim.0 as usize * THREADS as usize;
-    let why = if threads == whole { "had no thread: the grid was rounded down" } else { "are as they were" };
+    let why = if threads == whole { "had no thread: the grid was rounded down" } else { "are unchanged" };
     Expected::of(&format!("x, of {len} elements,"), &x)
         .if_instead(&computed(&x, &y), "x was written instead of y: the arguments are swapped")
         .exactly(&source.read()?)?;
     Expected::of(&format!("y, of {len} elements,"), &expected)
-        .if_instead(&y, "y is as it was: no kernel wrote any of its elements")
+        .if_instead(&y, "y is unchanged: no kernel wrote any of its elements")
         .if_instead(&no_tail, format!("the tail, the last {} elements, {why}", len - whole))
         .exactly(&target.read()?)
 }
@@ -113,7 +113,7 @@ fn every_element_is_computed() -> anyhow::Result<()> {
 
 fn nothing_beside_the_buffer_is_touched() -> anyhow::Result<()> {
     // At these lengths, two mistakes write only into the guards, so they do no harm on any GPU: running to the end of
-    // the last block, and running over four times the length.
+    // the last block, and running over four times as many elements.
     [1230, 22].into_iter().try_for_each(check)
 }
 
@@ -124,19 +124,19 @@ fn lengths_that_differ_are_an_error() -> anyhow::Result<()> {
         let y = irregular::integers(0, y_len);
         let mut target = Guarded::new(&stream, &y)?;
         let source = Guarded::new(&stream, &irregular::integers(1, x_len))?;
-        let result = without_panic(&format!("axpy, where y has {y_len} elements and x has {x_len}"), || {
+        let result = without_panic(&format!("axpy with {y_len} elements in y and {x_len} in x"), || {
             axpy(&stream, &kernel, &mut target.view_mut(), &source.view(), A)
         })?;
         stream.synchronize()?;
         let Err(error) = result else {
-            bail!("y has {y_len} elements, x has {x_len}, and axpy returned Ok; expected an error")
+            bail!("y has {y_len} elements and x has {x_len}, but axpy returned Ok; expected an error")
         };
         let text = format!("{error:#}");
         ensure!(
             text.contains(&y_len.to_string()) && text.contains(&x_len.to_string()),
-            "the error of `axpy` must have both lengths, {y_len} and {x_len}; it says: {text}"
+            "the error from `axpy` must contain both lengths, {y_len} and {x_len}; got: {text}"
         );
-        Expected::of("y of a refused `axpy`", &y).exactly(&target.read()?)?;
+        Expected::of("y after a rejected `axpy`", &y).exactly(&target.read()?)?;
     }
     Ok(())
 }
@@ -152,7 +152,7 @@ fn over_no_elements_nothing_is_done() -> anyhow::Result<()> {
         axpy(&stream, &kernel, &mut target.view_mut().slice_mut(5..5), &source.view().slice(5..5), A)
             .context("`axpy` over no elements returned an error")
     })?;
-    Expected::of("y around a slice of no elements", &y).exactly(&target.read()?)
+    Expected::of("y around an empty slice", &y).exactly(&target.read()?)
 }
 
 fn it_returns_before_the_kernel_has_run() -> anyhow::Result<()> {
@@ -161,7 +161,7 @@ fn it_returns_before_the_kernel_has_run() -> anyhow::Result<()> {
     let (y, x) = (irregular::integers(0, 1031), irregular::integers(1, 1031));
     let (mut target, source) = (Guarded::new(&stream, &y)?, Guarded::new(&stream, &x)?);
     returns_at_once("axpy", &stream, || axpy(&stream, &kernel, &mut target.view_mut(), &source.view(), A))?;
-    Expected::of("y after two calls of `axpy`", &computed(&computed(&y, &x), &x)).exactly(&target.read()?)
+    Expected::of("y after two calls to `axpy`", &computed(&computed(&y, &x), &x)).exactly(&target.read()?)
 }
 
 fn one_kernel_is_launched() -> anyhow::Result<()> {

@@ -1,4 +1,4 @@
-//! Starts processes as launchers do, for the checks of `init/environment` and `init/id_exchange`.
+//! Starts processes as launchers do, for the checks for `init/environment` and `init/id_exchange`.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::Command;
@@ -8,7 +8,7 @@ use cudarc::driver::CudaContext;
 use cudarc::nccl::Comm;
 use lab::roll_call::{Answer, roll_call};
 
-/// A launcher's variables for rank, local rank, and world size, in this order.
+/// A launcher's variables for rank, local rank, and world size, in that order.
 pub(crate) struct Launcher {
     pub(crate) name: &'static str,
     pub(crate) variables: [&'static str; 3],
@@ -32,10 +32,11 @@ pub(crate) const LAUNCHERS: [Launcher; 4] = [TORCHRUN, OPEN_MPI, MPICH, SLURM];
 /// A launcher's assignment to a process: rank, local rank, and world size.
 pub(crate) type Numbers = [usize; 3];
 
-/// The variables with rank 0's address. The names are torchrun's; users of other launchers must set these variables.
+/// The variables that contain rank 0's address. The names are torchrun's; users of other launchers must set these
+/// variables themselves.
 const ROOT: [&str; 2] = ["MASTER_ADDR", "MASTER_PORT"];
 
-/// Returns all variables that the launcher of this test run may have set.
+/// Returns all variables that a launcher of this test run may have set.
 pub(crate) fn all_variables() -> Vec<&'static str> {
     LAUNCHERS.iter().flat_map(|launcher| launcher.variables).chain(ROOT).collect()
 }
@@ -55,7 +56,7 @@ pub(crate) fn own_numbers() -> anyhow::Result<Numbers> {
     whole.next().context("no launcher started this process")
 }
 
-/// Returns an address of this machine on which no process listens.
+/// Returns an address on this machine at which no process is listening.
 ///
 /// The system never assigns this port to an outgoing connection, so no attempt can connect to itself.
 pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
@@ -66,7 +67,7 @@ pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
     free.next().context("no free port from 20000 on")
 }
 
-/// Returns the variables with rank 0's address.
+/// Returns the variables that contain rank 0's address.
 pub(crate) fn root_variables(address: SocketAddr) -> Vec<(&'static str, String)> {
     ROOT.into_iter().zip([address.ip().to_string(), address.port().to_string()]).collect()
 }
@@ -98,8 +99,8 @@ pub(crate) fn what_it_hears(comm: &Comm) -> anyhow::Result<String> {
     Ok(format!("rank {} hears {}", comm.rank(), heard.join("; ")))
 }
 
-/// Compares the processes' messages with those expected from all ranks of one machine. Rank r uses GPU r, or shares a
-/// GPU if there are fewer.
+/// Compares the processes' messages with those expected from all ranks on one machine. Rank r uses GPU r, or shares a
+/// GPU if there are fewer GPUs than ranks.
 pub(crate) fn check_heard(
     by: &str,
     world_size: usize,
@@ -120,7 +121,7 @@ pub(crate) fn check_heard(
         (0..world_size).map(|rank| format!("rank {rank} hears {}", all.join("; "))).collect();
     ensure!(
         heard == expected,
-        "{by}: {world_size} processes of one machine are not one group\n  expected\n  {}\n  got\n  {}",
+        "{by}: {world_size} processes on one machine did not form one group\n  expected\n  {}\n  got\n  {}",
         expected.join("\n  "),
         heard.join("\n  ")
     );

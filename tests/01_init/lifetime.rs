@@ -27,7 +27,8 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const MILLISECOND: u64 = 1_000_000;
 const ITERATIONS: usize = 3;
-/// There are more tensors than iterations, so one communicator per tensor differs from one per iteration plus one.
+/// There are more tensors than iterations, so that one communicator per tensor can be told apart from one per iteration
+/// plus one.
 const LENGTHS: [usize; 5] = [1, 37, 1031, 300, 64];
 
 /// The ids for communicators whose ranks are threads. The first rank that needs an id creates it.
@@ -48,7 +49,7 @@ fn input(rank: usize, iteration: usize, tensor: usize) -> Vec<f32> {
     irregular::integers(100 * rank + 10 * iteration + tensor, LENGTHS[tensor])
 }
 
-/// Returns the sum of the inputs of these ranks in all iterations.
+/// Returns the sum of these ranks' inputs over all iterations.
 fn added(ranks: &[usize], tensor: usize) -> Vec<f32> {
     let mut total = vec![0.0; LENGTHS[tensor]];
     for &rank in ranks {
@@ -109,14 +110,14 @@ fn compare(world_size: usize, run: Run, spin: u64) -> anyhow::Result<()> {
             Ok(())
         })?;
         for (tensor, buffer) in buffers.iter().enumerate() {
-            let name = format!("tensor {tensor} of {world_size} ranks, read after the return,");
+            let name = format!("tensor {tensor} on {world_size} ranks, read after the return,");
             // Integers below 2²⁴ are exact in an f32.
             Expected::new(rank, &name, &expected(world_size, tensor))
                 .if_instead(
                     &added(&[rank], tensor),
-                    "these are the rank's own values of all iterations, and none of another rank",
+                    "these are only the rank's own values from all iterations, and no other rank's",
                 )
-                .if_instead(&added(&ranks, tensor), "it was summed once, and not in each iteration")
+                .if_instead(&added(&ranks, tensor), "it was summed only once, not in each iteration")
                 .exactly(&buffer.read()?)?;
         }
         Ok(())
@@ -143,24 +144,28 @@ fn one_communicator_does_for_all() -> anyhow::Result<()> {
         let (tensors, cause) = (LENGTHS.len(), "\n  likely cause: ");
         let cause = match () {
             () if made == world_size * ITERATIONS => {
-                format!("{cause}the communicator is made in the loop over the iterations")
+                format!("{cause}a communicator is created in each iteration of the loop")
             }
-            () if made == world_size * tensors => format!("{cause}each tensor has a communicator of its own"),
+            () if made == world_size * tensors => {
+                format!("{cause}a separate communicator is created for each tensor")
+            }
             () if made == world_size * ITERATIONS * tensors => {
-                format!("{cause}a communicator is made for each sum")
+                format!("{cause}a separate communicator is created for each sum")
             }
             () => String::new(),
         };
         ensure!(
             made == world_size,
-            "`run` made {made} communicators for {ITERATIONS} iterations over {tensors} tensors, expected {world_size}, one for each rank{cause}"
+            "`run` created {made} communicators for {ITERATIONS} iterations over {tensors} tensors, expected \
+             {world_size}, one for each rank{cause}"
         );
         compare(world_size, |p, n, t, f| run_anew(p, n, t, f), 0)?;
         let after = log.communicators()?;
         let anew = after - before - made;
         ensure!(
             anew == world_size * ITERATIONS,
-            "`run_anew`, which calls `run` in each of {ITERATIONS} iterations on each of {world_size} ranks, made {anew} communicators, expected {}",
+            "`run_anew`, which calls `run` in each of {ITERATIONS} iterations on each of {world_size} ranks, created \
+             {anew} communicators, expected {}",
             world_size * ITERATIONS
         );
         before = after;
@@ -183,7 +188,7 @@ fn each_tensor_is_summed_once_and_whole() -> anyhow::Result<()> {
         }
         let mut views: Vec<_> = buffers.iter_mut().map(|buffer| buffer.as_view_mut()).collect();
         let sums: Vec<_> = LENGTHS.repeat(ITERATIONS).into_iter().map(|len| ("AllReduce", len)).collect();
-        // One wait is enough, and a second wait is harmless. With a wait in each iteration, there is one more.
+        // One wait is enough, and a second one is harmless. With a wait in each iteration, there would be a third.
         let waits = ITERATIONS as u64 - 1;
         let budget = Budget::of("run").communicators(1).collectives(&sums).host_waits(waits);
         let budget = budget.copies(0).fills(0).kernels(0).allocations(0).new_streams(0);

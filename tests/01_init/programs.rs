@@ -1,4 +1,4 @@
-//! Checks for the module's program for one process, which run only on the solutions.
+//! Checks for the module's single-process program. They run only on the solutions.
 
 use std::process::{Command, Stdio};
 
@@ -22,7 +22,7 @@ pub(crate) fn checks() -> Vec<Check> {
 
 /// Returns the program's command, without a launcher's variables.
 fn program() -> anyhow::Result<Command> {
-    let mut command = Command::new(PROCESS.context("the check is there only with its program")?);
+    let mut command = Command::new(PROCESS.context("the check is built only together with its program")?);
     for name in all_variables() {
         command.env_remove(name);
     }

@@ -38,7 +38,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Returns streams with GPUs in descending order, so that at most one rank equals its GPU's number.
+/// Returns streams on GPUs in descending order, so that at most one rank equals its GPU's number.
 fn streams(world_size: usize) -> anyhow::Result<Vec<Arc<CudaStream>>> {
     let mut streams = lab::streams(world_size)?;
     streams.reverse();
@@ -57,14 +57,14 @@ fn rank_i_works_on_stream_i() -> anyhow::Result<()> {
             let (got, expected) = (comm.stream(), &streams[rank]);
             ensure!(
                 got == *expected,
-                "rank {rank} works on a stream of GPU {}, expected streams[{rank}], which is on GPU {}",
+                "rank {rank} uses a stream on GPU {}, expected streams[{rank}], which is on GPU {}",
                 got.context().ordinal(),
                 expected.context().ordinal()
             );
             Ok(rank)
         })?;
         let expected: Vec<usize> = (0..world_size).collect();
-        ensure!(ranks == expected, "the results come from ranks {ranks:?}, expected {expected:?}");
+        ensure!(ranks == expected, "the results are from ranks {ranks:?}, expected {expected:?}");
     }
     Ok(())
 }
@@ -75,7 +75,7 @@ fn every_rank_has_a_thread_of_its_own() -> anyhow::Result<()> {
         let different: HashSet<_> = threads.iter().collect();
         ensure!(
             different.len() == world_size && !different.contains(&thread::current().id()),
-            "{world_size} ranks ran in {} threads, expected one each, apart from the caller's",
+            "{world_size} ranks ran in {} threads, expected one thread per rank, none of them the caller's",
             different.len()
         );
     }
@@ -90,7 +90,7 @@ fn the_context_of_the_stream_is_bound() -> anyhow::Result<()> {
             let current = ctx::get_current()?;
             ensure!(
                 current == Some(streams[rank].context().cu_ctx()),
-                "in the thread of rank {rank}, another context than that of streams[{rank}] is current"
+                "in the thread of rank {rank}, the current context is not the context of streams[{rank}]"
             );
             Ok(())
         })?;
@@ -107,7 +107,8 @@ fn every_rank_hears_where_the_others_sit() -> anyhow::Result<()> {
                 let expected = Answer { rank, world_size, gpu: streams[rank].context().ordinal() };
                 ensure!(
                     *answer == expected,
-                    "a broadcast from rank {rank} to rank {listener} is wrong\n  expected {expected}, got {answer}"
+                    "rank {listener} received the wrong answer in a broadcast from rank {rank}\n  expected {expected}, \
+                     got {answer}"
                 );
             }
         }
@@ -119,19 +120,20 @@ fn an_error_comes_back_with_its_rank() -> anyhow::Result<()> {
     for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
         let unlucky = world_size - 1;
         let streams = streams(world_size)?;
-        let result = without_panic(&format!("rendezvous, where rank {unlucky} fails"), || {
+        let result = without_panic(&format!("rendezvous when rank {unlucky} fails"), || {
             rendezvous(&streams, |comm| {
                 ensure!(comm.rank() != unlucky, "the disk is full");
                 Ok(())
             })
         })?;
         let Err(error) = result else {
-            bail!("rank {unlucky} failed, and `rendezvous` returned Ok; expected its error")
+            bail!("rank {unlucky} failed, but `rendezvous` returned Ok; expected that rank's error")
         };
         let text = format!("{error:#}");
         ensure!(
             text.contains("the disk is full") && text.contains(&format!("rank {unlucky}")),
-            "rank {unlucky} failed with `the disk is full`; the error of `rendezvous` must have both, got: {text}"
+            "rank {unlucky} failed with `the disk is full`, so the error from `rendezvous` must contain both the rank \
+             and that text; got: {text}"
         );
     }
     Ok(())
@@ -141,7 +143,7 @@ fn an_error_names_every_failed_rank() -> anyhow::Result<()> {
     for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 3) {
         let failed = [0, world_size - 1];
         let streams = streams(world_size)?;
-        let result = without_panic(&format!("rendezvous, where ranks {failed:?} fail"), || {
+        let result = without_panic(&format!("rendezvous when ranks {failed:?} fail"), || {
             rendezvous(&streams, |comm| {
                 ensure!(!failed.contains(&comm.rank()), "the disk is full");
                 Ok(())
@@ -149,7 +151,7 @@ fn an_error_names_every_failed_rank() -> anyhow::Result<()> {
         })?;
         let Err(error) = result else {
             bail!(
-                "ranks {failed:?} of {world_size} failed, and `rendezvous` returned Ok; expected their errors"
+                "ranks {failed:?} of {world_size} failed, but `rendezvous` returned Ok; expected their errors"
             )
         };
         let text = format!("{error:#}");
@@ -158,7 +160,8 @@ fn an_error_names_every_failed_rank() -> anyhow::Result<()> {
         let missing: Vec<usize> = failed.into_iter().filter(|rank| !numbers.contains(rank)).collect();
         ensure!(
             missing.is_empty(),
-            "ranks {failed:?} of {world_size} failed; the error of `rendezvous` must name both, and {missing:?} is not in it: {text}"
+            "ranks {failed:?} of {world_size} failed, so the error from `rendezvous` must name both of them, but \
+             {missing:?} is missing from it: {text}"
         );
     }
     Ok(())
@@ -171,7 +174,7 @@ fn groups_one_after_another_do_not_meet() -> anyhow::Result<()> {
             let worlds = rendezvous(&streams, |comm| Ok(roll_call(&comm)?.len()))?;
             ensure!(
                 worlds == vec![world_size; world_size],
-                "call {round} of `rendezvous` made communicators of {worlds:?} ranks, expected {world_size} each"
+                "call {round} of `rendezvous` created communicators of {worlds:?} ranks, expected {world_size} each"
             );
         }
     }

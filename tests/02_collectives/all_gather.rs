@@ -40,14 +40,15 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// The lengths of a shard. With the first three, writing one extra buffer stays within the guards.
+/// The lengths of a shard. With the first three, writing one extra shard stays within the guards.
 const LENGTHS: [usize; 4] = [1, 3, 13, 1031];
 
 fn all_shards(world_size: usize, len: usize) -> Vec<f32> {
     (0..world_size).flat_map(|rank| irregular::integers(rank, len)).collect()
 }
 
-/// Returns the values that `whole` should hold, and the results of known mistakes. `stale` contains its earlier values.
+/// Returns the values that `whole` should contain, and the results of known mistakes. `stale` contains the earlier
+/// values of `whole`.
 fn expected<'a>(comm: &Comm, len: usize, whole: &'a [f32], stale: &[f32]) -> Expected<'a, f32> {
     let (rank, world_size) = (comm.rank(), comm.world_size());
     let own = &whole[place(rank, len)];
@@ -63,17 +64,14 @@ fn expected<'a>(comm: &Comm, len: usize, whole: &'a [f32], stale: &[f32]) -> Exp
         overlapping[other..other + len].copy_from_slice(&whole[place(other, len)]);
     }
     Expected::new(rank, "`whole`", whole)
-        .if_instead(
-            &without_own,
-            format!("rank {rank}'s own shard is missing: it has to be in the whole, too"),
-        )
-        .if_instead(stale, "it holds what it held before")
-        .if_instead(&only_own, "no other rank's shard has come")
+        .if_instead(&without_own, format!("rank {rank}'s own shard is missing: `whole` must contain it, too"))
+        .if_instead(stale, "it holds its old values")
+        .if_instead(&only_own, "no other rank's shard arrived")
         .if_instead(&own.repeat(world_size), "these are copies of the rank's own shard")
-        .if_instead(&from_the_back, "the shards are in the reverse order")
+        .if_instead(&from_the_back, "the shards are in reverse order")
         .if_instead(
             &own_first,
-            "the rank's own shard comes first: the shards must be in the order of the ranks, on every rank",
+            "the rank's own shard comes first: the shards must be in rank order on every rank",
         )
         .if_instead(
             &overlapping,
@@ -103,7 +101,7 @@ fn check_all_gather(comm: &Comm, len: usize) -> anyhow::Result<()> {
     let mut whole = Guarded::new(&stream, &stale)?;
     all_gather(comm, &shard.view(), &mut whole.view_mut())?;
     expected(comm, len, &all_shards(world_size, len), &stale).exactly(&whole.read()?)?;
-    Expected::new(rank, "`shard`, which is only read,", &own).exactly(&shard.read()?)
+    Expected::new(rank, "`shard`, which must only be read,", &own).exactly(&shard.read()?)
 }
 
 fn the_shards_meet_in_one_buffer() -> anyhow::Result<()> {
@@ -146,12 +144,13 @@ fn a_buffer_of_another_length_is_an_error() -> anyhow::Result<()> {
             for len in [needed - 1, needed + 1, needed + SHARD] {
                 let stale = irregular::integers(100 + rank, len);
                 let mut whole = Guarded::new(&stream, &stale)?;
-                let call = format!("gathering {world_size} shards of {SHARD} elements in a buffer of {len}");
+                let call =
+                    format!("gathering {world_size} shards of {SHARD} elements into a buffer of {len}");
                 let result =
                     without_panic(&call, || all_gather(&comm, &shard.view(), &mut whole.view_mut()))?;
                 stream.synchronize()?;
                 refused(rank, &call, result, &[needed, len])?;
-                Expected::new(rank, "`whole` after a refused call", &stale).exactly(&whole.read()?)?;
+                Expected::new(rank, "`whole` after a rejected call", &stale).exactly(&whole.read()?)?;
             }
             Ok(())
         })?;
@@ -166,11 +165,11 @@ fn what_can_t_be_cut_evenly_is_an_error() -> anyhow::Result<()> {
             for len in [world_size - 1, 13 * world_size + 1] {
                 let stale = irregular::integers(100 + rank, len);
                 let mut whole = Guarded::new(&stream, &stale)?;
-                let call = format!("gathering in place in {len} elements on {world_size} ranks");
+                let call = format!("gathering in place in a buffer of length {len} on {world_size} ranks");
                 let result = without_panic(&call, || all_gather_in_place(&comm, &mut whole.view_mut()))?;
                 stream.synchronize()?;
                 refused(rank, &call, result, &[len, world_size])?;
-                Expected::new(rank, "`whole` after a refused call", &stale).exactly(&whole.read()?)?;
+                Expected::new(rank, "`whole` after a rejected call", &stale).exactly(&whole.read()?)?;
             }
             Ok(())
         })?;
@@ -240,9 +239,9 @@ fn no_elements_are_no_error() -> anyhow::Result<()> {
             let stream = comm.stream();
             let (shard, mut whole) = (stream.alloc_zeros::<f32>(5)?, stream.alloc_zeros::<f32>(5)?);
             all_gather(&comm, &shard.slice(2..2), &mut whole.slice_mut(2..2))
-                .context("`all_gather` of no elements")?;
+                .context("`all_gather` with no elements")?;
             all_gather_in_place(&comm, &mut whole.slice_mut(2..2))
-                .context("`all_gather_in_place` of no elements")?;
+                .context("`all_gather_in_place` with no elements")?;
             Ok(stream.synchronize()?)
         })?;
     }

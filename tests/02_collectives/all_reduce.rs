@@ -37,7 +37,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// One element, fewer elements than ranks, and odd lengths beyond a warp and a block.
+/// One element, fewer elements than ranks, and odd lengths larger than a warp and a block.
 const LENGTHS: [usize; 4] = [1, 3, 37, 1031];
 
 fn the_sum_arrives_on_every_rank() -> anyhow::Result<()> {
@@ -59,8 +59,8 @@ fn check_sum(comm: &Comm, len: usize) -> anyhow::Result<()> {
     // Integer sums below 2²⁴ are exact in an f32, in any order.
     let expected = added(&inputs);
     Expected::new(rank, "the receive buffer", &expected)
-        .if_instead(&stale, "it holds what it held before: no sum was written to it")
-        .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: nothing was added"))
+        .if_instead(&stale, "it holds its old values: no sum was written to it")
+        .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: nothing was summed"))
         .if_instead(&divided(&expected, world_size), "this is the average, not the sum")
         .exactly(&recv.read()?)?;
     Expected::new(rank, "the send buffer", &inputs[rank])
@@ -86,7 +86,7 @@ fn check_average(comm: &Comm, len: usize) -> anyhow::Result<()> {
     let expected = divided(&total, world_size);
     Expected::new(rank, "the buffer", &expected)
         .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: nothing was averaged"))
-        .if_instead(&total, "this is the sum of all ranks, not divided by their number")
+        .if_instead(&total, "this is the sum over all ranks, not divided by their number")
         .if_instead(&divided(&expected, world_size), "it was divided twice")
         .within(average_bound(world_size), &buffer.read()?)
 }
@@ -119,7 +119,7 @@ fn check_lengths(comm: &Comm, send_len: usize, recv_len: usize) -> anyhow::Resul
     let result = without_panic(&call, || sum(comm, &send.view(), &mut recv.view_mut()))?;
     stream.synchronize()?;
     refused(rank, &call, result, &[send_len, recv_len])?;
-    Expected::new(rank, "the receive buffer of a refused sum", &stale).exactly(&recv.read()?)
+    Expected::new(rank, "the receive buffer after a rejected sum", &stale).exactly(&recv.read()?)
 }
 
 fn a_second_call_uses_the_first_result() -> anyhow::Result<()> {
@@ -133,11 +133,11 @@ fn a_second_call_uses_the_first_result() -> anyhow::Result<()> {
             let mut third = Guarded::new(&stream, &[0.0; LEN])?;
             sum(&comm, &first.view(), &mut second.view_mut())?;
             sum(&comm, &second.view(), &mut third.view_mut())?;
-            // Every rank has the same sum, so a second sum multiplies it by the number of ranks.
+            // Every rank has the same sum, so summing again multiplies it by the number of ranks.
             let expected: Vec<f32> = added(&inputs).iter().map(|value| value * world_size as f32).collect();
             Expected::new(
                 rank,
-                "the receive buffer of a second `sum`, over the results of the first,",
+                "the receive buffer of a second `sum`, which sums the results of the first,",
                 &expected,
             )
             .exactly(&third.read()?)
@@ -201,9 +201,9 @@ fn no_elements_are_no_error() -> anyhow::Result<()> {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let stream = comm.stream();
             let (send, mut recv) = (stream.alloc_zeros::<f32>(5)?, stream.alloc_zeros::<f32>(5)?);
-            sum(&comm, &send.slice(2..2), &mut recv.slice_mut(2..2)).context("`sum` of no elements")?;
+            sum(&comm, &send.slice(2..2), &mut recv.slice_mut(2..2)).context("`sum` over no elements")?;
             average_in_place(&comm, &mut recv.slice_mut(2..2))
-                .context("`average_in_place` of no elements")?;
+                .context("`average_in_place` over no elements")?;
             Ok(stream.synchronize()?)
         })?;
     }

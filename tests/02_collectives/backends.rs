@@ -43,7 +43,7 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const LENGTHS: [usize; 4] = [1, 37, 1031, 65_537];
 
-/// Runs `work` on each rank, with a host group of all ranks.
+/// Runs `work` on each rank, with a host group for all ranks.
 fn on_each_rank(
     world_size: usize,
     work: impl Fn(&Comm, &HostGroup) -> anyhow::Result<()> + Sync,
@@ -70,7 +70,7 @@ fn the_sum_comes_back_to_every_gpu() -> anyhow::Result<()> {
                 let average: Vec<f32> = total.iter().map(|total| total / world_size as f32).collect();
                 Expected::new(rank, &format!("the buffer, of length {len},"), &total)
                     .if_instead(&all[rank], "these are the rank's own values: no sum was copied to this GPU")
-                    .if_instead(&twice, "the rank's own values are in it twice")
+                    .if_instead(&twice, "the rank's own values were added twice")
                     .if_instead(&others, "the rank's own values are missing")
                     .if_instead(&average, "this is the average")
                     .exactly(&buffer.read()?)
@@ -96,10 +96,10 @@ fn both_backends_have_the_same_numbers() -> anyhow::Result<()> {
             };
             let in_f16 = sum(&|sum, value| (f16::from_f32(sum) + f16::from_f32(value)).to_f32());
             let in_bf16 = sum(&|sum, value| (bf16::from_f32(sum) + bf16::from_f32(value)).to_f32());
-            // Each of n − 1 additions of values up to 1 rounds by at most 2⁻²⁴ of n. Each backend adds in a different
-            // order.
+            // Each of the n − 1 additions of values up to 1 rounds by at most 2⁻²⁴ · n. Each backend adds in a
+            // different order.
             let bound = 2.0 * ((world_size - 1) * world_size) as f64 * f64::powi(2.0, -24);
-            Expected::new(rank, "the result of staged_sum, compared with that of NCCL,", &by_nccl)
+            Expected::new(rank, "the result of staged_sum, compared with NCCL's result,", &by_nccl)
                 .if_instead(&all[rank], "these are the rank's own values: no sum was copied to this GPU")
                 .if_instead(&in_f16, "this is a sum in f16, which has 13 bits fewer than f32")
                 .if_instead(&in_bf16, "this is a sum in bf16, which has 16 bits fewer than f32")
@@ -107,7 +107,10 @@ fn both_backends_have_the_same_numbers() -> anyhow::Result<()> {
                     &sum(&|sum, value| sum + value.round()),
                     "the values were rounded to whole numbers",
                 )
-                .if_instead(&sum(&|sum, value| sum + value.trunc()), "the values were cut to whole numbers")
+                .if_instead(
+                    &sum(&|sum, value| sum + value.trunc()),
+                    "the values were truncated to whole numbers",
+                )
                 .within(bound, &buffer.read()?)
         })?;
     }
@@ -116,10 +119,10 @@ fn both_backends_have_the_same_numbers() -> anyhow::Result<()> {
 
 fn all_ranks_have_the_same_bits() -> anyhow::Result<()> {
     const LEN: usize = 1031;
-    // Thirds use all bits, so most additions round.
+    // Thirds use all bits, so most additions are rounded.
     let values =
         |rank| -> Vec<f32> { irregular::fractions(rank, LEN).iter().map(|value| value / 3.0).collect() };
-    // With two ranks, both orders of addition give the same result.
+    // With two ranks, both orders of addition lead to the same result.
     for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 3) {
         let group = HostGroup::new(world_size);
         let sums = rendezvous(&lab::streams(world_size)?, |comm| {
@@ -131,9 +134,9 @@ fn all_ranks_have_the_same_bits() -> anyhow::Result<()> {
             let differs = |at: &usize| sum[*at].to_bits() != sums[0][*at].to_bits();
             let Some(at) = (0..LEN).find(differs) else { continue };
             bail!(
-                "the sums of `staged_sum` on rank {rank} of {world_size} have other bits than those on rank 0, at {} of {LEN} \
-                 elements\n  index {at}: rank 0 has {:?}, rank {rank} has {:?}: each rank must add in the same order, or replicas \
-                 drift apart",
+                "the bits of the sums from `staged_sum` on rank {rank} of {world_size} differ from those on rank 0 at \
+                 {} of {LEN} elements\n  index {at}: rank 0 has {:?}, but rank {rank} has {:?}: every rank must add in \
+                 the same order, or replicas will drift apart",
                 (0..LEN).filter(differs).count(),
                 sums[0][at],
                 sum[at]
@@ -150,7 +153,7 @@ fn what_comes_later_finds_the_sum() -> anyhow::Result<()> {
             let kernels = Kernels::load(stream.context())?;
             let own = irregular::integers(rank, 37);
             let mut buffer = stream.clone_htod(&own)?;
-            // A slow producer and a consumer use the same stream. Neither waits on the host.
+            // A slow producer and a consumer use the same stream. Neither makes the host wait.
             kernels.spin(&stream, 2_000_000)?;
             kernels.scale(&stream, &mut buffer, 2.0)?;
             staged_sum(group, rank, &stream, &mut buffer.as_view_mut()).context("staged_sum")?;
@@ -168,7 +171,7 @@ fn what_comes_later_finds_the_sum() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the measured ratio of two spins of 2 ms and 0.5 ms. The first spin of each kind takes `first` times longer.
+/// Returns the measured ratio of two spins of 2 ms and 0.5 ms. The first spin of each kind takes `first` times as long.
 fn ratio(first: u64, rounds: usize) -> anyhow::Result<f64> {
     let (stream, kernels) = spinning()?;
     let calls = [Cell::new(0), Cell::new(0)];
@@ -180,7 +183,8 @@ fn ratio(first: u64, rounds: usize) -> anyhow::Result<f64> {
     let calls = calls.map(Cell::into_inner);
     ensure!(
         calls == [rounds + 1; 2],
-        "times_as_long with {rounds} rounds, and one to warm up: expected {} calls each, got {} of `staged` and {} of `nccl`",
+        "times_as_long with {rounds} rounds and one warm-up: expected {} calls to each, but got {} to `staged` and {} \
+         to `nccl`",
         rounds + 1,
         calls[0],
         calls[1]
@@ -188,19 +192,20 @@ fn ratio(first: u64, rounds: usize) -> anyhow::Result<f64> {
     Ok(got)
 }
 
-/// Returns whether a ratio is between half and twice this value. The tolerance allows for a GPU with other users.
+/// Returns whether a ratio is between half and twice this value. The tolerance allows for a GPU that has other users.
 fn about(got: f64, ratio: f64) -> bool {
     (0.5 * ratio..2.0 * ratio).contains(&got)
 }
 
-/// Checks a ratio. `mistake` contains the ratio that a known mistake gives, and its cause.
+/// Checks a ratio. `mistake` contains the ratio that a known mistake leads to, and the cause.
 fn check_ratio(got: f64, mistake: Option<(f64, &str)>) -> anyhow::Result<()> {
-    let upside_down = (0.25, "that is nccl / staged: divide the other way round");
+    let upside_down = (0.25, "that is nccl / staged: divide the other way around");
     let cause = [Some(upside_down), mistake].into_iter().flatten().find(|&(ratio, _)| about(got, ratio));
     let cause = cause.map_or_else(String::new, |(_, cause)| format!("\n  likely cause: {cause}"));
     ensure!(
         about(got, 4.0),
-        "times_as_long is wrong where `staged` takes 2 ms and `nccl` takes 0.5 ms\n  expected a ratio staged / nccl of about 4 (2 to 8), got {got:.3}{cause}"
+        "times_as_long returned a wrong ratio when `staged` takes 2 ms and `nccl` takes 0.5 ms\n  expected staged / \
+         nccl of about 4 (2 to 8), got {got:.3}{cause}"
     );
     Ok(())
 }
@@ -223,9 +228,9 @@ fn warming_up_is_not_measured() -> anyhow::Result<()> {
         || kernels.spin(&stream, if calls.replace(calls.get() + 1) == 0 { 40_000_000 } else { 2_000_000 }),
         || kernels.spin(&stream, 500_000),
     )?;
-    // The measured rounds and the first round, for both ways.
+    // The measured rounds and the first round, for both functions.
     let with_the_first = (40.0 + 2.0 * ROUNDS as f64) / (0.5 * (1.0 + ROUNDS as f64));
-    check_ratio(got, Some((with_the_first, "the first round, of 40 ms, was measured too")))
+    check_ratio(got, Some((with_the_first, "the first round, which takes 40 ms, was measured, too")))
 }
 
 fn two_all_reduces_are_compared() -> anyhow::Result<()> {
@@ -245,7 +250,8 @@ fn two_all_reduces_are_compared() -> anyhow::Result<()> {
         )?;
         if !got.is_finite() || got <= 0.0 {
             bail!(
-                "rank {rank}: times_as_long of two all-reduces of 16 KiB returned {got}, expected a finite number above 0"
+                "rank {rank}: times_as_long returned {got} for two all-reduces of 16 KiB, expected a finite number \
+                 above 0"
             );
         }
         Ok(())
@@ -260,7 +266,7 @@ fn each_value_goes_to_the_host_and_back_once() -> anyhow::Result<()> {
             let mut buffer = stream.clone_htod(&irregular::integers(comm.rank(), LEN))?;
             let bytes = (LEN * size_of::<f32>()) as u64;
             let budget = Budget::of("staged_sum").collectives(&[]).messages(0).communicators(0).kernels(0);
-            // The host's buffers may be pinned.
+            // The buffers on the host may be pinned.
             let budget = budget.bytes_to_host(bytes).bytes_to_device(bytes).copies(2).allocations(2);
             let budget = budget.host_waits(8).streams(&[(&stream, "`stream`")]);
             budget.spend(|| staged_sum(group, comm.rank(), &stream, &mut buffer.as_view_mut()))?;

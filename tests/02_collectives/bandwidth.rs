@@ -47,21 +47,23 @@ fn the_bytes_are_those_of_the_larger_buffer() -> anyhow::Result<()> {
                 let shard = count * element_bytes;
                 let whole = shard * world_size;
                 let expected = if matches!(operation, AllGather | ReduceScatter) { whole } else { shard };
-                // The first world has one rank, so a shard is the whole. A value with another wrong factor matches no
-                // case.
+                // The first world has one rank, so a shard is the whole buffer. A value that is wrong by any other
+                // factor matches no case.
                 let cause = match got {
                     _ if got == expected => continue,
                     _ if got == shard => {
-                        "\n  likely cause: these are the bytes of one shard: each rank has a buffer with the shards of all"
+                        "\n  likely cause: these are the bytes of one shard, but each rank has a buffer that holds all \
+                         ranks' shards"
                     }
                     _ if got == whole => {
-                        "\n  likely cause: these are the bytes of all ranks together: count those of one rank"
+                        "\n  likely cause: these are the bytes on all ranks together: count the bytes on one rank"
                     }
                     _ if got == count => "\n  likely cause: these are elements, not bytes",
                     _ => "",
                 };
                 bail!(
-                    "operation_bytes({operation:?}, {world_size}, {count}, {element_bytes}) is wrong\n  expected {expected} bytes, the larger of a rank's two buffers, got {got} bytes{cause}"
+                    "operation_bytes({operation:?}, {world_size}, {count}, {element_bytes}) is wrong\n  expected \
+                     {expected} bytes, the size of a rank's larger buffer, got {got} bytes{cause}"
                 );
             }
         }
@@ -82,7 +84,7 @@ fn factor(operation: Operation, n: usize) -> f64 {
     parts(operation, n) as f64 / n as f64
 }
 
-/// Returns the mistake that gives exactly these factors on n ranks.
+/// Returns the mistake that leads to exactly these factors on n ranks.
 fn why_these_factors(n: usize) -> Option<String> {
     let got = OPERATIONS.map(|operation| bus_factor(operation, n));
     let are = |factor: &dyn Fn(Operation) -> f64| {
@@ -90,21 +92,22 @@ fn why_these_factors(n: usize) -> Option<String> {
     };
     if are(&|_| 1.0) {
         return Some(
-            "every operation has the factor 1: that makes the bus bandwidth the algorithm bandwidth"
+            "every operation has a factor of 1, which makes the bus bandwidth equal to the algorithm bandwidth"
                 .to_owned(),
         );
     }
     if let Some(other) = OPERATIONS.into_iter().find(|&other| are(&|_| factor(other, n))) {
-        return Some(format!("every operation has the factor of {other:?}"));
+        return Some(format!("every operation has the factor for {other:?}"));
     }
     if are(&|operation| factor(operation, n).floor()) {
-        return Some("all factors are rounded down: a division of integers has no fraction".to_owned());
+        return Some("all factors are rounded down: integer division drops the fraction".to_owned());
     }
-    are(&|operation| 1.0 / factor(operation, n)).then(|| "these are the reciprocals".to_owned())
+    are(&|operation| 1.0 / factor(operation, n))
+        .then(|| "these are the reciprocals of the factors".to_owned())
 }
 
 fn the_factor_is_that_of_the_operation() -> anyhow::Result<()> {
-    // Two ranks do not come first, because there the factor of an all-reduce equals both 1 and n − 1.
+    // Two ranks don't come first, because with two ranks, the factor for an all-reduce equals both 1 and n − 1.
     for n in [5, 2, 3, 4, 8, 16, 1] {
         for operation in OPERATIONS {
             let (got, expected) = (bus_factor(operation, n), factor(operation, n));
@@ -113,7 +116,7 @@ fn the_factor_is_that_of_the_operation() -> anyhow::Result<()> {
                 let of_another = || {
                     let same = |other: &Operation| abs_diff_eq!(got, factor(*other, n), epsilon = 1e-9);
                     let other = OPERATIONS.into_iter().find(same).filter(|_| got.fract() != 0.0)?;
-                    Some(format!("that is the factor of {other:?}"))
+                    Some(format!("that is the factor for {other:?}"))
                 };
                 let cause = why_these_factors(n).or_else(of_another);
                 let cause = cause.map_or_else(String::new, |cause| format!("\n  likely cause: {cause}"));
@@ -127,7 +130,7 @@ fn the_factor_is_that_of_the_operation() -> anyhow::Result<()> {
 /// How long a round keeps the GPU busy.
 const ROUND: u64 = 400_000;
 
-/// Measures a row of spins. The first `slow` spins take 25 times longer than the others.
+/// Measures a row in which each round is a spin. The first `slow` spins take 25 times as long as the others.
 fn spins(operation: Operation, world_size: usize, bytes: usize, slow: usize) -> anyhow::Result<(Row, usize)> {
     let (stream, kernels) = spinning()?;
     let calls = Cell::new(0);
@@ -141,37 +144,39 @@ fn spins(operation: Operation, world_size: usize, bytes: usize, slow: usize) -> 
 fn only_warm_rounds_count() -> anyhow::Result<()> {
     let (row, calls) = spins(AllReduce, 4, 1 << 20, WARM_UPS)?;
     let (got, round) = (row.microseconds, ROUND as f64 / 1e3);
-    // A spin lasts at least as long as requested. Five times as long is allowed, for a GPU with other users.
+    // A spin lasts at least as long as requested. It may last up to five times as long, because the GPU may have other
+    // users.
     if calls == WARM_UPS + ROUNDS && (0.95 * round..5.0 * round).contains(&got) {
         return Ok(());
     }
-    // The times per round that known mistakes give. They differ enough for a tolerance of a factor of two.
+    // The times per round that known mistakes lead to. They differ enough for a tolerance of a factor of two.
     let [warm_ups, rounds] = [WARM_UPS, ROUNDS].map(|count| count as f64);
     let first_ones = (25.0 * warm_ups + rounds - warm_ups) / rounds;
     let with_warm_ups = (25.0 * warm_ups + rounds) / rounds;
     let took = |times: f64| (0.95 * times * round..2.0 * times * round).contains(&got);
     let cause = match () {
         () if calls == ROUNDS && took(first_ones) => {
-            "\n  likely cause: there was no warm-up: the first rounds, 10 ms each, were measured"
+            "\n  likely cause: there was no warm-up: the first rounds, which take 10 ms each, were measured"
         }
         () if calls == WARM_UPS + ROUNDS && took(rounds) => {
-            "\n  likely cause: all rounds together take that long: divide by their number"
+            "\n  likely cause: that is the time for all rounds together: divide it by the number of rounds"
         }
         () if calls == WARM_UPS + ROUNDS && took(with_warm_ups) => {
-            "\n  likely cause: the warm-ups, 10 ms each, were measured too"
+            "\n  likely cause: the warm-ups, which take 10 ms each, were measured, too"
         }
         () => "",
     };
     bail!(
-        "`measure` is wrong for {WARM_UPS} warm-ups and {ROUNDS} rounds of {round} µs\n  calls of `launch`: expected {}, got {calls}\n  microseconds of the row: expected about {round}, got {got:.1}{cause}",
+        "`measure` is wrong for {WARM_UPS} warm-ups and {ROUNDS} rounds of {round} µs\n  calls to `launch`: expected \
+         {}, got {calls}\n  `microseconds` in the row: expected about {round}, got {got:.1}{cause}",
         WARM_UPS + ROUNDS
     )
 }
 
 fn check_row(operation: Operation, world_size: usize, bytes: usize, row: &Row) -> anyhow::Result<()> {
     let Row { bytes: said, microseconds, algbw, busbw } = *row;
-    ensure!(said == bytes, "`bytes` of the row is {said}, expected {bytes}");
-    ensure!(microseconds > 0.0, "`microseconds` of the row is {microseconds}, expected more than 0");
+    ensure!(said == bytes, "the row's `bytes` is {said}, expected {bytes}");
+    ensure!(microseconds > 0.0, "the row's `microseconds` is {microseconds}, expected more than 0");
     let alike = |got: f64, expected: f64| relative_eq!(got, expected, epsilon = 0.0, max_relative = 1e-9);
     let expected = bytes as f64 / (microseconds * 1e-6) / 1e9;
     let on_bus = expected * parts(operation, world_size) as f64 / world_size as f64;
@@ -180,7 +185,7 @@ fn check_row(operation: Operation, world_size: usize, bytes: usize, row: &Row) -
         alike(algbw, expected),
         "{what}: expected an algbw of {expected:.6} GB/s, got {algbw:.6} GB/s{}",
         if alike(algbw, expected * 1e9 / (1u64 << 30) as f64) {
-            "\n  likely cause: a GB has 10⁹ bytes here; 2³⁰ are a GiB"
+            "\n  likely cause: a GB is 10⁹ bytes here; 2³⁰ bytes are a GiB"
         } else if alike(algbw, on_bus) {
             "\n  likely cause: that is the bus bandwidth"
         } else {
@@ -264,10 +269,10 @@ fn times_on_a_line_give_the_line() -> anyhow::Result<()> {
         let line = Line { alpha, beta };
         let times: Vec<_> = sizes.iter().map(|&bytes| (bytes, alpha + beta * bytes as f64)).collect();
         let got = fit(&rows(&times))
-            .with_context(|| format!("`fit` of times that lie on a line, for {sizes:?} bytes"))?;
+            .with_context(|| format!("`fit` for times on a line and sizes of {sizes:?} bytes"))?;
         ensure!(
             same_line(got, line),
-            "`fit` of times that lie on a line, for {sizes:?} bytes, is wrong\n  expected {line:?}\n  got {got:?}{}",
+            "`fit` for times on a line and sizes of {sizes:?} bytes is wrong\n  expected {line:?}\n  got {got:?}{}",
             if same_line(Line { alpha: got.beta, beta: got.alpha }, line) {
                 "\n  likely cause: α and β are swapped"
             } else {
@@ -296,19 +301,20 @@ fn each_time_weighs_as_much_as_any_other() -> anyhow::Result<()> {
     let cause = match got {
         _ if same_line(got, expected) => return Ok(()),
         _ if same_line(got, reference(&times, |_| 1.0)) => {
-            "all errors have the same weight, so the largest operation decides, and α can be anything"
+            "all errors have the same weight, so the largest operation dominates, and α is arbitrary"
         }
         _ if same_line(got, reference(&times, |time| 1.0 / time)) => {
             "the weights are 1/t: divide the squared error by t²"
         }
         _ if same_line(got, through_the_ends) => {
-            "the line goes through the first and the last point, and ignores the others"
+            "the line goes through the first and last points, and ignores the others"
         }
         _ => "",
     };
     let cause = if cause.is_empty() { String::new() } else { format!("\n  likely cause: {cause}") };
     bail!(
-        "`fit` of (bytes, µs) {times:?} is wrong\n  expected {expected:?}, for which the sum of ((α + β · S − t) / t)² is smallest\n  got {got:?}{cause}"
+        "`fit` for (bytes, µs) {times:?} is wrong\n  expected {expected:?}, which minimizes the sum of ((α + β · S − \
+         t) / t)²\n  got {got:?}{cause}"
     )
 }
 
@@ -316,7 +322,7 @@ fn a_line_needs_two_sizes() -> anyhow::Result<()> {
     for times in [vec![], vec![(4096, 15.0)], vec![(4096, 15.0), (4096, 16.0), (4096, 14.0)]] {
         if let Ok(line) = without_panic(&format!("fit of {times:?}"), || fit(&rows(&times)))? {
             bail!(
-                "`fit` of (bytes, µs) {times:?}: expected an error, got {line:?}, where any slope would do"
+                "`fit` for (bytes, µs) {times:?}: expected an error, because any slope would fit, but got {line:?}"
             );
         }
     }

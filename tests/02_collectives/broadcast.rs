@@ -73,7 +73,7 @@ fn check_broadcast(comm: &Comm, root: usize) -> anyhow::Result<()> {
     compare(comm, root, &buffer)
 }
 
-/// Compares a rank's buffer with that of the root.
+/// Compares a rank's buffer with the root's.
 fn compare(comm: &Comm, root: usize, buffer: &Guarded<f32>) -> anyhow::Result<()> {
     let rank = comm.rank();
     let name = format!("the buffer after a broadcast from rank {root}");
@@ -81,9 +81,9 @@ fn compare(comm: &Comm, root: usize, buffer: &Guarded<f32>) -> anyhow::Result<()
     let mut comparison = Expected::new(rank, &name, &expected);
     for other in (0..comm.world_size()).filter(|&other| other != root) {
         let cause = if other == rank {
-            "it holds the rank's own values as before: nothing was received".to_owned()
+            "it holds the rank's own values, as before: nothing was received".to_owned()
         } else {
-            format!("these are rank {other}'s values, not those of the root")
+            format!("these are rank {other}'s values, not the root's")
         };
         comparison = comparison.if_instead(&values(other), cause);
     }
@@ -108,9 +108,10 @@ fn a_root_that_is_no_rank_is_an_error() -> anyhow::Result<()> {
                 let without_root = text.replacen(&root.to_string(), "", 1);
                 ensure!(
                     text.contains(&root.to_string()) && without_root.contains(&world_size.to_string()),
-                    "rank {rank}: the error must have the root, {root}, and the world size, {world_size}; it says: {text}"
+                    "rank {rank}: the error must contain the root, {root}, and the world size, {world_size}; got: \
+                     {text}"
                 );
-                Expected::new(rank, "the buffer of a refused broadcast", &values(rank))
+                Expected::new(rank, "the buffer after a rejected broadcast", &values(rank))
                     .exactly(&buffer.read()?)?;
             }
             Ok(())
@@ -123,7 +124,7 @@ fn a_root_that_is_no_rank_is_an_error() -> anyhow::Result<()> {
 fn verdict(comm: &Comm, values: &[f32]) -> anyhow::Result<bool> {
     let buffer = Guarded::new(&comm.stream(), values)?;
     let verdict = replicas_equal(comm, &buffer.view())?;
-    Expected::new(comm.rank(), "the buffer, which replicas_equal only reads,", values)
+    Expected::new(comm.rank(), "the buffer, which replicas_equal must only read,", values)
         .exactly(&buffer.read()?)?;
     Ok(verdict)
 }
@@ -139,13 +140,14 @@ fn equal_replicas_are_found_equal() -> anyhow::Result<()> {
                 (
                     "with NaNs and both zeros",
                     values(0),
-                    "\n  likely cause: without the NaNs it returned true. A NaN isn't equal to itself, but its bits are: \
-                     compare `to_bits()`",
+                    "\n  likely cause: it returned true without the NaNs. A NaN isn't equal to itself, but its bits \
+                     are: compare `to_bits()`",
                 ),
             ] {
                 ensure!(
                     verdict(&comm, &values)?,
-                    "rank {} of {world_size}: replicas_equal returned false for replicas {what}, expected true: every bit is equal{cause}",
+                    "rank {} of {world_size}: replicas_equal returned false for replicas {what}; expected true, \
+                     because every bit is equal{cause}",
                     comm.rank()
                 );
             }
@@ -155,7 +157,7 @@ fn equal_replicas_are_found_equal() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Compares only once in each world, so that a rank that returns early makes no later call.
+/// Compares only once in each world, so that a rank that returns early makes no more calls.
 fn a_rank_that_differs_makes_all_calls() -> anyhow::Result<()> {
     for world_size in small_worlds() {
         let other = world_size - 1;
@@ -175,8 +177,9 @@ fn a_rank_that_differs_makes_all_calls() -> anyhow::Result<()> {
         let text = format!("{error:#}");
         ensure!(
             returned.is_empty() || !text.contains(" waits in nccl"),
-            "rank {other} of {world_size} differs, and `replicas_equal` returned on ranks {returned:?} while ranks {stuck:?} still wait \
-             in a collective: every rank must make all collectives, even if it knows the result\n{text}"
+            "rank {other} of {world_size} differs, and `replicas_equal` returned on ranks {returned:?} while ranks \
+             {stuck:?} are still waiting in a collective: every rank must call every collective, even if it already \
+             knows the result\n{text}"
         );
         bail!("rank {other} of {world_size} differs, and `replicas_equal` failed on ranks {stuck:?}\n{text}");
     }
@@ -191,12 +194,12 @@ const DIFFERENCES: [Difference; 8] = [
     ("the last element", |values| values[LEN - 1] += 1.0),
     ("the lowest bit of one element", |values| values[500] = f32::from_bits(values[500].to_bits() ^ 1)),
     ("two swapped elements", |values| values.swap(101, 102)),
-    ("one element larger, another smaller by as much", |values| {
+    ("one element increased, and another decreased by the same amount", |values| {
         values[200] += 0.5;
         values[201] -= 0.5;
     }),
     ("the payload of a NaN", |values| values[5] = f32::from_bits(values[5].to_bits() ^ 0x10)),
-    ("a NaN in the place of a number", |values| values[300] = f32::NAN),
+    ("a NaN in place of a number", |values| values[300] = f32::NAN),
     ("the sign of a zero", |values| values[7] = -0.0),
 ];
 
@@ -253,11 +256,13 @@ fn what_was_broadcast_is_equal() -> anyhow::Result<()> {
             compare(&comm, world_size - 1, &buffer)?;
             ensure!(
                 !before,
-                "replicas_equal returned true before a broadcast, expected false: the ranks have different values"
+                "replicas_equal returned true before a broadcast; expected false, because the ranks have different \
+                 values"
             );
             ensure!(
                 after,
-                "replicas_equal returned false after a broadcast, expected true: every bit of every rank is equal"
+                "replicas_equal returned false after a broadcast; expected true, because all bits are equal on all \
+                 ranks"
             );
             Ok(())
         })?;
@@ -324,7 +329,7 @@ fn no_elements_are_no_error() -> anyhow::Result<()> {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let stream = comm.stream();
             let mut buffer = stream.alloc_zeros::<f32>(5)?;
-            broadcast(&comm, &mut buffer.slice_mut(2..2), 1).context("`broadcast` of no elements")?;
+            broadcast(&comm, &mut buffer.slice_mut(2..2), 1).context("`broadcast` with no elements")?;
             Ok(stream.synchronize()?)
         })?;
     }

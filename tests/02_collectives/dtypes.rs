@@ -64,7 +64,7 @@ fn a_true_sum_is_within_its_bound() -> anyhow::Result<()> {
 }
 
 /// Returns integers that use all bits of the type, including the highest. Even and odd values alternate between ranks,
-/// so even the sum of two needs one more bit, and is rounded.
+/// so even a sum of two values needs one more bit, and is rounded.
 fn full_numbers(rank: usize, bits: u32) -> Vec<i64> {
     let first = 1_i64 << (bits - 1);
     let even = |value: &f32| ((f64::from(value.abs()) * first as f64) as i64 % first) & !1;
@@ -97,39 +97,39 @@ fn check_sum<T: Element + NcclType + DeviceRepr>(
     Ok(())
 }
 
-/// The types with their numbers of significant bits.
+/// The types, each with its number of significant bits.
 const TYPES: [(&str, u32); 4] = [("f64", 53), ("f32", 24), ("f16", 11), ("bf16", 8)];
 
-/// Returns the mistake that gives exactly this bound.
+/// Returns the mistake that leads to exactly this bound.
 fn why_so_narrow(bound: f64, bits: u32, world_size: usize, largest: f64) -> String {
     let (n, unit) = (world_size as f64, |bits: u32| f64::powi(2.0, -(bits as i32)));
     let is = |other: f64| relative_eq!(bound, other, epsilon = 0.0, max_relative = 1e-9);
     let of_another_type = TYPES.iter().find(|(_, other)| is((n - 1.0) * n * largest * unit(*other)));
     let cause = match of_another_type {
         Some((name, other)) if *other != bits => {
-            format!("that is the bound of {name}, which has {other} significant bits, not {bits}")
+            format!("that is the bound for {name}, which has {other} significant bits, not {bits}")
         }
         _ if is((n - 1.0) * largest * unit(bits)) => format!(
-            "that is enough where no result is larger than {largest:?}: an addition rounds by a part of its result, and the \
-             largest result is {:?}",
+            "that is enough only if no result is larger than {largest:?}: an addition's rounding error is a fraction \
+             of its result, and the largest result is {:?}",
             n * largest
         ),
-        _ if is(largest * unit(bits)) => "that is one rounding of one value".to_owned(),
+        _ if is(largest * unit(bits)) => "that allows for one rounding of one value".to_owned(),
         _ if is(n.log2().ceil() * n * largest * unit(bits)) => format!(
-            "that is the bound of a sum in pairs, and of pairs of pairs, with {} levels: in another order, \
-             a value goes through up to {} additions",
+            "that is the bound for summing pairs, then pairs of pairs, on {} levels: in another order, a value goes \
+             through up to {} additions",
             n.log2().ceil(),
             n - 1.0
         ),
         _ if is(n * largest * unit(bits)) => {
-            format!("that is one rounding of the largest sum, and there are {} additions", n - 1.0)
+            format!("that allows for one rounding of the largest sum, but there are {} additions", n - 1.0)
         }
         _ => return String::new(),
     };
     format!("\n  likely cause: {cause}")
 }
 
-/// Rounds a sum to this number of significant bits, with ties to even.
+/// Rounds a sum to this number of significant bits; ties go to even.
 fn rounded(sum: i64, bits: u32) -> i64 {
     let unit = 1_i64 << (i64::BITS - sum.leading_zeros()).saturating_sub(bits);
     let down = sum / unit * unit;
@@ -148,7 +148,7 @@ fn sum_far_off(bits: u32, world_size: usize) -> (i64, i64) {
     let (mut exact, mut sum) = (largest, largest);
     for _ in 1..world_size {
         let lost = |value: i64| sum + value - rounded(sum + value, bits);
-        // Close to the largest value, there is one whose sum is halfway between two results and is rounded down.
+        // Close to the largest value, there is a value whose sum is halfway between two results and is rounded down.
         let span = 4 * world_size as i64;
         let value = (largest - span..=largest).rev().max_by_key(|&value| lost(value)).unwrap_or(largest);
         (exact, sum) = (exact + value, rounded(sum + value, bits));
@@ -182,7 +182,8 @@ fn a_bound_is_no_wider_than_needed() -> anyhow::Result<()> {
                 let bound = sum_bound(bits, world_size, largest);
                 ensure!(
                     (0.0..=most).contains(&bound),
-                    "sum_bound({bits}, {world_size}, {largest:?}) for {name} is out of range\n  expected 0 to {most:?}, got {bound:?}: with a larger bound, wrong sums pass"
+                    "sum_bound({bits}, {world_size}, {largest:?}) for {name} is out of range\n  expected 0 to \
+                     {most:?}, got {bound:?}: with such a bound, wrong sums would be accepted"
                 );
             }
         }
@@ -205,12 +206,13 @@ fn a_sum_is_compared_by_its_bound() -> anyhow::Result<()> {
     let nan = may_be_sum(f64::NAN, 1.0, 24, 2, 1.0);
     ensure!(
         !nan,
-        "may_be_sum(NaN, 1.0, 24, 2, 1.0): expected false, got true: nothing is within a bound of a NaN"
+        "may_be_sum(NaN, 1.0, 24, 2, 1.0): expected false, got true; a NaN is not within any bound"
     );
     Ok(())
 }
 
-/// Checks sums against `sum_bound`. Errors of half the bound must pass, and errors of four times the bound must not.
+/// Checks `may_be_sum` against `sum_bound`. Errors of half the bound must pass, and errors of four times the bound must
+/// not.
 fn check_comparison(
     name: &str,
     bits: u32,
@@ -228,10 +230,11 @@ fn check_comparison(
         let cause = match expected {
             // 2⁻⁵² is 2.2e-16. This case allows larger errors.
             true if off.abs() > 3e-16 && accepted(2e-16, 0.0) && !accepted(2.5e-16, 0.0) => {
-                "\n  likely cause: just 2⁻⁵² is allowed, which `approx` takes unless it is given an `epsilon`"
+                "\n  likely cause: only 2⁻⁵² is allowed, which is the default of `approx` if no `epsilon` is given"
             }
             true if accepted(off, world_size as f64 * largest) => {
-                "\n  likely cause: the same error is accepted for the largest sum. Where the values cancel, their rounding doesn't: the bound is a distance, not a part of the result"
+                "\n  likely cause: the same error is accepted for the largest sum. If the values cancel, their \
+                 rounding errors don't: the bound is a distance, not a fraction of the result"
             }
             _ => "",
         };
@@ -258,14 +261,14 @@ fn check_average(comm: &Comm, largest: f64, value: impl Fn(f32) -> f32) -> anyho
     let inputs: Vec<Vec<f16>> = (0..world_size).map(halves).collect();
     let mut buffer = Guarded::new(&comm.stream(), &inputs[rank])?;
     average_halves(comm, &mut buffer.view_mut())?;
-    // 1/n and each of n products round by 2⁻¹¹, relative to at most largest/n. n − 1 sums of at most `largest` also
+    // 1/n and each of the n products round by 2⁻¹¹, relative to at most largest/n. n − 1 sums of at most `largest` also
     // round by 2⁻¹¹, and the expected value rounds once more.
     let bound = largest * (2.0 + world_size as f64) * f64::powi(2.0, -11);
     Expected::new(rank, "the buffer", &average(&inputs))
         .if_instead(
             &[f16::INFINITY; LEN],
             format!(
-                "{world_size} such values sum to more than 65504, the largest f16: divide before the sum"
+                "{world_size} such values add up to more than 65504, the largest f16: divide before you sum"
             ),
         )
         .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: nothing was averaged"))
@@ -299,14 +302,14 @@ fn check_mean(comm: &Comm, byte: impl Fn(f32) -> u8) -> anyhow::Result<()> {
     let whole: Vec<f64> = mean.iter().map(|mean| mean.floor()).collect();
     let wrapped: Vec<f64> = sums.iter().map(|sum| sum % 256.0 / ranks).collect();
     let wrapped_whole: Vec<f64> = wrapped.iter().map(|mean| mean.floor()).collect();
-    let wraps = "the sums wrapped at 256: a u8 can't hold them";
+    let wraps = "the sums wrapped at 256, because a u8 can't hold them";
     // The precision of `f32` is enough: NCCL's average in `f32` is within this bound.
     let bound = 255.0 * (2.0 + ranks) * f64::powi(2.0, -24);
     Expected::new(rank, "the mean", &mean)
-        .if_instead(&whole, "the fractions are gone: these are whole numbers")
+        .if_instead(&whole, "the fractions were lost: these are whole numbers")
         .if_instead(&wrapped, wraps)
         .if_instead(&wrapped_whole, wraps)
-        .if_instead(&sums, "this is the sum of all ranks, not divided by their number")
+        .if_instead(&sums, "this is the sum over all ranks, not divided by their number")
         .if_instead(&sums.iter().map(|sum| sum / ranks / ranks).collect::<Vec<_>>(), "it was divided twice")
         .within(bound, &mean_of_bytes(comm, &inputs[rank])?)
 }
@@ -381,7 +384,8 @@ fn no_elements_are_no_error() -> anyhow::Result<()> {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let stream = comm.stream();
             let mut buffer = stream.clone_htod(&[f16::ONE; 5])?;
-            average_halves(&comm, &mut buffer.slice_mut(2..2)).context("`average_halves` of no elements")?;
+            average_halves(&comm, &mut buffer.slice_mut(2..2))
+                .context("`average_halves` over no elements")?;
             Ok(stream.synchronize()?)
         })?;
     }

@@ -46,8 +46,8 @@ pub(crate) fn checks() -> Vec<Check> {
 
 /// The lengths of a part.
 const PARTS: [usize; 4] = [1, 3, 37, 1031];
-/// The lengths of a whole buffer: odd lengths that rarely divide evenly, one that mostly does, and some shorter than
-/// the world.
+/// The lengths of an entire buffer: odd lengths that rarely divide evenly, one that usually does, and some that are
+/// smaller than the number of ranks.
 const WHOLES: [usize; 5] = [37, 60, 1031, 3, 1];
 
 fn each_rank_gets_its_part() -> anyhow::Result<()> {
@@ -75,16 +75,18 @@ fn check_part(comm: &Comm, len: usize) -> anyhow::Result<()> {
     let average = divided(&total, world_size);
     let own = &average[place(rank, len)];
     let mut expected = Expected::new(rank, "`part`", own)
-        .if_instead(&stale, "it holds what it held before: nothing was received")
-        .if_instead(&total[place(rank, len)], "this is the sum of all ranks, not divided by their number")
+        .if_instead(&stale, "it holds its old values: nothing was received")
+        .if_instead(&total[place(rank, len)], "this is the sum over all ranks, not divided by their number")
         .if_instead(&divided(own, world_size), "it was divided twice")
         .if_instead(&inputs[rank][place(rank, len)], "these are the rank's own values: nothing was averaged")
         .if_instead(
             &average[rank..rank + len],
-            format!("it starts at element {rank} of the average: a part starts at rank times its length"),
+            format!(
+                "it starts at element {rank} of the average, but a part starts at its rank times its length"
+            ),
         );
     for other in (0..world_size).filter(|&other| other != rank) {
-        let cause = format!("this is the part of rank {other}");
+        let cause = format!("this is rank {other}'s part");
         expected = expected.if_instead(&average[place(other, len)], cause);
     }
     expected.within(average_bound(world_size), &part.read()?)?;
@@ -101,13 +103,13 @@ fn lengths_that_don_t_fit_are_an_error() -> anyhow::Result<()> {
                 let send = Guarded::new(&stream, &irregular::integers(rank, len))?;
                 let mut part = Guarded::new(&stream, &stale)?;
                 let call = format!(
-                    "averaging {len} elements in {world_size} parts of {PART}, where {needed} would be read,"
+                    "averaging {len} elements in {world_size} parts of {PART}, which would read {needed} elements,"
                 );
                 let result =
                     without_panic(&call, || average_part(&comm, &send.view(), &mut part.view_mut()))?;
                 stream.synchronize()?;
                 refused(rank, &call, result, &[len, needed])?;
-                Expected::new(rank, "`part` after a refused call", &stale).exactly(&part.read()?)?;
+                Expected::new(rank, "`part` after a rejected call", &stale).exactly(&part.read()?)?;
             }
             Ok(())
         })?;
@@ -143,19 +145,22 @@ fn check_whole(comm: &Comm, len: usize) -> anyhow::Result<()> {
         values
     };
     let remainder = format!(
-        "{len} elements are {world_size} parts of {part}, and {rest} more: those at the end are not averaged"
+        "{len} elements are {world_size} parts of {part} elements, and {rest} more: the rest at the end is not averaged"
     );
     let longer = len.div_ceil(world_size);
     let own = (rank * longer).min(len)..((rank + 1) * longer).min(len);
     Expected::new(rank, &format!("the buffer, of length {len},"), &average)
-        .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: no average is in the buffer"))
-        .if_instead(&total, "this is the sum of all ranks, not divided by their number")
+        .if_instead(
+            &inputs[rank],
+            format!("these are rank {rank}'s own values: the average was not stored in the buffer"),
+        )
+        .if_instead(&total, "this is the sum over all ranks, not divided by their number")
         .if_instead(&divided(&average, world_size), "it was divided twice")
         .if_instead(&only(0..len - rest, &inputs[rank]), &*remainder)
         .if_instead(&only(0..len - rest, &vec![0.0; len]), &*remainder)
         .if_instead(
             &only(own, &inputs[rank]),
-            "only the rank's own part is averaged: gather those of the other ranks",
+            "only the rank's own part is averaged: gather the other ranks' parts",
         )
         .within(average_bound(world_size), &buffer.read()?)
 }
@@ -170,7 +175,7 @@ fn all_ranks_have_the_same_bits() -> anyhow::Result<()> {
             buffer.read()
         })?;
         for (rank, result) in results.iter().enumerate() {
-            Expected::new(rank, "the average, compared with that of rank 0,", &results[0]).exactly(result)?;
+            Expected::new(rank, "the average, compared with rank 0's,", &results[0]).exactly(result)?;
         }
     }
     Ok(())
@@ -196,7 +201,7 @@ fn the_two_steps_are_no_all_reduce() -> anyhow::Result<()> {
     let called = log.calls("AllReduce")?;
     ensure!(
         called.is_empty(),
-        "average_in_two_steps called all-reduce, with {called:?} elements; expected a reduce-scatter and an all-gather"
+        "average_in_two_steps called all-reduce with {called:?} elements; expected a reduce-scatter and an all-gather"
     );
     Ok(())
 }
@@ -270,7 +275,7 @@ fn no_elements_are_no_error() -> anyhow::Result<()> {
             let stream = comm.stream();
             let (send, mut part) = (stream.alloc_zeros::<f32>(5)?, stream.alloc_zeros::<f32>(5)?);
             average_part(&comm, &send.slice(2..2), &mut part.slice_mut(2..2))
-                .context("`average_part` of no elements")?;
+                .context("`average_part` over no elements")?;
             Ok(stream.synchronize()?)
         })?;
     }

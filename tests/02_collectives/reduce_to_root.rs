@@ -48,10 +48,10 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// One element, fewer elements than ranks, and an odd length beyond a block.
+/// One element, fewer elements than ranks, and an odd length larger than a block.
 const LENGTHS: [usize; 3] = [1, 3, 1031];
 
-/// An operator, with its name, its NCCL value, and a function that combines two numbers.
+/// An operator: its name, its NCCL value, and a function that combines two numbers.
 type Operator = (&'static str, ReduceOp, fn(f32, f32) -> f32);
 
 const OPERATORS: [Operator; 4] = [
@@ -102,9 +102,9 @@ fn check_reduce(comm: &Comm, len: usize, operator: &Operator, root: usize) -> an
     let result = combined(&inputs, *combine);
     let got = recv.read()?;
     if rank == root {
-        let buffer = format!("the receive buffer of the root, after a {name},");
+        let buffer = format!("the root's receive buffer, after a {name},");
         let mut expected = Expected::new(rank, &buffer, &result)
-            .if_instead(&stale, "it holds what it held before: the root received no result")
+            .if_instead(&stale, "it holds its old values: the root received no result")
             .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: nothing was combined"));
         for (other, _, combine) in OPERATORS.iter().filter(|(other, ..)| other != name) {
             let cause = format!("this is the result of {other}");
@@ -114,7 +114,7 @@ fn check_reduce(comm: &Comm, len: usize, operator: &Operator, root: usize) -> an
     } else {
         let buffer = format!("the receive buffer, which a {name} to rank {root} must leave alone,");
         Expected::new(rank, &buffer, &stale)
-            .if_instead(&result, "the result came here, to a rank that is not the root")
+            .if_instead(&result, "the result was sent to this rank, which is not the root")
             .exactly(&got)?;
     }
     Expected::new(rank, "the send buffer", &inputs[rank])
@@ -136,7 +136,7 @@ fn the_others_need_no_buffer() -> anyhow::Result<()> {
                 let recv_here = (rank == root).then_some(&mut view);
                 reduce(&comm, &send.view(), recv_here, &ReduceOp::Sum, root)?;
                 let expected = if rank == root { combined(&inputs, |a, b| a + b) } else { vec![0.0; LEN] };
-                let comparison = Expected::new(rank, "the buffer that only the root was given", &expected);
+                let comparison = Expected::new(rank, "the receive buffer that only the root has", &expected);
                 verdict = verdict.and(comparison.exactly(&recv.read()?));
             }
             verdict
@@ -159,7 +159,7 @@ fn a_root_that_is_no_rank_is_an_error() -> anyhow::Result<()> {
                 })?;
                 stream.synchronize()?;
                 refused(rank, &call, result, &[root, world_size])?;
-                Expected::new(rank, "the receive buffer of a refused reduce", &stale)
+                Expected::new(rank, "the receive buffer after a rejected reduce", &stale)
                     .exactly(&recv.read()?)?;
             }
             Ok(())
@@ -168,7 +168,7 @@ fn a_root_that_is_no_rank_is_an_error() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Uses only one rank, because other ranks would wait for the call that the root rejects.
+/// Uses only one rank, because other ranks would wait for the call that fails on the root.
 fn a_root_that_can_t_receive_is_an_error() -> anyhow::Result<()> {
     rendezvous(&lab::streams(1)?, |comm| {
         let stream = comm.stream();
@@ -182,7 +182,7 @@ fn a_root_that_can_t_receive_is_an_error() -> anyhow::Result<()> {
             })?;
             stream.synchronize()?;
             refused(0, &call, result, &[37, len])?;
-            Expected::new(0, "the receive buffer of a refused reduce", &stale).exactly(&recv.read()?)?;
+            Expected::new(0, "the receive buffer after a rejected reduce", &stale).exactly(&recv.read()?)?;
         }
         let call = "a reduce to a root without a receive buffer";
         let result = without_panic(call, || reduce(&comm, &send.view(), None, &ReduceOp::Sum, 0))?;
@@ -197,7 +197,7 @@ fn the_range_is_known_to_the_root_alone() -> anyhow::Result<()> {
             let mut verdict = Ok(());
             for root in 0..world_size {
                 for len in LENGTHS {
-                    // All values are on one side of 0, so that a 0 that was never reduced is detected.
+                    // All values have the same sign, so that a 0 that was never reduced is detected.
                     verdict = verdict.and(check_range(&comm, len, root, -3000.0));
                     verdict = verdict.and(check_range(&comm, len, root, 3000.0));
                 }
@@ -225,18 +225,19 @@ fn check_range(comm: &Comm, len: usize, root: usize, offset: f32) -> anyhow::Res
     if got != expected {
         let first: Vec<f32> = (0..world_size).map(|rank| shifted(rank)[0]).collect();
         let cause = match got {
-            Some(_) if rank != root => "\n  only the root has the result; other ranks must return None",
+            Some(_) if rank != root => "\n  only the root has the result; the other ranks must return None",
             Some(got) if got == range(&own) => "\n  likely cause: this is the range of the rank's own values",
             Some(got) if got == range(&first) => {
-                "\n  likely cause: this is the range of the ranks' first elements: a reduction goes element by element"
+                "\n  likely cause: this is the range of the ranks' first elements: a reduction works element by element"
             }
             _ => "",
         };
         bail!(
-            "rank {rank}: range_on_root of {len} values on each of {world_size} ranks, with root {root}, is wrong\n  expected {expected:?}, got {got:?}{cause}"
+            "rank {rank}: range_on_root for {len} values on each of {world_size} ranks, with root {root}, is \
+             wrong\n  expected {expected:?}, got {got:?}{cause}"
         );
     }
-    Expected::new(rank, "the buffer whose range was asked for", &own).exactly(&buffer.read()?)
+    Expected::new(rank, "the buffer whose range was requested", &own).exactly(&buffer.read()?)
 }
 
 fn it_returns_at_once() -> anyhow::Result<()> {
@@ -309,7 +310,7 @@ fn a_buffer_elsewhere_may_have_any_length() -> anyhow::Result<()> {
             let (rank, stream, root) = (comm.rank(), comm.stream(), world_size - 1);
             let inputs = inputs(world_size, LEN);
             let send = Guarded::new(&stream, &inputs[rank])?;
-            // On rank 0, one element fewer than the root's buffer; on rank 1 of three, two elements.
+            // On rank 0, one element fewer than in the root's buffer; on rank 1 of three, two elements fewer.
             let len = if rank == root { LEN } else { LEN - 1 - 34 * rank };
             let stale = irregular::integers(100 + rank, len);
             let mut recv = Guarded::new(&stream, &stale)?;
@@ -336,7 +337,8 @@ fn the_range_of_infinities_is_known() -> anyhow::Result<()> {
             })?;
             ensure!(
                 ranges[0] == Some((all, all)),
-                "range_on_root, where all values of {world_size} ranks are {all}: expected {:?} on the root, got {:?}",
+                "range_on_root for {world_size} ranks on which all values are {all}: expected {:?} on the root, got \
+                 {:?}",
                 Some((all, all)),
                 ranges[0]
             );

@@ -1,4 +1,4 @@
-//! Reference results on the host that the checks of several exercises share.
+//! Reference results, computed on the host, for the checks for several exercises.
 
 use std::ops::Range;
 
@@ -18,9 +18,9 @@ pub(super) fn divided(values: &[f32], by: usize) -> Vec<f32> {
     values.iter().map(|value| value / by as f32).collect()
 }
 
-/// Returns the bound on the error of an average of [`inputs`]. NCCL multiplies each value by 1/n, and then sums. 1/n
-/// and each product round by 2⁻²⁴, relative to at most 1000/n, n times over. Then n − 1 sums of at most 1000 round by
-/// 2⁻²⁴ each. The expected value rounds once more. If n is a power of 2, nothing rounds.
+/// Returns a bound on the error of an average of [`inputs`]. NCCL multiplies each value by 1/n, and then sums. 1/n and
+/// each of the n products round by 2⁻²⁴, relative to at most 1000/n. Then n − 1 sums of at most 1000 round by 2⁻²⁴
+/// each. The expected value rounds once more. If n is a power of 2, nothing rounds.
 pub(super) fn average_bound(world_size: usize) -> f64 {
     if world_size.is_power_of_two() { 0.0 } else { 1000.0 * (2.0 + world_size as f64) * f64::powi(2.0, -24) }
 }
@@ -30,7 +30,7 @@ pub(super) fn place(rank: usize, len: usize) -> Range<usize> {
     rank * len..(rank + 1) * len
 }
 
-/// Returns the worlds of two and three ranks. A call costs the same in larger worlds.
+/// Returns the worlds with two and three ranks. A call costs the same in larger worlds.
 pub(super) fn small_worlds() -> Vec<usize> {
     lab::world_sizes().into_iter().filter(|size| (2..=3).contains(size)).collect()
 }

@@ -16,7 +16,7 @@ pub(super) fn refused(
         let number = number.to_string();
         ensure!(
             rest.contains(&number),
-            "rank {rank}: the error of {call} must say {number}; it says: {text}"
+            "rank {rank}: the error from {call} must contain {number}; got: {text}"
         );
         rest = rest.replacen(&number, "", 1);
     }

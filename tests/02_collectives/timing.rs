@@ -35,16 +35,18 @@ const MILLISECOND: u64 = 1_000_000;
 /// How long a round keeps the GPU busy.
 const ROUND: u64 = 400_000;
 
-/// Checks the milliseconds per round. A spin takes at least as long as requested. Slightly less is allowed for the
-/// resolution of the clocks, and five times as long for a GPU with other users. `mistakes` pairs the number of rounds
-/// that a known mistake counts as one with its cause. The numbers differ enough for a tolerance of a factor of two.
+/// Checks the milliseconds per round. A spin takes at least as long as requested. It may take slightly less because of
+/// the clocks' resolution, and up to five times as long because the GPU may have other users. `mistakes` pairs the
+/// number of rounds that a known mistake counts as one with its cause. The numbers differ enough for a tolerance of a
+/// factor of two.
 fn check_milliseconds(got: f64, mistakes: &[(f64, &str)]) -> anyhow::Result<()> {
     let round = ROUND as f64 / MILLISECOND as f64;
     let cause = mistakes.iter().find(|(rounds, _)| (0.95 * rounds..2.0 * rounds).contains(&(got / round)));
     let cause = cause.map_or_else(String::new, |(_, cause)| format!("\n  likely cause: {cause}"));
     ensure!(
         (0.95 * round..5.0 * round).contains(&got),
-        "gpu_milliseconds is wrong where each round keeps the GPU busy for {round} ms\n  expected about {round} ms, got {got:.3} ms{cause}"
+        "gpu_milliseconds is wrong for rounds that keep the GPU busy for {round} ms each\n  expected about {round} ms, \
+         got {got:.3} ms{cause}"
     );
     Ok(())
 }
@@ -59,10 +61,11 @@ fn the_mean_is_that_of_a_round() -> anyhow::Result<()> {
         })?;
         ensure!(
             calls.get() == rounds,
-            "{rounds} rounds without warm-up: gpu_milliseconds called `work` {} times",
+            "{rounds} rounds without warm-ups: gpu_milliseconds called `work` {} times, expected {rounds}",
             calls.get()
         );
-        let together = (rounds as f64, "all rounds together take that long: divide by their number");
+        let together =
+            (rounds as f64, "that is the time for all rounds together: divide it by the number of rounds");
         check_milliseconds(got, &[together])?;
     }
     Ok(())
@@ -80,12 +83,12 @@ fn warming_up_is_not_measured() -> anyhow::Result<()> {
         "3 warm-ups and 2 rounds: gpu_milliseconds called `work` {} times, expected 5",
         calls.get()
     );
-    // There are 3 warm-ups that take 10 rounds each, and 2 rounds.
-    let measured = "the warm-ups, 4 ms each, were measured too";
+    // There are 3 warm-ups, each of which takes as long as 10 rounds, and 2 rounds.
+    let measured = "the warm-ups, which take 4 ms each, were measured, too";
     check_milliseconds(got, &[(32.0 / 2.0, measured), (32.0 / 5.0, measured)])
 }
 
-/// A clock that shows the stage of the work, independent of when and how often it is read.
+/// A clock that shows which stage the work has reached, no matter when and how often it is read.
 struct Stages {
     earlier: CudaEvent,
     own: RefCell<Option<CudaEvent>>,
@@ -108,7 +111,7 @@ impl Stages {
     }
 }
 
-/// Returns the result of `host_times` for a spin of 20 ms after an earlier spin of `earlier` nanoseconds.
+/// Returns the result of `host_times` for a 20 ms spin after an earlier spin of `earlier` nanoseconds.
 fn staged(earlier: u64) -> anyhow::Result<(Duration, Duration)> {
     let (stream, kernels) = spinning()?;
     if earlier > 0 {
@@ -136,19 +139,21 @@ fn check_stages((called, done): (Duration, Duration)) -> anyhow::Result<()> {
     let cause = match (called, done) {
         // No other two stages are as far apart as the first stage and any later stage.
         _ if called.max(done) >= NOTHING - EARLIER_WORK => {
-            "\n  likely cause: the clock was first read while earlier work was in the stream: wait for that work first"
+            "\n  likely cause: the clock was first read while earlier work was still running on the stream: wait for \
+             that work first"
         }
         _ if (called, done) == (expected.0, expected.0) => {
-            "\n  likely cause: the second time was read when the call had returned: a call returns at once, and its work is \
-             done when the stream is"
+            "\n  likely cause: the second time was read right after the call returned: a call returns immediately, but \
+             its work is done only once the stream is"
         }
         _ if (called, done) == (expected.1, expected.1) => {
-            "\n  likely cause: the call's time was read when its work was done"
+            "\n  likely cause: the call's time was read only after its work was done"
         }
         _ => "",
     };
     bail!(
-        "host_times is wrong on a clock that shows 0 s before the call, 1 s when it has returned, and 5 s when its work is done\n  expected {expected:?}, got {:?}{cause}",
+        "host_times is wrong with a clock that shows 0 s before the call, 1 s once it has returned, and 5 s once its \
+         work is done\n  expected {expected:?}, got {:?}{cause}",
         (called, done)
     )
 }
@@ -173,19 +178,21 @@ fn the_event_comes_with_the_work() -> anyhow::Result<()> {
     let Some(behind) = behind.into_inner() else { bail!("`work` was never called") };
     ensure!(
         !behind.try_is_complete()?,
-        "the work keeps the GPU busy for 20 ms, and finish_line returned only after that; it must not wait for the work"
+        "the work keeps the GPU busy for 20 ms, but finish_line returned only after that; it must not wait for the work"
     );
     ensure!(
         !complete,
-        "the event of finish_line is complete while the work keeps the GPU busy: an event marks what was enqueued on its stream before it was recorded"
+        "the event from finish_line is complete although the work is still keeping the GPU busy: an event marks the \
+         work that was enqueued on its stream before it was recorded"
     );
     event.synchronize()?;
     ensure!(
         behind.try_is_complete()?,
-        "the event of finish_line is complete before the work is: an event marks what was enqueued on its stream before it was recorded"
+        "the event from finish_line is complete before the work is: an event marks the work that was enqueued on its \
+         stream before it was recorded"
     );
     stream.synchronize()?;
-    ensure!(event.try_is_complete()?, "the stream is done, and the event of finish_line isn't complete");
+    ensure!(event.try_is_complete()?, "the stream is done, but the event from finish_line is not complete");
     Ok(())
 }
 
@@ -198,7 +205,10 @@ fn a_collective_can_be_timed() -> anyhow::Result<()> {
             comm.all_reduce_in_place(&mut buffer, &ReduceOp::Max).readable()?;
             Ok(())
         })?;
-        ensure!(got > 0.0, "an all-reduce of 256 KiB on {world_size} ranks took {got:?} ms");
+        ensure!(
+            got > 0.0,
+            "an all-reduce of 256 KiB on {world_size} ranks took {got:?} ms, expected more than 0"
+        );
         Ok(())
     })?;
     Ok(())

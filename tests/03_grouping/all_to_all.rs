@@ -51,12 +51,12 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// The lengths of a part: a single element, and odd lengths beyond a warp and a block.
+/// The lengths of a part: a single element, and odd lengths larger than a warp and a block.
 const PARTS: [usize; 3] = [1, 37, 1031];
 
 type CheckOfRoot = fn(&Comm, usize, usize) -> anyhow::Result<()>;
 
-/// Runs a check for each length and each root, in each world of at least `least` ranks.
+/// Runs a check for each length and each root, in each world with at least `least` ranks.
 fn for_each_root(least: usize, check: CheckOfRoot) -> anyhow::Result<()> {
     for world_size in lab::world_sizes().into_iter().filter(|&size| size >= least) {
         for_each_root_of(world_size, check)?;
@@ -78,12 +78,12 @@ fn for_each_root_of(world_size: usize, check: CheckOfRoot) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Returns the values that a rank has for all ranks.
+/// Returns the values that a rank has for all ranks together.
 fn whole(rank: usize, world_size: usize, len: usize) -> Vec<f32> {
     irregular::integers(rank, world_size * len)
 }
 
-/// Returns part `of` of the values that `rank` has for all ranks.
+/// Returns part `of` of the values that `rank` has for all ranks together.
 fn part(rank: usize, world_size: usize, len: usize, of: usize) -> Vec<f32> {
     whole(rank, world_size, len)[of * len..(of + 1) * len].to_vec()
 }
@@ -101,15 +101,15 @@ fn check_scatter(comm: &Comm, len: usize, root: usize) -> anyhow::Result<()> {
     // The other ranks pass data that differs from the root's.
     scatter(comm, Some(&view), &mut recv.view_mut(), root)?;
     Expected::new(rank, &format!("the part received from root {root}"), &part(root, world_size, len, rank))
-        .if_instead(&stale(rank, len), "it is what was there before: nothing was received")
+        .if_instead(&stale(rank, len), "it holds its old values: nothing was received")
         .if_instead(
             &part(root, world_size, len, 0),
-            "it is part 0 of what the root has, not this rank's part",
+            "it is part 0 of the root's buffer, not this rank's part",
         )
         .if_instead(&part(root, world_size, len, root), "it is the root's own part, not this rank's")
         .if_instead(
             &part(rank, world_size, len, rank),
-            "it is a part of what this rank has, not of what the root has",
+            "it is a part of this rank's buffer, not of the root's",
         )
         .exactly(&recv.read()?)
 }
@@ -124,7 +124,7 @@ fn check_gather(comm: &Comm, len: usize, root: usize) -> anyhow::Result<()> {
     gather(comm, &send.view(), Some(&mut recv.view_mut()), root)?;
     let got = recv.read()?;
     if rank != root {
-        return Expected::new(rank, &format!("the receive buffer, where rank {root} is the root,"), &before)
+        return Expected::new(rank, &format!("the receive buffer, when rank {root} is the root,"), &before)
             .exactly(&got);
     }
     let expected: Vec<f32> = (0..world_size).flat_map(own).collect();
@@ -133,9 +133,9 @@ fn check_gather(comm: &Comm, len: usize, root: usize) -> anyhow::Result<()> {
         .collect();
     let reversed: Vec<f32> = (0..world_size).rev().flat_map(own).collect();
     Expected::new(rank, "what the root gathered", &expected)
-        .if_instead(&before, "it is what was there before: nothing was received")
-        .if_instead(&without_its_own, "the root's own part is missing: it is a part of the whole, too")
-        .if_instead(&reversed, "the parts are in the reverse order")
+        .if_instead(&before, "it holds its old values: nothing was received")
+        .if_instead(&without_its_own, "the root's own part is missing: it belongs in `whole`, too")
+        .if_instead(&reversed, "the parts are in reverse order")
         .exactly(&got)
 }
 
@@ -169,23 +169,23 @@ fn check_all_to_all(comm: &Comm, len: usize) -> anyhow::Result<()> {
         |which: &dyn Fn(usize) -> Vec<f32>| -> Vec<f32> { (0..world_size).flat_map(which).collect() };
     Expected::new(
         rank,
-        &format!("what was received from {world_size} ranks"),
+        &format!("what `all_to_all` received from {world_size} ranks"),
         &of_each(&|from| part(from, world_size, len, rank)),
     )
-    .if_instead(&before, "it is what was there before: nothing was received")
+    .if_instead(&before, "it holds its old values: nothing was received")
     .if_instead(&own, "these are the rank's own values")
     .if_instead(
         &of_each(&|from| match from == rank {
             true => before[rank * len..(rank + 1) * len].to_vec(),
             false => part(from, world_size, len, rank),
         }),
-        "the rank's own part is missing: a rank sends a part to itself, too",
+        "the rank's own part is missing: a rank also sends a part to itself",
     )
     .if_instead(
         &of_each(&|from| part(from, world_size, len, from)),
-        "every rank sent the part of its own number to all: send each rank the part with the receiver's number",
+        "every rank sent the part with its own number to all ranks: send each rank the part with the receiver's number",
     )
-    .if_instead(&of_each(&|from| part(from, world_size, len, 0)), "every rank sent its part 0 to all")
+    .if_instead(&of_each(&|from| part(from, world_size, len, 0)), "every rank sent its part 0 to all ranks")
     .exactly(&got)?;
     Expected::new(rank, "the buffer that is sent", &own).exactly(&outgoing.read()?)
 }
@@ -197,7 +197,7 @@ fn a_rank_alone_keeps_what_it_has() -> anyhow::Result<()> {
 }
 
 /// Checks calls with a receive or send buffer on another rank's GPU. On the root of a scatter or gather, both buffers
-/// are there.
+/// are on that GPU.
 fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
     const LEN: usize = 37;
     let check = |comm: &Comm, other: &Arc<CudaStream>| {
@@ -212,15 +212,15 @@ fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
         let judged = |call: &str, result: anyhow::Result<()>, next: anyhow::Result<()>| {
             ensure!(
                 result.is_err(),
-                "rank {rank}: a buffer lies on another GPU, and `{call}` returned Ok; expected NCCL's error"
+                "rank {rank}: a buffer is on another GPU, but `{call}` returned Ok; expected NCCL's error"
             );
             next.with_context(|| {
-                let refused = format!("the refused `{call}`");
+                let refused = format!("the rejected `{call}`");
                 let failed = open_group::after(&refused, &format!("the next `{call}` failed"));
                 format!("rank {rank} of {world_size}: {failed}")
             })
         };
-        let refused = |call: &str| format!("`{call}` of a buffer on another GPU");
+        let refused = |call: &str| format!("`{call}` with a buffer on another GPU");
         let result = without_panic(&refused("scatter"), || {
             scatter(comm, Some(&foreign_whole.view()), &mut foreign.view_mut(), root)
         })?;
@@ -238,7 +238,7 @@ fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
     unsafe { beside_another_gpu(check) }
 }
 
-/// Checks a scatter and a gather in which only the root has a whole buffer.
+/// Checks a scatter and a gather for which only the root has a `whole` buffer.
 fn scattered_and_gathered(comm: &Comm, len: usize, root: usize) -> anyhow::Result<()> {
     let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
     let mut part = Guarded::new(&stream, &stale(rank, len))?;
@@ -252,7 +252,7 @@ fn scattered_and_gathered(comm: &Comm, len: usize, root: usize) -> anyhow::Resul
     let mut recv = Guarded::new(&stream, &stale(rank, world_size * len))?;
     scatter(comm, Some(&send.view()), &mut part.view_mut(), root)?;
     gather(comm, &part.view(), Some(&mut recv.view_mut()), root)?;
-    Expected::new(rank, "what was scattered and gathered again", &values).exactly(&recv.read()?)
+    Expected::new(rank, "the values that were scattered and gathered again", &values).exactly(&recv.read()?)
 }
 
 fn no_call_waits_on_the_host() -> anyhow::Result<()> {

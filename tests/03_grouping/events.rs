@@ -43,7 +43,7 @@ impl Bench {
     fn new(rounds: usize) -> anyhow::Result<Self> {
         let producer = lab::streams(1)?.remove(0);
         let context = producer.context();
-        // SAFETY: events or a synchronize must order all uses on different streams, and the check verifies this.
+        // SAFETY: events or a synchronize must order all uses on different streams; the check verifies this.
         unsafe { context.disable_event_tracking() };
         let consumer = context.new_stream()?;
         lab::name_stream(&producer, "producer")?;
@@ -101,14 +101,14 @@ impl Bench {
             "the GPU failed while the producer stream wrote the buffer and the consumer stream read it";
         self.producer.synchronize().and_then(|()| self.consumer.synchronize()).context(failed)?;
         for (round, output) in self.outputs.iter().enumerate() {
-            let name = format!("what the consumer read in round {round}");
+            let name = format!("the consumer's output in round {round}");
             let expected = irregular::integers(round, LEN);
             let mut comparison = Expected::of(&name, &expected)
-                .if_instead(&stale(), "it is what was there at first, not what the producer wrote");
+                .if_instead(&stale(), "it holds its initial values, not what the producer wrote");
             for later in round + 1..self.outputs.len() {
                 comparison = comparison.if_instead(
                     &irregular::integers(later, LEN),
-                    format!("it is what round {later} wrote, before this one was read"),
+                    format!("it is what round {later} wrote before this round was read"),
                 );
             }
             comparison.exactly(&self.consumer.clone_dtoh(output)?)?;
@@ -149,14 +149,15 @@ fn no_host_waits() -> anyhow::Result<()> {
         }
         ensure!(
             !first.try_is_complete()?,
-            "the producer stream was busy for 20 ms, and `{name}` returned only after that: the host must not wait for it"
+            "the producer stream was busy for 20 ms, but `{name}` returned only after that: the host must not wait for \
+             it"
         );
         bench.compare()?;
     }
     Ok(())
 }
 
-/// The closures count their calls and make no CUDA calls, so that only those of the exercise are counted.
+/// The closures count their calls. They make no CUDA calls themselves, so that only the exercise's are counted.
 fn only_events_are_used() -> anyhow::Result<()> {
     const ROUNDS: usize = 5;
     let Bench { producer, consumer, mut buffer, .. } = Bench::new(0)?;
@@ -182,13 +183,13 @@ fn only_events_are_used() -> anyhow::Result<()> {
     let expected: Vec<usize> = (0..ROUNDS).collect();
     ensure!(
         produced == expected && consumed == expected,
-        "`relay` of {ROUNDS} rounds called `produce` for rounds {produced:?}, and `consume` for rounds {consumed:?}; expected each \
-         for {expected:?}"
+        "`relay` called `produce` for rounds {produced:?} and `consume` for rounds {consumed:?}; with {ROUNDS} rounds, \
+         it must call each for {expected:?}"
     );
     Ok(())
 }
 
-/// The closures enqueue kernels that touch no memory. So dropping a wait's error causes no race that would be reported
+/// The closures enqueue kernels that access no memory. So dropping a wait's error causes no race that would be reported
 /// first.
 fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     each_call_fails("hand_over", || {

@@ -70,7 +70,7 @@ fn added(world_size: usize, tensor: usize, len: usize) -> Vec<f32> {
     (0..len).map(|index| inputs.iter().map(|input| input[index]).sum()).collect()
 }
 
-/// Compares a tensor, which has one of these lengths, with the average over all ranks.
+/// Compares a tensor, whose length is one of these, with the average over all ranks.
 fn compare(
     (rank, world_size): (usize, usize),
     (tensor, lengths): (usize, &[usize]),
@@ -85,17 +85,20 @@ fn compare(
     let twice = divided(&average);
     let flat = lengths.iter().enumerate().flat_map(|(tensor, &len)| divided(&added(world_size, tensor, len)));
     let front: Vec<f32> = flat.take(len).collect();
-    // As in `group`: 1/n and each product round by 2⁻²⁴, relative to at most 1000/n, n times over. Then n − 1 sums of
-    // at most 1000 round, and so does the expected value.
+    // As in `group`: 1/n and each of the n products round by 2⁻²⁴, relative to at most 1000/n. Then n − 1 sums of at
+    // most 1000 round, and so does the expected value.
     let bound = 1000.0 * (2.0 + world_size as f64) * f64::powi(2.0, -24);
     Expected::new(rank, name, &average)
         .if_instead(
             &input(rank, tensor, len),
             "these are the rank's own values: no average was written to this tensor",
         )
-        .if_instead(&front, "these are the averages at the beginning of the flat buffer: each tensor has an offset of its own there")
-        .if_instead(&total, "this is the sum of all ranks, not divided by their number")
-        .if_instead(&twice, "this was divided by the number of ranks twice")
+        .if_instead(
+            &front,
+            "these are the averages at the start of the flat buffer, but each tensor has its own offset",
+        )
+        .if_instead(&total, "this is the sum over all ranks, not divided by their number")
+        .if_instead(&twice, "this was divided twice by the number of ranks")
         .within(bound, got)
 }
 
@@ -112,9 +115,10 @@ fn the_order_is_that_of_the_names() -> anyhow::Result<()> {
         let expected: Vec<usize> = (1..=count).collect();
         ensure!(
             found == expected,
-            "in_order returned {count} tensors in the wrong order\n  expected lengths {expected:?}, in the order of the names, got {found:?}{}",
+            "in_order returned {count} tensors in the wrong order\n  expected lengths {expected:?}, sorted by name, \
+             got {found:?}{}",
             match found == of_the_map {
-                true => "\n  likely cause: this is the order of the map, which differs from rank to rank",
+                true => "\n  likely cause: this is the map's order, which differs from rank to rank",
                 false => "",
             }
         );
@@ -122,7 +126,7 @@ fn the_order_is_that_of_the_names() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Averages on each rank of each world. Each tensor has guards around its buffer.
+/// Averages the tensors on each rank of each world. Each tensor's buffer has guards around it.
 fn averages(name: &str, average: Average) -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| {
@@ -135,7 +139,8 @@ fn averages(name: &str, average: Average) -> anyhow::Result<()> {
             average(&comm, &mut views)?;
             stream.synchronize()?;
             buffers.iter().enumerate().try_for_each(|(tensor, buffer)| {
-                let text = format!("tensor {tensor} of {}, after {name}, {world_size} ranks,", LENGTHS.len());
+                let text =
+                    format!("tensor {tensor} of {}, after {name} on {world_size} ranks,", LENGTHS.len());
                 compare((rank, world_size), (tensor, &LENGTHS), &text, &buffer.read()?)
             })
         })?;
@@ -143,7 +148,7 @@ fn averages(name: &str, average: Average) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tensors of equal length, which differ only in their names.
+/// Tensors of equal length, so that only their names differ.
 const EQUAL: [usize; 12] = [37; 12];
 
 fn name(tensor: usize) -> String {
@@ -156,10 +161,10 @@ fn named(stream: &Arc<CudaStream>, rank: usize) -> anyhow::Result<HashMap<String
         .collect()
 }
 
-/// Returns the name of the rank's tensor with these values.
+/// Returns the name of the rank's tensor that has these values.
 fn found(rank: usize, values: &[f32]) -> String {
     let tensor = (0..EQUAL.len()).find(|&tensor| input(rank, tensor, EQUAL[tensor]) == values);
-    tensor.map_or_else(|| "no tensor of this rank".to_owned(), |tensor| format!("`{}`", name(tensor)))
+    tensor.map_or_else(|| "not one of this rank's tensors".to_owned(), |tensor| format!("`{}`", name(tensor)))
 }
 
 fn ranks_agree_on_the_order() -> anyhow::Result<()> {
@@ -181,10 +186,12 @@ fn ranks_agree_on_the_order() -> anyhow::Result<()> {
             for (place, (own, of_rank_0)) in order.iter().zip(&ranks[0].0).enumerate() {
                 ensure!(
                     own == of_rank_0,
-                    "rank {rank} of {world_size}: place {place} of in_order is {own}, where that of rank 0 is {of_rank_0}: the two are averaged with each other{}",
+                    "rank {rank} of {world_size}: tensor {place} from in_order is {own}, but on rank 0 it is \
+                     {of_rank_0}, so the two are averaged with each other{}",
                     match *by_the_map && ranks[0].2 {
                         true => {
-                            "\n  likely cause: both have the order of their map, which differs from rank to rank. All tensors here have one length: only their names tell them apart"
+                            "\n  likely cause: both are in their map's order, which differs from rank to rank. All \
+                             tensors here have the same length, so only their names tell them apart"
                         }
                         false => "",
                     }
@@ -193,7 +200,7 @@ fn ranks_agree_on_the_order() -> anyhow::Result<()> {
         }
         for (rank, (_, averages, _)) in ranks.iter().enumerate() {
             for (tensor, got) in averages.iter().enumerate() {
-                let text = format!("tensor `{}`, of {world_size} ranks with one order,", name(tensor));
+                let text = format!("tensor `{}`, on {world_size} ranks that share one order,", name(tensor));
                 compare((rank, world_size), (tensor, &EQUAL), &text, got)?;
             }
         }
@@ -201,7 +208,7 @@ fn ranks_agree_on_the_order() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks a group in which the last tensor of each rank is on another rank's GPU.
+/// Checks a group in which each rank's last tensor is on another rank's GPU.
 fn a_group_is_launched_whole_or_not_at_all() -> anyhow::Result<()> {
     let check = |comm: &Comm, other: &Arc<CudaStream>| {
         let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
@@ -209,38 +216,38 @@ fn a_group_is_launched_whole_or_not_at_all() -> anyhow::Result<()> {
         let mut own = Guarded::new(&stream, &values)?;
         let mut foreign = Guarded::new(other, &values)?;
         stream.context().bind_to_thread()?;
-        let result = without_panic("average_grouped, where a tensor lies on another GPU,", || {
+        let result = without_panic("average_grouped with a tensor on another GPU", || {
             average_grouped(comm, &mut [own.view_mut(), foreign.view_mut()])
         })?;
         let left = |happened: &'static str| {
-            move || open_group::after("an average_grouped that NCCL refused", happened)
+            move || open_group::after("an average_grouped that NCCL rejected", happened)
         };
         stream.synchronize().with_context(left("the rank's stream failed"))?;
         ensure!(
             result.is_err(),
-            "rank {rank}: a tensor lies on another GPU, and average_grouped returned Ok; expected an error of a call, or of the \
-             group's end"
+            "rank {rank}: a tensor is on another GPU, but average_grouped returned Ok; expected an error from a call \
+             or from the end of the group"
         );
         let got = own.read()?;
         let averaged = compare((rank, world_size), (0, &LENGTHS), "the tensor", &got).is_ok();
-        let name = "a tensor of a group in which another tensor was refused";
+        let name = "a tensor in a group in which another tensor was rejected";
         Expected::new(rank, name, &values).exactly(&got).context(match averaged {
             true => {
-                "a group in which a call fails launches none of its calls, and here the first call was launched: the calls are \
-                 not in one group"
+                "a group in which a call fails launches none of its calls, but here the first call was launched: the \
+                 calls are not in one group"
             }
             false => "a group in which a call fails launches none of its calls",
         })?;
         average_grouped(comm, &mut [own.view_mut()])?;
-        let name = format!("a tensor that was refused once, and then averaged over {world_size} ranks,");
+        let name = format!("a tensor that was rejected once and then averaged over {world_size} ranks,");
         compare((rank, world_size), (0, &LENGTHS), &name, &own.read()?)
-            .with_context(left("the next one failed"))
+            .with_context(left("the next average_grouped failed"))
     };
     // SAFETY: the check has not started any other threads yet.
     unsafe { beside_another_gpu(check) }
 }
 
-/// Compares the calls in NCCL's own log with those of `average_each`.
+/// Compares the calls in NCCL's own log with those made by `average_each`.
 fn calls(name: &str, average: Average, in_one: bool) -> anyhow::Result<()> {
     // SAFETY: the check has not started any other threads yet.
     let log = unsafe { NcclLog::open() };
@@ -264,7 +271,7 @@ fn calls(name: &str, average: Average, in_one: bool) -> anyhow::Result<()> {
         let each = made(average_each)?;
         ensure!(
             each.len() == world_size * LENGTHS.len(),
-            "average_each made {} calls for {} tensors on {world_size} ranks, expected {}, one for each",
+            "average_each made {} calls for {} tensors on {world_size} ranks; expected {}, one per tensor and rank",
             each.len(),
             LENGTHS.len(),
             world_size * LENGTHS.len()
@@ -274,8 +281,8 @@ fn calls(name: &str, average: Average, in_one: bool) -> anyhow::Result<()> {
         let expected = if in_one { vec![elements; world_size] } else { each };
         ensure!(
             found == expected,
-            "{name} averaged {} tensors of {elements} elements in all, on {world_size} ranks, with {} calls of {found:?} \
-             elements; expected {} calls of {expected:?}",
+            "{name} averaged {} tensors, with {elements} elements in all, on {world_size} ranks with {} calls on \
+             {found:?} elements; expected {} calls on {expected:?}",
             LENGTHS.len(),
             found.len(),
             expected.len()
@@ -298,22 +305,23 @@ fn no_way_waits_on_the_host() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Each map has a different order, like the maps of two ranks.
+/// Each map has a different order, like the maps on two ranks.
 fn names_may_differ_by_case_alone() -> anyhow::Result<()> {
     const NAMES: [&str; 8] = ["w", "W", "wA", "Wa", "wa", "WA", "b", "B"];
     let stream = lab::streams(1)?.remove(0);
     let mut expected = NAMES;
     expected.sort_unstable();
     for _ in 0..4 {
-        // The tensor of name i has i + 1 elements.
+        // The tensor with name i has i + 1 elements.
         let tensors = NAMES.iter().enumerate();
         let tensors = tensors.map(|(index, name)| Ok(((*name).to_owned(), stream.alloc_zeros(index + 1)?)));
         let mut tensors = tensors.collect::<anyhow::Result<HashMap<String, CudaSlice<f32>>>>()?;
         let found: Vec<&str> = in_order(&mut tensors).iter().map(|view| NAMES[view.len() - 1]).collect();
         ensure!(
             found == expected,
-            "in_order returned tensors whose names differ by case in the order {found:?}, expected {expected:?}: compare the \
-             names as they are. If two names compare as equal, their order is that of the map, which differs from rank to rank"
+            "in_order returned tensors whose names differ only by case in the order {found:?}, expected {expected:?}: \
+             compare the names without any changes. If two names compare as equal, their order is the map's, which \
+             differs from rank to rank"
         );
     }
     Ok(())

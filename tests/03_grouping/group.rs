@@ -43,10 +43,11 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// One element, fewer elements than ranks, and odd lengths beyond a warp and a block.
+/// One element, fewer elements than ranks, and odd lengths larger than a warp and a block.
 const LENGTHS: [usize; 4] = [1, 3, 37, 1031];
 
-/// Returns the communicators of a world that this thread drives. With two ranks, no rank has the GPU of its own number.
+/// Returns the communicators for a world that this thread drives. With two ranks, no rank has the same number as its
+/// GPU.
 fn comms(world_size: usize) -> anyhow::Result<Vec<Comm>> {
     let mut streams = lab::streams(world_size)?;
     streams.reverse();
@@ -84,13 +85,13 @@ fn compare(name: &str, buffers: &[Guarded<f32>]) -> anyhow::Result<()> {
     let inputs: Vec<_> = (0..world_size).map(|rank| irregular::integers(rank, len)).collect();
     let total: Vec<f32> = (0..len).map(|index| inputs.iter().map(|input| input[index]).sum()).collect();
     let expected: Vec<f32> = total.iter().map(|value| value / world_size as f32).collect();
-    // As in module 02: 1/n and each product round by 2⁻²⁴, relative to at most 1000/n, n times over. Then n − 1 sums of
-    // at most 1000 round, and so does the expected value.
+    // As in module 02: 1/n and each of the n products round by 2⁻²⁴, relative to at most 1000/n. Then n − 1 sums of at
+    // most 1000 round, and so does the expected value.
     let bound = 1000.0 * (2.0 + world_size as f64) * f64::powi(2.0, -24);
     for (rank, buffer) in buffers.iter().enumerate() {
         Expected::new(rank, name, &expected)
             .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: nothing was averaged"))
-            .if_instead(&total, "this is the sum of all ranks, not divided by their number")
+            .if_instead(&total, "this is the sum over all ranks, not divided by their number")
             .within(bound, &buffer.read()?)?;
     }
     Ok(())
@@ -112,35 +113,36 @@ fn it_returns_before_the_average_is_there() -> anyhow::Result<()> {
 
 fn what_the_calls_return_comes_back() -> anyhow::Result<()> {
     let value = in_group(|| Ok(37))?;
-    ensure!(value == 37, "in_group returned {value}, expected 37, which its calls returned");
-    let result = without_panic("in_group, whose calls return an error,", || {
+    ensure!(value == 37, "in_group returned {value}, expected 37, the value that its calls returned");
+    let result = without_panic("in_group when its calls return an error", || {
         in_group(|| -> anyhow::Result<()> { bail!("no batch is left") })
     })?;
     let Err(error) = result else {
-        bail!("the calls returned an error, and in_group returned Ok; expected that error")
+        bail!("the calls returned an error, but in_group returned Ok; expected that error")
     };
     let text = format!("{error:#}");
     ensure!(
         text.contains("no batch is left"),
-        "the error of in_group must be that of its calls, `no batch is left`; it says: {text}"
+        "in_group must return the error from its calls, `no batch is left`; got: {text}"
     );
     Ok(())
 }
 
-/// A call that NCCL rejects makes the end of its group fail, too, even if the call's own error is ignored.
+/// If NCCL rejects a call, the end of its group fails, too, even if the call's own error is ignored.
 fn an_error_of_the_end_comes_back() -> anyhow::Result<()> {
     let comms = comms(1)?;
     let buffer = Guarded::new(&comms[0].stream(), &irregular::integers(0, 37))?;
-    let result = without_panic("in_group, in which NCCL refuses a call,", || {
+    let result = without_panic("in_group when NCCL rejects a call", || {
         in_group(|| {
             let refused = comms[0].send(&buffer.view(), 1);
-            ensure!(refused.is_err(), "there is no rank 1, and NCCL would send to it");
+            ensure!(refused.is_err(), "there is no rank 1, but NCCL accepted a send to it");
             Ok(())
         })
     })?;
     ensure!(
         result.is_err(),
-        "a call was refused in the group, and in_group returned Ok, as the calls did; expected the error of the group's end"
+        "NCCL rejected a call in the group, but in_group returned Ok, as its calls did; expected the error from the \
+         end of the group"
     );
     Ok(())
 }
@@ -148,14 +150,14 @@ fn an_error_of_the_end_comes_back() -> anyhow::Result<()> {
 fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
     for world_size in world_sizes() {
         let comms = comms(world_size)?;
-        let result: anyhow::Result<()> = without_panic("in_group, whose calls return an error,", || {
+        let result: anyhow::Result<()> = without_panic("in_group when its calls return an error", || {
             in_group(|| bail!("no batch is left"))
         })?;
-        ensure!(result.is_err(), "the calls returned an error, and in_group returned Ok");
+        ensure!(result.is_err(), "the calls returned an error, but in_group returned Ok");
         let mut buffers = buffers(&comms, 37)?;
         let averaged = average(&comms, &mut buffers).and_then(|()| compare("the buffer", &buffers));
         averaged.with_context(|| {
-            open_group::after("an in_group that returned an error of its calls", "an average failed")
+            open_group::after("an in_group that returned an error from its calls", "an average failed")
         })?;
     }
     Ok(())
@@ -172,7 +174,10 @@ fn a_group_inside_a_group_is_a_part_of_it() -> anyhow::Result<()> {
         compare("the first of two buffers in one group", &one)
             .and_then(|()| compare("the second of two buffers in one group", &other))
             .with_context(|| {
-                open_group::after("an in_group with two averages, each a group itself", "a buffer is wrong")
+                open_group::after(
+                    "an in_group with two averages, each of which is a group itself",
+                    "a buffer is wrong",
+                )
             })?;
     }
     Ok(())
@@ -208,7 +213,7 @@ fn lengths_that_differ_are_an_error() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that no data is sent, and that the error contains both numbers. The log contains only calls of rejected
+/// Checks that no data is sent, and that the error contains both numbers. The log contains only calls made by rejected
 /// averages.
 fn refused(
     log: &NcclLog,
@@ -218,24 +223,24 @@ fn refused(
     of: &str,
 ) -> anyhow::Result<()> {
     let [one, other] = numbers.map(|number| number.to_string());
-    let result = without_panic(&format!("average_all of {one} and {other} {of}"), || average(comms, some))?;
+    let result = without_panic(&format!("average_all with {one} and {other} {of}"), || average(comms, some))?;
     let Err(error) = result else {
         bail!("{one} and {other} {of}: average_all returned Ok; expected an error")
     };
     let text = format!("{error:#}");
     ensure!(
         text.contains(&one) && text.contains(&other),
-        "{one} and {other} {of}: the error of average_all must have both numbers; it says: {text}"
+        "{one} and {other} {of}: the error from average_all must contain both numbers; got: {text}"
     );
     let called = log.calls("AllReduce")?.len();
     ensure!(
         called == 0,
-        "{one} and {other} {of}: average_all called NCCL {called} times before it refused, expected 0: compare before the \
-         first call"
+        "{one} and {other} {of}: average_all called NCCL {called} times before it failed, expected 0: compare before \
+         the first call"
     );
     for (rank, buffer) in some.iter().enumerate() {
         let values = irregular::integers(rank, buffer.view().len());
-        Expected::new(rank, "the buffer of a refused average", &values).exactly(&buffer.read()?)?;
+        Expected::new(rank, "the buffer after a rejected average", &values).exactly(&buffer.read()?)?;
     }
     Ok(())
 }

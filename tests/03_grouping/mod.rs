@@ -13,7 +13,7 @@ mod tracking;
 
 use lab::Check;
 
-/// Returns every check of the module, in the order of its exercises.
+/// Returns every check in the module, in exercise order.
 pub(crate) fn checks() -> Vec<Check> {
     lab::checks![group, ring, all_to_all, fusion, events, tracking, straggler, recover]
 }

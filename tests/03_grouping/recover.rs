@@ -48,7 +48,8 @@ const LEN: usize = 1031;
 /// How long a rank waits for the other survivors.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The supervisor of the ranks for one loss. It knows the lost rank, and waits until all other ranks have asked.
+/// The supervisor of the ranks when one of them is lost. It knows which rank is lost, and waits until all other ranks
+/// have asked.
 struct Watch {
     survivors: Vec<usize>,
     asked: Mutex<Vec<usize>>,
@@ -72,8 +73,8 @@ impl Watch {
         let mut asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         ensure!(
             asked.len() < self.survivors.len() && !asked.contains(&rank),
-            "rank {rank} asks for the survivors a second time, though no other rank is lost; expected one call of each of the \
-             survivors {:?}",
+            "rank {rank} asked for the survivors a second time, although no other rank is lost; expected one call from \
+             each of the survivors {:?}",
             self.survivors
         );
         asked.push(rank);
@@ -83,15 +84,15 @@ impl Watch {
         let asked = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0.len();
         ensure!(
             asked >= self.survivors.len(),
-            "rank {rank} asked for the survivors, and only {asked} of {} did so within {TIMEOUT:?}",
+            "rank {rank} asked for the survivors, but only {asked} of {} ranks did so within {TIMEOUT:?}",
             self.survivors.len()
         );
         Ok(Muster { survivors: self.survivors.clone(), id: self.id })
     }
 }
 
-/// Waits for events, but not forever. The first event is that of a sum without the lost rank, so its wait is short.
-/// Later waits are longer than any sum takes.
+/// Waits for events, but not forever. The first event is for a sum without the lost rank, so its wait is short. Later
+/// waits are longer than any sum takes.
 fn arrivals() -> impl Fn(&CudaEvent) -> anyhow::Result<bool> {
     let deadline = Cell::new(Duration::from_millis(10));
     move |event| {
@@ -107,8 +108,8 @@ fn arrivals() -> impl Fn(&CudaEvent) -> anyhow::Result<bool> {
     }
 }
 
-/// Returns worlds of at least `least` ranks, each with a rank to lose. The largest world loses each rank in turn, and
-/// other worlds one in the middle.
+/// Returns worlds with at least `least` ranks, each with a rank to lose. The largest world loses each rank in turn, and
+/// the other worlds lose one in the middle.
 fn losses(least: usize) -> Vec<(usize, usize)> {
     let mut sizes: Vec<usize> = lab::world_sizes().into_iter().filter(|&size| size >= least).collect();
     let largest = sizes.pop().unwrap_or(least);
@@ -123,7 +124,7 @@ fn sum(ranks: &[usize]) -> Vec<f32> {
 }
 
 /// Sets up the connections of a communicator, as in a program that has been running for a while. If a rank were missing
-/// in the first collective, a host might wait forever.
+/// from the first collective, a host might wait forever.
 fn in_use(comm: &Comm) -> anyhow::Result<()> {
     roll_call(comm)?;
     let input = comm.stream().clone_htod(&irregular::integers(comm.rank(), LEN))?;
@@ -132,7 +133,8 @@ fn in_use(comm: &Comm) -> anyhow::Result<()> {
     Ok(comm.stream().synchronize()?)
 }
 
-/// Compares the ranks and GPUs of a new world with those of the survivors. The ranks exchange these through NCCL.
+/// Compares the ranks and GPUs in a new world with those of the survivors. The ranks exchange their numbers through
+/// NCCL.
 fn compare_world(old_rank: usize, comm: &Comm, survivors: &[usize], gpu_of: &[usize]) -> anyhow::Result<()> {
     let heard = roll_call(comm)?;
     let got: Vec<_> = heard.iter().map(|answer| (answer.rank, answer.world_size, answer.gpu)).collect();
@@ -140,12 +142,13 @@ fn compare_world(old_rank: usize, comm: &Comm, survivors: &[usize], gpu_of: &[us
         survivors.iter().enumerate().map(|(rank, &old)| (rank, survivors.len(), gpu_of[old])).collect();
     ensure!(
         got == expected,
-        "old rank {old_rank}, with survivors {survivors:?}: the new communicator has wrong (rank, world size, GPU)\n  expected {expected:?}, got {got:?}\n  a rank's new number is its place among the survivors"
+        "old rank {old_rank}, with survivors {survivors:?}: the new communicator has wrong (rank, world size, \
+         GPU)\n  expected {expected:?}, got {got:?}\n  a rank's new number is its position among the survivors"
     );
     Ok(())
 }
 
-/// Returns each rank's stream, and the number of its GPU. With two ranks, no rank has the GPU of its own number.
+/// Returns each rank's stream, and the number of its GPU. With two ranks, no rank has the same number as its GPU.
 fn streams(
     world_size: usize,
 ) -> anyhow::Result<(Vec<std::sync::Arc<cudarc::driver::CudaStream>>, Vec<usize>)> {
@@ -167,7 +170,8 @@ fn survivors_make_a_world_without_gaps() -> anyhow::Result<()> {
             }
             let new = rejoin(comm, |rank| watch.muster(rank)).with_context(|| {
                 format!(
-                    "rank {lost} of {world_size} is lost, and old rank {rank} could not rejoin as one of {:?}, where it is now {}",
+                    "rank {lost} of {world_size} is lost, but old rank {rank} could not rejoin as one of {:?}, where \
+                     it is now rank {}",
                     watch.survivors,
                     watch.place(rank)
                 )
@@ -196,9 +200,9 @@ fn the_old_communicator_goes_first() -> anyhow::Result<()> {
             let most = log.most_at_once(gpu_of[rank])?;
             ensure!(
                 most <= ranks,
-                "rank {lost} of {world_size} is lost, and the GPU of old rank {rank} had {most} communicators at one time; \
-                 expected {ranks}: abort the old one before you make the new one. Making it may wait for all that the GPU still \
-                 has to do, the old world's sum too, which never ends"
+                "rank {lost} of {world_size} is lost, but the GPU of old rank {rank} had {most} communicators at the \
+                 same time; expected {ranks}: abort the old one before you create the new one. Creating it may wait \
+                 for everything that the GPU still has to do, including the old world's sum, which never ends"
             );
         }
     }
@@ -221,7 +225,7 @@ fn survivors_finish_the_sum() -> anyhow::Result<()> {
             let new = sum_of_survivors(comm, &input.view(), &mut total.view_mut(), arrivals(), muster)
                 .with_context(|| {
                     format!(
-                        "rank {lost} of {world_size} is lost, and old rank {rank} could not go on as rank {}",
+                        "rank {lost} of {world_size} is lost, but old rank {rank} could not continue as rank {}",
                         watch.place(rank)
                     )
                 })?;
@@ -235,13 +239,13 @@ fn survivors_finish_the_sum() -> anyhow::Result<()> {
 fn compare_total(rank: usize, survivors: &[usize], lost: usize, total: &Guarded<f32>) -> anyhow::Result<()> {
     let mut all = survivors.to_vec();
     all.push(lost);
-    Expected::new(rank, &format!("the sum of the survivors {survivors:?}"), &sum(survivors))
+    Expected::new(rank, &format!("the sum over the survivors {survivors:?}"), &sum(survivors))
         .if_instead(
             &irregular::integers(1000 + rank, LEN),
-            "it is what was there before: make the sum that was broken off again, with the new communicator",
+            "it holds its old values: repeat the interrupted sum with the new communicator",
         )
-        .if_instead(&sum(&all), format!("the values of rank {lost} are in it, which is lost"))
-        .if_instead(&irregular::integers(rank, LEN), "these are the rank's own values alone")
+        .if_instead(&sum(&all), format!("it includes the values of rank {lost}, which is lost"))
+        .if_instead(&irregular::integers(rank, LEN), "these are only the rank's own values")
         .exactly(&total.read()?)
 }
 
@@ -262,7 +266,7 @@ fn a_second_loss_is_survived_too() -> anyhow::Result<()> {
             comm = sum_of_survivors(comm, &input.view(), &mut total.view_mut(), arrivals(), muster)
                 .with_context(|| {
                     let place = rank.saturating_sub(lost);
-                    format!("rank {lost} is lost, and old rank {rank} could not go on as rank {place}")
+                    format!("rank {lost} is lost, but old rank {rank} could not continue as rank {place}")
                 })?;
             let survivors: Vec<usize> = (0..world_size).filter(|&rank| rank == 0 || rank > lost).collect();
             compare_total(rank, &survivors, lost, &total)?;
@@ -272,8 +276,8 @@ fn a_second_loss_is_survived_too() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// No rank is lost, but `arrives` returns false for the first two sums, although they complete. After each, all ranks
-/// start again in a new world.
+/// No rank is lost, but `arrives` returns false for the first two sums, although they complete. After each of them, all
+/// ranks start again in a new world.
 fn it_begins_again_until_the_sum_arrives() -> anyhow::Result<()> {
     const REFUSED: usize = 2;
     for world_size in lab::world_sizes() {
@@ -293,25 +297,31 @@ fn it_begins_again_until_the_sum_arrives() -> anyhow::Result<()> {
             let muster = |rank| {
                 let watch = watches.get(asked.get());
                 asked.set(asked.get() + 1);
-                watch.context("`muster` was called more often than a sum did not arrive")?.muster(rank)
+                watch
+                    .context("`muster` was called more often than there were sums that did not arrive")?
+                    .muster(rank)
             };
             let again = "it must rejoin and try again until a sum arrives";
             let times =
                 |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
             let comm = sum_of_survivors(comm, &input.view(), &mut total.view_mut(), arrives, muster)
                 .with_context(|| {
-                    format!("rank {rank} of {world_size}: the first {REFUSED} sums failed, and `sum_of_survivors` returned an error: {again}")
+                    format!(
+                        "rank {rank} of {world_size}: the first {REFUSED} sums failed, and then `sum_of_survivors` \
+                         returned an error: {again}"
+                    )
                 })?;
             comm.stream().synchronize()?;
             ensure!(
                 sums.get() == REFUSED + 1 && asked.get() == REFUSED,
-                "rank {rank} of {world_size}: the first {REFUSED} sums failed, but `sum_of_survivors` returned after it had waited for {} \
-                 and rejoined {}: {again}",
+                "rank {rank} of {world_size}: the first {REFUSED} sums failed, but `sum_of_survivors` returned after \
+                 waiting for {} and rejoining {}: {again}",
                 times(sums.get(), "sum"),
                 times(asked.get(), "time")
             );
             let all: Vec<usize> = (0..world_size).collect();
-            Expected::new(rank, &format!("the sum of {world_size} ranks"), &sum(&all)).exactly(&total.read()?)
+            Expected::new(rank, &format!("the sum over {world_size} ranks"), &sum(&all))
+                .exactly(&total.read()?)
         })?;
     }
     Ok(())
@@ -325,7 +335,7 @@ fn an_error_of_arrives_is_returned() -> anyhow::Result<()> {
     let asked = Cell::new(false);
     let muster = |rank| {
         asked.set(true);
-        anyhow::bail!("rank {rank} asks for the survivors")
+        anyhow::bail!("rank {rank} asked for the survivors")
     };
     let arrives = |event: &CudaEvent| {
         event.synchronize()?;
@@ -355,7 +365,7 @@ fn without_a_loss_nothing_changes() -> anyhow::Result<()> {
             let asked = Cell::new(false);
             let muster = |rank| {
                 asked.set(true);
-                anyhow::bail!("rank {rank} asks for the survivors, though no rank is lost")
+                anyhow::bail!("rank {rank} asked for the survivors, although no rank is lost")
             };
             let comm = sum_of_survivors(
                 comm,
@@ -366,11 +376,12 @@ fn without_a_loss_nothing_changes() -> anyhow::Result<()> {
             )?;
             ensure!(
                 !asked.get() && comm.world_size() == world_size,
-                "rank {rank}: no rank was lost, and the world of {world_size} became one of {}",
+                "rank {rank}: no rank was lost, but the world of {world_size} ranks became one of {}",
                 comm.world_size()
             );
             let all: Vec<usize> = (0..world_size).collect();
-            Expected::new(rank, &format!("the sum of {world_size} ranks"), &sum(&all)).exactly(&total.read()?)
+            Expected::new(rank, &format!("the sum over {world_size} ranks"), &sum(&all))
+                .exactly(&total.read()?)
         })?;
     }
     Ok(())
@@ -379,12 +390,12 @@ fn without_a_loss_nothing_changes() -> anyhow::Result<()> {
 fn a_rank_that_is_given_up_can_t_rejoin() -> anyhow::Result<()> {
     rendezvous(&lab::streams(1)?, |comm| {
         let id = Id::new().readable()?;
-        let result = without_panic("rejoin of rank 0, where the survivors are [1, 3],", || {
+        let result = without_panic("`rejoin` on rank 0 when the survivors are [1, 3]", || {
             rejoin(comm, |_| Ok(Muster { survivors: vec![1, 3], id }))
         })?;
         let text = match result {
             Ok(new) => anyhow::bail!(
-                "rank 0 is none of the survivors [1, 3], and rejoined as rank {} of {}",
+                "rank 0 is not one of the survivors [1, 3], but rejoined as rank {} of {}",
                 new.rank(),
                 new.world_size()
             ),
@@ -392,7 +403,7 @@ fn a_rank_that_is_given_up_can_t_rejoin() -> anyhow::Result<()> {
         };
         ensure!(
             !text.contains("nccl"),
-            "rank 0 is none of the survivors [1, 3], and asked NCCL all the same: {text}"
+            "rank 0 is not one of the survivors [1, 3], but called NCCL anyway: {text}"
         );
         Ok(())
     })?;
@@ -426,7 +437,7 @@ fn each_attempt_is_one_all_reduce() -> anyhow::Result<()> {
         sums.set(sums.get() + 1);
         Ok(sums.get() > REFUSED)
     };
-    // Each attempt may copy the values and sum in place. Only `arrives` waits.
+    // Each attempt may copy the values and sum them in place. Only `arrives` waits.
     let budget = budget("sum_of_survivors", REFUSED).collectives(&[("AllReduce", LEN); REFUSED + 1]);
     let budget =
         budget.host_waits(REFUSED as u64 + 1).copies(REFUSED as u64 + 1).bytes_to_host(0).allocations(1);

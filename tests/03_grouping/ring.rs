@@ -47,7 +47,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// A single element, and odd lengths beyond a warp and a block.
+/// A single element, and odd lengths larger than a warp and a block.
 const LENGTHS: [usize; 3] = [1, 37, 1031];
 
 fn worlds_of_three_and_more() -> impl Iterator<Item = usize> {
@@ -63,10 +63,10 @@ fn neighbours_sit_in_a_circle() -> anyhow::Result<()> {
             for neighbour in [left, right] {
                 ensure!(
                     neighbour < world_size,
-                    "{neighbours}, but there is no rank {neighbour}: the right neighbour of the last rank is rank 0"
+                    "{neighbours}, but there is no rank {neighbour}: the right neighbor of the last rank is rank 0"
                 );
             }
-            // Each rank's right neighbor is the next rank, and the last rank's is rank 0.
+            // Each rank's right neighbor is the next rank, and the last rank's right neighbor is rank 0.
             let next = if rank + 1 == world_size { 0 } else { rank + 1 };
             let previous = if rank == 0 { world_size - 1 } else { rank - 1 };
             ensure!(
@@ -111,10 +111,10 @@ fn check_shift(comm: &Comm, len: usize) -> anyhow::Result<()> {
     Expected::new(rank, "`incoming`", &irregular::integers(left, len))
         .if_instead(
             &irregular::integers(right, len),
-            format!("it comes from rank {right}, the right neighbour, not from the left one"),
+            format!("it comes from rank {right}, the right neighbor, not from the left neighbor"),
         )
         .if_instead(&own, "these are the rank's own values")
-        .if_instead(&stale(rank, len), "it is what was there before: nothing was received")
+        .if_instead(&stale(rank, len), "it holds its old values: nothing was received")
         .exactly(&got)?;
     Expected::new(rank, "`outgoing`", &own).exactly(&outgoing.read()?)
 }
@@ -149,15 +149,15 @@ fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
         let foreign = Guarded::new(other, &irregular::integers(rank, 37))?;
         let mut incoming = Guarded::new(&stream, &stale(rank, 37))?;
         stream.context().bind_to_thread()?;
-        let result = without_panic("`shift` of a buffer on another GPU", || {
+        let result = without_panic("`shift` with a buffer on another GPU", || {
             shift(comm, &foreign.view(), &mut incoming.view_mut())
         })?;
         ensure!(
             result.is_err(),
-            "rank {rank}: `outgoing` lies on another GPU, and shift returned Ok; expected NCCL's error"
+            "rank {rank}: `outgoing` is on another GPU, but shift returned Ok; expected NCCL's error"
         );
         check_shift(comm, 37).with_context(|| {
-            let failed = open_group::after("a `shift` that NCCL refused", "the next `shift` failed");
+            let failed = open_group::after("a `shift` that NCCL rejected", "the next `shift` failed");
             format!("rank {rank} of {}: {failed}", comm.world_size())
         })
     };
@@ -199,34 +199,36 @@ fn check_sum(comm: &Comm, kernels: &Kernels, len: usize) -> anyhow::Result<()> {
     let left = &inputs[(rank + world_size - 1) % world_size];
     let right = &inputs[(rank + 1) % world_size];
     let others = (world_size - 1) as f32;
-    Expected::new(rank, &format!("the total of {world_size} ranks"), &each(&sum))
+    Expected::new(rank, &format!("the total over {world_size} ranks"), &each(&sum))
         .if_instead(
             &each(&|index| inputs[rank][index] + others * left[index]),
             format!(
-                "the left neighbour's values are in it {others} times: each shift sends the rank's own values, not what came in"
+                "the left neighbor's values were added {others} times: each shift sends the rank's own values, not \
+                 what it received"
             ),
         )
         .if_instead(
             &each(&|index| sum(index) - inputs[rank][index] + stale(rank, len)[index]),
-            "what was in the buffer before is still in the sum, and the rank's own values are not: begin with those",
+            "the sum includes what was in the buffer before, and not the rank's own values: start with those",
         )
         .if_instead(
             &each(&|index| sum(index) + inputs[rank][index]),
-            "the rank's own values are in it twice",
+            "the rank's own values were added twice",
         )
         .if_instead(
             &each(&|index| sum(index) - right[index]),
             format!(
-                "the values of rank {}, the right neighbour, are missing: they come last, in shift {others}",
+                "the values from rank {}, the right neighbor, are missing: they arrive last, in shift {others}",
                 (rank + 1) % world_size
             ),
         )
         .if_instead(
             &each(&|index| sum(index) + inputs[rank][index] - right[index]),
-            "the rank's own values are in it twice, and those that came in last are missing: each shift adds what it sent, not what came in",
+            "the rank's own values were added twice, and those received last are missing: each shift adds what it \
+             sent, not what it received",
         )
         .if_instead(&each(&|index| sum(index) - inputs[rank][index]), "the rank's own values are missing")
-        .if_instead(&inputs[rank], "these are the rank's own values: nothing was added")
+        .if_instead(&inputs[rank], "these are the rank's own values: nothing was added to them")
         .exactly(&got)?;
     Expected::new(rank, "the rank's own values", &inputs[rank]).exactly(&own.read()?)
 }
@@ -245,7 +247,7 @@ fn a_shift_is_one_message_each_way() -> anyhow::Result<()> {
 }
 
 fn the_sum_reuses_its_buffers() -> anyhow::Result<()> {
-    // In the largest world, allocating a buffer per round shows most clearly.
+    // In the largest world, allocating a buffer in each round is most noticeable.
     let world_size = lab::world_sizes().into_iter().max().unwrap_or(3);
     let ranks = world_size as u64;
     rendezvous(&lab::streams(world_size)?, |comm| {
@@ -274,7 +276,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
             Ok(comm.stream().synchronize()?)
         })
     })?;
-    // A ring of one rank makes no shift, so this covers only the calls before the first shift.
+    // With one rank, there are no shifts, so this covers only the calls before the first shift.
     each_call_fails("sum_around", || {
         let comm = world_of_one()?;
         let kernels = Kernels::load(comm.context())?;

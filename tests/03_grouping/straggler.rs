@@ -51,10 +51,10 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const MILLISECOND: u64 = 1_000_000;
 const DEADLINE: Duration = Duration::from_millis(777);
-/// The error for a wait that gives up too early.
+/// The message for a wait that gives up too early.
 const NOT_SEEN: &str =
-    "complete_by returned false before time was up: expected true, once the event is complete";
-/// A time later than any deadline.
+    "complete_by returned false before time was up; expected true, as soon as the event is complete";
+/// A time that is later than any deadline.
 const LONG_AFTER: Duration = Duration::from_secs(1_000_000);
 
 /// Returns a clock that advances by a millisecond with each reading.
@@ -75,7 +75,7 @@ fn a_wait_ends_when_its_event_comes() -> anyhow::Result<()> {
     let complete = complete_by(&event, || LONG_AFTER, DEADLINE)?;
     ensure!(
         complete,
-        "complete_by returned false for an event that is complete already, because time is up: expected true"
+        "complete_by returned false for an event that is already complete, because time is up; expected true"
     );
     Ok(())
 }
@@ -88,11 +88,11 @@ fn early_is_seen_early(stream: &Arc<CudaStream>, kernels: &Kernels) -> anyhow::R
     let start = Instant::now();
     let complete = complete_by(&event, || start.elapsed(), FAR)?;
     let took = start.elapsed();
-    // Two thirds of the deadline separates both cases clearly: a wait that polls takes only milliseconds.
+    // Two thirds of the deadline clearly separates the two cases: a wait that polls takes only milliseconds.
     ensure!(
         took < FAR * 2 / 3,
-        "complete_by returned {complete} after {:.1} s, expected true after a few ms\n  the event was complete after 2 ms, and the \
-         deadline is {} s: ask the event again and again, don't sleep until the deadline",
+        "complete_by returned {complete} after {:.1} s, expected true after a few ms\n  the event was complete after 2 \
+         ms, but the deadline is {} s: query the event repeatedly, and don't sleep until the deadline",
         took.as_secs_f64(),
         FAR.as_secs()
     );
@@ -115,7 +115,8 @@ fn a_wait_ends_when_time_is_up() -> anyhow::Result<()> {
     let complete = complete_by(&event, counted, Duration::from_millis(5))?;
     ensure!(
         !complete,
-        "complete_by waited for the event after time was up, and read the clock {} times\n  time was up when the clock was read for the 6th time, and the GPU was busy for 10 ms",
+        "complete_by kept waiting for the event after time was up, and read the clock {} times\n  time was up when the \
+         clock was read for the 6th time, but the GPU was busy for 10 ms",
         looks.get()
     );
     Ok(stream.synchronize()?)
@@ -137,14 +138,14 @@ fn others_may_run_during_a_wait() -> anyhow::Result<()> {
     };
     let (_, yields) = yields(|| complete_by(&event, counted, DEADLINE))?;
     let Some(yields) = yields else {
-        println!("this system does not count how often a thread yields");
+        println!("skipped, because this system does not count how often a thread yields");
         return Ok(());
     };
     // A wait may spin briefly before it yields.
     ensure!(
         yields >= looks.get() / 100,
-        "complete_by read the clock {} times in one wait, and slept, blocked, or yielded {yields} times; expected about as often: a \
-         wait that only spins keeps other threads from the core",
+        "complete_by read the clock {} times in one wait, and slept, blocked, or yielded {yields} times; expected the \
+         two numbers to be similar, because a wait that only spins keeps other threads off the core",
         looks.get()
     );
     Ok(())
@@ -156,11 +157,11 @@ fn a_wait_ends_with_an_error() -> anyhow::Result<()> {
     let trap = stream.context().load_module(Ptx::from_src(TRAP))?.load_function("trap")?;
     kernels.spin(&stream, 0)?;
     stream.synchronize()?;
-    // Unwritten code panics here, before the kernel below causes an error.
+    // If the exercise is not written yet, it panics here, before the kernel below causes an error.
     complete_by(&stream.record_event(None)?, ticking(), DEADLINE)?;
     // Ensures that the event is enqueued before the GPU fails.
     kernels.spin(&stream, MILLISECOND / 5)?;
-    // SAFETY: the kernel has no arguments and touches no memory.
+    // SAFETY: the kernel has no arguments and accesses no memory.
     unsafe { stream.launch_builder(&trap).launch(LaunchConfig::for_num_elems(1)) }?;
     let event = stream.record_event(None)?;
     // Each reading of the clock takes a millisecond.
@@ -170,12 +171,13 @@ fn a_wait_ends_with_an_error() -> anyhow::Result<()> {
         clock()
     };
     let answer =
-        without_panic("complete_by, behind a kernel that failed,", || complete_by(&event, slow, DEADLINE));
+        without_panic("complete_by after a kernel that failed", || complete_by(&event, slow, DEADLINE));
     // The GPU's context is lost, so these can't be released properly.
     std::mem::forget((event, trap, kernels, stream));
     if let Ok(complete) = answer? {
         bail!(
-            "a kernel in front of the event failed, so the event never completes, and complete_by returned Ok({complete}); expected the error, which `try_is_complete` returns"
+            "a kernel before the event failed, so the event will never complete, but complete_by returned \
+             Ok({complete}); expected the error that `try_is_complete` returns"
         );
     }
     Ok(())
@@ -200,25 +202,28 @@ fn who_waited_least_came_last() -> anyhow::Result<()> {
             )
             .if_instead(
                 &waited,
-                "this is how long each rank has waited: the longer a rank waits, the earlier it came",
+                "this is how long each rank waited, but the longer a rank waits, the earlier it arrived",
             )
             .if_instead(
                 &each(&|one| one - least),
-                "it is the wrong way round: the rank that waited least came last",
+                "it is the wrong way around: the rank that waited least arrived last",
             )
             .if_instead(
                 &each(&|one| one - longest),
-                "it has the wrong sign: no rank came before the first one",
+                "it has the wrong sign: no rank arrived before the first one",
             )
-            .if_instead(&each(&|one| waited[rank] - one), "it is relative to this rank, not to the first one")
+            .if_instead(
+                &each(&|one| waited[rank] - one),
+                "it is relative to this rank, not to the first rank",
+            )
             .exactly(&got)
         })?;
     }
     Ok(())
 }
 
-/// Returns a token to sum, after loading and connecting everything that a barrier needs. The first collective sets up
-/// connections. If a rank were missing there, a host might wait forever.
+/// Loads and connects everything that a barrier needs, and returns a token to sum. The first collective sets up
+/// connections; if a rank were missing from it, a host might wait forever.
 fn prepared(comm: &Comm, register: &Register) -> anyhow::Result<(CudaSlice<f32>, Kernels)> {
     let stream = comm.stream();
     let kernels = Kernels::load(stream.context())?;
@@ -254,7 +259,7 @@ fn a_late_gpu_is_told_by_how_much() -> anyhow::Result<()> {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let rank = comm.rank();
             let (mut token, kernels) = prepared(&comm, &warm_up)?;
-            // Each rank simulates a separate host, which started at a different time.
+            // Each rank simulates a separate host that started at a different time.
             let (booted, up) = (Instant::now(), Duration::from_secs(1000 * (1 + rank as u64)));
             start.wait();
             if rank == late {
@@ -263,24 +268,25 @@ fn a_late_gpu_is_told_by_how_much() -> anyhow::Result<()> {
             let told = barrier(&comm, &mut token, &register, || up + booted.elapsed(), 100 * DEADLINE)
                 .with_context(|| {
                     format!(
-                        "all ranks come, and barrier returned an error after {:?}; its deadline is {:?}, and its clock began at {up:?}",
+                        "all ranks arrived, but barrier returned an error after {:?}; its deadline is {:?}, and its \
+                         clock started at {up:?}",
                         booted.elapsed(),
                         100 * DEADLINE
                     )
                 })?;
             comm.stream().synchronize()?;
             let of = format!(
-                "rank {rank}: rank {late} of {world_size} was kept busy for {SPIN} ms, and barrier says that the ranks came \
-                 later than the first one by {told:?} ms"
+                "rank {rank}: rank {late} of {world_size} was kept busy for {SPIN} ms, and barrier reported that the \
+                 ranks arrived {told:?} ms after the first one"
             );
-            ensure!(told.len() == world_size, "{of}; expected one for each rank");
+            ensure!(told.len() == world_size, "{of}; expected one time for each rank");
             ensure!(
                 told.iter().all(|&late| (0.0..1e5).contains(&late)),
                 "{of}{}",
                 match told.iter().any(|&late| is_between_hosts(late)) {
                     true => {
-                        "\n  likely cause: the hosts' clocks are 1000 s apart, and times of different hosts' clocks are compared; \
-                         each only knows how long it has waited"
+                        "\n  likely cause: the hosts' clocks are 1000 s apart, and times from different hosts' clocks \
+                         were compared; a host knows only how long it has waited"
                     }
                     false => "; expected times from 0 to 100 s",
                 }
@@ -288,7 +294,7 @@ fn a_late_gpu_is_told_by_how_much() -> anyhow::Result<()> {
             let last = (0..world_size).max_by(|&one, &other| told[one].total_cmp(&told[other]));
             ensure!(
                 last == Some(late) && told[late] > 0.2 * SPIN as f32,
-                "{of}; expected rank {late} last, by more than {} ms",
+                "{of}; expected rank {late} to be last, by more than {} ms",
                 0.2 * SPIN as f32
             );
             Ok(())
@@ -310,7 +316,7 @@ fn lateness_takes_one_collective() -> anyhow::Result<()> {
         budget("lateness", 1).spend(|| lateness(&comm, 1.0))?;
         let mut token = comm.stream().alloc_zeros::<f32>(1)?;
         let start = Instant::now();
-        // The sum of the token, and the calls of `lateness`. The events of its buffers count, too.
+        // The sum of the token, and the calls made by `lateness`. The events of its buffers count, too.
         let budget = budget("barrier", 2).events(12);
         budget.spend(|| barrier(&comm, &mut token, &register, || start.elapsed(), 100 * DEADLINE))?;
         Ok(comm.stream().synchronize()?)

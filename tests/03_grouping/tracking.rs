@@ -40,7 +40,7 @@ pub(crate) fn checks() -> Vec<Check> {
 const MILLISECOND: u64 = 1_000_000;
 const LEN: usize = 1031;
 
-/// Streams on one GPU with event tracking, and loaded kernels.
+/// Streams on one GPU with event tracking, and kernels that are already loaded.
 struct Bench {
     streams: Vec<Arc<CudaStream>>,
     kernels: Kernels,
@@ -71,7 +71,7 @@ fn overlap(one: &(CudaEvent, CudaEvent), other: &(CudaEvent, CudaEvent)) -> anyh
 
 /// The work that the exercise does on each half.
 type InHalves<'a> = &'a mut dyn FnMut(&Arc<CudaStream>, &mut CudaViewMut<f32>) -> anyhow::Result<()>;
-/// A way to work on halves: in two slices or in one.
+/// A way to work on the halves: in two slices or in one.
 type Way = fn(&Arc<CudaStream>, &Arc<CudaStream>, &[f32], InHalves) -> anyhow::Result<Vec<f32>>;
 
 const TWO_SLICES: Way = |first, second, values, work| in_two_slices(first, second, values, work);
@@ -97,7 +97,8 @@ fn halves(bench: &Bench, way: Way, spins: [u64; 2]) -> anyhow::Result<Worked> {
         if let Some((_, end)) = marks.last() {
             one_was_done = end.try_is_complete()?;
         }
-        // The view is used before the first event, so the work that tracking waits for is before that event, too.
+        // The view is used before the first event is recorded, so that the work that tracking waits for also comes
+        // before that event.
         kernels.scale(stream, half, 2.0)?;
         let start = timed(stream)?;
         kernels.spin(stream, spins[usize::from(stream == second)])?;
@@ -107,8 +108,8 @@ fn halves(bench: &Bench, way: Way, spins: [u64; 2]) -> anyhow::Result<Worked> {
     })?;
     ensure!(
         lengths.contains(&(false, LEN / 2)) && lengths.contains(&(true, LEN - LEN / 2)) && lengths.len() == 2,
-        "of {LEN} values, the first stream has to work on {}, once, and the second on the other {}; worked on, as (second \
-         stream, length): {lengths:?}",
+        "of {LEN} values, the first stream must work on {} once, and the second stream on the other {} once; but the \
+         streams worked on these, given as (second stream, length): {lengths:?}",
         LEN / 2,
         LEN - LEN / 2
     );
@@ -120,10 +121,10 @@ fn halves(bench: &Bench, way: Way, spins: [u64; 2]) -> anyhow::Result<Worked> {
     let done = times([6.0, 6.0]);
     let swapped = [&done[LEN / 2..], &done[..LEN / 2]].concat();
     Expected::of("the result of both halves", &done)
-        .if_instead(&swapped, "the second half comes first")
+        .if_instead(&swapped, "the second half is in front of the first")
         .if_instead(&times([6.0, 2.0]), "the second half was read before its work was done")
         .if_instead(&times([2.0, 6.0]), "the first half was read before its work was done")
-        .if_instead(&times([6.0, 1.0]), "the second half was read before its work had begun")
+        .if_instead(&times([6.0, 1.0]), "the second half was read before its work had started")
         .exactly(&got)?;
     Ok(Worked { marks, one_was_done })
 }
@@ -133,14 +134,16 @@ fn worked_on_at_once(way: Way) -> anyhow::Result<()> {
     let Worked { marks, one_was_done } = halves(&bench, way, [2 * MILLISECOND; 2])?;
     let both = overlap(&marks[0], &marks[1])?;
     let why = match one_was_done {
-        true => "the host waited for the first before it enqueued the second",
-        false => "the second was enqueued while the first ran, but its stream waited for the first",
+        true => "the host waited for the first half before it enqueued the second",
+        false => {
+            "the second half was enqueued while the first was running, but its stream waited for the first"
+        }
     };
     ensure!(
         both > 0.0,
-        "the halves have 2 ms of work each, on two streams, but they never ran at the same time\n  {why}{}",
+        "each half has 2 ms of work, on its own stream, but the halves never ran at the same time\n  {why}{}",
         match bench.streams[0].context().is_event_tracking() {
-            true => "\n  event tracking is on, and adds such waits",
+            true => "\n  event tracking is on, and inserts such waits",
             false => "\n  event tracking is off",
         }
     );
@@ -156,7 +159,7 @@ fn two_slices_stay_tracked() -> anyhow::Result<()> {
     halves(&bench, TWO_SLICES, [0, 0])?;
     ensure!(
         bench.streams[0].context().is_event_tracking(),
-        "in_two_slices has switched event tracking off: two slices don't need that"
+        "in_two_slices has switched event tracking off, but two slices don't need that"
     );
     Ok(())
 }
@@ -186,7 +189,7 @@ struct Read {
     marks: Vec<(CudaEvent, CudaEvent)>,
 }
 
-/// Lets three readers copy a slice, each after a spin, and then a fourth stream overwrite it.
+/// Lets three readers copy a slice, each after a spin, and then lets a fourth stream overwrite it.
 fn written_after_reads(bench: &Bench, spins: [u64; 3]) -> anyhow::Result<Read> {
     let kernels = &bench.kernels;
     let (writer, readers) = (&bench.streams[3], &bench.streams[..3]);
@@ -226,16 +229,16 @@ fn compare(bench: &Bench, read: &Read) -> anyhow::Result<()> {
         "the GPU failed while the readers' streams read the slice and the writer's stream wrote it",
     )?;
     for (index, output) in read.outputs.iter().enumerate() {
-        Expected::of(&format!("what reader {index} of 3 read"), &irregular::integers(0, LEN))
+        Expected::of(&format!("the output of reader {index} of 3"), &irregular::integers(0, LEN))
             .if_instead(
                 &irregular::integers(1, LEN),
                 "it is what was written afterwards: the writer did not wait for this reader",
             )
-            .if_instead(&stale(), "it is what was there before: nothing was read")
+            .if_instead(&stale(), "it holds its old values: nothing was read")
             .exactly(&output.stream().clone_dtoh(output)?)?;
     }
-    Expected::of("the slice in the end", &irregular::integers(1, LEN))
-        .if_instead(&irregular::integers(0, LEN), "it is what was read: nothing was written")
+    Expected::of("the slice at the end", &irregular::integers(1, LEN))
+        .if_instead(&irregular::integers(0, LEN), "it is what the readers read: nothing was written")
         .exactly(&read.slice.stream().clone_dtoh(&read.slice)?)
 }
 
@@ -254,12 +257,12 @@ fn readers_read_at_once() -> anyhow::Result<()> {
     let bench = Bench::new(4)?;
     let read = written_after_reads(&bench, [2 * MILLISECOND; 3])?;
     compare(&bench, &read)?;
-    ensure!(read.marks.len() == 3, "there are 3 readers, and {} reads", read.marks.len());
+    ensure!(read.marks.len() == 3, "there are 3 readers, but {} reads", read.marks.len());
     for (index, pair) in read.marks.windows(2).enumerate() {
         let both = overlap(&pair[0], &pair[1])?;
         ensure!(
             both > 0.0,
-            "readers {index} and {} were at work for 2 ms each, but never at the same time: only the writer has to wait",
+            "readers {index} and {} worked for 2 ms each, but never at the same time: only the writer has to wait",
             index + 1
         );
     }
@@ -271,12 +274,13 @@ fn writing_after_reading_returns_at_once() -> anyhow::Result<()> {
     let read = written_after_reads(&bench, [10 * MILLISECOND; 3])?;
     ensure!(
         !read.marks[0].1.try_is_complete()?,
-        "the readers were busy for 10 ms, and write_after_reads returned only after that: the host must not wait for them"
+        "the readers were busy for 10 ms, but write_after_reads returned only after that: the host must not wait for \
+         them"
     );
     compare(&bench, &read)
 }
 
-/// `work` makes no CUDA calls, so that only those of the exercise are counted.
+/// `work` makes no CUDA calls, so that only the exercise's calls are counted.
 fn each_value_is_copied_once_each_way() -> anyhow::Result<()> {
     let values = irregular::integers(0, LEN);
     let bytes = size_of_val(&values[..]) as u64;
@@ -291,7 +295,7 @@ fn each_value_is_copied_once_each_way() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `read` and `write` make no CUDA calls, so that only those of the exercise are counted.
+/// `read` and `write` make no CUDA calls, so that only the exercise's calls are counted.
 fn readers_and_writer_share_the_slice() -> anyhow::Result<()> {
     let bench = Bench::new(4)?;
     let (writer, readers) = (&bench.streams[3], &bench.streams[..3]);
@@ -308,7 +312,7 @@ fn readers_and_writer_share_the_slice() -> anyhow::Result<()> {
     read.sort_unstable();
     ensure!(
         read == [0, 1, 2],
-        "`write_after_reads` called `read` for the readers {read:?}; expected once for each of 3"
+        "`write_after_reads` called `read` for readers {read:?}; expected one call for each of the 3 readers"
     );
     Ok(())
 }
@@ -334,8 +338,8 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
             let text = result.map_or_else(|error| format!("{error:?}"), |_| "Ok".to_owned());
             ensure!(
                 text.contains("has no kernel"),
-                "`work` of half {failing} failed with \"half {failing} has no kernel\", and `{function}` returned this: {text}; \
-                 expected the error of `work`"
+                "`work` failed on half {failing} with \"half {failing} has no kernel\", but `{function}` returned \
+                 this: {text}; expected the error from `work`"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! Checks for `multi_gpu/accumulate`: a batch that is accumulated in pieces gives the same result, with one collective.
+//! Checks for `multi_gpu/accumulate`: accumulating a batch in pieces leads to the same result, with one collective.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -34,7 +34,7 @@ const PIECES: usize = 4;
 /// The number of samples per micro-batch in the even runs.
 const SAMPLES: usize = 5;
 
-/// A function that cuts a batch into a rank's micro-batches.
+/// A function that returns a rank's micro-batches of a batch.
 type Cut = fn(batch: &Range<usize>, rank: usize, world_size: usize) -> Vec<Range<usize>>;
 
 fn evenly(batch: &Range<usize>, rank: usize, world_size: usize) -> Vec<Range<usize>> {
@@ -42,7 +42,7 @@ fn evenly(batch: &Range<usize>, rank: usize, world_size: usize) -> Vec<Range<usi
     (0..PIECES).map(|index| piece(&own, index, PIECES)).collect()
 }
 
-/// Cuts a batch so that rank r has r + 1 pieces, with different lengths from those of other ranks.
+/// Divides a batch so that rank r has r + 1 pieces, whose lengths differ from those on other ranks.
 fn unevenly(batch: &Range<usize>, rank: usize, world_size: usize) -> Vec<Range<usize>> {
     let own = piece(batch, rank, world_size);
     (0..=rank).map(|index| piece(&own, index, rank + 1)).collect()
@@ -115,13 +115,9 @@ fn compare(world_size: usize, lengths: &[usize], cut: Cut) -> anyhow::Result<()>
                 .map_err(|error| anyhow!("{place}, {error}"))?;
         }
         for (rank, made) in ranks.iter().enumerate() {
-            Expected::new(
-                rank,
-                "the buffer of parameters, compared with those of rank 0,",
-                &ranks[0][index].parameters,
-            )
-            .exactly(&made[index].parameters)
-            .map_err(|error| anyhow!("{place}, {error}"))?;
+            Expected::new(rank, "the parameter buffer, compared with rank 0's,", &ranks[0][index].parameters)
+                .exactly(&made[index].parameters)
+                .map_err(|error| anyhow!("{place}, {error}"))?;
         }
         earlier.iter_mut().zip(&step.gradient).for_each(|(sum, slope)| *sum += slope);
         earlier_loss += step.loss;
@@ -129,7 +125,7 @@ fn compare(world_size: usize, lengths: &[usize], cut: Cut) -> anyhow::Result<()>
     Ok(())
 }
 
-/// A rank's step, with the data for its expected result and those of known mistakes.
+/// A rank's step, with the data for its expected result and for the results of known mistakes.
 struct Attempt<'a> {
     samples: &'a Samples,
     step: &'a Step,
@@ -154,7 +150,7 @@ impl Attempt<'_> {
         self.step.sum(self.samples, &weighted.collect::<Vec<_>>())
     }
 
-    /// Returns the loss and gradient of all micro-batches. The weight depends on the micro-batches of the rank.
+    /// Returns the loss and gradient of all micro-batches. The weight depends on the rank's micro-batches.
     fn each_as(&self, weight: impl Fn(&[Range<usize>]) -> f64) -> (f64, Vec<f64>) {
         let weighted = self.cuts.iter().flat_map(|own| own.iter().map(|piece| (piece.clone(), weight(own))));
         self.step.sum(self.samples, &weighted.collect::<Vec<_>>())
@@ -170,7 +166,7 @@ impl Attempt<'_> {
         self.by_samples(&self.cuts[self.rank])
     }
 
-    /// Returns the result if each micro-batch's mean has no weight for its size.
+    /// Returns the result if each micro-batch's mean is not weighted by its size.
     fn unscaled(&self) -> (f64, Vec<f64>) {
         self.each_as(|_| 1.0 / self.world_size())
     }
@@ -181,7 +177,8 @@ impl Attempt<'_> {
 
     fn scale_is_forgotten(&self) -> String {
         format!(
-            "each micro-batch's mean counts in full, {} on this rank: the scale is missing. In a mean over the batch, each sample counts for 1 / {}",
+            "the means of this rank's {} micro-batches each count in full: the scale is missing. In a mean over the \
+             batch, each sample counts for 1 / {}",
             self.cuts[self.rank].len(),
             self.step.batch.len()
         )
@@ -190,23 +187,23 @@ impl Attempt<'_> {
     fn compare_parameters(&self, got: &[f32]) -> anyhow::Result<()> {
         let (step, world_size) = (self.step, self.world_size());
         let right = step.after();
-        let mut expected = Expected::new(self.rank, "the buffer of parameters", &right)
-            .if_instead(&step.unchanged(), "nothing was stepped");
+        let mut expected = Expected::new(self.rank, "the parameter buffer", &right)
+            .if_instead(&step.unchanged(), "the parameters were not updated");
         if world_size > 1.0 {
             let of_own = self.of_own().1;
             expected = expected
                 .if_instead(
                     &step.along(&times(&step.gradient, world_size)),
-                    "the step is as many times too long as there are ranks: their gradients were summed, not averaged",
+                    "the step is too long by a factor of the number of ranks: the gradients were summed, not averaged",
                 )
                 .if_instead(
                     &step.along(&times(&step.gradient, 1.0 / world_size)),
-                    "averaged twice: the average divides by the world size, and the weight does too",
+                    "averaged twice: both the average and the weight divide by the world size",
                 )
-                .if_instead(&step.along(&of_own), "this is the rank's own part of the average: the parts of the other ranks are missing")
+                .if_instead(&step.along(&of_own), "this is only the rank's own part of the average: the other ranks' parts are missing")
                 .if_instead(
                     &step.along(&times(&of_own, world_size)),
-                    "the step is along the rank's own gradient: nothing was averaged over the ranks",
+                    "the step follows the rank's own gradient: nothing was averaged over the ranks",
                 );
         }
         let with_earlier: Vec<f64> =
@@ -215,16 +212,16 @@ impl Attempt<'_> {
         expected
             .if_instead(
                 &step.along(&self.of_last().1),
-                "only the last micro-batch is in it: `backward` replaces the gradients, it doesn't add to them",
+                "it includes only the last micro-batch: `backward` replaces the gradients instead of adding to them",
             )
             .if_instead(&step.along(&self.unscaled().1), self.scale_is_forgotten())
             .if_instead(
                 &step.along(&self.mean_of_means().1),
-                "the mean of the micro-batches' means: a longer one must count for more",
+                "this is the mean of the micro-batches' means, but a longer micro-batch must count for more",
             )
             .if_instead(
                 &step.along(&with_earlier),
-                "the earlier steps' gradients are in it as well: `total` was not cleared",
+                "it also includes the gradients from earlier steps: `total` was not cleared",
             )
             .if_instead(&at_that_rate, another_rate(rate))
             .within(step.bound, got)
@@ -238,17 +235,18 @@ impl Attempt<'_> {
         }
         let own = self.of_own().0;
         let cause = match () {
-            () if alike(self.of_last().0) => "only the last micro-batch is in it".to_owned(),
+            () if alike(self.of_last().0) => "it includes only the last micro-batch".to_owned(),
             () if alike(own) || alike(own * self.world_size()) => {
-                "it is this rank's own: average it like the gradient".to_owned()
+                "it is this rank's own loss: average it like the gradient".to_owned()
             }
             () if alike(self.unscaled().0) => self.scale_is_forgotten(),
             () if self.earlier_loss > 0.0 && alike(self.earlier_loss + step.loss) => {
-                "the earlier steps' losses are in it as well: the loss is the last element of `total`, which was not cleared"
+                "it also includes the losses from earlier steps: the loss is the last element of `total`, which was \
+                 not cleared"
                     .to_owned()
             }
             () if alike(self.mean_of_means().0) => {
-                "it is the mean of the micro-batches' means: a longer one must count for more".to_owned()
+                "it is the mean of the micro-batches' means, but a longer micro-batch must count for more".to_owned()
             }
             () => String::new(),
         };
@@ -268,26 +266,28 @@ fn a_step_has_one_all_reduce() -> anyhow::Result<()> {
         let calls = log.calls("AllReduce")?;
         let new = &calls[before..];
         let (made, expected) = (new.len(), world_size * batches.len());
-        // Reducing a gradient in parts may give the same number of calls.
+        // Reducing a gradient in parts may lead to the same number of calls.
         let whole = new.iter().all(|&count| count == len || count == len + 1);
         let cause = match made {
             _ if whole && made == expected * PIECES => {
-                "\n  likely cause: gradients are reduced after each micro-batch: sum them first, and reduce the sum"
+                "\n  likely cause: the gradients are reduced after each micro-batch: sum them first, and then reduce \
+                 the sum"
             }
             _ if whole && made == expected * (PIECES + 1) => {
-                "\n  likely cause: each micro-batch is reduced, and their sum once more"
+                "\n  likely cause: each micro-batch is reduced, and then their sum is reduced again"
             }
             _ => "",
         };
         ensure!(
             made == expected,
-            "world size {world_size}: {} steps of {PIECES} micro-batches made {made} calls of AllReduce, expected {expected}, one for each rank and step{cause}",
+            "world size {world_size}: {} steps of {PIECES} micro-batches made {made} calls to AllReduce, expected \
+             {expected}, one for each rank and step{cause}",
             batches.len()
         );
         let short = new.iter().find(|&&count| count != len + 1);
         ensure!(
             short.is_none(),
-            "an AllReduce had {} elements, expected {}: all gradients and the loss",
+            "an AllReduce had {} elements, expected {}, for all gradients and the loss",
             short.copied().unwrap_or(0),
             len + 1
         );
@@ -305,7 +305,7 @@ fn the_pieces_cost_no_extra_waits() -> anyhow::Result<()> {
         let mut model = Perceptron::new(&comm.stream(), HIDDEN, BATCH.len(), SEED)?;
         let mut accumulator = Accumulator::new(&model)?;
         let len = model.parameters().len() + 1;
-        // The forward and backward passes are 15 kernels, and the sum is one more.
+        // The forward and backward passes take 15 kernels, and the sum takes one more.
         Budget::of("Accumulator::step")
             .collectives(&[("AllReduce", len)])
             .messages(0)

@@ -1,4 +1,4 @@
-//! Checks for `multi_gpu/conditional`: all ranks together make the decisions that depend on data.
+//! Checks for `multi_gpu/conditional`: the ranks jointly make decisions that depend on data.
 //!
 //! Parameters and gradients are integers, and the learning rate is a power of 2. If the world size is also a power of
 //! 2, every step is exact.
@@ -24,15 +24,15 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Returns combinations of the ranks' answers, starting with those that have a single yes. Beyond six ranks, the
-/// answers repeat.
+/// Returns combinations of the ranks' answers, starting with those that contain a single yes. With more than six ranks,
+/// the answers repeat.
 fn answers(world_size: usize) -> Vec<Vec<bool>> {
     let mut sets: Vec<u32> = (0..1 << world_size.min(6)).collect();
     sets.sort_by_key(|set| (set.count_ones() != 1, *set));
     sets.into_iter().map(|set| (0..world_size).map(|rank| set >> (rank % 6) & 1 == 1).collect()).collect()
 }
 
-/// Formats ranks for a sentence, such as `ranks [1, 3]`.
+/// Formats ranks for use in a sentence, such as `ranks [1, 3]`.
 fn those(yes: &[bool]) -> String {
     let ranks: Vec<usize> = (0..yes.len()).filter(|&rank| yes[rank]).collect();
     match ranks.as_slice() {
@@ -54,7 +54,7 @@ fn one_yes_is_enough() -> anyhow::Result<()> {
             if got.iter().all(|&got| got == expected) {
                 continue;
             }
-            // Returns whether a rule explains all answers to all questions.
+            // Returns whether a rule explains every answer to every question.
             let always = |rule: &dyn Fn(&[bool], usize) -> bool| {
                 let ranks = 0..world_size;
                 ranks
@@ -62,13 +62,13 @@ fn one_yes_is_enough() -> anyhow::Result<()> {
                     .all(|rank| asked.iter().zip(&heard[rank]).all(|(yes, &got)| rule(yes, rank) == got))
             };
             let cause = if always(&|yes, rank| yes[rank]) {
-                "\n  likely cause: each rank returns its own answer, not that of all"
+                "\n  likely cause: each rank returns its own answer instead of the combined one"
             } else if always(&|yes, _| yes[0]) {
                 "\n  likely cause: rank 0's answer alone decides"
             } else if always(&|yes, _| !yes.contains(&false)) {
-                "\n  likely cause: it returns true only where all ranks pass true"
+                "\n  likely cause: it returns true only if all ranks pass true"
             } else if always(&|yes, _| yes.iter().filter(|&&yes| yes).count() == 1) {
-                "\n  likely cause: it returns true only where exactly one rank passes true"
+                "\n  likely cause: it returns true only if exactly one rank passes true"
             } else {
                 ""
             };
@@ -78,7 +78,7 @@ fn one_yes_is_enough() -> anyhow::Result<()> {
                 }
                 _ => format!("{got:?} on ranks 0 to {}, expected {expected} on every rank", world_size - 1),
             };
-            bail!("world size {world_size}: {} passed true, and any_rank returned {got}{cause}", those(yes));
+            bail!("world size {world_size}: {} passed true, but any_rank returned {got}{cause}", those(yes));
         }
     }
     Ok(())
@@ -98,8 +98,7 @@ fn gradient(step: usize, rank: usize) -> Vec<f32> {
     irregular::integers(1 + 100 * step + rank, LEN)
 }
 
-/// Counts the collectives of a step in which the gradients of both ranks overflow, so that neither rank waits for the
-/// other.
+/// Counts the collectives in a step in which both ranks' gradients overflow, so that neither rank waits for the other.
 fn overflowing_ranks_make_collectives() -> anyhow::Result<()> {
     rendezvous(&lab::streams(2)?, |comm| {
         let (rank, stream) = (comm.rank(), comm.stream());
@@ -118,8 +117,8 @@ fn overflowing_ranks_make_collectives() -> anyhow::Result<()> {
         stream.synchronize()?;
         ensure!(
             !made_none,
-            "`step` makes no collective on a rank whose own gradient overflows; expected at least one, the question to all ranks\n  \
-             the other ranks make that collective, and would wait for this rank"
+            "`step` calls no collective on a rank whose own gradient overflows; expected at least one, to ask all \
+             ranks\n  the other ranks call that collective, and would wait for this rank"
         );
         Ok(())
     })?;
@@ -136,7 +135,8 @@ fn any_overflow_skips_the_step() -> anyhow::Result<()> {
 
 fn steps_are_those_of_one_gpu() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
-        // Two good steps, one that is bad on the last rank, a good one, one that is bad on rank 0, and a good one.
+        // Two good steps, one that overflows on the last rank, a good one, one that overflows on rank 0, and a good
+        // one.
         let only = |bad: usize| (0..world_size).map(|rank| rank == bad).collect::<Vec<_>>();
         let none = vec![false; world_size];
         train(world_size, &[none.clone(), none.clone(), only(world_size - 1), none.clone(), only(0), none])?;
@@ -148,7 +148,7 @@ fn one_rank_is_a_world_too() -> anyhow::Result<()> {
     train(1, &[vec![false], vec![true], vec![false]])
 }
 
-/// Takes one step per set of ranks whose gradients overflow, and compares each step with that of one GPU.
+/// Takes one step for each set of ranks whose gradients overflow, and compares each step with a single GPU's.
 fn train(world_size: usize, overflows: &[Vec<bool>]) -> anyhow::Result<()> {
     rendezvous(&lab::streams(world_size)?, |comm| {
         let (rank, stream) = (comm.rank(), comm.stream());
@@ -199,10 +199,10 @@ fn descend(parameters: &mut [f64], step: usize, world_size: usize) {
     }
 }
 
-/// Returns the bound on the error of a parameter after this many steps. It is 0 if the world size is a power of 2.
-/// Otherwise, an average of numbers up to 1000 rounds 1 / n, n products, and n − 1 sums. Each rounds by 2⁻²⁴ of at most
-/// 1000, and half of the error enters a parameter. A parameter is below 1000 · (1 + steps / 2), and rounds twice per
-/// step.
+/// Returns a bound on the error of a parameter after this many steps. It is 0 if the world size is a power of 2.
+/// Otherwise, an average of numbers up to 1000 rounds 1 / n, n products, and n − 1 sums. Each of them rounds by 2⁻²⁴ of
+/// at most 1000, and half of the error carries over to a parameter. A parameter is below 1000 · (1 + steps / 2), and
+/// rounds twice per step.
 fn bound(world_size: usize, steps: usize) -> f64 {
     if world_size.is_power_of_two() {
         return 0.0;
@@ -229,24 +229,24 @@ fn compare(made: &Made<'_>) -> anyhow::Result<()> {
     let told = format!("rank {rank} of {world_size}: {overflowed} had an overflow");
     ensure!(
         !(skip && stepped && got == before),
-        "{told}, no parameter has changed, and `step` returned true; expected false, since the step was skipped"
+        "{told}, and no parameter has changed, but `step` returned true; expected false, because the step was skipped"
     );
     ensure!(
         !(skip && stepped),
-        "rank {rank} of {world_size} made the step in the trial in which {overflowed} had an overflow: every rank must skip it"
+        "rank {rank} of {world_size} made a step in which {overflowed} had an overflow: every rank must skip it"
     );
-    ensure!(skip || stepped, "{told}, and the step was skipped; skip it only where a gradient overflows");
+    ensure!(skip || stepped, "{told}, but the step was skipped; skip it only if a gradient overflows");
     let right: Vec<f32> = right.iter().map(|&value| value as f32).collect();
-    let name = format!("the buffer of parameters after `step`, where {overflowed} had an overflow,");
+    let name = format!("the parameter buffer after `step`, when {overflowed} had an overflow,");
     let poisoned = got.iter().any(|value| !value.is_finite());
     ensure!(
         !poisoned,
-        "{told}, and parameters are NaN or infinite after it, though `step` returned {}",
-        if stepped { "true" } else { "false, for a step that is skipped" }
+        "{told}, and parameters are NaN or infinite after the step, although `step` returned {}",
+        if stepped { "true" } else { "false, as for a skipped step" }
     );
     let mut expected = Expected::new(rank, &name, &right);
     if !skip {
-        expected = expected.if_instead(before, "no parameter has changed, and `step` returned true");
+        expected = expected.if_instead(before, "no parameter has changed, but `step` returned true");
     }
     expected.within(bound, got)
 }

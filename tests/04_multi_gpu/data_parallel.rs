@@ -1,5 +1,5 @@
-//! Checks for `multi_gpu/data_parallel`: for every world size, training on many GPUs gives the same result as training
-//! on one GPU with whole batches.
+//! Checks for `multi_gpu/data_parallel`: for every world size, training on many GPUs leads to the same result as
+//! training on one GPU with entire batches.
 
 mod diagnosis;
 mod training;
@@ -59,21 +59,21 @@ fn shards_are_the_batch() -> anyhow::Result<()> {
                     continue;
                 }
                 let (start, end) = (shard.start, shard.end);
-                ensure!(start < end, "{told}: rank {rank}'s ends before it starts");
+                ensure!(start < end, "{told}: rank {rank}'s shard ends before it starts");
                 ensure!(
                     start >= batch.start && end <= batch.end,
-                    "{told}: rank {rank}'s leaves the batch{}",
-                    if end <= batch.len() { "; it is a part of a batch that starts at 0" } else { "" }
+                    "{told}: rank {rank}'s shard extends outside the batch{}",
+                    if end <= batch.len() { "; it would be right for a batch that starts at 0" } else { "" }
                 );
-                ensure!(start <= next, "{told}: samples {next}..{start} are in no shard");
-                ensure!(start >= next, "{told}: samples {start}..{next} have two owners");
+                ensure!(start <= next, "{told}: samples {next}..{start} are not in any shard");
+                ensure!(start >= next, "{told}: samples {start}..{next} are in two shards");
                 next = end;
             }
             let (each, rest) = (batch.len() / world_size, batch.len() % world_size);
             let rounded_down = batch.end - next == rest && shards.iter().all(|shard| shard.len() == each);
             ensure!(
                 next == batch.end,
-                "{told}: samples {next}..{} are in no shard{}",
+                "{told}: samples {next}..{} are not in any shard{}",
                 batch.end,
                 if rounded_down { "; the remainder of the division is lost" } else { "" }
             );
@@ -81,7 +81,7 @@ fn shards_are_the_batch() -> anyhow::Result<()> {
             let (least, most) = (lengths.clone().min().unwrap_or(0), lengths.max().unwrap_or(0));
             ensure!(
                 most - least <= 1,
-                "{told}: the longest has {most} samples, the shortest {least}; spread the remainder"
+                "{told}: the longest has {most} samples, but the shortest has {least}; spread the remainder"
             );
         }
     }
@@ -103,12 +103,15 @@ fn replicas_start_equal() -> anyhow::Result<()> {
         for (rank, start) in starts.iter().enumerate() {
             let Some(index) = first_difference(start, &initial[0]) else { continue };
             let cause = match initial.iter().position(|initial| first_difference(start, initial).is_none()) {
-                Some(own) if own == rank => "\nthese are still its own: nothing was broadcast".to_owned(),
-                Some(other) => format!("\nthese are rank {other}'s, and the root is rank 0"),
+                Some(own) if own == rank => {
+                    "\nthe rank still has its own parameters: nothing was broadcast".to_owned()
+                }
+                Some(other) => format!("\nthese are rank {other}'s parameters, but the root is rank 0"),
                 None => String::new(),
             };
             bail!(
-                "world size {world_size}, rank {rank}: parameter {index} ({}) starts as {}, expected {} as on rank 0{cause}",
+                "world size {world_size}, rank {rank}: parameter {index} ({}) starts as {}, expected {}, as on rank \
+                 0{cause}",
                 layout.part(index),
                 start[index],
                 initial[0][index]
@@ -145,8 +148,8 @@ fn equals_one_gpu(training: &Training) -> anyhow::Result<()> {
             };
             if let Some((index, (got, expected))) = pairs.enumerate().find(off) {
                 bail!(
-                    "{}, rank {rank}: parameter {index} ({}) is {got}, expected {expected:.7}\n\
-                     off by {:.1e}; rounding explains {bound:.1e}{}",
+                    "{}, rank {rank}: parameter {index} ({}) is {got}, expected {expected:.7}\noff by {:.1e}; rounding \
+                     explains at most {bound:.1e}{}",
                     training.place(step),
                     layout.part(index),
                     (f64::from(*got) - expected).abs(),
@@ -183,7 +186,7 @@ fn replicas_are_bit_identical() -> anyhow::Result<()> {
                         Some(format!("on rank {wrong}, {}", likely_cause(&training, wrong, step)?))
                     });
                     bail!(
-                        "{}: parameter {index} is {} on rank {rank}, {} on rank 0, expected the same bits{}",
+                        "{}: parameter {index} is {} on rank {rank} but {} on rank 0; expected the same bits{}",
                         training.place(step),
                         own.parameters[index],
                         first.parameters[index],
@@ -198,7 +201,7 @@ fn replicas_are_bit_identical() -> anyhow::Result<()> {
                         Some(format!("on rank {rank}, {cause}"))
                     });
                     bail!(
-                        "{}: the loss is {} on rank {rank}, {} on rank 0, expected the same bits{}",
+                        "{}: the loss is {} on rank {rank} but {} on rank 0; expected the same bits{}",
                         training.place(step),
                         own.loss,
                         first.loss,
@@ -223,8 +226,8 @@ fn the_loss_is_that_of_the_whole_batch() -> anyhow::Result<()> {
                 let off = (got - expected.loss).abs();
                 ensure!(
                     abs_diff_eq!(got, expected.loss, epsilon = bound),
-                    "{}, rank {rank}: the loss is {got:.6}, expected {:.6}\n\
-                     off by {off:.1e}; rounding explains {bound:.1e}{}",
+                    "{}, rank {rank}: the loss is {got:.6}, expected {:.6}\noff by {off:.1e}; rounding explains at \
+                     most {bound:.1e}{}",
                     training.place(step),
                     expected.loss,
                     said(diagnosis::of_loss(&training, step, got, expected))
@@ -257,7 +260,7 @@ fn a_step_is_one_all_reduce() -> anyhow::Result<()> {
             .host_waits(0)
             .stream_of(&comm)
             .spend(|| start_equal(&comm, &mut model))?;
-        // A forward pass, a backward pass, and the step are 16 kernels.
+        // A forward pass, a backward pass, and the step take 16 kernels.
         budget("step")
             .collectives(&[("AllReduce", len + 1)])
             .kernels(20)

@@ -1,4 +1,4 @@
-//! Checks for `multi_gpu/global_norm`: numbers that depend on the parts of all ranks.
+//! Checks for `multi_gpu/global_norm`: numbers that depend on all ranks' parts.
 
 use anyhow::ensure;
 use approx::abs_diff_eq;
@@ -73,7 +73,7 @@ fn norm(values: &[f32]) -> f64 {
     squares(values).sqrt()
 }
 
-/// Returns the cause of the first mistake that gives `got`.
+/// Returns the cause for the first mistake that leads to `got`.
 fn cause(got: f64, bound: f64, mistakes: &[(f64, &str)]) -> String {
     let found = mistakes.iter().find(|(value, _)| abs_diff_eq!(got, *value, epsilon = bound * value));
     found.map_or_else(String::new, |(_, cause)| format!("\n  likely cause: {cause}"))
@@ -90,19 +90,25 @@ fn check_norm(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
     let bound = (len_of(world_size) + world_size + 3) as f64 * UNIT_ROUNDOFF;
     let norms: Vec<f64> = parts.iter().map(|part| norm(part)).collect();
     let mistakes = [
-        (norms[rank], "this is the norm of the rank's own part: the parts of the others are missing"),
-        (norms.iter().sum(), "this is the sum of the parts' norms: norms can't be summed, their squares can"),
+        (norms[rank], "this is the norm of the rank's own part: the other ranks' parts are missing"),
+        (
+            norms.iter().sum(),
+            "this is the sum of the parts' norms, but only the squares of norms can be summed",
+        ),
         (
             norms.iter().map(|norm| norm * norm).sum::<f64>(),
-            "this is the sum of the squares: the root is missing",
+            "this is the sum of the squares: the square root is missing",
         ),
         (norms.iter().copied().fold(0.0, f64::max), "this is the largest of the parts' norms"),
         (
             norms.iter().sum::<f64>() / world_size as f64,
-            "this is the mean of the parts' norms: norms can't be summed, their squares can",
+            "this is the mean of the parts' norms, but only the squares of norms can be summed",
         ),
         (expected / (world_size as f64).sqrt(), "the sums of squares were averaged, not summed"),
-        (norms.iter().sum::<f64>().sqrt(), "the norms were summed and a root taken of that: sum the squares"),
+        (
+            norms.iter().sum::<f64>().sqrt(),
+            "this is the square root of the sum of the norms: sum the squares instead",
+        ),
     ];
     ensure!(
         abs_diff_eq!(got, expected, epsilon = bound * expected),
@@ -117,8 +123,8 @@ fn check_long(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
 }
 
 fn check_short(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
-    // With at least three ranks, some rank's own gradient is longer than this. With up to twelve, the average is
-    // shorter.
+    // With at least three ranks, at least one rank's own gradient is longer than this. With up to twelve ranks, the
+    // average is shorter.
     check_clip(comm, kernels, 40.0)
 }
 
@@ -129,7 +135,7 @@ fn gradient(rank: usize) -> Vec<f32> {
 
 const LEN: usize = 1031;
 const NORM_OF_THE_AVERAGE_SUMMED: &str =
-    "every rank has the whole average: its squares were summed over the ranks too";
+    "every rank has the entire average, but its squares were also summed over the ranks";
 
 fn mean(gradients: &[Vec<f32>]) -> Vec<f64> {
     let sum = |index: usize| gradients.iter().map(|gradient| f64::from(gradient[index])).sum::<f64>();
@@ -168,7 +174,7 @@ impl Clip {
         self.gradients.len()
     }
 
-    /// Returns the number of roundings of an element. The average rounds 1 / n, n products, and n − 1 sums. The norm's
+    /// Returns how many times an element is rounded. The average rounds 1 / n, n products, and n − 1 sums. The norm's
     /// relative error is at most one rounding per element. The factor, the product, and the expected value round once
     /// each.
     fn roundings(&self) -> f64 {
@@ -193,7 +199,7 @@ impl Clip {
 
     fn compare(&self, got: &[f32]) -> anyhow::Result<()> {
         let (norm, max_norm) = (length(&self.average), self.max_norm);
-        // Values are at most the world size.
+        // No value exceeds the world size.
         let bound = self.world_size() as f64 * self.roundings() * UNIT_ROUNDOFF;
         let right = shortened(&self.average, max_norm);
         let mut expected = Expected::new(self.rank, "the gradient", &right);
@@ -201,18 +207,18 @@ impl Clip {
             expected = self.with_mistakes_of_ranks(expected);
         }
         expected
-            .if_instead(&self.stretched(1.0), "the average is not shortened")
+            .if_instead(&self.stretched(1.0), "the average was not scaled down")
             .if_instead(
                 &self.stretched(max_norm / norm),
-                "a gradient shorter than max_norm was made longer: only shorten",
+                "a gradient that is shorter than max_norm was made longer: only scale down",
             )
             .if_instead(
                 &self.stretched(norm / max_norm),
-                "it was scaled by norm / max_norm: the factor is max_norm / norm",
+                "it was scaled by norm / max_norm, but the factor must be max_norm / norm",
             )
             .if_instead(
                 &self.stretched(max_norm / norm.powi(2)),
-                "the factor was made with the sum of the squares: the root is missing",
+                "the factor was computed from the sum of the squares: the square root is missing",
             )
             .within(bound, got)
     }
@@ -244,8 +250,8 @@ impl Clip {
         let (norm, world_size) = (length(&self.average), self.world_size());
         let relative = self.roundings() * UNIT_ROUNDOFF * world_size as f64;
         let mistakes = [
-            (norm.min(self.max_norm), "this is the norm after clipping: return that before it"),
-            (norm * norm, "the root is missing"),
+            (norm.min(self.max_norm), "this is the norm after clipping: return the norm before clipping"),
+            (norm * norm, "the square root is missing"),
             (self.summed_norm(), NORM_OF_THE_AVERAGE_SUMMED),
         ];
         ensure!(
@@ -286,9 +292,9 @@ fn check_softmax(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
     let total: f64 = parts.iter().flat_map(|part| exponentials(part, most)).sum();
     let local = exponentials(&parts[rank], largest(&parts[rank]));
     let local_total: f64 = parts.iter().flat_map(|part| exponentials(part, largest(part))).sum();
-    // The bound is relative to a probability, and all probabilities are below 0.05 here. The difference, below 8,
-    // rounds by 8 · 2⁻²⁴. expf is within 2 units in the last place (CUDA C++ Programming Guide). The sums round at most
-    // once per element and rank. The quotient and the expected value round once each.
+    // The bound is relative to a probability, and all probabilities are below 0.05 here. The difference, which is below
+    // 8, rounds by 8 · 2⁻²⁴. expf is within 2 units in the last place (CUDA C++ Programming Guide). The sums round at
+    // most once per element and rank. The quotient and the expected value round once each.
     let bound = 0.05 * (8 + 4 + len_of(world_size) + world_size + 2) as f64 * UNIT_ROUNDOFF;
     let right = over(&own, total);
     ensure!(right.iter().all(|&value| value < 0.05), "the check's own scores are too far apart");
@@ -308,14 +314,14 @@ fn check_softmax(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
             )
             .if_instead(
                 &over(&own, own.iter().sum()),
-                "the rank's own part sums to 1: divide by the sum over all ranks",
+                "the rank's own part adds up to 1: divide by the sum over all ranks",
             )
             .if_instead(
                 &over(&own, total / world_size as f64),
-                "the ranks' sums were averaged: all parts together sum to the world size",
+                "the ranks' sums were averaged, so all parts together add up to the world size",
             );
     }
-    expected.if_instead(&over(&own, 1.0), "nothing was divided by the sum").within(bound, &got)
+    expected.if_instead(&over(&own, 1.0), "the values were not divided by the sum").within(bound, &got)
 }
 
 fn single_numbers_are_communicated() -> anyhow::Result<()> {
@@ -337,7 +343,7 @@ fn single_numbers_are_communicated() -> anyhow::Result<()> {
             .collectives(&[("AllReduce", LEN)])
             .kernels(4)
             .spend(|| average_and_clip(&comm, &kernels, &mut whole.as_view_mut(), 0.5))?;
-        // An all-reduce or an all-gather can give the largest score, and either can give the sum.
+        // The largest score can come from an all-reduce or an all-gather, and so can the sum.
         budget("softmax")
             .collectives(&[("AllGather", 1), ("AllReduce", 1)])
             .or_collectives(&[("AllReduce", 1), ("AllReduce", 1)])
@@ -353,7 +359,7 @@ fn single_numbers_are_communicated() -> anyhow::Result<()> {
 }
 
 fn a_failed_call_is_an_error() -> anyhow::Result<()> {
-    // The gradient must be longer than `max_norm`, because others are not scaled.
+    // The gradient must be longer than `max_norm`, because a shorter one is not scaled.
     let values = irregular::fractions(0, 37);
     each_call_fails("global_norm", || {
         let comm = world_of_one()?;

@@ -18,16 +18,16 @@ use super::whole_batch::{LEARNING_RATE, alone_on, to_its_end};
 use crate::multi_gpu::hybrid::{Coordinates, Groups, Mesh, coordinates, on_mesh, start_equal, step};
 use training::{HIDDEN, Serial, Training, seed};
 
-/// The mesh of four ranks.
+/// The mesh with four ranks.
 static OF_FOUR: [Mesh; 1] = [Mesh { data: 2, tensor: 2 }];
-/// The meshes of six ranks, whose rows and columns differ in length.
+/// The meshes with six ranks, whose rows and columns differ in length.
 static OF_SIX: [Mesh; 2] = [Mesh { data: 2, tensor: 3 }, Mesh { data: 3, tensor: 2 }];
 
 pub(crate) fn checks() -> Vec<Check> {
     type Calls = &'static [&'static str];
     let of = |meshes: &'static [Mesh], name: &str, check: fn(Mesh) -> anyhow::Result<()>, calls: Calls| {
         let all = move || {
-            // With wrong coordinates, ranks would wait for ranks that never join.
+            // With wrong coordinates, ranks would wait for ranks that will never join.
             coordinates_are_counted_row_by_row()?;
             meshes.iter().copied().try_for_each(check)
         };
@@ -49,7 +49,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Returns the coordinates, as in the lesson's picture.
+/// Returns the coordinates, as in the lesson's figure.
 fn true_coordinates(rank: usize, mesh: Mesh) -> Coordinates {
     Coordinates { data_rank: rank / mesh.tensor, tensor_rank: rank % mesh.tensor }
 }
@@ -62,16 +62,17 @@ fn coordinates_are_counted_row_by_row() -> anyhow::Result<()> {
             let (got, expected) = (coordinates(rank, mesh), true_coordinates(rank, mesh));
             let swapped =
                 |at: Coordinates| Coordinates { data_rank: at.tensor_rank, tensor_rank: at.data_rank };
-            // Returns whether all ranks have the coordinates that a mistake gives.
+            // Returns whether all ranks have the coordinates that a mistake leads to.
             let are = |mistake: &dyn Fn(usize) -> Coordinates| {
                 (0..data * tensor).all(|rank| coordinates(rank, mesh) == mistake(rank))
             };
             let cause = if are(&|rank| swapped(true_coordinates(rank, mesh))) {
                 "\n  likely cause: row and column are swapped"
             } else if are(&|rank| swapped(true_coordinates(rank, transposed))) {
-                "\n  likely cause: the mesh is transposed: the ranks are counted column by column"
+                "\n  likely cause: the mesh is transposed: the ranks are numbered column by column"
             } else if are(&|rank| true_coordinates(rank, transposed)) {
-                "\n  likely cause: a row has as many ranks as there are tensor ranks, not data ranks"
+                "\n  likely cause: a row has as many ranks as there are tensor ranks, not as many as there are data \
+                 ranks"
             } else {
                 ""
             };
@@ -95,13 +96,13 @@ fn true_rank(streams: &[Arc<CudaStream>], groups: &Groups) -> anyhow::Result<usi
         (Some(rank), Some(other)) if rank == other => Ok(rank),
         (rank, other) => {
             bail!(
-                "the two communicators are on the streams of ranks {rank:?} and {other:?}, expected one stream"
+                "the two communicators use the streams of ranks {rank:?} and {other:?}, expected the same stream"
             )
         }
     }
 }
 
-/// Returns the members of a communicator. Each member sends its rank in the mesh through NCCL.
+/// Returns the members of a communicator. Each member sends its mesh rank through NCCL.
 fn members(comm: &Comm, rank: usize) -> anyhow::Result<Vec<usize>> {
     let stream = comm.stream();
     let own = stream.clone_htod(&[rank as u32])?;
@@ -120,7 +121,7 @@ fn meets_its_groups(mesh: Mesh) -> anyhow::Result<()> {
     })?;
     for (rank, (of_stream, row, column)) in met.into_iter().enumerate() {
         let told = format!("rank {rank} of {} × {}", mesh.data, mesh.tensor);
-        ensure!(of_stream == rank, "{told}: its communicators are on the stream of rank {of_stream}");
+        ensure!(of_stream == rank, "{told}: its communicators use the stream of rank {of_stream}");
         let Coordinates { data_rank, tensor_rank } = true_coordinates(rank, mesh);
         let of_row: Vec<usize> = (0..mesh.tensor).map(|at| data_rank * mesh.tensor + at).collect();
         let of_column: Vec<usize> = (0..mesh.data).map(|at| at * mesh.tensor + tensor_rank).collect();
@@ -161,15 +162,17 @@ fn rows_start_equal(mesh: Mesh) -> anyhow::Result<()> {
         let mut expected = Expected::new(rank, "the model's part", &right);
         for row in 1..mesh.data {
             let cause = match row == data_rank {
-                true => "these are the rank's own: it received no broadcast".to_owned(),
-                false => format!("these are row {row}'s: the root is row 0, rank 0 of each data group"),
+                true => "these are the rank's own parameters: it received no broadcast".to_owned(),
+                false => format!(
+                    "these are row {row}'s parameters, but the root is row 0, which is rank 0 in each data group"
+                ),
             };
             expected = expected.if_instead(&initial(row, tensor_rank), cause);
         }
         for column in (0..mesh.tensor).filter(|&column| column != tensor_rank) {
             for row in 0..mesh.data {
                 let cause = format!(
-                    "this is the part of the model that rank {} has, in another column",
+                    "this is the part of the model that belongs to rank {}, in another column",
                     row * mesh.tensor + column
                 );
                 expected = expected.if_instead(&initial(row, column), cause);
@@ -208,7 +211,7 @@ fn a_step_is_two_all_reduces(mesh: Mesh) -> anyhow::Result<()> {
             .host_waits(0)
             .spend(|| start_equal(&groups, &mut model))?;
         let own = samples.batch(data_rank * SAMPLES..(data_rank + 1) * SAMPLES)?;
-        // A forward pass, a backward pass, and the step are 16 kernels.
+        // A forward pass, a backward pass, and the step take 16 kernels.
         budget("step")
             .collectives(&[("AllReduce", SAMPLES * CLASSES), ("AllReduce", len + 1)])
             .kernels(20)

@@ -16,7 +16,7 @@ mod whole_batch;
 
 use lab::Check;
 
-/// Returns every check of the module, in the order of its exercises.
+/// Returns every check in the module, in exercise order.
 pub(crate) fn checks() -> Vec<Check> {
     lab::checks![
         data_parallel,

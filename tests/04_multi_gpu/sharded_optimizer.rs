@@ -1,8 +1,9 @@
-//! Checks for `multi_gpu/sharded_optimizer`: the parts of an optimizer update the parameters as one whole optimizer
+//! Checks for `multi_gpu/sharded_optimizer`: the parts of an optimizer update the parameters as a single optimizer
 //! would.
 //!
 //! Parameters and gradients are integers; the learning rate and the momentum are negative powers of 2. If the world
-//! size is also a power of 2, an average does not round. All numbers are then exact for the few steps here.
+//! size is also a power of 2, an average does not round. In that case, all numbers are exact for the few steps made
+//! here.
 
 use anyhow::ensure;
 use cudarc::nccl::Comm;
@@ -36,9 +37,10 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const STEPS: usize = 5;
 const LEARNING_RATE: f32 = 0.25;
-/// The share of its velocity that the exercise's optimizer keeps in each step.
+/// The fraction of its velocity that the exercise's optimizer keeps in each step.
 const MOMENTUM: f32 = 0.5;
-/// The numbers of parameters: two that few world sizes divide, one that most divide, and one below most world sizes.
+/// The numbers of parameters: two that few world sizes divide, one that most divide, and one that is smaller than most
+/// world sizes.
 const LENGTHS: [usize; 4] = [37, 60, 1031, 3];
 
 fn padded_lengths() -> anyhow::Result<()> {
@@ -48,11 +50,14 @@ fn padded_lengths() -> anyhow::Result<()> {
             let told = format!("{len} parameters on {world_size} ranks: a padded length of {padded}");
             ensure!(
                 padded >= len,
-                "{told} drops {} parameters: the remainder of the division needs a place",
+                "{told} drops {} parameters: the remainder of the division needs room, too",
                 len - padded
             );
-            ensure!(padded.is_multiple_of(world_size), "{told} can't be cut into {world_size} equal parts");
-            ensure!(padded - len < world_size, "{told}, but {} would do", padded - world_size);
+            ensure!(
+                padded.is_multiple_of(world_size),
+                "{told} can't be divided into {world_size} equal parts"
+            );
+            ensure!(padded - len < world_size, "{told}, but {} would be enough", padded - world_size);
         }
     }
     Ok(())
@@ -67,13 +72,15 @@ fn each_rank_remembers_its_part() -> anyhow::Result<()> {
                 let expected = padded / world_size * size_of::<f32>();
                 let cause = match bytes {
                     _ if bytes == padded * size_of::<f32>() => {
-                        "\n  likely cause: it keeps the velocities of the whole: each rank steps only its own part"
+                        "\n  likely cause: it keeps the velocities for all parameters, but each rank updates only its \
+                         own part"
                     }
                     _ => "",
                 };
                 ensure!(
                     bytes == expected,
-                    "rank {} of {world_size}: for buffers of {padded} parameters, the optimizer keeps {bytes} bytes, expected {expected}{cause}",
+                    "rank {} of {world_size}: for buffers of {padded} parameters, the optimizer keeps {bytes} bytes, \
+                     expected {expected}{cause}",
                     comm.rank()
                 );
                 Ok(())
@@ -86,7 +93,7 @@ fn each_rank_remembers_its_part() -> anyhow::Result<()> {
 /// Runs on one rank, and returns the parameters after each step.
 fn run(comm: &Comm, len: usize, gradient: fn(usize, usize) -> Vec<f32>) -> anyhow::Result<Vec<Vec<f32>>> {
     let (stream, rank) = (comm.stream(), comm.rank());
-    // The check itself pads the parameters. Another check reports wrong padding.
+    // The check pads the parameters itself. Another check reports wrong padding.
     let padded = |mut values: Vec<f32>| {
         values.resize(len.next_multiple_of(comm.world_size()), 0.0);
         values
@@ -99,17 +106,17 @@ fn run(comm: &Comm, len: usize, gradient: fn(usize, usize) -> Vec<f32>) -> anyho
         let on_gpu = Guarded::new(&stream, &own)?;
         optimizer.step(comm, &mut parameters.view_mut(), &on_gpu.view(), LEARNING_RATE)?;
         steps.push(parameters.read()?[..len].to_vec());
-        Expected::new(rank, "the gradient, which the step only reads,", &own).exactly(&on_gpu.read()?)?;
+        Expected::new(rank, "the gradient, which the step must only read,", &own).exactly(&on_gpu.read()?)?;
     }
     Ok(steps)
 }
 
-/// Returns a seed that differs on each rank and in each step.
+/// Returns a seed that is different on each rank and in each step.
 fn seed(step: usize, rank: usize) -> usize {
     1 + 100 * step + rank
 }
 
-/// A single optimizer, with the whole gradient or that of a known mistake.
+/// A single optimizer, with the entire gradient or the gradient that a known mistake leads to.
 #[derive(Clone)]
 struct Serial {
     parameters: Vec<f64>,
@@ -138,10 +145,10 @@ impl Serial {
     }
 }
 
-/// Returns the bound on the error of a parameter after this many steps. It is 0 if the world size is a power of 2.
-/// Otherwise, an average of numbers up to 1000 rounds 1 / n, n products, and n − 1 sums. Each rounds by 2⁻²⁴ of at most
-/// 1000. A velocity of at most 2000 and a parameter below 4000 round twice per step. In each step, a quarter of a
-/// velocity's error enters the parameters, and the error itself halves. So half of it enters them in total.
+/// Returns a bound on the error of a parameter after this many steps. It is 0 if the world size is a power of 2.
+/// Otherwise, an average of numbers up to 1000 rounds 1 / n, n products, and n − 1 sums. Each of them rounds by 2⁻²⁴ of
+/// at most 1000. A velocity of at most 2000 and a parameter below 4000 round twice per step. In each step, a quarter of
+/// a velocity's error carries over to the parameters, and the error itself halves. So half of it carries over in total.
 fn bound(world_size: usize, steps: usize) -> f64 {
     if world_size.is_power_of_two() {
         return 0.0;
@@ -169,7 +176,7 @@ fn one_rank_is_a_world_too() -> anyhow::Result<()> {
     compare(1, 37, 0, true, &ranks[0])
 }
 
-/// Compares the steps of a rank. If `gathered`, all ranks have the same parameters, right or wrong.
+/// Compares a rank's steps. If `gathered`, all ranks have the same parameters, right or wrong.
 fn compare(
     world_size: usize,
     len: usize,
@@ -180,7 +187,7 @@ fn compare(
     let mut serial = Serial::new(len);
     for (step, got) in steps.iter().enumerate() {
         let name = format!(
-            "after step {} of {STEPS} with {world_size} rank{}, the buffer of {len} parameters",
+            "after step {} of {STEPS} with {world_size} rank{}, the buffer with {len} parameters",
             step + 1,
             if world_size == 1 { "" } else { "s" }
         );
@@ -202,7 +209,7 @@ fn compare(
     Ok(())
 }
 
-/// Adds the results of mistakes with several ranks, where they differ from `right`. `before` is the state before the
+/// Adds the results of mistakes that need several ranks, if they differ from `right`. `before` is the state before the
 /// step.
 fn with_mistakes<'a>(
     expected: Expected<'a, f32>,
@@ -232,17 +239,15 @@ fn with_mistakes<'a>(
         true => format!(
             "only rank {rank}'s part of the parameters was updated: each rank must update its own part"
         ),
-        false => {
-            "only the rank's own part is new, those of the others are from before the step: gather after it"
-                .to_owned()
-        }
+        false => "only the rank's own part is new, and the others are from before the step: gather after it"
+            .to_owned(),
     };
     expected
-        .if_instead(&before, "nothing was stepped")
+        .if_instead(&before, "the parameters were not updated")
         .if_instead(&joined(right, &before), stepped_alone)
         .if_instead(
             &joined(&before, right),
-            "the rank's own part is from before the step: gather after it, not before",
+            "the rank's own part is from before the step: gather after the step, not before it",
         )
         .if_instead(&aside(0..world_size, 1.0), "the gradients were summed, not averaged")
         .if_instead(&unaveraged, "each rank stepped with its own gradient: nothing was averaged")
@@ -253,10 +258,7 @@ fn replicas_stay_identical() -> anyhow::Result<()> {
         let ranks = rendezvous(&lab::streams(world_size)?, |comm| run(&comm, 1031, irregular::fractions))?;
         for step in 0..STEPS {
             for (rank, steps) in ranks.iter().enumerate() {
-                let name = format!(
-                    "the buffer of parameters after step {}, compared with those of rank 0,",
-                    step + 1
-                );
+                let name = format!("the parameter buffer after step {}, compared with rank 0's,", step + 1);
                 Expected::new(rank, &name, &ranks[0][step]).exactly(&steps[step])?;
             }
         }

@@ -37,7 +37,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// How long a GPU is busy, in nanoseconds, so that work that does not wait runs too early.
+/// How long a GPU is kept busy, in nanoseconds, so that work that does not wait runs too early.
 const SPIN: u64 = 1_000_000;
 
 /// Creates a run on `count` GPUs, each with room for one part of a batch.
@@ -54,7 +54,7 @@ fn all_replicas_are_refreshed() -> anyhow::Result<()> {
     for count in lab::world_sizes() {
         let mut run = start(count, &batches(&[count]))?;
         let mut right = initial(0);
-        // Before the second refresh, the parameters of the first replica have changed.
+        // The first replica's parameters have changed before the second refresh.
         for time in 1..=2 {
             for replica in &run.replicas[1..] {
                 let stream = replica.model.stream();
@@ -68,13 +68,13 @@ fn all_replicas_are_refreshed() -> anyhow::Result<()> {
             for (index, replica) in run.replicas.iter().enumerate().skip(1) {
                 let got = replica.model.stream().clone_dtoh(&replica.model.parameters())?;
                 let name = format!(
-                    "the buffer of parameters of replica {index}, after call {time} of `refresh` on {count} GPUs,"
+                    "the parameter buffer of replica {index}, after call {time} to `refresh` on {count} GPUs,"
                 );
                 Expected::of(&name, &right)
                     .if_instead(&initial(index), "it still has its old values: nothing was sent to it")
                     .if_instead(
                         &changed,
-                        "these are what GPU 0 had later: it did not wait until its parameters were sent",
+                        "these are GPU 0's later values: GPU 0 did not wait until its parameters were sent",
                     )
                     .exactly(&got)?;
             }
@@ -182,21 +182,21 @@ fn compare_parameters(
     let never = stale(&|index| HostPerceptron::new(HIDDEN, SEED + index as u64));
     let once = stale(&|_| HostPerceptron::new(HIDDEN, SEED));
     let right = step.after();
-    let mut expected = Expected::of("the buffer of parameters on GPU 0", &right)
-        .if_instead(&step.unchanged(), "nothing was stepped");
+    let mut expected = Expected::of("the parameter buffer on GPU 0", &right)
+        .if_instead(&step.unchanged(), "the parameters were not updated");
     if count > 1 {
         expected = expected
             .if_instead(
                 &step.along(&never),
-                "the other replicas compute with parameters of their own: refresh them before they compute",
+                "the other replicas compute with their own parameters: refresh them before they compute",
             )
             .if_instead(
                 &step.along(&once),
-                "the other replicas compute with the parameters of the start: refresh them before each step",
+                "the other replicas compute with the parameters from the start: refresh them before each step",
             )
             .if_instead(
                 &step.along(&step.sum(samples, &parts[..1]).1),
-                "the step used only the gradient of GPU 0's replica: gather the gradients of the others",
+                "the step used only the gradient from GPU 0's replica: gather the others' gradients",
             )
             .if_instead(
                 &step.along(&step.sum(samples, &parts[count - 1..]).1),
@@ -204,22 +204,22 @@ fn compare_parameters(
             )
             .if_instead(
                 &step.along(&times(&step.gradient, 1.0 / gpus)),
-                "the step is too small by the number of GPUs: the shares of the parts sum to 1 already",
+                "the step is too small by a factor of the number of GPUs: the parts' shares already add up to 1",
             )
             .if_instead(
                 &step.along(&step.sum(samples, &equally(step, count, 1.0)).1),
-                "the parts' means were summed: each part has to count by its share of the batch",
+                "the parts' means were summed, but each part must be weighted by its share of the batch",
             )
             .if_instead(
                 &step.along(&step.sum(samples, &equally(step, count, 1.0 / gpus)).1),
-                "the mean of the parts' means: a part of more samples must count for more",
+                "this is the mean of the parts' means, but a part with more samples must count for more",
             );
     }
     if let Some((leftovers, replica)) = with_leftovers(samples, steps, index, count) {
         expected = expected.if_instead(
             &step.along(&leftovers),
             format!(
-                "replica {replica} has no samples in this step, and its gradient of an earlier step was summed again"
+                "replica {replica} has no samples in this step, but its gradient from an earlier step was summed again"
             ),
         );
     }
@@ -234,11 +234,16 @@ fn compare_loss(samples: &Samples, step: &Step, count: usize, got: f32) -> anyho
     let of_first = step.before.loss_and_gradient(samples, first).0;
     let cause = match () {
         () if is(of_first) || is(weight * of_first) => {
-            "\n  likely cause: this is the loss of one shard, GPU 0's: the loss of each replica is behind its gradient, gather both"
+            "\n  likely cause: this is the loss of one shard, GPU 0's: each replica's loss is stored after its \
+             gradient; gather both"
         }
         () => "",
     };
-    ensure!(is(step.loss), "the loss is {got}, expected {:.6}, that of the whole batch{cause}", step.loss);
+    ensure!(
+        is(step.loss),
+        "the loss is {got}, expected {:.6}, the loss of the whole batch{cause}",
+        step.loss
+    );
     Ok(())
 }
 
@@ -246,7 +251,7 @@ fn bytes_through_gpu_0() -> anyhow::Result<()> {
     let samples = Digits::load()?.train;
     for count in lab::world_sizes() {
         let batches = batches(&[23, 8]);
-        // Each replica has room for a whole batch, so that it can receive too many samples.
+        // Each replica has room for an entire batch, so that it can receive too many samples.
         let mut run = SingleProcess::new(&lab::streams(count)?, HIDDEN, 23, SEED)?;
         let on_gpu = samples.to_device(run.replicas[0].model.stream())?;
         let parameters = run.replicas[0].model.parameters().len();
@@ -261,20 +266,20 @@ fn bytes_through_gpu_0() -> anyhow::Result<()> {
             let all_samples = size_of::<f32>() * (others * batch.len() - sent) * (PIXELS + 1);
             let cause = match () {
                 () if bytes == expected + all_samples => {
-                    "\n  likely cause: the whole batch was sent to each, not its part"
+                    "\n  likely cause: the whole batch was sent to each GPU, instead of its part"
                 }
                 () if bytes + size_of::<f32>() * others * parameters == expected => {
-                    "\n  likely cause: parameters were not sent in this step"
+                    "\n  likely cause: the parameters were not sent in this step"
                 }
                 () if bytes == expected + size_of::<f32>() * others * parameters => {
-                    "\n  likely cause: parameters were sent twice: refresh the replicas before the step, once"
+                    "\n  likely cause: the parameters were sent twice: refresh the replicas only once, before the step"
                 }
                 () => "",
             };
             ensure!(
                 bytes == expected,
-                "{count} GPUs, {} samples: {bytes} bytes passed between GPU 0 and the others, expected {expected}: parameters to each, \
-                 its samples, its gradient and loss back{cause}",
+                "{count} GPUs, {} samples: {bytes} bytes passed between GPU 0 and the others, expected {expected}: the \
+                 parameters and its samples to each, and its gradient and loss back{cause}",
                 batch.len()
             );
         }
@@ -310,7 +315,7 @@ fn nothing_is_sent_twice() -> anyhow::Result<()> {
         budget.bytes_on_device(on_device).new_streams(0)
     };
     budget("refresh", refreshed).bytes_to_host(0).allocations(0).kernels(0).spend(|| run.refresh())?;
-    // The forward and backward passes are 15 kernels.
+    // The forward and backward passes take 15 kernels.
     let passes = 18 * GPUS as u64;
     let scatter = budget("scatter", scattered).bytes_to_host(0).allocations(0).kernels(passes);
     scatter.spend(|| run.scatter(&on_gpu, &batches[0]))?;
@@ -325,6 +330,6 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     let batches = batches(&[5]);
     let run = RefCell::new(start(2, &batches)?);
     let on_gpu = Digits::load()?.train.to_device(run.borrow().replicas[0].model.stream())?;
-    // A step also makes the calls of `refresh`, `scatter`, and `gather`.
+    // A step also includes the calls made by `refresh`, `scatter`, and `gather`.
     each_call_fails("step", || Ok(|| run.borrow_mut().step(&on_gpu, &batches[0], LEARNING_RATE).map(drop)))
 }

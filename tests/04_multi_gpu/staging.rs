@@ -1,4 +1,4 @@
-//! Checks for `multi_gpu/staging`: batches and results move between host and GPU while both do other work.
+//! Checks for `multi_gpu/staging`: batches and results move between the host and the GPU while both do other work.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// How long a stream is busy, in nanoseconds, so that a call that waits for it is detected.
+/// How long a stream is kept busy, in nanoseconds, so that a call that waits for it is detected.
 const SPIN: u64 = 20_000_000;
 const LEN: usize = 4099;
 
@@ -100,7 +100,7 @@ fn every_batch_arrives() -> anyhow::Result<()> {
                 .if_instead(&vec![0.0; LEN], "these are zeros, not what `fill` wrote");
             for other in (0..5).filter(|&other| other != index) {
                 let cause = if other > index {
-                    format!("this is batch {other}: it overwrote the batch before it, which was still needed")
+                    format!("this is batch {other}: it overwrote an earlier batch, which was still needed")
                 } else {
                     format!("this is still batch {other}")
                 };
@@ -123,8 +123,9 @@ fn batches_are_staged_in_pinned_memory() -> anyhow::Result<()> {
         })?;
         ensure!(
             is_pinned,
-            "`Feed::next` let `fill` write batch {index} to pageable memory, expected pinned memory: the slot's `staged`\n  \
-             a copy from pageable memory is not asynchronous, and a copy from there to `staged` costs the host as much time as `fill`"
+            "`Feed::next` let `fill` write batch {index} to pageable memory, expected pinned memory: the slot's \
+             `staged`\n  a copy from pageable memory is not asynchronous, and copying from there to `staged` takes the \
+             host as long as `fill`"
         );
     }
     copies.synchronize()?;
@@ -145,13 +146,15 @@ fn two_batches_are_under_way() -> anyhow::Result<()> {
         })?;
         let cause = match places[..] {
             [first, second] if first == second => {
-                "\n  likely cause: both batches are filled in one buffer: the host can't fill it before the first is copied"
+                "\n  likely cause: both batches are filled in the same buffer, so the host can't fill it until the \
+                 first batch has been copied"
             }
             _ => "",
         };
         ensure!(
             !spun.try_is_complete()?,
-            "the copy stream was busy for 20 ms, and `Feed::next` for batch {index} returned only after that: the host must not wait for it{cause}"
+            "the copy stream was busy for 20 ms, but `Feed::next` for batch {index} returned only after that: the host \
+             must not wait for it{cause}"
         );
     }
     bench.copies.synchronize()?;
@@ -174,13 +177,14 @@ fn a_batch_comes_while_another_is_worked_on() -> anyhow::Result<()> {
     let complete = worked.try_is_complete()?;
     let cause = match arrived.device_ptr(compute).0 == place {
         true => {
-            "\n  likely cause: both batches lie in one buffer of the GPU: the copy waits until the work on the first is done"
+            "\n  likely cause: both batches are in the same GPU buffer, so the copy waits until the work on the first \
+             batch is done"
         }
         false => "",
     };
     ensure!(
         !complete,
-        "batch 1 was on the GPU no sooner than the work on batch 0 was done, though it does not need that work{cause}"
+        "batch 1 did not reach the GPU until the work on batch 0 was done, although it does not need that work{cause}"
     );
     Expected::of("batch 0 as the GPU saw it", &first)
         .if_instead(&second, "this is batch 1: it overwrote batch 0, which was still needed")
@@ -213,7 +217,8 @@ fn results_are_fast_to_read() -> anyhow::Result<()> {
     let flags = flags(results.values()?).context("`landing` is pageable memory, expected pinned memory")?;
     ensure!(
         flags & CU_MEMHOSTALLOC_WRITECOMBINED == 0,
-        "`landing` is write-combined memory, which is slow for the host to read: use that only for what the host only writes"
+        "`landing` is write-combined memory, which is slow for the host to read: use such memory only if the host only \
+         writes to it"
     );
     Ok(())
 }
@@ -242,7 +247,7 @@ fn host_and_gpu_share_the_memory() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Passes a `scale` kernel that also adds 1, so that the sum of its results differs from any sum of the input.
+/// Passes a `scale` kernel that also adds 1, so that the sum of its results differs from every sum over the input.
 fn the_sum_is_over_what_the_gpu_wrote() -> anyhow::Result<()> {
     const FACTOR: f32 = 3.0;
     let compute = &Bench::new()?.compute;
@@ -260,7 +265,8 @@ fn the_sum_is_over_what_the_gpu_wrote() -> anyhow::Result<()> {
     };
     ensure!(
         sum == written,
-        "`scaled_sum` returned {sum}, expected {written}, the sum of what the GPU wrote to `shared`: in this check, its kernel adds 1 to each product{cause}"
+        "`scaled_sum` returned {sum}, expected {written}, the sum of what the GPU wrote to `shared`: in this check, \
+         the kernel adds 1 to each product{cause}"
     );
     Ok(())
 }
@@ -287,7 +293,7 @@ fn each_batch_is_one_copy() -> anyhow::Result<()> {
         .bytes_to_host(bytes)
         .allocations(0)
         .host_waits(0)
-        .streams(&[(compute, "the stream that `fetch` is given")])
+        .streams(&[(compute, "the stream passed to `fetch`")])
         .spend(|| results.fetch(compute, &values.as_view()))?;
     results.values()?;
     // SAFETY: all of it is written before it is read, and all bit patterns are valid numbers.
@@ -296,7 +302,7 @@ fn each_batch_is_one_copy() -> anyhow::Result<()> {
         .copies(0)
         .allocations(0)
         .kernels(1)
-        .streams(&[(compute, "the stream that `scaled_sum` is given")])
+        .streams(&[(compute, "the stream passed to `scaled_sum`")])
         .spend(|| scaled_sum(compute, kernels, &mut shared, &batch(0), 2.0))?;
     Ok(())
 }
@@ -308,7 +314,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     each_call_fails("Feed::next", || {
         let mut feed = Feed::new(copies, LEN)?;
         Ok(move || {
-            // The third batch must wait until the first is copied.
+            // The third batch must wait until the first has been copied.
             for value in [1.0, 2.0, 3.0] {
                 feed.next(|staged| staged.fill(value))?;
             }

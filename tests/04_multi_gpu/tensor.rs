@@ -1,7 +1,7 @@
-//! Two layers on the host, whole and cut, as the reference for both tensor exercises.
+//! Two layers on the host, whole and in parts, as the reference for both tensor exercises.
 //!
-//! Inputs and weights are integers up to 9, and layers are small. Every intermediate value, and every sum in any order,
-//! is below 2²⁴, where an `f32` is exact. So comparisons are exact for every world size.
+//! The inputs and weights are integers up to 9, and the layers are small. Every intermediate value, and every sum in
+//! any order, is below 2²⁴, where an `f32` is exact. So comparisons are exact for every world size.
 
 use std::ops::Range;
 
@@ -19,10 +19,10 @@ pub(crate) struct Sizes {
     pub(crate) outputs: usize,
 }
 
-/// Sizes that few world sizes divide.
+/// Sizes that are divisible by few world sizes.
 pub(crate) const ODD: Sizes = Sizes { inputs: 23, hidden: 29, outputs: 19 };
 
-/// One rank of a check.
+/// One rank in a check.
 pub(crate) struct Case<'a> {
     pub(crate) comm: &'a Comm,
     pub(crate) sizes: Sizes,
@@ -40,8 +40,8 @@ impl Case<'_> {
     }
 }
 
-/// Returns `rank`'s part of `0..len`. The parts are equal if `len` divides evenly. Otherwise, the last rank has more,
-/// often much more.
+/// Returns `rank`'s part of `0..len`. The parts are equal if the length divides evenly. Otherwise, the last rank's part
+/// is longer, often much longer.
 pub(crate) fn part(len: usize, rank: usize, world_size: usize) -> Range<usize> {
     let each = if len.is_multiple_of(world_size) { len / world_size } else { len / (world_size + 1) };
     rank * each..if rank + 1 == world_size { len } else { (rank + 1) * each }
@@ -61,7 +61,7 @@ pub(crate) fn on_all_ranks(
     Ok(())
 }
 
-/// Returns a layer of integers, different for each seed.
+/// Returns a layer of integers that differ for each seed.
 pub(crate) fn layer(seed: usize, inputs: usize, outputs: usize) -> Weights {
     let mut values = irregular::small_integers(1000 + seed, (inputs + 1) * outputs);
     let bias = values.split_off(inputs * outputs);
@@ -105,7 +105,7 @@ pub(crate) fn with_rows(layer: &Weights, rows: Range<usize>) -> Weights {
     Weights { inputs: rows.len(), outputs: layer.outputs, weights, bias: layer.bias.clone() }
 }
 
-/// Returns these columns of a row-major matrix of `width` columns.
+/// Returns these columns of a row-major matrix with `width` columns.
 pub(crate) fn columns_of(matrix: &[f32], width: usize, columns: Range<usize>) -> Vec<f32> {
     matrix.chunks_exact(width).flat_map(|row| row[columns.clone()].to_vec()).collect()
 }

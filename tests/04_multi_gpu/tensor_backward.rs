@@ -1,4 +1,4 @@
-//! Checks for `multi_gpu/tensor_backward`: layers on several GPUs have the same gradients as on one GPU.
+//! Checks for `multi_gpu/tensor_backward`: layers that span several GPUs have the same gradients as on one GPU.
 
 mod training;
 
@@ -54,7 +54,7 @@ fn on_all_worlds(check: impl Fn(&Case<'_>) -> anyhow::Result<()> + Sync) -> anyh
     lab::world_sizes().into_iter().try_for_each(|world_size| on_all_ranks(world_size, &check))
 }
 
-/// Returns samples of `columns` integers each, different for each seed.
+/// Returns samples of `columns` integers each, which differ for each seed.
 fn rows(seed: usize, columns: usize) -> Vec<f32> {
     irregular::small_integers(2000 + seed, SAMPLES * columns)
 }
@@ -124,7 +124,7 @@ fn check_mlp(case: &Case<'_>) -> anyhow::Result<()> {
         let own_units = |values: &[f32]| columns_of(values, units, own.clone());
         let mixed = added(all_parts(case, units).map(|part| columns_of(&unbent, units, part)));
         Expected::new(case.comm.rank(), "mlp.hidden_gradient", &own_units(&hidden_gradient))
-            .if_instead(&own_units(&unbent), "ReLU is missing on the way back")
+            .if_instead(&own_units(&unbent), "ReLU is missing in the backward pass")
             .if_instead(&bend(&mixed, &own_hidden), THE_WRONG_SIDE)
             .if_instead(
                 &added(all_parts(case, units).map(|part| columns_of(&hidden_gradient, units, part))),
@@ -132,7 +132,7 @@ fn check_mlp(case: &Case<'_>) -> anyhow::Result<()> {
             )
             .exactly(&read(case, mlp.hidden_gradient.as_view())?)?;
         const WITHOUT_RELU: &str =
-            "the first layer got the gradient of the hidden units from before `relu_gradient` changed it";
+            "the first layer received the hidden units' gradient as it was before `relu_gradient` changed it";
         let instead = Some((unbent.as_slice(), WITHOUT_RELU));
         compare_columns_or(case, &first, &mlp.first, &input, &hidden_gradient, instead)?;
         compare_input_of_columns(case, &first, &hidden_gradient, &back.read()?)?;
@@ -172,7 +172,7 @@ fn check_at_once(case: &Case<'_>) -> anyhow::Result<()> {
 }
 
 const THE_WRONG_SIDE: &str =
-    "the ranks' gradients were summed on the wrong side of the hidden units: each rank has units of its own";
+    "the ranks' gradients were summed on the wrong side of the hidden units, but each rank has its own units";
 
 /// Returns each rank's part of `0..len`.
 fn all_parts(case: &Case<'_>, len: usize) -> impl Iterator<Item = Range<usize>> {
@@ -180,14 +180,14 @@ fn all_parts(case: &Case<'_>, len: usize) -> impl Iterator<Item = Range<usize>> 
     (0..world_size).map(move |rank| part(len, rank, world_size))
 }
 
-/// Computes the backward pass of a ReLU with results `values`.
+/// Computes the backward pass of a ReLU whose results are `values`.
 fn bend(gradient: &[f32], values: &[f32]) -> Vec<f32> {
     let bent = |(slope, value): (&f32, &f32)| if *value > 0.0 { *slope } else { 0.0 };
     gradient.iter().zip(values).map(bent).collect()
 }
 
 /// Compares a part's gradient with the expected one, and with those that result from mixing up the ranks' parts.
-/// `parts` contains the parts of all ranks. `mistake` contains the values of one more mistake, and its cause.
+/// `parts` contains all ranks' parts. `mistake` contains the values that another mistake leads to, and its cause.
 fn compare_part(
     case: &Case<'_>,
     buffer: &str,
@@ -201,7 +201,7 @@ fn compare_part(
     if world_size > 1 {
         let sum = added(parts);
         let mean: Vec<f32> = sum.iter().map(|value| value / world_size as f32).collect();
-        let cause = "was taken over all ranks, but each rank has weights of its own, so their gradients are its own, too";
+        let cause = "was taken over all ranks, but each rank has its own weights, so their gradients are its own, too";
         expected = expected
             .if_instead(&sum, format!("a sum {cause}"))
             .if_instead(&mean, format!("an average {cause}"));
@@ -212,8 +212,8 @@ fn compare_part(
     expected.if_instead(&vec![0.0; got.len()], "nothing was written").exactly(got)
 }
 
-/// Compares a column shard's gradients with those columns of the whole layer's gradients. `output_gradient` belongs to
-/// the whole layer.
+/// Compares a column shard's gradients with the same columns of the entire layer's gradients. `output_gradient` belongs
+/// to the entire layer.
 fn compare_columns(
     case: &Case<'_>,
     whole: &Weights,
@@ -224,7 +224,7 @@ fn compare_columns(
     compare_columns_or(case, whole, shard, input, output_gradient, None)
 }
 
-/// Compares like [`compare_columns`]. If the gradients are those for `instead`, the message contains that cause.
+/// Compares like [`compare_columns`]. If the gradients match those for `instead`, the message contains that cause.
 fn compare_columns_or(
     case: &Case<'_>,
     whole: &Weights,
@@ -244,13 +244,13 @@ fn compare_columns_or(
     let of_bias = |output_gradient: &[f32]| bias_gradient(whole, output_gradient);
     let (weights, bias) = (parts(&of_weights(output_gradient)), parts(&of_bias(output_gradient)));
     let got = read(case, shard.weights_gradient())?;
-    compare_part(case, "the gradient of the columns", weights, mistake(&of_weights), &got)?;
+    compare_part(case, "the gradient of the columns' weights", weights, mistake(&of_weights), &got)?;
     let got = read(case, shard.bias_gradient())?;
     compare_part(case, "the gradient of the columns' biases", bias, mistake(&of_bias), &got)
 }
 
-/// Compares a row shard's gradients with those rows of the whole layer's gradients. Also compares the gradient of the
-/// whole bias.
+/// Compares a row shard's gradients with the same rows of the entire layer's gradients. Also compares the gradient of
+/// the entire bias.
 fn compare_rows(
     case: &Case<'_>,
     whole: &Weights,
@@ -262,20 +262,26 @@ fn compare_rows(
     let all = weights_gradient(whole, input, output_gradient);
     let of_rows = |rows: Range<usize>| all[rows.start * whole.outputs..rows.end * whole.outputs].to_vec();
     let weights = all_parts(case, whole.inputs).map(of_rows).collect();
-    compare_part(case, "the gradient of the rows", weights, None, &read(case, shard.weights_gradient())?)?;
+    compare_part(
+        case,
+        "the gradient of the rows' weights",
+        weights,
+        None,
+        &read(case, shard.weights_gradient())?,
+    )?;
     let bias = bias_gradient(whole, output_gradient);
     let sum: Vec<f32> = bias.iter().map(|value| value * world_size as f32).collect();
     let mut expected = Expected::new(rank, "the gradient of the bias", &bias);
     if world_size > 1 {
         let cause = format!(
-            "this is {world_size} times the gradient: every rank has all of it already, so there is nothing to sum"
+            "this is {world_size} times the gradient: every rank already has all of it, so there is nothing to sum"
         );
         expected = expected.if_instead(&sum, cause);
     }
     expected.exactly(&read(case, shard.bias_gradient())?)
 }
 
-/// Compares the gradient of the input, which depends on every column. `output_gradient` belongs to the whole layer.
+/// Compares the gradient of the input, which depends on every column. `output_gradient` belongs to the entire layer.
 fn compare_input_of_columns(
     case: &Case<'_>,
     whole: &Weights,
@@ -293,9 +299,10 @@ fn compare_input_of_columns(
         expected = expected
             .if_instead(
                 &own,
-                "this is the gradient from the rank's own columns: the input goes into the columns of all ranks, so sum over them",
+                "this is the gradient from the rank's own columns, but the input goes into all ranks' columns: sum \
+                 over the ranks",
             )
-            .if_instead(&mean, "the ranks' gradients were averaged: the gradient is their sum");
+            .if_instead(&mean, "the ranks' gradients were averaged, but the gradient is their sum");
     }
     expected.exactly(got)
 }

@@ -1,4 +1,4 @@
-//! Checks for `multi_gpu/tensor_forward`: layers on several GPUs give the same results as on one GPU.
+//! Checks for `multi_gpu/tensor_forward`: layers that span several GPUs have the same results as on one GPU.
 
 use anyhow::ensure;
 use init::rendezvous::rendezvous;
@@ -49,7 +49,7 @@ fn a_column_shard_has_its_columns() -> anyhow::Result<()> {
     let whole = layer(0, inputs, outputs);
     for columns in [0..5, 5..6, 6..outputs, 0..outputs] {
         let shard = column_shard(&whole, columns.clone());
-        let told = format!("columns {columns:?} of a layer of {inputs} inputs and {outputs} outputs");
+        let told = format!("columns {columns:?} of a layer with {inputs} inputs and {outputs} outputs");
         ensure!(
             (shard.inputs, shard.outputs) == (inputs, columns.len()),
             "{told}: the shard has {} inputs and {} outputs, expected {inputs} and {}{}",
@@ -58,7 +58,7 @@ fn a_column_shard_has_its_columns() -> anyhow::Result<()> {
             columns.len(),
             match (shard.inputs, shard.outputs) == (columns.len(), outputs) {
                 true => {
-                    "\n  likely cause: the wrong axis: columns are outputs, and the input stays whole"
+                    "\n  likely cause: the wrong axis: columns are outputs, and all inputs stay"
                 }
                 false => "",
             }
@@ -68,19 +68,20 @@ fn a_column_shard_has_its_columns() -> anyhow::Result<()> {
         Expected::of(&format!("the weight matrix of {told}"), &expected.weights)
             .if_instead(
                 in_a_row,
-                "the wrong axis: these are contiguous in the buffer, so they are rows; a column has one element in each row",
+                "the wrong axis: these are contiguous in the buffer, so they are rows; a column has one element in \
+                 each row",
             )
             .if_instead(
                 &columns
                     .clone()
                     .flat_map(|column| columns_of(&whole.weights, outputs, column..column + 1))
                     .collect::<Vec<_>>(),
-                "the shard is transposed: it must be row-major, like the whole",
+                "the shard is transposed: it must be row-major, like the whole layer",
             )
             .exactly(&shard.weights)?;
         ensure!(
             shard.bias.len() == columns.len(),
-            "{told}: there are {} biases, expected {}: each output's bias goes with its column",
+            "{told}: there are {} biases, expected {}: each output's bias stays with its column",
             shard.bias.len(),
             columns.len()
         );
@@ -94,7 +95,7 @@ fn a_row_shard_has_its_rows() -> anyhow::Result<()> {
     let whole = layer(0, inputs, outputs);
     for rows in [0..5, 5..6, 6..inputs, 0..inputs] {
         let shard = row_shard(&whole, rows.clone());
-        let told = format!("rows {rows:?} of a layer of {inputs} inputs and {outputs} outputs");
+        let told = format!("rows {rows:?} of a layer with {inputs} inputs and {outputs} outputs");
         ensure!(
             (shard.inputs, shard.outputs) == (rows.len(), outputs),
             "{told}: the shard has {} inputs and {} outputs, expected {} and {outputs}{}",
@@ -103,7 +104,7 @@ fn a_row_shard_has_its_rows() -> anyhow::Result<()> {
             rows.len(),
             match (shard.inputs, shard.outputs) == (inputs, rows.len()) {
                 true => {
-                    "\n  likely cause: the wrong axis: rows are inputs, and the output stays whole"
+                    "\n  likely cause: the wrong axis: rows are inputs, and all outputs stay"
                 }
                 false => "",
             }
@@ -139,7 +140,7 @@ fn each_rank_computes_its_columns() -> anyhow::Result<()> {
             let mut output = case.stale(SAMPLES * columns.len())?;
             column_parallel(&shard, &on_gpu.view(), &mut output.view_mut())?;
             let expected = columns_of(&linear(&whole, &input), outputs, columns.clone());
-            Expected::new(comm.rank(), &format!("the output, of columns {columns:?},"), &expected)
+            Expected::new(comm.rank(), &format!("the output, for columns {columns:?},"), &expected)
                 .if_instead(&product(&own, &input), "the bias is missing")
                 .if_instead(&biased(&own, &expected, 1), "the bias was added twice")
                 .exactly(&output.read()?)?;
@@ -170,8 +171,8 @@ fn rows_add_up_to_the_whole_output() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Compares the output of a layer whose rows are spread over the ranks with the expected output, and with those of
-/// known mistakes.
+/// Compares the output of a layer whose rows are spread over the ranks with the expected output, and with the outputs
+/// that known mistakes lead to.
 fn compare_output(case: &Case<'_>, whole: &Weights, input: &[f32], got: &[f32]) -> anyhow::Result<()> {
     let world_size = case.comm.world_size();
     let rows = case.part(whole.inputs);
@@ -185,16 +186,16 @@ fn compare_output(case: &Case<'_>, whole: &Weights, input: &[f32], got: &[f32]) 
         expected = expected
             .if_instead(
                 &biased(whole, &own, 1),
-                "this is the product of the rank's own rows: sum those of all ranks",
+                "this is the product of the rank's own rows: sum the products from all ranks",
             )
             .if_instead(&own, "this is the product of the rank's own rows, without the bias")
             .if_instead(
                 &biased(whole, &mean, 1),
-                "the ranks' products were averaged: a product over all rows is their sum",
+                "the ranks' products were averaged, but the product over all rows is their sum",
             )
             .if_instead(
                 &biased(whole, &all, world_size),
-                format!("the bias is in it {world_size} times: every rank added it before the sum"),
+                format!("the bias was added {world_size} times: every rank added it before the sum"),
             );
     }
     expected.if_instead(&all, "the bias is missing").exactly(got)

@@ -1,4 +1,4 @@
-//! One GPU's run over whole batches, computed on the host as the reference for runs that cut batches.
+//! One GPU's run over entire batches, computed on the host as the reference for runs that divide batches.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,14 +15,15 @@ pub(super) const LEARNING_RATE: f32 = 0.07;
 /// The seed of the initial parameters.
 pub(super) const SEED: u64 = 500;
 
-/// Returns a new communicator of one rank on this stream. So one model on the stream serves all failing calls.
+/// Returns a new communicator with one rank on this stream, so that one model on the stream can be used for all failing
+/// calls.
 pub(super) fn alone_on(stream: &Arc<CudaStream>) -> anyhow::Result<Comm> {
     stream.context().bind_to_thread()?;
     Comm::from_rank(stream.clone(), 0, 1, Id::new().readable()?).readable()
 }
 
-/// Runs `call`, and waits for its collectives even if it fails, so that dropping the communicator aborts none. Other
-/// checks report errors of this wait.
+/// Runs `call`, and waits for its collectives even if it fails, so that dropping the communicator aborts none of them.
+/// Other checks report errors from this wait.
 pub(super) fn to_its_end<T>(comm: &Comm, call: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<()> {
     let called = call();
     let _ = comm.stream().synchronize();
@@ -38,20 +39,20 @@ pub(super) struct Step {
     pub(super) loss: f64,
     /// The gradient of the loss.
     pub(super) gradient: Vec<f64>,
-    /// The bound on the difference of a parameter in another run after the step.
+    /// The bound on how far a parameter in another run may be off after the step.
     pub(super) bound: f64,
-    /// The bound on the difference of the loss.
+    /// The bound on how far the loss may be off.
     pub(super) loss_bound: f64,
 }
 
 /// Runs over consecutive batches. Each step starts from the serial run's own parameters. A sum over samples may have up
-/// to `pieces` more terms, for pieces or ranks.
+/// to `pieces` additional terms, for pieces or ranks.
 ///
-/// A gradient's component is a mean over the samples. Each sample's part is below 2 here, and results from at most
-/// PIXELS + HIDDEN + CLASSES consecutive additions. Those over the samples and the pieces follow. Each rounds by at
-/// most 2⁻²⁴ of the summed values. Parameters are below 1, so each step rounds a parameter by at most 2⁻²⁴. The errors
-/// of a step grow in later steps: by half in 24 such steps, so a factor of 2 is enough. A sample's loss is below 5, and
-/// a difference in parameters changes it through the gradient.
+/// A gradient's component is a mean over the samples. Each sample's contribution is below 2 here, and results from at
+/// most PIXELS + HIDDEN + CLASSES consecutive additions. The additions over the samples and the pieces follow. Each
+/// addition rounds by at most 2⁻²⁴ of the summed values. Parameters are below 1, so each step rounds a parameter by at
+/// most 2⁻²⁴. A step's errors grow in later steps: by half in 24 such steps, so a factor of 2 is enough. A sample's
+/// loss is below 5, and a difference in the parameters changes it through the gradient.
 pub(super) fn steps(samples: &Samples, batches: &[Range<usize>], pieces: usize) -> Vec<Step> {
     let mut model = HostPerceptron::new(HIDDEN, SEED);
     let longest = batches.iter().map(Range::len).max().unwrap_or(0);
@@ -78,7 +79,7 @@ impl Step {
         pairs.map(|(before, slope)| (before - f64::from(LEARNING_RATE) * slope) as f32).collect()
     }
 
-    /// Returns the step length along the gradient that fits these parameters best, and the parameters after a step of
+    /// Returns the step length along the gradient that best fits these parameters, and the parameters after a step of
     /// that length.
     pub(super) fn rate_of(&self, parameters: &[f32]) -> (f64, Vec<f32>) {
         let pairs = self.before.parameters().iter().zip(parameters).zip(&self.gradient);
@@ -120,7 +121,7 @@ pub(super) fn batches(lengths: &[usize]) -> Vec<Range<usize>> {
     lengths.iter().map(&mut next).collect()
 }
 
-/// Returns piece `index` of `count` pieces of a range. Their lengths differ by at most one.
+/// Divides a range into `count` pieces whose lengths differ by at most one, and returns piece `index`.
 pub(super) fn piece(whole: &Range<usize>, index: usize, count: usize) -> Range<usize> {
     let cut = |index: usize| whole.start + whole.len() * index / count;
     cut(index)..cut(index + 1)
@@ -128,7 +129,7 @@ pub(super) fn piece(whole: &Range<usize>, index: usize, count: usize) -> Range<u
 
 /// Describes a step along the correct gradient with the wrong length.
 pub(super) fn another_rate(rate: f64) -> String {
-    format!("the step subtracts {rate:.4} times the gradient, where the learning rate is {LEARNING_RATE}")
+    format!("the step subtracts {rate:.4} times the gradient, but the learning rate is {LEARNING_RATE}")
 }
 
 /// Multiplies a gradient by a factor.

@@ -28,14 +28,14 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// The tolerance, far above the rounding error of sums of a few milliseconds in `f64`.
+/// The tolerance, which is far above the rounding error when a few milliseconds are summed in `f64`.
 const ROUNDING: f64 = 1e-9;
 
 fn span(kind: Kind, start: f64, end: f64) -> Span {
     Span { kind, name: format!("{start} to {end}"), start, end }
 }
 
-/// Returns the length of the spans after the origin, 0, if no spans overlap.
+/// Returns the total length of the spans after the origin, 0, if no spans overlap.
 fn after_the_origin(times: &[(f64, f64)]) -> f64 {
     times.iter().map(|(start, end)| end.max(0.0) - start.max(0.0)).sum()
 }
@@ -58,11 +58,14 @@ fn every_moment_counts_once() -> anyhow::Result<()> {
         let all: f64 = times.iter().map(|(start, end)| end - start).sum();
         ensure!(
             abs_diff_eq!(got, expected, epsilon = ROUNDING),
-            "`busy` of spans {times:?} (start, end in ms) is wrong\n  expected {expected} ms in which at least one of them runs, got {got} ms{}",
+            "`busy` is wrong for the spans {times:?} (start, end in ms)\n  expected {expected} ms during which at \
+             least one of them is running, got {got} ms{}",
             if abs_diff_eq!(got, all, epsilon = ROUNDING) {
-                "\n  likely cause: where two spans overlap, the time is counted twice; that leads to an efficiency above 1"
+                "\n  likely cause: the time during which two spans overlap is counted twice; that leads to an \
+                 efficiency above 1"
             } else if abs_diff_eq!(got, after_the_origin(times), epsilon = ROUNDING) {
-                "\n  likely cause: the time before 0 is not counted; the origin is arbitrary, so spans may be before it"
+                "\n  likely cause: the time before 0 is not counted, but the origin is arbitrary, so spans may be \
+                 before it"
             } else {
                 ""
             }
@@ -82,34 +85,36 @@ fn the_total_is_from_first_to_last() -> anyhow::Result<()> {
         span(Communication, 15.0, 16.0),
         span(Copy, 2.5, 3.0),
     ];
-    // The origin is arbitrary: before all spans, between them, or after them.
+    // The origin is arbitrary: it may be before all spans, between them, or after them.
     for by in [0.0, -8.0, -20.0] {
         check_measure(&shifted(&spans, by), by)?;
     }
     Ok(())
 }
 
-/// Checks the spans of [`the_total_is_from_first_to_last`], shifted by this many milliseconds.
+/// Checks the spans from [`the_total_is_from_first_to_last`], shifted by this many milliseconds.
 fn check_measure(spans: &[Span], by: f64) -> anyhow::Result<()> {
     let got = measure(spans);
     let expected = Overlap { compute: 7.0, communication: 7.0, total: 14.5 };
     ensure!(
         got.total != 6.0,
-        "`total` of `measure` is {} ms, expected 14.5 ms: that is the longest span alone\n  it leads to an efficiency of {:.2}, and none is above 1",
+        "`measure` returned a `total` of {} ms, expected 14.5 ms: that is only the longest span\n  it leads to an \
+         efficiency of {:.2}, but an efficiency can't be above 1",
         got.total,
         got.efficiency().unwrap_or_default()
     );
     let alike = |one: f64, other: f64| abs_diff_eq!(one, other, epsilon = ROUNDING);
-    // Totals that use the first span in the list as the start, or the last one as the end.
+    // The totals that result if the first span in the list is used as the start, or the last one as the end.
     let in_their_order = [3.0 - 12.0, 17.0 - 12.0, 3.0 - 2.5];
     let cause = if alike(got.compute, 8.0) {
-        "\n  likely cause: the lengths were summed. Two spans of a kind may overlap, and `busy` counts each moment once"
+        "\n  likely cause: the lengths were summed. Two spans of the same kind may overlap, but `busy` counts each \
+         moment once"
     } else if in_their_order.iter().any(|&total| alike(got.total, total)) {
-        "\n  likely cause: the spans come in any order: T is from the earliest start to the latest end"
+        "\n  likely cause: the spans are in any order, so T lasts from the earliest start to the latest end"
     } else if alike(got.total, 13.0) {
-        "\n  likely cause: T is without the copies, which are a part of it, too"
+        "\n  likely cause: T leaves out the copies, but they are a part of it, too"
     } else if alike(got.total, 13.5) {
-        "\n  likely cause: T ends with the span that starts last; one that starts earlier may end later"
+        "\n  likely cause: T ends with the span that starts last, but one that starts earlier may end later"
     } else {
         ""
     };
@@ -139,9 +144,11 @@ fn the_efficiency_is_between_0_and_1() -> anyhow::Result<()> {
             .with_context(|| format!("Overlap::efficiency returned None, expected Some({expected})"))?;
         ensure!(
             abs_diff_eq!(got, expected, epsilon = ROUNDING),
-            "Overlap::efficiency with C = {compute}, M = {communication}, T = {total} ms: expected η = {expected}, got {got}{}",
+            "Overlap::efficiency with C = {compute}, M = {communication}, T = {total} ms: expected η = {expected}, got \
+             {got}{}",
             if abs_diff_eq!(got, (compute + communication - total) / communication, epsilon = ROUNDING) {
-                "\n  likely cause: the time saved was divided by M. At most the shorter of C and M can be hidden, and here that is C"
+                "\n  likely cause: the time saved was divided by M. At most the shorter of C and M can be hidden, \
+                 which is C here"
             } else {
                 ""
             }
@@ -152,7 +159,8 @@ fn the_efficiency_is_between_0_and_1() -> anyhow::Result<()> {
         let nothing = Overlap { compute, communication, total }.efficiency();
         ensure!(
             nothing.is_none(),
-            "Overlap::efficiency with C = {compute} and M = {communication} ms: expected None, since there is nothing to overlap, got {nothing:?}"
+            "Overlap::efficiency with C = {compute} and M = {communication} ms: expected None, because nothing can \
+             overlap, got {nothing:?}"
         );
     }
     Ok(())
@@ -164,9 +172,10 @@ fn a_prediction_is_never_below_the_ideal() -> anyhow::Result<()> {
         let ideal = Overlap { compute, communication, total }.ideal();
         ensure!(
             got > ideal - ROUNDING,
-            "predicted with C = {compute} ms, M = {communication} ms, and η = {efficiency}\n  expected {total} ms, got {got} ms, which is less than the longer one alone takes, {ideal} ms{}",
+            "predicted with C = {compute} ms, M = {communication} ms, and η = {efficiency}\n  expected {total} ms, got \
+             {got} ms, which is less than {ideal} ms, the time for the longer one alone{}",
             match abs_diff_eq!(got, compute + communication * (1.0 - efficiency), epsilon = ROUNDING) {
-                true => "\n  likely cause: C + M · (1 − η) is right only where M is the shorter one",
+                true => "\n  likely cause: C + M · (1 − η) is correct only if M is the shorter one",
                 false => "",
             }
         );
@@ -178,8 +187,8 @@ fn a_prediction_is_never_below_the_ideal() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the spans of three collectives on three GPUs, on a common clock. The GPUs arrive at different times, and
-/// leave within microseconds.
+/// Returns the spans of three collectives on three GPUs, on a common clock. The GPUs arrive at different times, but
+/// leave within microseconds of each other.
 fn run_of_three() -> Vec<Vec<Span>> {
     let late = [[0.0, 0.3, 0.1], [1.5, 0.0, 0.9], [0.2, 2.0, 0.0]];
     let leave = [[0.0, 0.0, 0.0], [0.004, -0.001, 0.0], [0.0, -0.002, 0.0]];
@@ -226,10 +235,12 @@ fn the_gpus_get_one_clock() -> anyhow::Result<()> {
             row.spans.iter().zip(shifted(&own[gpu], by)).all(|(got, moved)| alike(got, &moved))
         };
         let cause = if row.spans == own[gpu] && gpu > 0 {
-            "\n  likely cause: its times are still by its own clock, and can't be compared with those of GPU 0".to_owned()
+            "\n  likely cause: its times are still by its own clock, so they can't be compared with GPU 0's"
+                .to_owned()
         } else if let Some(at) = (0..of_this.len()).find(by_the_start_of) {
             format!(
-                "\n  likely cause: the clocks were compared at another moment, the start of collective {at}. GPUs come to a collective at different times; they leave it together"
+                "\n  likely cause: the clocks were compared at the wrong moment, the start of collective {at}. GPUs \
+                 arrive at a collective at different times, but leave it together"
             )
         } else {
             String::new()
@@ -237,7 +248,8 @@ fn the_gpus_get_one_clock() -> anyhow::Result<()> {
         for (got, expected) in row.spans.iter().zip(expected) {
             ensure!(
                 alike(got, expected),
-                "`align` is wrong on GPU {gpu}: {:?} from {} to {} ms by its own clock\n  expected from {} to {} ms by the clock of GPU 0, got from {:.3} to {:.3} ms{cause}",
+                "`align` is wrong for GPU {gpu}: {:?} from {} to {} ms by its own clock\n  expected from {} to {} ms \
+                 by GPU 0's clock, got from {:.3} to {:.3} ms{cause}",
                 got.kind,
                 expected.start + clocks[gpu],
                 expected.end + clocks[gpu],
@@ -251,7 +263,8 @@ fn the_gpus_get_one_clock() -> anyhow::Result<()> {
     for (gpu, (row, apart)) in rows.iter().zip([0.0, 0.004, 0.002]).enumerate() {
         ensure!(
             abs_diff_eq!(row.uncertainty, apart, epsilon = ROUNDING),
-            "`uncertainty` of GPU {gpu} is {} ms, expected {apart} ms\n  its collectives end up to {apart} ms before or after those of GPU 0",
+            "GPU {gpu} has an `uncertainty` of {} ms, expected {apart} ms\n  its collectives end up to {apart} ms \
+             before or after GPU 0's",
             row.uncertainty
         );
     }
@@ -261,20 +274,19 @@ fn the_gpus_get_one_clock() -> anyhow::Result<()> {
 fn the_gpus_differ_in_collectives() -> anyhow::Result<()> {
     let mut gpus = run_of_three();
     gpus[2].pop();
-    let differing = without_panic("align, where GPU 2 has one collective less,", || align(gpus))?;
-    ensure!(differing.is_err(), "GPU 2 has one collective less, and `align` returned Ok; expected an error");
+    let differing = without_panic("align when GPU 2 has one collective fewer", || align(gpus))?;
+    ensure!(differing.is_err(), "GPU 2 has one collective fewer, but `align` returned Ok; expected an error");
     let compute = vec![span(Kind::Compute, 0.0, 1.0)];
-    let none =
-        without_panic("align, where there is no collective,", || align(vec![compute.clone(), compute]))?;
-    ensure!(none.is_err(), "there is no collective, and `align` returned Ok; expected an error");
-    ensure!(align(Vec::new())?.is_empty(), "`align` of no GPUs returned a row, expected none");
+    let none = without_panic("align when there is no collective", || align(vec![compute.clone(), compute]))?;
+    ensure!(none.is_err(), "there is no collective, but `align` returned Ok; expected an error");
+    ensure!(align(Vec::new())?.is_empty(), "`align` with no GPUs returned a row, expected none");
     Ok(())
 }
 
 const BUCKETS: usize = 4;
 
-/// Computes each bucket and sums it, either in sequence or while the next bucket is computed. Rank 1's clock starts
-/// later.
+/// Computes each bucket and sums it, either in sequence or while the next bucket is being computed. Rank 1's clock
+/// starts later.
 fn run(comm: &Comm, overlaps: bool) -> anyhow::Result<Vec<Span>> {
     let (context, stream) = (comm.context(), comm.stream());
     // SAFETY: each bucket is summed after its computation, and freed after the sum.
@@ -312,10 +324,12 @@ fn what_ran_is_told_from_its_events() -> anyhow::Result<()> {
         let gpus = rendezvous(&lab::streams(2)?, |comm| run(&comm, overlaps))?;
         for (rank, spans) in gpus.iter().enumerate() {
             let overlap = measure(spans);
-            let efficiency = overlap.efficiency().context("it has computed and communicated")?;
+            let efficiency = overlap
+                .efficiency()
+                .context("the rank both computed and communicated, so its efficiency must be known")?;
             ensure!(
                 (efficiency > 0.25) == overlaps && efficiency <= 1.0 + ROUNDING,
-                "rank {rank}: {} buckets were summed {}, and η of what was measured is {efficiency:.2} ({overlap:.2?})",
+                "rank {rank}: {} buckets were summed {}, but the measured η is {efficiency:.2} ({overlap:.2?})",
                 BUCKETS,
                 if overlaps { "in parallel with the next computation" } else { "one after the other" }
             );
@@ -325,7 +339,8 @@ fn what_ran_is_told_from_its_events() -> anyhow::Result<()> {
             ensure!(
                 lab::attach(2)? != Tier::Virtual
                     || abs_diff_eq!(overlap.total / formula, 1.0, epsilon = 0.03),
-                "rank {rank}: T of what was measured is {:.2} ms, expected {formula:.2} ms by the formula for {buckets} buckets",
+                "rank {rank}: the measured T is {:.2} ms, but the formula for {buckets} buckets predicts {formula:.2} \
+                 ms",
                 overlap.total
             );
         }
@@ -334,18 +349,20 @@ fn what_ran_is_told_from_its_events() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that no GPU leaves a collective before the other GPU arrives, within the uncertainty of their times.
+/// Checks that, within the uncertainty of their times, no GPU leaves a collective before the other GPU arrives.
 fn told_in_order(rows: &[Row]) -> anyhow::Result<()> {
     let of =
         |row: &Row, at: usize| row.spans.iter().find(|span| span.name == format!("summing {at}")).cloned();
     for at in 0..BUCKETS {
         for (one, other) in [(0, 1), (1, 0)] {
-            let left = of(&rows[one], at).context("a sum is lost")?.end;
-            let came = of(&rows[other], at).context("a sum is lost")?.start;
+            let left = of(&rows[one], at).context("a sum is missing")?.end;
+            let came = of(&rows[other], at).context("a sum is missing")?.start;
             let uncertain = rows[one].uncertainty + rows[other].uncertainty;
             ensure!(
                 left + uncertain >= came,
-                "sum {at}: GPU {one} left it at {left:.3} ms, and GPU {other} came to it at {came:.3} ms by the common clock, whose `uncertainty` is {uncertain:.3} ms: no sum is done before all GPUs have come"
+                "sum {at}: GPU {one} left it at {left:.3} ms, but GPU {other} did not arrive until {came:.3} ms by the \
+                 common clock, whose `uncertainty` is {uncertain:.3} ms: no sum can be done before all GPUs have \
+                 arrived"
             );
         }
     }

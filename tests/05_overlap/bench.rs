@@ -9,13 +9,13 @@ use lab::timeline::Span;
 
 pub(super) const MILLISECOND: u64 = 1_000_000;
 
-/// Runs `check` on each rank of each world of at least two ranks.
+/// Runs `check` on each rank of each world with at least two ranks.
 pub(super) fn on_each_rank(check: impl Fn(&Comm) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     let mut worlds = lab::world_sizes().into_iter().filter(|&size| size >= 2);
     worlds.try_for_each(|world_size| on_ranks(world_size, &check))
 }
 
-/// Runs `check` on two ranks. Use it for checks that take long because ranks spin, and that depend little on the world
+/// Runs `check` on two ranks. Use it for checks that take long because ranks spin, and that hardly depend on the world
 /// size.
 pub(super) fn on_two_ranks(check: impl Fn(&Comm) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     on_ranks(2, check)
@@ -60,7 +60,8 @@ pub(super) fn ensure_beside_or(
     let (earlier, later) = if first.start < second.start { (one, other) } else { (other, one) };
     let finding = finding()?.map_or_else(String::new, |finding| format!("\n  {finding}"));
     bail!(
-        "rank {rank}: {one} and {other} never overlapped, but they must\n  {later} started only when {earlier} was over{finding}"
+        "rank {rank}: {one} and {other} never overlapped, but they must\n  {later} started only after {earlier} was \
+         over{finding}"
     )
 }
 

@@ -29,7 +29,7 @@ pub(crate) fn checks() -> Vec<Check> {
 fn check_plan(lengths: &[usize], cap: usize, expected: &[Range<usize>]) -> anyhow::Result<()> {
     let got = plan(&layout(lengths), cap);
     let told =
-        format!("parameters of {lengths:?} floats, at most {cap} bytes in a bucket: the plan is {got:?}");
+        format!("parameters with {lengths:?} floats, at most {cap} bytes in a bucket: the plan is {got:?}");
     let mut owners = vec![0; lengths.len()];
     for parameter in got.iter().flat_map(Clone::clone) {
         ensure!(parameter < lengths.len(), "{told}: there is no parameter {parameter}");
@@ -37,8 +37,9 @@ fn check_plan(lengths: &[usize], cap: usize, expected: &[Range<usize>]) -> anyho
     }
     if let Some(nobodys) = owners.iter().position(|&owners| owners == 0) {
         let last = expected.split_last().filter(|(_, others)| got == *others);
-        let lost = last.map_or_else(String::new, |(last, _)| format!("; the last bucket, {last:?}, is lost"));
-        anyhow::bail!("{told}: parameter {nobodys} is in no bucket{lost}");
+        let lost =
+            last.map_or_else(String::new, |(last, _)| format!("; the last bucket, {last:?}, is missing"));
+        anyhow::bail!("{told}: parameter {nobodys} is not in any bucket{lost}");
     }
     if let Some(twice) = owners.iter().position(|&owners| owners > 1) {
         anyhow::bail!("{told}: parameter {twice} is in {} buckets", owners[twice]);
@@ -55,18 +56,18 @@ fn check_plan(lengths: &[usize], cap: usize, expected: &[Range<usize>]) -> anyho
         let bytes: usize = 4 * lengths[bucket.clone()].iter().sum::<usize>();
         ensure!(
             bytes <= cap || bucket.len() == 1,
-            "{told}: bucket {bucket:?} has {bytes} bytes; only a parameter that alone is larger may have more than {cap}, and \
-             then it is alone"
+            "{told}: bucket {bucket:?} has {bytes} bytes; a bucket may exceed {cap} bytes only if it contains a single \
+             parameter that is larger than that"
         );
     }
     ensure!(
         got == expected,
-        "{told}, expected {expected:?}: each bucket takes as many as fit, from the last on"
+        "{told}, expected {expected:?}: starting with the last parameter, each bucket takes as many as fit"
     );
     Ok(())
 }
 
-/// Returns the plan that results if the sizes of the buckets and the cap are counted in 32 bits.
+/// Returns the plan that results if bucket sizes and the cap are 32-bit numbers.
 fn planned_in_32_bits(lengths: &[usize], cap: usize) -> Vec<Range<usize>> {
     let in_32_bits = |bytes: usize| bytes & 0xffff_ffff;
     let mut buckets: Vec<Range<usize>> = Vec::new();
@@ -84,7 +85,7 @@ fn planned_in_32_bits(lengths: &[usize], cap: usize) -> Vec<Range<usize>> {
     buckets
 }
 
-#[expect(clippy::single_range_in_vec_init, reason = "a plan may be one bucket")]
+#[expect(clippy::single_range_in_vec_init, reason = "a plan may consist of one bucket")]
 fn the_plan_goes_backwards() -> anyhow::Result<()> {
     check_plan(&[], 100, &[])?;
     check_plan(&[7], 28, &[0..1])?;
@@ -92,7 +93,7 @@ fn the_plan_goes_backwards() -> anyhow::Result<()> {
     check_plan(&[10, 10, 10, 10, 10], 80, &[3..5, 1..3, 0..1])?;
     check_plan(&[10, 10, 10, 10, 10], 79, &[4..5, 3..4, 2..3, 1..2, 0..1])?;
     check_plan(&[5, 30, 1, 9, 20, 3], 1_000_000, &[0..6])?;
-    // The largest number effectively means no cap.
+    // The largest number effectively means that there is no cap.
     check_plan(&[5, 30, 1, 9, 20, 3], usize::MAX, &[0..6])?;
     // The first and last lengths are equal. One cap is one byte too small.
     check_plan(&[7, 30, 7], 148, &[1..3, 0..1])?;
@@ -110,24 +111,26 @@ fn a_large_parameter_has_a_bucket_of_its_own() -> anyhow::Result<()> {
     check_plan(&LENGTHS, 1500, &[3..6, 2..3, 0..2])
 }
 
-/// Compares a plan with sizes that 32 bits can't hold.
+/// Compares a plan that has sizes too large for 32 bits.
 fn check_large_plan(lengths: &[usize], cap: usize, expected: &[Range<usize>]) -> anyhow::Result<()> {
     check_plan(lengths, cap, expected).map_err(|error| {
         match plan(&layout(lengths), cap) == planned_in_32_bits(lengths, cap) {
-            true => anyhow!("{error}\n  this is the plan of sizes modulo 4 GiB: a `u32` can't hold them"),
+            true => {
+                anyhow!("{error}\n  this is the plan for the sizes modulo 4 GiB: a `u32` can't hold them")
+            }
             false => error,
         }
     })
 }
 
-/// A plan needs no memory for gradients, so they may exceed the memory of any GPU.
+/// A plan needs no memory for gradients, so they may be larger than any GPU's memory.
 fn buckets_may_be_larger_than_4_gib() -> anyhow::Result<()> {
-    // Each parameter has 2 GiB.
+    // Each parameter takes 2 GiB.
     const HALF: usize = 1 << 29;
     check_large_plan(&[HALF; 4], 6 << 30, &[1..4, 0..1])?;
     check_large_plan(&[HALF; 4], 4 << 30, &[2..4, 0..2])?;
     check_large_plan(&[3, HALF, HALF, HALF, 5], 100, &[4..5, 3..4, 2..3, 1..2, 0..1])?;
-    // A parameter of 20 GiB.
+    // A parameter that takes 20 GiB.
     check_large_plan(&[7, 10 * HALF, 7, 30], 1000, &[2..4, 1..2, 0..1])
 }
 

@@ -13,7 +13,7 @@ use super::training::{self, Known, LENGTHS, layout, plain};
 use super::two_streams::{Mark, Rank, check_formula, mean, on_two_ranks};
 use crate::overlap::buckets::step;
 
-/// The checks' buckets of at most 1500 bytes, for parameters of 300, 37, 1031, 1, 64, and 257 floats.
+/// The checks' buckets of at most 1500 bytes, for parameters with 300, 37, 1031, 1, 64, and 257 floats.
 const BUCKETS: [Range<usize>; 3] = [3..6, 2..3, 0..2];
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -76,12 +76,13 @@ fn each_bucket_has_an_all_reduce() -> anyhow::Result<()> {
     counts.sort_unstable();
     ensure!(
         counts == expected,
-        "`step` made other all-reduces than one for each of the buckets {BUCKETS:?}, of parameters of {LENGTHS:?} floats\n  elements of those of all ranks: expected {expected:?}, got {counts:?}"
+        "`step` must make one all-reduce for each of the buckets {BUCKETS:?}, whose parameters have {LENGTHS:?} \
+         floats\n  elements in each all-reduce, over all ranks: expected {expected:?}, got {counts:?}"
     );
     Ok(())
 }
 
-/// A model of equal parameters, each computed with a spin.
+/// A model with equal parameters, each of which is computed with a spin.
 struct Equal<'a> {
     rank: &'a Rank,
     layout: Vec<Range<usize>>,
@@ -126,7 +127,7 @@ impl Trainable for Equal<'_> {
 
 const PARAMETERS: usize = 16;
 
-/// Returns how many milliseconds an all-reduce of this many elements takes without other work.
+/// Returns how many milliseconds an all-reduce of this many elements takes when nothing else is running.
 fn alone(rank: &Rank, elements: usize) -> anyhow::Result<f32> {
     let stream = rank.comm.stream();
     let mut buffer = stream.alloc_zeros::<f32>(elements)?;
@@ -138,12 +139,12 @@ fn alone(rank: &Rank, elements: usize) -> anyhow::Result<f32> {
     rank.interval(&marks[2]).map(|interval| interval.length())
 }
 
-/// The time of a backward pass with some number of buckets, and its components, in milliseconds.
+/// The time that a backward pass takes with some number of buckets, and its components, in milliseconds.
 struct Measured {
     total: f32,
     compute: f32,
     latency: f32,
-    /// The time for the bytes of all buckets.
+    /// The time for the bytes in all buckets.
     bytes: f32,
 }
 
@@ -228,7 +229,7 @@ impl Trainable for Idle {
         &mut self,
         mut ready: impl FnMut(usize, &mut CudaViewMut<f32>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        // The samples do not use the first parameter, so it has no hook call.
+        // The samples do not use the first parameter, so its hook is never called.
         (1..self.layout.len()).rev().try_for_each(|at| ready(at, &mut self.gradients.as_view_mut()))
     }
 
@@ -260,7 +261,7 @@ fn the_buckets_are_averaged_in_place() -> anyhow::Result<()> {
 
 fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     let stream = lab::streams(1)?.remove(0);
-    // SAFETY: the events of `step` order all work on the two streams.
+    // SAFETY: the events recorded by `step` order all work on the two streams.
     unsafe { stream.context().disable_event_tracking() };
     each_call_fails("step", || {
         let comm = world_of_one()?;
@@ -268,7 +269,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
         stream.synchronize()?;
         Ok(move || {
             let stepped = step(&comm, &mut model, &BUCKETS);
-            // Dropping the communicator would abort the averages in flight. Other checks report errors of the streams.
+            // Dropping the communicator would abort the averages in flight. Other checks report stream errors.
             let _ = comm.context().synchronize();
             stepped
         })

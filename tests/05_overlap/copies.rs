@@ -50,7 +50,7 @@ struct Delays {
     all_reduce: u64,
 }
 
-/// One rank's work. Batch i gives 2 · (sum of all ranks' inputs).
+/// One rank's work. The result of batch i is 2 · (sum of all ranks' inputs).
 struct Bench<'a> {
     comm: &'a Comm,
     streams: Streams,
@@ -85,7 +85,7 @@ fn pinned(context: &Arc<CudaContext>, values: &[f32]) -> anyhow::Result<PinnedHo
 impl<'a> Bench<'a> {
     fn new(comm: &'a Comm, batches: usize, delays: Delays) -> anyhow::Result<Self> {
         let context = comm.context();
-        // SAFETY: events or a synchronize must order all uses on different streams, and the check verifies this.
+        // SAFETY: events or a synchronize must order all uses on different streams; the check verifies this.
         unsafe { context.disable_event_tracking() };
         let streams =
             Streams { compute: context.new_stream()?, comm: comm.stream(), copy: context.new_stream()? };
@@ -137,12 +137,15 @@ impl<'a> Bench<'a> {
             let halved: Vec<f32> = expected.iter().map(|x| x / 2.0).collect();
             let doubled: Vec<f32> = own.iter().map(|x| 2.0 * x).collect();
             Expected::new(rank, &format!("the output of batch {batch}"), &expected)
-                .if_instead(&stale(batch), "it is what it held before: nothing was copied into it")
-                .if_instead(&doubled, "these are this rank's values alone: those of the others are missing")
-                .if_instead(&own, "this is the batch as it was copied in, neither computed nor summed")
+                .if_instead(&stale(batch), "it holds its old values: nothing was copied into it")
+                .if_instead(
+                    &doubled,
+                    "these are only this rank's values: the other ranks' values are missing",
+                )
+                .if_instead(&own, "this is the batch as it was copied in: it was neither computed nor summed")
                 .if_instead(
                     &halved,
-                    "this is the sum of the batches as they were copied in, without their computation",
+                    "this is the sum of the batches as they were copied in: they were not computed",
                 )
                 .if_instead(&sum(batch + 1), "this is the output of the next batch")
                 .exactly(output.as_slice()?)?;
@@ -232,7 +235,8 @@ fn the_next_batch_is_computed_beside_it() -> anyhow::Result<()> {
             let came_late = || {
                 let came = bench.timeline.time(&bench.copied[batch + 1])?;
                 let late = came >= span(&spans, &sum)?.end;
-                let told = "the copies that were enqueued before that computation were done only after the all-reduce, too";
+                let told = "the copies that were enqueued before that computation were also done only after the \
+                            all-reduce";
                 Ok(late.then(|| told.to_owned()))
             };
             ensure_beside_or(comm.rank(), &spans, &sum, &next, came_late)
@@ -250,8 +254,8 @@ fn the_copies_are_in_their_own_stream() -> anyhow::Result<()> {
         let first = span(&spans, "the computation of batch 0")?;
         ensure!(
             first.end >= busy.end,
-            "rank {}: the copy stream was busy until {:.1} ms, but batch 0 was computed by {:.1} ms, so it came in by \
-             another stream",
+            "rank {}: the copy stream was busy until {:.1} ms, but batch 0 had been computed by {:.1} ms, so it was \
+             copied in on another stream",
             comm.rank(),
             busy.end,
             first.end
@@ -268,8 +272,8 @@ fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
         bench.run()?;
         ensure!(
             !busy.try_is_complete()?,
-            "rank {}: the copy stream was busy for 5 ms, and stream_through returned only after that: the host must not wait \
-             for it. A copy to or from pageable memory, such as a Vec, keeps the host until it is done",
+            "rank {}: the copy stream was busy for 5 ms, but stream_through returned only after that: the host must \
+             not wait for it. A copy to or from pageable memory, such as a Vec, blocks the host until it is done",
             comm.rank()
         );
         bench.compare()
@@ -330,7 +334,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
             let [first, second] = &mut buffers;
             let mut buffers = [first.as_view_mut(), second.as_view_mut()];
             let ran = stream_through(streams, &mut Idle(streams), &mut buffers, inputs, &mut outputs);
-            // Other checks report errors of the streams.
+            // Other checks report stream errors.
             let _ = context.synchronize();
             ran
         })

@@ -47,7 +47,7 @@ struct Delays {
     postprocess: u64,
 }
 
-/// The stages of one rank. Iteration i gives 3 · (the sum over the ranks of 2 · input).
+/// One rank's stages. The result of iteration i is 3 · (the sum over the ranks of 2 · input).
 struct Pipeline<'a> {
     rank: &'a Rank,
     inputs: Vec<CudaSlice<f32>>,
@@ -98,14 +98,14 @@ impl<'a> Pipeline<'a> {
             let expected = times(6.0, &sums[iteration]);
             let name = format!("depth {depth}: the result of iteration {iteration}");
             let mut comparison = Expected::new(rank.number(), &name, &expected)
-                .if_instead(&stale(iteration), "it holds what it held before: it was never postprocessed")
+                .if_instead(&stale(iteration), "it holds its old values: it was never postprocessed")
                 .if_instead(
                     &times(6.0, &input(rank.number(), iteration)),
-                    "these are this rank's values alone: those of the others are missing",
+                    "these are only this rank's values: the other ranks' values are missing",
                 );
             for (later, sum) in sums.iter().enumerate().skip(iteration + 1) {
                 let cause = format!(
-                    "this is iteration {later}: its preprocessing took the buffer while it was in use"
+                    "this is iteration {later}: its preprocessing overwrote the buffer while it was in use"
                 );
                 comparison = comparison.if_instead(&times(6.0, sum), cause);
             }
@@ -125,8 +125,8 @@ impl Stages for Pipeline<'_> {
         let iterations = self.inputs.len();
         ensure!(
             iteration < iterations,
-            "`preprocess` was called for iteration {iteration}, and there are {iterations}, from 0: fewer iterations than \
-             buffers are a pipeline too"
+            "`preprocess` was called for iteration {iteration}, but there are only {iterations}, numbered from 0: \
+             there may be fewer iterations than buffers"
         );
         self.preprocessed.push(self.rank.mark(compute, || {
             kernels.spin(compute, self.delays.preprocess)?;
@@ -185,7 +185,8 @@ fn a_late_sum_is_waited_for() -> anyhow::Result<()> {
     })
 }
 
-/// Enqueues later work that immediately overwrites freed memory, so that buffers freed too early have wrong results.
+/// Enqueues later work that immediately overwrites freed memory, so that buffers that are freed too early contain wrong
+/// results.
 fn buffers_outlive_their_last_use() -> anyhow::Result<()> {
     on_two_ranks(|rank| {
         for depth in [1, 2, 3] {
@@ -205,7 +206,7 @@ fn buffers_outlive_their_last_use() -> anyhow::Result<()> {
 fn computation_runs_ahead_by_the_depth() -> anyhow::Result<()> {
     on_two_ranks(|rank| {
         for depth in [2, 3] {
-            // The other rank's all-reduce waits for that of this rank.
+            // The other rank's all-reduce waits for this rank's.
             let all_reduce = if rank.number() == 0 { 3 * MILLISECOND } else { 0 };
             let delays = Delays { preprocess: MILLISECOND, all_reduce, postprocess: 0 };
             let mut pipeline = Pipeline::new(rank, depth + 1, delays)?;
@@ -233,7 +234,8 @@ fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
         pipeline.run(2)?;
         ensure!(
             !busy.is_over()?,
-            "rank {}: the compute stream was busy for 5 ms, and `run` returned only after that: the host must not wait for it",
+            "rank {}: the compute stream was busy for 5 ms, but `run` returned only after that: the host must not wait \
+             for it",
             rank.number()
         );
         pipeline.compare(2)
@@ -287,12 +289,14 @@ fn memory_is_that_of_the_buffers() -> anyhow::Result<()> {
             let used = most_in_use(context)? as f64 / BUFFER as f64;
             ensure!(
                 abs_diff_eq!(used, depth as f64, epsilon = 0.49),
-                "rank {}: a pipeline of depth {depth} had the memory of {} buffers in use at once, expected {depth}{}",
+                "rank {}: a pipeline of depth {depth} used the memory of {} buffers at the same time, expected \
+                 {depth}{}",
                 rank.number(),
                 buffers(used),
                 match abs_diff_eq!(used, ITERATIONS as f64, epsilon = 0.49) {
                     true =>
-                        "\n  likely cause: each of the 8 iterations has a buffer of its own instead of reusing an earlier one",
+                        "\n  likely cause: each of the 8 iterations has its own buffer instead of reusing an earlier \
+                         one",
                     false => "",
                 }
             );
@@ -301,8 +305,8 @@ fn memory_is_that_of_the_buffers() -> anyhow::Result<()> {
     })
 }
 
-/// Checks the time of an iteration in the middle of a long run. With one buffer, it is t_pre + t_comm + t_post. With
-/// more buffers, it is the longer of t_pre + t_post and t_comm.
+/// Checks the time that an iteration takes in the middle of a long run. With one buffer, it is t_pre + t_comm + t_post.
+/// With more buffers, it is the longer of t_pre + t_post and t_comm.
 fn an_iteration_takes_the_longer_stream() -> anyhow::Result<()> {
     const ITERATIONS: usize = 9;
     let spins = [(120_000, 120_000, 120_000), (50_000, 300_000, 50_000)];
@@ -326,7 +330,7 @@ fn an_iteration_takes_the_longer_stream() -> anyhow::Result<()> {
     })
 }
 
-/// The stages make no CUDA calls, so that only those of the exercise are counted.
+/// The stages make no CUDA calls, so that only the exercise's calls are counted.
 fn only_events_are_used() -> anyhow::Result<()> {
     const ITERATIONS: usize = 11;
     on_two_ranks(|rank| {

@@ -88,7 +88,7 @@ impl<'a> Bench<'a> {
         Ok(bench)
     }
 
-    /// Enqueues one run of the pipeline, on both streams.
+    /// Enqueues one run of the pipeline on both streams.
     fn enqueue(&self, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
         let (compute, comm) = (&self.compute, self.comm.stream());
         self.kernels.scale(compute, buffer, 2.0)?;
@@ -115,12 +115,13 @@ impl<'a> Bench<'a> {
             Expected::new(rank, &name, &right)
                 .if_instead(
                     &output(rank, world_size, 0),
-                    "it is the output of round 0: the graph works on the addresses of its capture, and the new input was not copied to that buffer",
+                    "it is the output of round 0: the graph works on the addresses from its capture, but the new input \
+                     was not copied to that buffer",
                 )
-                .if_instead(&stale(round), "it is what it held before: nothing was copied into it")
+                .if_instead(&stale(round), "it holds its old values: nothing was copied into it")
                 .if_instead(
                     &output(rank, world_size, AT_FIRST),
-                    "it comes from what was in the buffer at first: the input was never copied into it",
+                    "it comes from the buffer's initial values: the input was never copied into it",
                 )
                 .if_instead(&input(rank, round), "it is the input: nothing was computed")
                 .exactly(&self.compute.clone_dtoh(got)?)?;
@@ -142,12 +143,12 @@ fn nothing_runs_before_the_launch() -> anyhow::Result<()> {
         Expected::new(rank, "the buffer before the launch", &input(rank, AT_FIRST))
             .if_instead(
                 &output(rank, world_size, AT_FIRST),
-                "the pipeline has run: it was enqueued outside of the capture",
+                "the pipeline has run: it was enqueued outside the capture",
             )
             .exactly(&buffer.read()?)?;
         graph.launch()?;
         Expected::new(rank, "the buffer after the launch", &output(rank, world_size, AT_FIRST))
-            .if_instead(&input(rank, AT_FIRST), "it is as before the launch: nothing has run")
+            .if_instead(&input(rank, AT_FIRST), "it is unchanged by the launch: nothing has run")
             .exactly(&buffer.read()?)
     })
 }
@@ -159,7 +160,7 @@ struct Replayed {
     outputs: Vec<CudaSlice<f32>>,
 }
 
-/// Calls `replay` for this many rounds.
+/// Calls `replay` with this many rounds.
 fn replayed(bench: &Bench, rounds: usize) -> anyhow::Result<Replayed> {
     let rank = bench.comm.rank();
     let (inputs, mut outputs) = (bench.inputs(rounds)?, bench.outputs(rounds)?);
@@ -204,17 +205,18 @@ fn another_thread_may_allocate_meanwhile() -> anyhow::Result<()> {
             thread::scope(|scope| {
                 // SAFETY: the memory is never read.
                 let allocating = scope.spawn(|| unsafe { context.alloc_pinned::<f32>(LEN) }.map(drop));
-                let Ok(allocated) = allocating.join() else { bail!("the other thread has panicked") };
+                let Ok(allocated) = allocating.join() else { bail!("the other thread panicked") };
                 // In other modes, the driver rejects such a call only in the capturing thread.
                 let cause = match &allocated {
                     Err(error) if error.0 == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED => {
-                        "\n  likely cause: the capture's mode is global, and forbids such calls in other threads"
+                        "\n  likely cause: the capture mode is global, which forbids such calls in other threads"
                     }
                     _ => "",
                 };
                 allocated.with_context(|| {
                     format!(
-                        "rank {rank}: while `capture` captured a stream, another thread was refused pinned memory{cause}"
+                        "rank {rank}: while `capture` was capturing a stream, another thread could not allocate pinned \
+                         memory{cause}"
                     )
                 })
             })
@@ -224,13 +226,13 @@ fn another_thread_may_allocate_meanwhile() -> anyhow::Result<()> {
     })
 }
 
-/// The error of the pipelines that fail while they are enqueued.
+/// The error from the pipelines that fail while they are being enqueued.
 const FAILURE: &str = "no weights for this layer";
 
-/// Returns the error that `capture` returned, where the pipeline's own error is [`FAILURE`].
+/// Returns the error that `capture` returned. The pipeline's own error is [`FAILURE`].
 fn error_of(captured: anyhow::Result<CudaGraph>) -> anyhow::Result<anyhow::Error> {
     match captured {
-        Ok(_) => bail!("the pipeline returned an error, and `capture` returned Ok; expected that error"),
+        Ok(_) => bail!("the pipeline returned an error, but `capture` returned Ok; expected that error"),
         Err(error) => Ok(error),
     }
 }
@@ -241,7 +243,7 @@ fn an_error_ends_the_capture() -> anyhow::Result<()> {
     unsafe { stream.context().disable_event_tracking() };
     let kernels = Kernels::load(stream.context())?;
     let mut buffer = stream.clone_htod(&input(0, 0))?;
-    let captured = without_panic("capture, where the pipeline fails to be enqueued,", || {
+    let captured = without_panic("capture when the pipeline can't be enqueued", || {
         capture(&stream, || {
             kernels.scale(&stream, &mut buffer, 2.0)?;
             bail!(FAILURE)
@@ -250,11 +252,12 @@ fn an_error_ends_the_capture() -> anyhow::Result<()> {
     let error = error_of(captured)?;
     ensure!(
         format!("{error:#}").contains(FAILURE),
-        "the error of `capture` must have that of the pipeline, `{FAILURE}`; it says: {error:#}"
+        "the error from `capture` must contain the pipeline's error, `{FAILURE}`; got: {error:#}"
     );
     ensure!(
         stream.capture_status()? == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE,
-        "the stream is still captured after `capture` returned an error, and what is enqueued on it from now on never runs: end the capture also where the pipeline fails"
+        "the stream is still being captured after `capture` returned an error, so work enqueued on it from now on will \
+         never run: end the capture even if the pipeline fails"
     );
     Ok(())
 }
@@ -266,7 +269,7 @@ fn an_error_before_the_join_is_returned() -> anyhow::Result<()> {
     unsafe { stream.context().disable_event_tracking() };
     let (other, kernels) = (stream.context().new_stream()?, Kernels::load(stream.context())?);
     let mut buffer = stream.clone_htod(&input(0, 0))?;
-    let captured = without_panic("capture, where the pipeline fails before its streams are joined,", || {
+    let captured = without_panic("capture when the pipeline fails before its streams are joined", || {
         capture(&stream, || {
             other.wait(&stream.record_event(None)?)?;
             kernels.scale(&other, &mut buffer, 2.0)?;
@@ -276,9 +279,9 @@ fn an_error_before_the_join_is_returned() -> anyhow::Result<()> {
     let error = error_of(captured)?;
     ensure!(
         format!("{error:#}").contains(FAILURE),
-        "`capture` lost the error of the pipeline, `{FAILURE}`, and returned that of the capture's end\n  \
-         the pipeline failed before its second stream was joined, so the capture could not end either\n  \
-         returned: {}",
+        "`capture` lost the pipeline's error, `{FAILURE}`, and returned the error from the end of the capture\n  the \
+         pipeline failed before its second stream was joined, so the capture could not be ended either\n  returned: \
+         {}",
         error_text(&error)
     );
     Ok(())
@@ -293,7 +296,8 @@ fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
         let replayed = replayed(&bench, 2)?;
         ensure!(
             !busy.try_is_complete()?,
-            "rank {}: the stream was busy for 5 ms, and `replay` returned only after that: the host must not wait for it",
+            "rank {}: the stream was busy for 5 ms, but `replay` returned only after that: the host must not wait for \
+             it",
             comm.rank()
         );
         bench.compare(&replayed)
@@ -323,7 +327,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     let context = memory.context();
     // SAFETY: buffers are ready before a different stream uses them, and are dropped afterwards.
     unsafe { context.disable_event_tracking() };
-    // If a capture fails to end, its stream is unusable, even for freeing a buffer. So each call has a new stream.
+    // If a capture can't be ended, its stream is unusable, even for freeing a buffer. So each call has a new stream.
     each_call_fails("capture", || {
         let (stream, mut buffer) = (context.new_stream()?, memory.alloc_zeros::<f32>(LEN)?);
         memory.synchronize()?;

@@ -51,7 +51,7 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 /// Compares the order on a single rank, so that no rank can wait for a collective that is never enqueued. The samples
-/// use half of the parameters, so only their hooks are called.
+/// use only half of the parameters, so only those parameters' hooks are called.
 fn the_order_is_from_the_last_to_the_first() -> anyhow::Result<()> {
     // SAFETY: the check has not started any other threads yet.
     let log = unsafe { NcclLog::open() };
@@ -62,21 +62,21 @@ fn the_order_is_from_the_last_to_the_first() -> anyhow::Result<()> {
     // All lengths are different.
     let parameter = |&count: &usize| LENGTHS.iter().position(|&length| length == count);
     let got: Option<Vec<usize>> = log.calls("AllReduce")?[before..].iter().map(parameter).collect();
-    // A different check compares the lengths.
+    // Another check compares the lengths.
     let Some(got) = got else { return Ok(()) };
     let missing: Vec<usize> = (0..LENGTHS.len()).filter(|parameter| !got.contains(parameter)).collect();
     let hooks = QuietModel::USED;
     ensure!(
         missing.is_empty(),
-        "`step` made no all-reduce of parameters {missing:?} of {}; expected one for each parameter, used or not\n  \
-         the backward pass called the hooks of parameters {hooks:?}, because the samples use only these",
+        "`step` made no all-reduce for parameters {missing:?} of {}; expected one for each parameter, used or \
+         not\n  the backward pass called only the hooks of parameters {hooks:?}, because the samples use only these",
         LENGTHS.len()
     );
     let last_to_first: Vec<usize> = (0..LENGTHS.len()).rev().collect();
     ensure!(
         got == last_to_first,
-        "`step` made the all-reduces of parameters {got:?}, in this order; expected {last_to_first:?}\n  \
-         the backward pass called the hooks of parameters {hooks:?}, because the samples use only these"
+        "`step` made all-reduces for parameters {got:?}, in that order; expected {last_to_first:?}\n  the backward \
+         pass called only the hooks of parameters {hooks:?}, because the samples use only these"
     );
     Ok(())
 }
@@ -95,14 +95,14 @@ fn each_gradient_has_an_all_reduce() -> anyhow::Result<()> {
     let got = counts.len() / ranks - 1;
     ensure!(
         counts == expected,
-        "`step` made {got} all-reduces on each rank, expected {}, one for each parameter\n  \
-         elements of those of all ranks: expected {expected:?}, got {counts:?}",
+        "`step` made {got} all-reduces on each rank, expected {}, one for each parameter\n  elements in each \
+         all-reduce, over all ranks: expected {expected:?}, got {counts:?}",
         LENGTHS.len()
     );
     Ok(())
 }
 
-/// The model makes no CUDA calls, so that only those of the exercise are counted. Half of its parameters are unused.
+/// The model makes no CUDA calls, so that only the exercise's calls are counted. Half of its parameters are unused.
 fn gradients_are_averaged_in_place() -> anyhow::Result<()> {
     let parameters = LENGTHS.len() as u64;
     on_each_rank(1, |rank| {

@@ -49,7 +49,7 @@ fn on_each_rank(check: impl Fn(&Comm) -> anyhow::Result<()> + Sync) -> anyhow::R
     worlds().into_iter().try_for_each(|world_size| on_each_rank_of(world_size, &check))
 }
 
-/// Runs `check` on each rank of the largest world. Use it for checks that take long and depend little on the world
+/// Runs `check` on each rank of the largest world. Use it for checks that take long and hardly depend on the world
 /// size.
 fn on_each_rank_of_the_largest(check: impl Fn(&Comm) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     worlds().last().map_or(Ok(()), |&world_size| on_each_rank_of(world_size, check))
@@ -73,7 +73,7 @@ fn the_result_is_the_serial_one() -> anyhow::Result<()> {
             let mut pipeline = Pipeline::new(comm, iterations, LEN, Delays::default())?;
             let compute = pipeline.compute.clone();
             let buffers = pipeline.run(&compute)?;
-            // In all runs, stream errors are checked first: they are more informative than a failed comparison.
+            // In all runs, stream errors are checked first, because they are more informative than a failed comparison.
             comm.stream().synchronize()?;
             pipeline.compare(&buffers)?;
         }
@@ -81,13 +81,13 @@ fn the_result_is_the_serial_one() -> anyhow::Result<()> {
     })
 }
 
-/// Reads the results on the compute stream. Starts with a single iteration, because its report is the simplest.
+/// Reads the results on the compute stream. Starts with a single iteration, because its report is simplest.
 fn delayed(comm: &Comm, delays: Delays) -> anyhow::Result<()> {
     for iterations in [1, 3] {
         let mut pipeline = Pipeline::new(comm, iterations, LEN, delays)?;
         let compute = pipeline.compute.clone();
         let buffers = pipeline.run(&compute)?;
-        // Stream errors are checked first: they are more informative than a failed comparison.
+        // Stream errors are checked first, because they are more informative than a failed comparison.
         comm.stream().synchronize()?;
         pipeline.compare(&buffers)?;
     }
@@ -113,10 +113,11 @@ fn the_comm_stream_comes_after_it_too() -> anyhow::Result<()> {
         let delays = Delays { postprocess: MILLISECOND, ..Delays::default() };
         let mut pipeline = Pipeline::new(comm, 2, LEN, delays)?;
         let buffers = pipeline.run(&comm.stream())?;
-        // A race report contains the line of the check that reads.
-        pipeline
-            .compare(&buffers)
-            .context("the comm stream read the buffer: interleave must let the comm stream, too, wait for the last postprocessing")
+        // A race report contains the line in the check that reads the buffer.
+        pipeline.compare(&buffers).context(
+            "the comm stream read the buffer: interleave must make the comm stream wait for the last \
+                 postprocessing, too",
+        )
     })
 }
 
@@ -134,7 +135,7 @@ fn communication_runs_beside_computation() -> anyhow::Result<()> {
             let why = match pipeline.was_over(iteration + 1) {
                 true => "the host enqueued the preprocessing only after the all-reduce was over",
                 false if next.start < sum.start => {
-                    "the all-reduce started only when the preprocessing was over, so the comm stream waited"
+                    "the all-reduce started only after the preprocessing was over, so the comm stream waited"
                 }
                 false => {
                     "the preprocessing was enqueued before the all-reduce was over, so the compute stream waited"
@@ -165,7 +166,8 @@ fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
         let buffers = pipeline.run(&compute)?;
         ensure!(
             !pipeline.first_is_done()?,
-            "rank {}: interleave returned only when the first stage, of {} ms, was over: the host must not wait for it",
+            "rank {}: interleave returned only after the first stage, which takes {} ms, was over: the host must not \
+             wait for it",
             comm.rank(),
             delays.preprocess / MILLISECOND
         );
@@ -173,7 +175,7 @@ fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
     })
 }
 
-/// The stages make no CUDA calls, so that only those of the exercise are counted.
+/// The stages make no CUDA calls, so that only the exercise's calls are counted.
 fn only_events_are_used() -> anyhow::Result<()> {
     // There are more iterations than a pipeline has in flight.
     const ITERATIONS: usize = 7;

@@ -57,20 +57,21 @@ struct Delays {
     all_reduce: u64,
 }
 
-/// Returns the position and value of the only nonzero weight in a row of a rank's matrix. Products remain integers.
+/// Returns the position and value of the only nonzero weight in a row of a rank's matrix, so that products remain
+/// integers.
 fn weight(rank: usize, layer: usize, part: Part, row: usize) -> (usize, f32) {
     let shift = 5 * rank + 3 * layer + if part == Part::Mlp { 11 } else { 0 };
     ((2 * row + shift) % WIDTH, if (row + rank + layer).is_multiple_of(3) { -1.0 } else { 1.0 })
 }
 
-/// In a real model, a layer's norm is a separate kernel. Here it is a factor that does not round.
+/// In a real model, a layer's norm is a separate kernel. Here, it is a factor that causes no rounding.
 const NORM: f32 = 0.5;
 
 fn states(half: usize) -> Vec<f32> {
     irregular::integers(40 + half, LEN)
 }
 
-/// Returns the states of a half after this many layers on one GPU with the weights of all ranks.
+/// Returns a half's states after this many layers on one GPU that has all ranks' weights.
 fn serial(world_size: usize, half: usize, layers: usize) -> Vec<f32> {
     let mut states = states(half);
     for layer in 0..layers {
@@ -85,7 +86,7 @@ fn serial(world_size: usize, half: usize, layers: usize) -> Vec<f32> {
     states
 }
 
-/// Adds a rank's part of a product of the normalized states.
+/// Adds a rank's part of a product with the normalized states.
 fn add_product(sums: &mut [f32], states: &[f32], rank: usize, layer: usize, part: Part) {
     for row in 0..ROWS {
         for from in 0..WIDTH {
@@ -95,7 +96,7 @@ fn add_product(sums: &mut [f32], states: &[f32], rank: usize, layer: usize, part
     }
 }
 
-/// The buffers for half of the batch.
+/// The buffers for one half of the batch.
 struct Half {
     states: Guarded<f32>,
     normed: CudaSlice<f32>,
@@ -118,7 +119,7 @@ struct Model<'a> {
 impl<'a> Model<'a> {
     fn new(comm: &'a Comm, delays: Delays) -> anyhow::Result<Self> {
         let (rank, context) = (comm.rank(), comm.context());
-        // SAFETY: events or a synchronize must order all uses on different streams, and the check verifies this.
+        // SAFETY: events or a synchronize must order all uses on different streams; the check verifies this.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
         lab::name_stream(&compute, "compute")?;
@@ -194,22 +195,22 @@ impl<'a> Model<'a> {
         self.compare_where("")
     }
 
-    /// Compares like [`Self::compare`]. The message also contains `run`, a relative clause about the run.
+    /// Compares like [`Self::compare`]. The message also contains `run`, which describes the run.
     fn compare_where(&self, run: &str) -> anyhow::Result<()> {
         let (rank, world_size) = (self.comm.rank(), self.comm.world_size());
-        // Stream errors are checked first: they are more informative than a failed comparison.
+        // Stream errors are checked first, because they are more informative than a failed comparison.
         self.comm.stream().synchronize()?;
         self.compute.synchronize()?;
         for (half, name) in HALVES.iter().enumerate() {
             // The states are fractions with few binary digits, which are exact in an f32.
             Expected::new(
                 rank,
-                &format!("the buffer of states of half {name}{run}"),
+                &format!("the state buffer of half {name}{run}"),
                 &serial(world_size, half, LAYERS),
             )
-            .if_instead(&states(half), "they are as they were at first: no sum was ever added")
-            .if_instead(&serial(world_size, half, LAYERS - 1), "they are the states after one layer less")
-            .if_instead(&self.without_the_last_sum(half), "the last sum of the last layer is not in them")
+            .if_instead(&states(half), "they are the initial states: no sum was ever added")
+            .if_instead(&serial(world_size, half, LAYERS - 1), "they are the states after one layer fewer")
+            .if_instead(&self.without_the_last_sum(half), "the last layer's last sum was not added to them")
             .exactly(&self.halves[half].states.read()?)?;
             self.halves[half].partial.read()?;
         }
@@ -321,12 +322,12 @@ fn a_sum_runs_beside_the_other_half() -> anyhow::Result<()> {
                 let needed = || {
                     let were_there = span(&spans, &sum)?.end <= span(&spans, &others)?.start;
                     Ok(were_there
-                        .then(|| format!("it needs only the sums of {sum}, which was over before that")))
+                        .then(|| format!("it needs only the sums from {sum}, which was over before that")))
                 };
                 ensure_beside_or(rank, &spans, &others, &next, needed)?;
             }
         }
-        // B equal buckets take c + (B − 1) · max(c, m) + m. The residual counts with the product after it.
+        // B equal buckets take c + (B − 1) · max(c, m) + m. The residual counts toward the product after it.
         let buckets = 4.0 * LAYERS as f64;
         let c = mean(&spans, "product") + mean(&spans, "residual");
         let m = mean(&spans, "all-reduce");
@@ -358,7 +359,7 @@ fn the_last_sums_are_pending() -> anyhow::Result<()> {
     })
 }
 
-/// Settles one half between the layers, and the same or the other half before the end. So `forward` and `finish` find
+/// Completes one half between the layers, and the same or the other half before the end. So `forward` and `finish` find
 /// only one half pending.
 fn one_half_may_be_pending_alone() -> anyhow::Result<()> {
     on_two_ranks(|comm| {
@@ -372,7 +373,7 @@ fn one_half_may_be_pending_alone() -> anyhow::Result<()> {
             model.settle(last, &mut pending)?;
             finish(&compute, &mut model, pending)?;
             model.compare_where(&format!(
-                ", where only half {} was pending for the second `forward` and only half {} for `finish`,",
+                ", when only half {} was pending for the second `forward` and only half {} for `finish`,",
                 HALVES[1 - before],
                 HALVES[1 - last]
             ))?;
@@ -389,8 +390,8 @@ fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
         model.run()?;
         ensure!(
             !busy.try_is_complete()?,
-            "rank {}: the compute stream was busy for 5 ms, and `forward` returned only after that: the host must \
-             not wait for it",
+            "rank {}: the compute stream was busy for 5 ms, but `forward` returned only after that: the host must not \
+             wait for it",
             comm.rank()
         );
         model.compare()
@@ -450,7 +451,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
         let mut layer = Idle::new()?;
         Ok(move || {
             let ran = layer.run();
-            // Other checks report errors of the streams.
+            // Other checks report stream errors.
             let _ = layer.compute.context().synchronize();
             ran
         })

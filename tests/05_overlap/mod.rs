@@ -19,7 +19,7 @@ mod waiting;
 
 use lab::Check;
 
-/// Returns every check of the module, in the order of its exercises.
+/// Returns every check in the module, in exercise order.
 pub(crate) fn checks() -> Vec<Check> {
     lab::checks![
         waiting,

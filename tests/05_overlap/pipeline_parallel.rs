@@ -66,7 +66,7 @@ struct Line<'a> {
     inputs: Vec<CudaSlice<f32>>,
     /// The last stage's results.
     outputs: Vec<CudaSlice<f32>>,
-    /// The micro-batches that are received but not yet computed, by the address of their buffer.
+    /// The micro-batches that have been received but not yet computed, by the address of their buffer.
     waiting: HashMap<CUdeviceptr, usize>,
 }
 
@@ -93,7 +93,7 @@ fn serial(mut values: Vec<f32>, stages: usize) -> Vec<f32> {
 impl<'a> Line<'a> {
     fn new(comm: &'a Comm, micro_batches: usize, delays: Delays) -> anyhow::Result<Self> {
         let context = comm.context();
-        // SAFETY: events or a synchronize must order all uses on different streams, and the check verifies this.
+        // SAFETY: events or a synchronize must order all uses on different streams; the check verifies this.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
         lab::name_stream(&compute, "compute")?;
@@ -118,7 +118,7 @@ impl<'a> Line<'a> {
     fn run(&mut self) -> anyhow::Result<[Guarded<f32>; 2]> {
         let (compute, comm) = (self.compute.clone(), self.comm.stream());
         let mut buffers = [Guarded::new(&comm, &stale(LEN))?, Guarded::new(&comm, &stale(LEN))?];
-        // A sum ends at the same time on all ranks, so all their clocks start there.
+        // A sum ends at the same time on all ranks, so all of their clocks start then.
         let mut one = comm.alloc_zeros::<f32>(1)?;
         self.comm.all_reduce_in_place(&mut one, &ReduceOp::Sum).readable()?;
         self.timeline = Timeline::start(&comm)?;
@@ -136,7 +136,7 @@ impl<'a> Line<'a> {
         for (at, output) in self.outputs.iter().enumerate().filter(|_| self.is_last()) {
             let input = input(at, micro_batches);
             Expected::new(rank, &format!("the result of micro-batch {at}"), &serial(input.clone(), stages))
-                .if_instead(&stale(input.len()), "it holds what it held before")
+                .if_instead(&stale(input.len()), "it holds its old values")
                 .if_instead(
                     &serial(input, stages - 1),
                     "it is what the last stage received, not what it computed",
@@ -153,7 +153,8 @@ impl<'a> Line<'a> {
     fn ensure_there_is(&self, micro_batch: usize) -> anyhow::Result<()> {
         ensure!(
             micro_batch < self.inputs.len(),
-            "stage {}: `receive` was called for micro-batch {micro_batch}, but there are {}, from 0: no stage sends it, and the receive never ends",
+            "stage {}: `receive` was called for micro-batch {micro_batch}, but there are only {}, numbered from 0: no \
+             stage sends it, so the receive will never end",
             self.comm.rank(),
             self.inputs.len()
         );
@@ -184,12 +185,12 @@ impl Stage for Line<'_> {
         let name = self.name("receiving", micro_batch);
         let Self { comm, kernels, timeline, delays, inputs, waiting, .. } = self;
         let stream = comm.stream();
-        // Enqueuing this receive would cause a race. The report would then ask for a wait, which does not bring back
+        // Enqueuing this receive would cause a race. The report would then suggest a wait, which does not bring back
         // the lost micro-batch.
         if let Some(before) = waiting.insert(address(buffer, &stream), micro_batch) {
             bail!(
-                "rank {}: `receive` got the buffer of micro-batch {before} for micro-batch {micro_batch} before `compute` was \
-                 called for micro-batch {before}: use the other buffer",
+                "rank {}: for micro-batch {micro_batch}, `receive` got the buffer of micro-batch {before} before \
+                 `compute` was called for micro-batch {before}: use the other buffer",
                 comm.rank()
             );
         }
@@ -249,7 +250,7 @@ fn passes(comm: &Comm, micro_batches: usize, delays: Delays) -> anyhow::Result<(
 fn every_micro_batch_goes_through() -> anyhow::Result<()> {
     // A single stage is both the first and the last.
     on_ranks(1, |comm| passes(comm, 3, Delays::default()))?;
-    // Only the last stage sees the results, so no stage starts other micro-batches before all are done.
+    // Only the last stage sees the results, so no stage starts on other micro-batches before all are done.
     [1, 2, 5, 0]
         .into_iter()
         .try_for_each(|micro_batches| on_each_rank(|comm| passes(comm, micro_batches, Delays::default())))
@@ -299,7 +300,7 @@ fn it_returns_with_all_enqueued() -> anyhow::Result<()> {
         let buffers = line.run()?;
         ensure!(
             !busy.try_is_complete()?,
-            "stage {}: the compute stream was busy for 5 ms, and run_stage returned only after that: the host must not \
+            "stage {}: the compute stream was busy for 5 ms, but run_stage returned only after that: the host must not \
              wait for it",
             comm.rank()
         );
@@ -378,7 +379,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
         let mut buffers = stage.buffers()?;
         Ok(move || {
             let ran = stage.run(&mut buffers, 3);
-            // Other checks report errors of the streams.
+            // Other checks report stream errors.
             let _ = stage.compute.context().synchronize();
             ran
         })

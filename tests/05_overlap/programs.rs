@@ -34,8 +34,8 @@ struct Event {
 
 /// Creates an empty folder for a program's output files.
 fn folder(name: &str) -> anyhow::Result<PathBuf> {
-    let folder =
-        Path::new(option_env!("CARGO_TARGET_TMPDIR").context("Cargo has a folder for tests")?).join(name);
+    let folder = Path::new(option_env!("CARGO_TARGET_TMPDIR").context("Cargo provides a folder for tests")?)
+        .join(name);
     if folder.is_dir() {
         std::fs::remove_dir_all(&folder)?;
     }
@@ -45,7 +45,7 @@ fn folder(name: &str) -> anyhow::Result<PathBuf> {
 
 /// Runs the program, checks that it succeeds, and returns its output.
 fn printed(program: Option<&str>, arguments: &[&str], folder: &Path) -> anyhow::Result<String> {
-    let program = program.context("the check is there only with its program")?;
+    let program = program.context("the check is built only together with its program")?;
     let output = Command::new(program).args(arguments).current_dir(folder).output()?;
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     ensure!(output.status.success(), "{program} {arguments:?}: {}\n{stdout}{stderr}", output.status);
@@ -59,7 +59,7 @@ fn value<'a>(object: &'a str, key: &str) -> anyhow::Result<&'a str> {
     Ok(object[from..].split(',').next().unwrap_or_default().trim_matches('"'))
 }
 
-/// Reads the spans of a trace. The picture must contain the same number of spans.
+/// Reads the spans from a trace. The picture must contain the same number of spans.
 fn events(folder: &Path, name: &str) -> anyhow::Result<Vec<Event>> {
     let read = |extension: &str| {
         let path = folder.join(name).with_extension(extension);
@@ -79,11 +79,15 @@ fn events(folder: &Path, name: &str) -> anyhow::Result<Vec<Event>> {
     }
     // The picture itself also has a title.
     let drawn = picture.matches("<title>").count().saturating_sub(1);
-    ensure!(drawn == events.len(), "{name}: the trace has {} spans, and the picture {drawn}", events.len());
+    ensure!(
+        drawn == events.len(),
+        "{name}: the trace has {} spans, but the picture has {drawn}",
+        events.len()
+    );
     Ok(events)
 }
 
-/// Checks that each of the two GPUs has this many spans of a kind.
+/// Checks that each of the two GPUs has this many spans of the given kind.
 fn ensure_each_has(name: &str, events: &[Event], kind: &str, expected: usize) -> anyhow::Result<()> {
     for gpu in 0..2 {
         let got = events.iter().filter(|event| event.gpu == gpu && event.kind == kind).count();
@@ -133,7 +137,7 @@ fn each_exercise_has_its_timeline() -> anyhow::Result<()> {
 }
 
 fn the_ladder_writes_each_way() -> anyhow::Result<()> {
-    // The medium network has 6 layers of 9 parameters each.
+    // The medium network has 6 layers with 9 parameters each.
     const LAYERS: usize = 6;
     let folder = folder("ladder")?;
     let arguments = ["--model-size", "medium", "--world-size", "2", "--warmup", "0", "--steps", "1"];
@@ -168,7 +172,8 @@ fn follows_the_backward_pass(name: &str, events: &[Event], hooks: bool) -> anyho
     let ends = calls().map(|call| call.end).fold(0.0, f64::max);
     ensure!(
         begins >= forward.end && (begins < first_layer.end) == hooks && ends <= step.start,
-        "{name}: all-reduces from {begins:.1} to {ends:.1} µs, the backward pass from {:.1} to {:.1}, the step from {:.1}",
+        "{name}: wrong order: all-reduces from {begins:.1} to {ends:.1} µs, the backward pass from {:.1} to {:.1}, the \
+         step from {:.1}",
         forward.end,
         first_layer.end,
         step.start

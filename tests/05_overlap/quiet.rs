@@ -1,4 +1,4 @@
-//! Stages and a model that make no CUDA calls, or only spin, so that a check can count only the calls of the exercise.
+//! Stages and a model that make no CUDA calls, or only spin, so that a check counts only the exercise's calls.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -42,7 +42,8 @@ impl<'a> QuietStages<'a> {
         for (stage, found) in STAGES.iter().zip(&self.iterations) {
             ensure!(
                 *found == expected,
-                "rank {}: `{function}` of {iterations} iterations called `{stage}` for the iterations {found:?}; expected {expected:?}",
+                "rank {}: `{function}` with {iterations} iterations called `{stage}` for iterations {found:?}; \
+                 expected {expected:?}",
                 self.rank.number()
             );
         }
@@ -71,12 +72,13 @@ pub(super) struct QuietModel<'a> {
     gradients: CudaSlice<f32>,
     /// Whether each pass enqueues a kernel, so that it can fail.
     works: bool,
-    /// The number of steps of the optimizer.
+    /// The number of optimizer steps.
     pub(super) steps: usize,
 }
 
 impl<'a> QuietModel<'a> {
-    /// The parameters whose hooks are called, in this order. The first, the fourth, and the last parameter are unused.
+    /// The parameters whose hooks are called, in the order of the calls. The first, the fourth, and the last parameter
+    /// are unused.
     pub(super) const USED: [usize; 3] = [4, 2, 1];
 
     pub(super) fn new(rank: &'a Rank) -> anyhow::Result<Self> {

@@ -1,4 +1,4 @@
-//! A model with known gradients, to check the result of a training step, however it groups their averages.
+//! A model with known gradients, to check the result of a training step no matter how it groups their averages.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use lab::{Expected, Guarded, Trainable, irregular};
 
 use super::two_streams::{MILLISECOND, Mark, Rank, on_each_rank, on_two_ranks};
 
-/// The number of elements of each parameter.
+/// The number of elements in each parameter.
 pub(super) const LENGTHS: [usize; 6] = [300, 37, 1031, 1, 64, 257];
 const STEPS: usize = 3;
 const LEARNING_RATE: f32 = 0.5;
@@ -46,7 +46,7 @@ pub(super) struct Known<'a> {
     layout: Vec<Range<usize>>,
     unused: Unused,
     delays: Delays,
-    /// The gradients that the backward pass of each step writes.
+    /// The gradients that each step's backward pass writes.
     sources: Vec<CudaSlice<f32>>,
     step: usize,
     parameters: CudaSlice<f32>,
@@ -69,7 +69,7 @@ fn initial() -> Vec<f32> {
     irregular::integers(999, elements())
 }
 
-/// Returns the values of the gradients before the first step.
+/// Returns the values that the gradients have before the first step.
 fn uncleared() -> Vec<f32> {
     irregular::integers(777, elements())
 }
@@ -119,7 +119,8 @@ impl<'a> Known<'a> {
         self.rank.synchronize()?;
         let run = SerialStep::new(self, steps - 1);
         let got = self.rank.compute.clone_dtoh(&self.parameters)?;
-        // An average of values up to 1000 is off by at most 3n roundings. Each step rounds the parameters twice more.
+        // An average of values up to 1000 is off by at most 3n roundings. Each step rounds the parameters two more
+        // times.
         let bound = (steps * (3 * world_size + 2)) as f64 * 2000.0 * UNIT_ROUNDOFF;
         for (parameter, place) in self.layout.iter().enumerate() {
             let users = run.users(parameter);
@@ -166,7 +167,7 @@ impl<'a> SerialStep<'a> {
         ranks.filter(|&rank| !(self.known.unused)(rank, self.step, parameter)).collect()
     }
 
-    /// Returns the average that results if ranks that do not use a parameter send its previous values.
+    /// Returns the average that results if ranks that do not use a parameter send their gradient's old values.
     fn not_cleared(&self) -> Vec<f32> {
         let Known { rank, layout, unused, .. } = self.known;
         let world_size = rank.comm.world_size();
@@ -184,7 +185,7 @@ impl<'a> SerialStep<'a> {
         let Known { rank, unused, .. } = self.known;
         let own = gradient(*unused, rank.number(), self.step);
         [
-            (self.before.clone(), "it is as it was before this step"),
+            (self.before.clone(), "it is unchanged by this step"),
             (self.along(&own), "it was updated with this rank's own gradient, not with the average"),
             (
                 self.along(&sum(*unused, rank.comm.world_size(), self.step)),
@@ -192,7 +193,8 @@ impl<'a> SerialStep<'a> {
             ),
             (
                 self.along(&self.not_cleared()),
-                "a rank that does not use the parameter averaged what was in its gradient before: clear the gradients first",
+                "a rank that does not use the parameter averaged the old values of its gradient: clear the gradients \
+                 first",
             ),
         ]
     }
@@ -317,15 +319,16 @@ pub(super) fn it_returns_with_everything_enqueued(step: &Step) -> anyhow::Result
         step(&rank.comm, &mut known)?;
         ensure!(
             !busy.is_over()?,
-            "rank {}: the compute stream was busy for 5 ms, and `step` returned only after that: the host must not wait for it",
+            "rank {}: the compute stream was busy for 5 ms, but `step` returned only after that: the host must not \
+             wait for it",
             rank.number()
         );
         known.compare(1)
     })
 }
 
-/// Checks that every gradient whose hook was called is averaged by the end of the backward pass. Also checks that each
-/// hook's communication overlaps with the computation of the next gradient.
+/// Checks that every gradient whose hook was called has been averaged by the end of the backward pass. Also checks that
+/// each hook's communication overlaps with the computation of the next gradient.
 pub(super) fn communication_runs_beside_the_backward_pass(step: &Step) -> anyhow::Result<()> {
     communication_runs_beside(step, all_used, "")
 }
@@ -352,8 +355,8 @@ fn communication_runs_beside(step: &Step, unused: Unused, told: &str) -> anyhow:
         for (call, (hook, next)) in averaged.iter().zip(&computed[1..]).enumerate() {
             ensure!(
                 hook.overlap(*next) > 0.0,
-                "rank {number}: the communication that the hook of parameter {} enqueued and the computation of the \
-                 gradient of parameter {} never overlapped, but they must; {}{told}",
+                "rank {number}: the communication enqueued by the hook of parameter {} never overlapped the \
+                 computation of the gradient of parameter {}, but it must; {}{told}",
                 used[call],
                 used[call + 1],
                 match known.host_waited[call] {
@@ -368,7 +371,8 @@ fn communication_runs_beside(step: &Step, unused: Unused, told: &str) -> anyhow:
             let own = &gradient(unused, number, 0)[place.clone()];
             ensure!(
                 world_size == 1 || snapshot[place] != *own,
-                "rank {number}: when the backward pass was over, the gradient of parameter {parameter} was still this rank's own: no all-reduce of it was in the comm stream by then{told}"
+                "rank {number}: when the backward pass was over, the gradient of parameter {parameter} was still this \
+                 rank's own: no all-reduce for it was on the comm stream by then{told}"
             );
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! A rank with a compute stream and a communicator's stream, and the times of their work.
+//! A rank with a compute stream and a communicator's stream, and the times when their work ran.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(super) struct Rank {
     origin: CudaEvent,
 }
 
-/// The events before and after some work, on its stream.
+/// The events before and after some work, on that work's stream.
 pub(super) struct Mark {
     start: CudaEvent,
     end: CudaEvent,
@@ -56,7 +56,7 @@ impl Rank {
     /// connections. Both may block the host and wait for the GPU.
     fn new(comm: Comm) -> anyhow::Result<Self> {
         let context = comm.context();
-        // SAFETY: events or a synchronize must order all uses on different streams, and the check verifies this.
+        // SAFETY: events or a synchronize must order all uses on different streams; the check verifies this.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
         lab::name_stream(&compute, "compute")?;
@@ -128,7 +128,7 @@ pub(super) fn on_each_rank(
     worlds(least).into_iter().try_for_each(|world_size| on_each_rank_of(world_size, &check))
 }
 
-/// Runs `check` on two ranks, or on one rank if there is only one. Use it for checks that take long and depend little
+/// Runs `check` on two ranks, or on one rank if there is only one. Use it for checks that take long and hardly depend
 /// on the world size.
 pub(super) fn on_two_ranks(check: impl Fn(&Rank) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     on_each_rank_of(worlds(1).len().min(2), check)
@@ -166,16 +166,17 @@ pub(super) fn mean(intervals: &[Interval]) -> f32 {
     intervals.iter().map(|interval| interval.length()).sum::<f32>() / intervals.len() as f32
 }
 
-/// The tolerance for modeled times compared with a formula.
+/// The tolerance when modeled times are compared with a formula.
 const WITHIN: f32 = 0.03;
 
-/// Compares a time with a formula of times that events measured in the same run. Modeled times must match within 3 %.
-/// Times on a real GPU are not compared, because other factors can slow it down.
+/// Compares a time with a formula based on times that events measured in the same run. Modeled times must match within
+/// 3 %. Times on a real GPU are not compared, because other factors can slow it down.
 pub(super) fn check_formula(rank: &Rank, what: &str, measured: f32, formula: f32) -> anyhow::Result<()> {
     let off = measured / formula - 1.0;
     ensure!(
         abs_diff_eq!(measured / formula, 1.0, epsilon = WITHIN) || !lab::tier::times_are_modeled(),
-        "rank {}: {what} took {measured:.3} ms, expected {formula:.3} ms from the times of its parts ({:+.1} %, allowed are 3 %)",
+        "rank {}: {what} took {measured:.3} ms, expected {formula:.3} ms based on the times of its parts ({:+.1} % \
+         off, but only 3 % is allowed)",
         rank.number(),
         100.0 * off
     );

@@ -62,7 +62,7 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 const LEN: usize = 1031;
-/// The number of buffers in checks that need several.
+/// The number of buffers for checks that need several.
 const BUFFERS: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +94,7 @@ fn stale(buffer: usize) -> Vec<f32> {
     irregular::integers(1000 + buffer, LEN)
 }
 
-/// Returns the bound on the error of an average of integers up to 1000. NCCL multiplies each integer by 1/n, and then
+/// Returns a bound on the error of an average of integers up to 1000. NCCL multiplies each integer by 1/n, and then
 /// sums. 1/n, the n products, and the n − 1 sums each round by at most half a unit in the last place of 1000.
 fn bound(world_size: usize) -> f64 {
     (3 * world_size) as f64 * 1000.0 * UNIT_ROUNDOFF
@@ -168,10 +168,10 @@ impl Data {
                         &input(rank.number(), index),
                         "these are the rank's own values, not the average",
                     )
-                    .if_instead(&stale(index), "it holds what it held before")
+                    .if_instead(&stale(index), "it holds its old values")
                     .within(bound(world_size), got)
             };
-            compare("what was read of buffer", &rank.compute.clone_dtoh(output)?)?;
+            compare("what was read from buffer", &rank.compute.clone_dtoh(output)?)?;
             compare("buffer", &buffer.read()?)?;
         }
         Ok(())
@@ -210,7 +210,7 @@ fn the_average_arrives_in_each_way() -> anyhow::Result<()> {
             data.go(rank, way, || Ok(()), count)?;
             ensure!(
                 used.get() == BUFFERS,
-                "`{way}` called `dependent` {} times for {BUFFERS} buffers",
+                "`{way}` called `dependent` {} times for {BUFFERS} buffers, expected one call for each",
                 used.get()
             );
             data.compare(rank, &way.to_string())?;
@@ -251,8 +251,8 @@ fn no_host_waits() -> anyhow::Result<()> {
             data.go(rank, way, || Ok(()), || Ok(()))?;
             ensure!(
                 !busy.is_over()?,
-                "rank {}: the compute stream was busy for 5 ms, and {way} returned only after that: neither it nor `Pending` \
-                 may wait on the host",
+                "rank {}: the compute stream was busy for 5 ms, but {way} returned only after that: neither {way} nor \
+                 `Pending` may make the host wait",
                 rank.number()
             );
             data.compare(rank, &way.to_string())?;
@@ -281,12 +281,13 @@ fn work_runs_beside_the_average() -> anyhow::Result<()> {
             let (worked, communicated) = (rank.interval(&worked)?, rank.interval(&communicated)?);
             ensure!(
                 worked.overlap(communicated) > 0.0,
-                "rank {}: the communication of {way} and the independent work never overlapped, but they must",
+                "rank {}: the communication in {way} and the independent work never overlapped, but they must",
                 rank.number()
             );
             ensure!(
                 communicated.end < worked.end,
-                "rank {}: {way} had the average only after the independent work was done, but the average does not need that work",
+                "rank {}: in {way}, the average was done only after the independent work, but it does not need that \
+                 work",
                 rank.number()
             );
         }
@@ -316,7 +317,8 @@ fn polling_works_until_it_is_complete() -> anyhow::Result<()> {
         );
         ensure!(
             pieces.get() > 1,
-            "rank {}: the average took 10 ms, and `polling` called `independent` {} times meanwhile; expected a call each time that the average is not complete",
+            "rank {}: the average took 10 ms, but `polling` called `independent` only {} times in that time; expected \
+             a call each time the average is not complete",
             rank.number(),
             pieces.get()
         );
@@ -329,13 +331,13 @@ const MOST_POLLS: usize = 1000;
 
 fn polling_ends_with_an_error() -> anyhow::Result<()> {
     alone(|rank| {
-        // Unwritten code panics here, before the kernel below causes an error.
+        // If the exercise is not written yet, it panics here, before the kernel below causes an error.
         Data::new(&rank, 1)?.go(&rank, Way::Polling, || Ok(()), || Ok(()))?;
         rank.synchronize()?;
         let polled = Cell::new(0);
         let trap = rank.compute.context().load_module(Ptx::from_src(TRAP))?.load_function("trap")?;
         let mut data = Data::new(&rank, 1)?;
-        // SAFETY: the kernel has no arguments and touches no memory.
+        // SAFETY: the kernel has no arguments and accesses no memory.
         unsafe { rank.compute.launch_builder(&trap).launch(LaunchConfig::for_num_elems(1)) }?;
         let independent = || {
             polled.set(polled.get() + 1);
@@ -343,19 +345,19 @@ fn polling_ends_with_an_error() -> anyhow::Result<()> {
             ensure!(polled.get() < MOST_POLLS, "the check stops polling");
             Ok(())
         };
-        let answer = without_panic("polling, behind a kernel that failed,", || {
+        let answer = without_panic("polling after a kernel that failed", || {
             data.go(&rank, Way::Polling, independent, || Ok(()))
         });
         // The GPU's context is lost, so these can't be released properly.
         std::mem::forget((rank, data, trap));
         ensure!(
             polled.get() < MOST_POLLS,
-            "a kernel in front of the collective failed, so the average will never come. polling called `independent` {MOST_POLLS} \
-             times, and went on; expected the error, which `try_is_complete` returns"
+            "a kernel before the collective failed, so the average will never complete, but polling called \
+             `independent` {MOST_POLLS} times and went on; expected the error that `try_is_complete` returns"
         );
         ensure!(
             answer?.is_err(),
-            "a kernel in front of the collective failed, and polling returned Ok; expected the error, which `try_is_complete` \
+            "a kernel before the collective failed, but polling returned Ok; expected the error that `try_is_complete` \
              returns"
         );
         Ok(())
@@ -388,7 +390,7 @@ fn an_average_is_one_all_reduce() -> anyhow::Result<()> {
     })
 }
 
-/// `independent` and `dependent` make no CUDA calls, so that only those of the exercise are counted.
+/// `independent` and `dependent` make no CUDA calls, so that only the exercise's calls are counted.
 fn each_way_averages_each_buffer_once() -> anyhow::Result<()> {
     /// The first and last lengths are equal, and one tensor has a single element.
     const LENGTHS: [usize; 4] = [37, 1, 1031, 37];
@@ -397,7 +399,7 @@ fn each_way_averages_each_buffer_once() -> anyhow::Result<()> {
         let mut buffers: Vec<CudaSlice<f32>> =
             LENGTHS.iter().map(|&len| compute.alloc_zeros(len)).collect::<Result<_, _>>()?;
         rank.synchronize()?;
-        // Polling may also wait on the host once for a complete average, because that is free.
+        // Polling may also make the host wait once for an average that is already complete, because that costs nothing.
         for (way, function, waits) in [(Way::BeforeUse, BEFORE_USE, 0), (Way::Polling, POLLING, 1)] {
             let budget = all_reduces(&way.to_string(), &LENGTHS[..1], comm).events(5).host_waits(waits);
             budget.spend(|| {
@@ -448,7 +450,7 @@ const BEFORE_USE: Single =
 const POLLING: Single =
     |comm, compute, buffer, independent, dependent| polling(comm, compute, buffer, independent, dependent);
 
-/// Runs a function of the exercise with failing calls, on a rank with a new buffer.
+/// Runs one of the exercise's functions with failing calls, on a rank with a new buffer.
 fn fails(function: &str, run: impl Fn(&Rank, CudaViewMut<f32>) -> anyhow::Result<()>) -> anyhow::Result<()> {
     each_call_fails(function, || {
         let rank = one_rank()?;

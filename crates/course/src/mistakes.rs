@@ -6,7 +6,7 @@
 //! ```text
 //! mistake: all GPUs are refused, because of `<` instead of `<=`
 //! fails: devices::all_gpus_can_be_opened
-//! says: GPUs were asked for
+//! says: GPUs were requested
 //! --- a/solutions/01_init/src/devices.rs
 //! +++ b/solutions/01_init/src/devices.rs
 //! @@ -19,5 +19,5 @@

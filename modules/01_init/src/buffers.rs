@@ -1,7 +1,7 @@
 //! Copies between the host and GPUs.
 //!
-//! A `CudaSlice` owns memory of one GPU; a `CudaView` or `CudaViewMut` borrows a part of it. The host can read neither: a
-//! stream copies the values.
+//! A `CudaSlice` owns memory on one GPU; a `CudaView` or `CudaViewMut` borrows a part of it. The host can read neither:
+//! a stream copies the values.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,37 +9,38 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceSlice};
 
-/// Spreads host values over GPUs. Returns one buffer per stream, which holds that stream's part. No part is empty.
+/// Spreads host values over GPUs. Returns one buffer per stream, each with that stream's part. No part is empty.
 ///
 /// # Errors
-/// Fails if the numbers of parts and streams differ, if a part reaches beyond the values, or if the driver fails.
+/// Fails if there are not as many parts as streams, if a part extends past the end of the values, or if a driver call fails.
 pub fn spread(
     streams: &[Arc<CudaStream>],
     values: &[f32],
     parts: &[Range<usize>],
 ) -> anyhow::Result<Vec<CudaSlice<f32>>> {
     let (streams_len, parts_len) = (streams.len(), parts.len());
-    ensure!(streams_len == parts_len, "{streams_len} streams, but {parts_len} parts: each needs one");
+    ensure!(streams_len == parts_len, "{streams_len} streams need as many parts, but got {parts_len}");
     // ANCHOR: spread
-    // Copy each stream its part of the values:
+    // Copy each stream's part of the values to its GPU:
     // 1. buffer `i` is created on `streams[i]`, and is as long as `parts[i]`;
-    // 2. it has the values at `parts[i]`;
-    // 3. a part that reaches beyond the values is an error that has both numbers (its end, and how many values there are), not
-    //    a panic.
-    todo!("Copy each stream its part of the values")
+    // 2. it contains the values at `parts[i]`;
+    // 3. if a part extends past the end of the values, return an error that contains both numbers (the part's end and
+    //    the number of values) instead of panicking.
+    todo!("Copy each stream's part of the values to its GPU")
     // ANCHOR_END: spread
 }
 
 /// Reads a part of a buffer.
 ///
 /// # Errors
-/// Fails if the part reaches beyond the buffer, or if the driver fails.
+/// Fails if the part extends past the end of the buffer, or if a driver call fails.
 pub fn read(buffer: &CudaView<f32>, part: Range<usize>) -> anyhow::Result<Vec<f32>> {
     // ANCHOR: read
     // Copy the part to the host:
     // 1. only the part is copied, on the buffer's own stream;
     // 2. all values have arrived when the call returns: the host waits after the copy;
-    // 3. a part that reaches beyond the buffer is an error that has both numbers (its end, and the buffer's length), not a panic.
+    // 3. if the part extends past the end of the buffer, return an error that contains both numbers (the part's end and
+    //    the buffer's length) instead of panicking.
     todo!("Copy the part to the host")
     // ANCHOR_END: read
 }
@@ -49,7 +50,7 @@ pub fn read(buffer: &CudaView<f32>, part: Range<usize>) -> anyhow::Result<Vec<f3
 /// `from` must not change until the copy is done. On one GPU, cudarc ensures this; between two GPUs, the caller must.
 ///
 /// # Errors
-/// Fails if the part reaches beyond `from`, if its copy would reach beyond `to`, or if the driver fails.
+/// Fails if the part extends past the end of `from`, if its copy would extend past the end of `to`, or if a driver call fails.
 pub fn copy(
     from: &CudaView<f32>,
     part: Range<usize>,
@@ -60,9 +61,9 @@ pub fn copy(
     // Copy the part from GPU memory to GPU memory:
     // 1. its first value goes to element `at` of `to`, and no other element of `to` changes;
     // 2. it is a single copy, on the stream of `to`;
-    // 3. the call returns as soon as the copy is enqueued;
-    // 4. where the part or its copy is out of range, the result is an error that has both numbers (the end of the range, and the
-    //    buffer's length), not a panic, and nothing is copied.
+    // 3. return as soon as the copy is enqueued;
+    // 4. if the part or its copy is out of range, copy nothing, and return an error that contains both numbers (the
+    //    range's end and the buffer's length) instead of panicking.
     todo!("Copy the part from GPU memory to GPU memory")
     // ANCHOR_END: copy
 }

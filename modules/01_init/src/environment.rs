@@ -1,7 +1,7 @@
 //! Reads this process's rank from the launcher's variables, and opens its GPU.
 //!
-//! A *launcher* starts the same program once for each GPU, on one machine or on several. It sets each process's numbers in
-//! environment variables.
+//! A *launcher* starts the same program once for each GPU, on one machine or on several. It passes each process its
+//! numbers in environment variables.
 
 use std::env;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use cudarc::driver::{CudaContext, CudaStream};
 /// The numbers that a launcher assigns to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Assignment {
-    /// The number among all processes, from 0.
+    /// The process's number among all processes, from 0.
     pub rank: usize,
-    /// The index among the processes on the same machine, from 0.
+    /// The process's number among those on the same machine, from 0.
     pub local_rank: usize,
-    /// The number of processes on all machines.
+    /// The total number of processes on all machines.
     pub world_size: usize,
 }
 
@@ -24,64 +24,65 @@ pub struct Assignment {
 pub struct Launcher {
     /// The name of the launcher.
     pub name: &'static str,
-    /// The variable with the rank. Other programs may set it, too.
+    /// The variable that contains the rank. Other programs may set it, too.
     pub rank: &'static str,
-    /// The variable with the local rank. No other launcher of [`LAUNCHERS`] sets it.
+    /// The variable that contains the local rank. No other launcher in [`LAUNCHERS`] sets it.
     pub local_rank: &'static str,
-    /// The variable with the world size. Other programs may set it, too.
+    /// The variable that contains the world size. Other programs may set it, too.
     pub world_size: &'static str,
 }
 
-/// The launchers, innermost first: any of the others may start `torchrun`, and a Slurm job may start `mpirun`. A process sees the
-/// variables of all launchers that took part.
+/// The launchers, innermost first: any of the others may start `torchrun`, and a Slurm job may start `mpirun`. A
+/// process sees the variables of every launcher involved.
 pub const LAUNCHERS: [Launcher; 4] = [
     Launcher { name: "torchrun", rank: "RANK", local_rank: "LOCAL_RANK", world_size: "WORLD_SIZE" },
     Launcher {
-        name: "mpirun of Open MPI",
+        name: "Open MPI's mpirun",
         rank: "OMPI_COMM_WORLD_RANK",
         local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
         world_size: "OMPI_COMM_WORLD_SIZE",
     },
     Launcher {
-        name: "mpirun of MPICH",
+        name: "MPICH's mpirun",
         rank: "PMI_RANK",
         local_rank: "MPI_LOCALRANKID",
         world_size: "PMI_SIZE",
     },
     Launcher {
-        name: "srun of Slurm",
+        name: "Slurm's srun",
         rank: "SLURM_PROCID",
         local_rank: "SLURM_LOCALID",
         world_size: "SLURM_NTASKS",
     },
 ];
 
-/// Reads the assignment of this process.
+/// Reads this process's assignment.
 ///
 /// # Errors
 /// Fails if no launcher started this process, or if a variable is missing or has an impossible value.
 pub fn assignment() -> anyhow::Result<Assignment> {
     // ANCHOR: assignment
     // Read the three numbers of this process:
-    // 1. all of them come from the innermost launcher that took part;
-    // 2. without a launcher, the result is an error that names the four variables of local ranks;
-    // 3. a missing variable of that launcher is an error with its name, and one that is not a whole number, with name and value;
-    // 4. a rank or local rank that is not below the world size is an error with the variable's name and its value;
+    // 1. all of them come from the innermost launcher involved;
+    // 2. without a launcher, return an error that names the four variables for local ranks;
+    // 3. if one of that launcher's variables is missing, the error contains its name; if it is not a whole number, the
+    //    error contains its name and value;
+    // 4. if a rank or local rank is not below the world size, the error contains the variable's name and value;
     // 5. no number has a default.
     todo!("Read the three numbers of this process")
     // ANCHOR_END: assignment
 }
 
-/// Creates a stream on the GPU of the process with this assignment.
+/// Creates a stream on the GPU of the process that has this assignment.
 ///
 /// # Errors
-/// Fails if the machine has no GPU for this process, or if the driver fails.
+/// Fails if the machine has no GPU for this process, or if a driver call fails.
 pub fn own_stream(assignment: &Assignment) -> anyhow::Result<Arc<CudaStream>> {
     // ANCHOR: own_stream
     // Create a new stream on the GPU of this process:
-    // 1. the processes of a machine use its GPUs in order, from GPU 0 on;
-    // 2. if there is no GPU for this process, the result is an error that has both numbers: that of the missing GPU, and how many
-    //    GPUs there are;
+    // 1. the processes on a machine use its GPUs in order, starting with GPU 0;
+    // 2. if there is no GPU for this process, return an error that contains both the number of the missing GPU and the
+    //    number of GPUs;
     // 3. no other GPU is opened.
     todo!("Create a new stream on the GPU of this process")
     // ANCHOR_END: own_stream

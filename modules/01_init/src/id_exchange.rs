@@ -1,6 +1,6 @@
 //! Sends an id from rank 0 to all other processes, over TCP.
 //!
-//! Rank 0 makes the id and listens. The others connect, send their rank, and read the bytes of the id.
+//! Rank 0 creates the id and listens. The other ranks connect, send their rank, and read the id's bytes.
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
@@ -24,7 +24,7 @@ pub fn to_bytes(id: &Id) -> [u8; ID_BYTES] {
     id.internal().map(|byte| byte as u8)
 }
 
-/// Returns the id with these bytes.
+/// Returns the id that consists of these bytes.
 pub fn from_bytes(bytes: [u8; ID_BYTES]) -> Id {
     Id::uninit(bytes.map(|byte| byte as _))
 }
@@ -32,7 +32,7 @@ pub fn from_bytes(bytes: [u8; ID_BYTES]) -> Id {
 /// Waits for the next connection that sends a rank, as four big-endian bytes. Ignores connections that send nothing.
 ///
 /// # Errors
-/// Fails if no rank connects before the deadline, or if the system fails.
+/// Fails if no rank connects before the deadline, or if a system call fails.
 pub fn next_rank(listener: &TcpListener, deadline: Instant) -> anyhow::Result<(TcpStream, usize)> {
     listener.set_nonblocking(true)?;
     while Instant::now() < deadline {
@@ -54,19 +54,19 @@ pub fn next_rank(listener: &TcpListener, deadline: Instant) -> anyhow::Result<(T
     bail!("no connection came in time")
 }
 
-/// Gives the id to each of the other ranks once. Only rank 0 calls it. `timeout` limits the whole call.
+/// Sends the id to each of the other ranks once. Only rank 0 calls it. `timeout` limits the entire call.
 ///
 /// # Errors
-/// Fails if ranks are still missing at the deadline, if a rank asks twice or is not a rank of this world, or if the system fails.
+/// Fails if ranks are still missing at the deadline, if a rank asks twice or is not in this world, or if a system call fails.
 pub fn hand_out(listener: &TcpListener, id: &Id, world_size: usize, timeout: Duration) -> anyhow::Result<()> {
     let deadline = Instant::now() + timeout;
     let mut missing: BTreeSet<usize> = (1..world_size).collect();
     // ANCHOR: hand_out
     // Give the id to every other rank:
-    // 1. the ranks come in any order, all of them by `deadline`;
+    // 1. the ranks may connect in any order, but all of them by `deadline`;
     // 2. `missing` holds the ranks that have not asked yet;
-    // 3. at the deadline, the result is an error that names the missing ranks, and no others;
-    // 4. a rank that asks twice, or is not a rank of this world, is an error that names it, such as `rank 1 asked twice`.
+    // 3. at the deadline, return an error that names the missing ranks, and no others;
+    // 4. if a rank asks twice, or is not in this world, return an error that names it, such as `rank 1 asked twice`.
     todo!("Give the id to every other rank")
     // ANCHOR_END: hand_out
 }
@@ -79,20 +79,20 @@ pub fn fetch(address: SocketAddr, rank: usize, timeout: Duration) -> anyhow::Res
     let deadline = Instant::now() + timeout;
     // ANCHOR: fetch
     // Get the whole id from rank 0:
-    // 1. while rank 0 isn't there, `fetch` tries again, and does not give up before `deadline`;
-    // 2. the rank is sent as `next_rank` reads it;
-    // 3. no single wait takes longer than `timeout`, even if a machine or a process is silent;
-    // 4. the id may arrive in pieces, and half an id is an error;
-    // 5. an error has the address of rank 0.
+    // 1. while rank 0 isn't listening, `fetch` keeps trying, and does not give up before `deadline`;
+    // 2. the rank is sent in the format that `next_rank` reads;
+    // 3. no single wait takes longer than `timeout`, even if a machine or a process doesn't respond;
+    // 4. the id may arrive in pieces, and an incomplete id is an error;
+    // 5. every error contains rank 0's address.
     todo!("Get the whole id from rank 0")
     // ANCHOR_END: fetch
 }
 
-/// Returns the id that all ranks share. Every rank must call it, with the address of rank 0. It returns once this rank has the id,
-/// and on rank 0 once all ranks have it.
+/// Returns the id that all ranks share. Every rank must call it, with rank 0's address. It returns once this rank has
+/// the id; on rank 0, it returns once all ranks have it.
 ///
 /// # Errors
-/// Fails as [`hand_out`] and [`fetch`] do, or if NCCL fails.
+/// Fails like [`hand_out`] and [`fetch`], or if an NCCL call fails.
 pub fn exchange(
     rank: usize,
     world_size: usize,
@@ -101,9 +101,9 @@ pub fn exchange(
 ) -> anyhow::Result<Id> {
     // ANCHOR: exchange
     // Give all ranks the same id:
-    // 1. rank 0 makes it, and listens at `address`, and at no other, until all ranks have it;
-    // 2. all other ranks get it from there;
-    // 3. if rank 0 can't listen there, the result is an error with the address.
+    // 1. rank 0 creates it, and listens at `address` alone until all ranks have it;
+    // 2. all other ranks fetch it from there;
+    // 3. if rank 0 can't listen there, return an error that contains the address.
     todo!("Give all ranks the same id")
     // ANCHOR_END: exchange
 }

@@ -15,15 +15,15 @@ use lab::kernels::ELEMENTWISE;
 /// The number of threads per block.
 pub const THREADS: u32 = 256;
 
-/// Loads the kernel `axpy` on the GPU of the context.
+/// Loads the `axpy` kernel on the context's GPU.
 ///
 /// # Errors
-/// Fails if the driver fails.
+/// Fails if a driver call fails.
 pub fn load(context: &Arc<CudaContext>) -> anyhow::Result<CudaFunction> {
     // ANCHOR: load
     // Load the kernel:
-    // 1. the PTX is that of `ELEMENTWISE`;
-    // 2. the result is its kernel `axpy`, ready to launch on any stream of this context.
+    // 1. the PTX is `ELEMENTWISE`;
+    // 2. the result is its `axpy` kernel, ready to be launched on any stream in this context.
     todo!("Load the kernel")
     // ANCHOR_END: load
 }
@@ -31,19 +31,19 @@ pub fn load(context: &Arc<CudaContext>) -> anyhow::Result<CudaFunction> {
 /// Returns the launch configuration for `n` elements.
 pub fn grid(n: u32) -> LaunchConfig {
     // ANCHOR: grid
-    // Say how many blocks there are, and how many threads each has:
+    // Compute the number of blocks, and of threads in each:
     // 1. a block has `THREADS` threads;
     // 2. each of the `n` elements has a thread;
-    // 3. there are no more blocks than that takes;
-    // 4. blocks and threads are counted in x only, and there is no shared memory.
-    todo!("Say how many blocks there are, and how many threads each has")
+    // 3. there are no more blocks than necessary;
+    // 4. the grid and the blocks extend in x only, and no shared memory is used.
+    todo!("Compute the number of blocks, and of threads in each")
     // ANCHOR_END: grid
 }
 
 /// Adds `a * x[i]` to every `y[i]`.
 ///
 /// # Errors
-/// Fails if the lengths of `y` and `x` differ, if there are more elements than fit a `u32`, or if the driver fails.
+/// Fails if the lengths of `y` and `x` differ, if the number of elements doesn't fit in a `u32`, or if a driver call fails.
 pub fn axpy(
     stream: &CudaStream,
     kernel: &CudaFunction,
@@ -53,10 +53,10 @@ pub fn axpy(
 ) -> anyhow::Result<()> {
     // ANCHOR: axpy
     // Launch the kernel over all elements:
-    // 1. the arguments have the order and the types of the kernel's parameters;
-    // 2. if `y` and `x` differ in length, the result is an error that has both lengths, and nothing is launched;
-    // 3. over no elements, nothing is launched, and the result is `Ok`;
-    // 4. the call returns as soon as the kernel is enqueued;
+    // 1. the arguments match the kernel's parameters in order and type;
+    // 2. if `y` and `x` differ in length, launch nothing, and return an error that contains both lengths;
+    // 3. if there are no elements, nothing is launched, and the result is `Ok`;
+    // 4. return as soon as the kernel is enqueued;
     // 5. a SAFETY comment explains why the launch is sound.
     todo!("Launch the kernel over all elements")
     // ANCHOR_END: axpy

@@ -1,4 +1,4 @@
-//! From a device to a group of GPUs: the start of every multi-GPU program.
+//! From a device to a group of GPUs: how every multi-GPU program starts.
 
 pub mod buffers;
 pub mod devices;

@@ -11,13 +11,13 @@ use lab::Readable;
 
 /// A rank that has no communicator yet.
 pub struct UnconnectedRank<'a> {
-    /// The number in the group, from 0.
+    /// The rank's number in the group, from 0.
     pub rank: usize,
     /// The number of ranks in the group.
     pub world_size: usize,
-    /// The stream on which the rank's communicators work.
+    /// The stream that the rank's communicators use.
     pub stream: Arc<CudaStream>,
-    /// Returns a new id at each call. The n-th call returns the same id on all ranks.
+    /// Returns a new id on each call. The nth call returns the same id on all ranks.
     pub next_id: &'a dyn Fn() -> anyhow::Result<Id>,
 }
 
@@ -25,7 +25,7 @@ impl UnconnectedRank<'_> {
     /// Creates a communicator with a new id. Returns once all ranks have called it.
     ///
     /// # Errors
-    /// Fails if NCCL fails.
+    /// Fails if an NCCL call fails.
     pub fn connect(&self) -> anyhow::Result<Comm> {
         self.stream.context().bind_to_thread()?;
         let id = (self.next_id)()?;
@@ -33,20 +33,20 @@ impl UnconnectedRank<'_> {
     }
 }
 
-/// Sums the tensor over all ranks, in place. Every rank must call it, and it returns at once. Module 02 is about such calls.
+/// Sums the tensor over all ranks, in place. Every rank must call it; it returns immediately. Module 02 covers such calls.
 ///
 /// # Errors
-/// Fails if NCCL fails.
+/// Fails if an NCCL call fails.
 pub fn sum(comm: &Comm, tensor: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
     comm.all_reduce_in_place(tensor, &ReduceOp::Sum).readable()?;
     Ok(())
 }
 
-/// Runs a number of iterations. In each, `fill(iteration, tensors)` enqueues this rank's values on the stream of `rank`. Then each
-/// tensor is summed over all ranks.
+/// Runs the given number of iterations. In each, `fill(iteration, tensors)` enqueues the writes of this rank's values
+/// on the stream of `rank`. Then each tensor is summed over all ranks.
 ///
 /// # Errors
-/// Fails if `fill`, NCCL, or the driver fails.
+/// Fails if `fill`, an NCCL call, or a driver call fails.
 pub fn run(
     rank: &UnconnectedRank,
     iterations: usize,
@@ -55,17 +55,17 @@ pub fn run(
 ) -> anyhow::Result<()> {
     // ANCHOR: run
     // Run all iterations:
-    // 1. in each, `fill` is called once, and after it every tensor is summed;
-    // 2. each rank creates one communicator in total;
-    // 3. when the call returns, all sums are done, but the host does not wait in every iteration.
+    // 1. in each, call `fill` once, and then sum every tensor;
+    // 2. each rank creates only one communicator in total;
+    // 3. all sums are done when the call returns, but the host does not wait in every iteration.
     todo!("Run all iterations")
     // ANCHOR_END: run
 }
 
-/// Does the same with a new communicator for each iteration. Don't write this; the checks count its communicators.
+/// Does the same with a new communicator for each iteration. It is not for use: the checks count its communicators.
 ///
 /// # Errors
-/// Fails as [`run`] does.
+/// Fails like [`run`].
 pub fn run_anew(
     rank: &UnconnectedRank,
     iterations: usize,

@@ -1,7 +1,7 @@
 //! Bandwidth: how fast an operation is, and how busy it keeps the links between the GPUs.
 //!
-//! The figures are those of nccl-tests (`doc/PERFORMANCE.md`). The *algorithm bandwidth* is the operation's size divided by its time.
-//! The *bus bandwidth* is what each GPU's link carries meanwhile, so it can be compared with the hardware's figures.
+//! The figures are defined as in nccl-tests (`doc/PERFORMANCE.md`). The *algorithm bandwidth* is the operation's size divided by its time.
+//! The *bus bandwidth* is the rate at which each GPU's link carries data meanwhile, so it can be compared with hardware specifications.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use lab::Stopwatch;
 /// The operation to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Every rank gets the sum of all buffers.
+    /// Every rank gets the sum over all buffers.
     AllReduce,
     /// Every rank gets the root's buffer.
     Broadcast,
-    /// The root gets the sum of all buffers.
+    /// The root gets the sum over all buffers.
     Reduce,
-    /// Every rank gets the shards of all ranks.
+    /// Every rank gets all ranks' shards.
     AllGather,
     /// Every rank gets its shard of the sum.
     ReduceScatter,
@@ -29,30 +29,30 @@ pub const WARM_UPS: usize = 5;
 /// The number of measured rounds, as with nccl-tests' `-n 20`.
 pub const ROUNDS: usize = 20;
 
-/// A line of the table.
+/// One row of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
     /// The operation's size in bytes.
     pub bytes: usize,
     /// The time of one round, in microseconds.
     pub microseconds: f64,
-    /// The algorithm bandwidth in GB/s, of 10⁹ bytes each.
+    /// The algorithm bandwidth in GB/s, where a GB is 10⁹ bytes.
     pub algbw: f64,
     /// The bus bandwidth in GB/s.
     pub busbw: f64,
 }
 
-/// The time of an operation of S bytes, as `α + β · S`.
+/// The time that an operation on S bytes takes, as `α + β · S`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Line {
-    /// The latency: the microseconds that even an empty operation takes.
+    /// The latency: the number of microseconds that even an empty operation takes.
     pub alpha: f64,
-    /// The microseconds for each byte. Large operations approach `1e-3 / beta` GB/s.
+    /// The number of microseconds per byte. Large operations approach `1e-3 / beta` GB/s.
     pub beta: f64,
 }
 
 impl Line {
-    /// Returns the microseconds that an operation of `bytes` bytes should take.
+    /// Returns the number of microseconds that an operation on `bytes` bytes should take.
     pub fn microseconds(&self, bytes: usize) -> f64 {
         self.alpha + self.beta * bytes as f64
     }
@@ -62,7 +62,7 @@ impl Line {
 pub fn operation_bytes(operation: Operation, world_size: usize, count: usize, element_bytes: usize) -> usize {
     // ANCHOR: operation_bytes
     // Count the bytes of an operation:
-    // 1. the size is that of the larger of a rank's two buffers;
+    // 1. the size is that of a rank's larger buffer;
     // 2. `count` is in elements, of `element_bytes` bytes each.
     todo!("Count the bytes of an operation")
     // ANCHOR_END: operation_bytes
@@ -71,17 +71,17 @@ pub fn operation_bytes(operation: Operation, world_size: usize, count: usize, el
 /// Returns the bus bandwidth as a multiple of the algorithm bandwidth.
 pub fn bus_factor(operation: Operation, world_size: usize) -> f64 {
     // ANCHOR: bus_factor
-    // Work out the factor of each operation:
-    // 1. it is how many times the operation's size each rank has to send, at least;
-    // 2. for a broadcast and a reduce, it is what the busiest rank has to send or receive.
-    todo!("Work out the factor of each operation")
+    // Compute the factor for each operation:
+    // 1. it is the least amount that each rank has to send, as a multiple of the operation's size;
+    // 2. for a broadcast and a reduce, it is the amount that the busiest rank has to send or receive.
+    todo!("Compute the factor for each operation")
     // ANCHOR_END: bus_factor
 }
 
-/// Measures an operation of `bytes` bytes in a world of `world_size` ranks. `launch` enqueues it on `stream` once.
+/// Measures an operation on `bytes` bytes in a world of `world_size` ranks. `launch` enqueues it on `stream` once.
 ///
 /// # Errors
-/// Returns the errors of `launch` and of the driver.
+/// Returns any error from `launch` or the driver.
 pub fn measure(
     stream: &Arc<CudaStream>,
     operation: Operation,
@@ -93,7 +93,7 @@ pub fn measure(
     // Measure one row of the table:
     // 1. `launch` is called `WARM_UPS` times, and then `ROUNDS` times;
     // 2. the row's time is the mean of the last `ROUNDS` rounds, measured together on the GPU's clock;
-    // 3. the row has the size as given, and both bandwidths in GB/s.
+    // 3. the row contains the given size, and both bandwidths in GB/s.
     todo!("Measure one row of the table")
     // ANCHOR_END: measure
 }
@@ -107,13 +107,13 @@ pub fn weighed(rows: &[Row], term: impl Fn(f64, f64) -> f64) -> f64 {
 /// Fits a line to the rows' times, so that the sum of `((α + β · S − t) / t)²` over the rows is minimal.
 ///
 /// # Errors
-/// Fails if the rows have fewer than two distinct sizes.
+/// Fails if the rows have fewer than two different sizes.
 pub fn fit(rows: &[Row]) -> anyhow::Result<Line> {
     // ANCHOR: fit
     // Fit α and β to the rows:
-    // 1. the relative errors count, so a short time weighs as much as a long one;
-    // 2. times that lie on a line give that line;
-    // 3. fewer than two different sizes are an error, not a panic.
+    // 1. relative errors are minimized, so a short time has as much weight as a long one;
+    // 2. if the times lie on a line, the result is that line;
+    // 3. with fewer than two different sizes, return an error instead of panicking.
     todo!("Fit α and β to the rows")
     // ANCHOR_END: fit
 }

@@ -1,4 +1,4 @@
-//! Collectives: operations of the whole group. Every rank makes the same call.
+//! Collectives: operations that involve the entire group. Every rank makes the same call.
 
 pub mod all_gather;
 pub mod all_reduce;

@@ -1,4 +1,4 @@
-//! The checks in `tests/02_collectives`, on this crate.
+//! The checks from `tests/02_collectives`, run on this crate.
 
 use m02_collectives as collectives;
 

@@ -6,13 +6,13 @@ use cudarc::driver::{CudaView, CudaViewMut};
 use cudarc::nccl::{Comm, group_end, group_start};
 use lab::{Kernels, Readable};
 
-/// Returns the left and the right neighbor of `rank`, in this order. The ranks form a circle: the right neighbor of the last rank is
-/// rank 0. `rank` is below `world_size`.
+/// Returns the left and the right neighbor of `rank`, in that order. The ranks form a circle: the right neighbor of the
+/// last rank is rank 0. `rank` is below `world_size`.
 pub fn neighbours(rank: usize, world_size: usize) -> (usize, usize) {
     // ANCHOR: neighbours
     // Find the two neighbors of `rank`:
     // 1. the left neighbor comes first in the pair;
-    // 2. the ranks form a circle, so both neighbors are ranks of this world.
+    // 2. the ranks form a circle, so both neighbors are ranks in this world.
     todo!("Find the two neighbors of `rank`")
     // ANCHOR_END: neighbours
 }
@@ -20,15 +20,15 @@ pub fn neighbours(rank: usize, world_size: usize) -> (usize, usize) {
 /// Sends `outgoing` to the right neighbor, and fills `incoming` with what the left neighbor sends. Returns without waiting for the
 /// GPU. All buffers have the same length. Every rank must call it; a single rank is its own neighbor.
 ///
-/// Later work on the communicator's stream finds `incoming` filled. Any other stream has to wait for that stream.
+/// Later work on the communicator's stream sees `incoming` filled. Any other stream has to wait for that stream.
 ///
 /// # Errors
-/// Returns NCCL's errors. No group is left open.
+/// Returns any error from NCCL. No group is left open.
 pub fn shift(comm: &Comm, outgoing: &CudaView<f32>, incoming: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
     // ANCHOR: shift
     // Pass a buffer to the right:
     // 1. `outgoing` goes to the right neighbor, and `incoming` comes from the left neighbor;
-    // 2. the ranks never deadlock, however large the buffers are;
+    // 2. the ranks never deadlock, no matter how large the buffers are;
     // 3. no group is left open, even if one of the calls fails;
     // 4. the host does not wait for the GPU.
     todo!("Pass a buffer to the right")
@@ -39,7 +39,7 @@ pub fn shift(comm: &Comm, outgoing: &CudaView<f32>, incoming: &mut CudaViewMut<f
 /// Both buffers have the same length on all ranks. Every rank must call it.
 ///
 /// # Errors
-/// Returns the errors of [`shift`] and of the driver.
+/// Returns any error from [`shift`] or the driver.
 pub fn sum_around(
     comm: &Comm,
     kernels: &Kernels,
@@ -48,9 +48,9 @@ pub fn sum_around(
 ) -> anyhow::Result<()> {
     // ANCHOR: sum_around
     // Sum over all ranks with `shift`:
-    // 1. `total` is the sum of every rank's `own`, each counted once, whatever `total` held before;
-    // 2. `own` stays as it is;
-    // 3. all values travel from neighbor to neighbor, by `shift` alone, with `world_size - 1` calls on each rank;
+    // 1. `total` is the sum of every rank's `own`, each counted once, no matter what `total` contained before;
+    // 2. `own` does not change;
+    // 3. the values travel from neighbor to neighbor only through `shift`, with `world_size - 1` calls on each rank;
     // 4. no round of the loop allocates memory;
     // 5. the host does not wait for the GPU.
     todo!("Sum over all ranks with `shift`")

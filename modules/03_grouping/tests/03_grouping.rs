@@ -1,4 +1,4 @@
-//! The checks in `tests/03_grouping`, on this crate.
+//! The checks from `tests/03_grouping`, run on this crate.
 
 use m03_grouping as grouping;
 

@@ -1,7 +1,7 @@
 //! Data parallelism the older way: one thread drives all GPUs, and everything passes through GPU 0.
 //!
-//! GPU 0 has the batch and the master parameters. It sends both to the others, sums the gradients that they send back, and steps.
-//! PyTorch's `DataParallel` works like this, and its documentation recommends `DistributedDataParallel` instead.
+//! GPU 0 has the batch and the master parameters. It sends both to the other GPUs, sums the gradients that they send back, and
+//! makes the step. PyTorch's `DataParallel` works like this, and its documentation recommends `DistributedDataParallel` instead.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,49 +13,50 @@ use lab::{Kernels, Perceptron};
 
 /// A model on one GPU, with space for the samples that it receives.
 pub struct Replica {
-    /// The whole model. Replica 0 has the master parameters.
+    /// The entire model. Replica 0 has the master parameters.
     pub model: Perceptron,
     pixels: CudaSlice<f32>,
     labels: CudaSlice<u32>,
 }
 
-/// All GPUs, driven by one thread.
+/// All GPUs, which are driven by one thread.
 pub struct SingleProcess {
     /// The replicas, in the order of their streams; replica 0 is on GPU 0.
     pub replicas: Vec<Replica>,
-    /// A buffer on GPU 0 that receives the gradient and loss of another replica.
+    /// A buffer on GPU 0 that receives another replica's gradient and loss.
     arrived: CudaSlice<f32>,
     kernels: Kernels,
-    /// The bytes copied between GPU 0 and the others so far.
+    /// The number of bytes copied between GPU 0 and the others so far.
     pub bytes: usize,
 }
 
-/// Returns the samples of `batch` for replica `index` of `count`. The parts differ by one sample at most.
+/// Returns the samples in `batch` for replica `index` of `count`. The parts differ in length by at most one sample.
 pub fn part(batch: &Range<usize>, index: usize, count: usize) -> Range<usize> {
     let cut = |index: usize| batch.start + batch.len() * index / count;
     cut(index)..cut(index + 1)
 }
 
-/// Copies all of `from` to `to`, which is on another GPU, in the order of both GPUs' streams, and counts the bytes. Returns without
-/// waiting for the GPUs.
+/// Copies all of `from` to `to`, which is on another GPU, in stream order on both GPUs, and counts the bytes. Returns
+/// without waiting for the GPUs.
 fn send<T>(bytes: &mut usize, from: &CudaView<T>, to: &mut CudaViewMut<T>) -> anyhow::Result<()> {
     if from.is_empty() {
         return Ok(());
     }
     let stream = to.stream().clone();
     stream.memcpy_dtod(from, to)?;
-    // cudarc makes the copy wait for `from`'s stream. But it does not make that stream wait for the copy before it overwrites `from`.
+    // cudarc makes the copy wait for `from`'s stream. But it does not make that stream wait for the copy before the
+    // stream overwrites `from`.
     from.stream().join(&stream)?;
     *bytes += from.num_bytes();
     Ok(())
 }
 
 impl Replica {
-    /// Runs forward and backward over samples on this replica's own GPU. Leaves `weight` × their means in the model's `gradient_and_loss`.
-    /// Returns without waiting for the GPU.
+    /// Runs the forward and backward passes over samples on this replica's own GPU. Leaves their mean gradient and
+    /// loss, multiplied by `weight`, in the model's `gradient_and_loss`. Returns without waiting for the GPU.
     ///
     /// # Errors
-    /// Returns the errors of the driver.
+    /// Returns any error from the driver.
     pub fn compute(&mut self, own: &Batch<'_>, weight: f32) -> anyhow::Result<()> {
         self.model.forward(own)?;
         self.model.backward(own, weight)
@@ -64,7 +65,7 @@ impl Replica {
     /// Does the same with samples on another GPU, which it copies to this GPU first.
     ///
     /// # Errors
-    /// Returns the errors of the driver.
+    /// Returns any error from the driver.
     pub fn compute_sent(&mut self, bytes: &mut usize, own: &Batch<'_>, weight: f32) -> anyhow::Result<()> {
         let Self { model, pixels, labels } = self;
         send(bytes, &own.pixels, &mut pixels.slice_mut(..own.pixels.len()))?;
@@ -77,13 +78,13 @@ impl Replica {
 }
 
 impl SingleProcess {
-    /// Creates a replica for each stream, with `hidden` units and space for `room` samples. Each replica has its own seed, and
-    /// replica 0 has `seed`.
+    /// Creates a replica for each stream, with `hidden` units and space for `room` samples. Each replica has its own
+    /// seed; replica 0 has `seed`.
     ///
     /// # Errors
-    /// Returns an error if there is no stream, and the errors of the driver.
+    /// Fails if there is no stream. Also returns any error from the driver.
     pub fn new(streams: &[Arc<CudaStream>], hidden: usize, room: usize, seed: u64) -> anyhow::Result<Self> {
-        let stream = streams.first().context("no stream, so no GPU")?;
+        let stream = streams.first().context("at least one stream is needed")?;
         let replica = |(stream, seed): (&Arc<CudaStream>, u64)| {
             let model = Perceptron::new(stream, hidden, room, seed)?;
             Ok(Replica {
@@ -98,42 +99,42 @@ impl SingleProcess {
         Ok(Self { arrived, kernels: Kernels::load(stream.context())?, replicas, bytes: 0 })
     }
 
-    /// Gives every other replica the parameters of replica 0. Returns without waiting for the GPUs.
+    /// Gives replica 0's parameters to every other replica. Returns without waiting for the GPUs.
     ///
     /// # Errors
-    /// Returns the errors of the driver.
+    /// Returns any error from the driver.
     pub fn refresh(&mut self) -> anyhow::Result<()> {
         let Self { replicas, bytes, .. } = self;
         let (first, others) = replicas.split_first_mut().context("no replica")?;
         // ANCHOR: refresh
         // Send the first model's parameters to every other model:
-        // 1. each of the others has them, bit for bit;
-        // 2. each is sent them once, with `send`, which counts the bytes.
+        // 1. each of the others ends up with them, bit for bit;
+        // 2. they are sent to each once, with `send`, which counts the bytes.
         todo!("Send the first model's parameters to every other model")
         // ANCHOR_END: refresh
     }
 
-    /// Runs forward and backward on all replicas, each over its part of the samples `batch`, which are on GPU 0. Afterwards, each
-    /// `gradient_and_loss` is the contribution of this part to the mean over the whole batch. Returns without waiting for the GPUs.
+    /// Runs the forward and backward passes on all replicas, each over its part of the samples `batch`, which are on GPU 0. Afterwards,
+    /// each `gradient_and_loss` is that part's contribution to the mean over the entire batch. Returns without waiting for the GPUs.
     ///
     /// # Errors
-    /// Returns the errors of the driver.
+    /// Returns any error from the driver.
     pub fn scatter(&mut self, samples: &DeviceSamples, batch: &Range<usize>) -> anyhow::Result<()> {
         let Self { replicas, bytes, .. } = self;
         let count = replicas.len();
         // ANCHOR: scatter
         // Let every replica compute with its part of the batch:
-        // 1. replica 0 computes with its part where it is, and the others are sent their parts;
-        // 2. a replica is sent its own part, and nothing else;
-        // 3. the plain sum over all replicas is the mean over the batch: each sample counts the same.
+        // 1. replica 0 computes with its part in place, and the others are sent theirs;
+        // 2. each replica is sent only its own part;
+        // 3. the unweighted sum over all replicas is the mean over the batch: each sample counts the same.
         todo!("Let every replica compute with its part of the batch")
         // ANCHOR_END: scatter
     }
 
-    /// Adds the gradients and losses of all other replicas to those of replica 0. Returns without waiting for the GPUs.
+    /// Adds all other replicas' gradients and losses to replica 0's. Returns without waiting for the GPUs.
     ///
     /// # Errors
-    /// Returns the errors of the driver.
+    /// Returns any error from the driver.
     pub fn gather(&mut self) -> anyhow::Result<()> {
         let Self { replicas, arrived, kernels, bytes } = self;
         let (first, others) = replicas.split_first_mut().context("no replica")?;
@@ -141,17 +142,17 @@ impl SingleProcess {
         // ANCHOR: gather
         // Add what the others computed to the first model's gradient and loss:
         // 1. each of the others sends its gradient and loss once, to `arrived`;
-        // 2. the sum is in the first model, and it contains every replica's contribution once;
-        // 3. the host waits for no GPU.
+        // 2. the sum ends up in the first model, and contains every replica's contribution once;
+        // 3. the host does not wait for any GPU.
         todo!("Add what the others computed to the first model's gradient and loss")
         // ANCHOR_END: gather
     }
 
-    /// Makes one step of gradient descent over the samples `batch`, which are on GPU 0. Leaves the new parameters in replica 0, and returns
-    /// the mean loss over the whole batch in nats.
+    /// Makes one step of gradient descent over the samples `batch`, which are on GPU 0. Leaves the new parameters in
+    /// replica 0, and returns the mean loss over the entire batch in nats.
     ///
     /// # Errors
-    /// Returns the errors of the driver.
+    /// Returns any error from the driver.
     pub fn step(
         &mut self,
         samples: &DeviceSamples,
@@ -159,11 +160,11 @@ impl SingleProcess {
         learning_rate: f32,
     ) -> anyhow::Result<f32> {
         // ANCHOR: step
-        // Make the step of one GPU with the whole batch:
-        // 1. every replica computes with the same parameters, those of replica 0;
-        // 2. in a step, each replica is sent the parameters once;
+        // Make the step that one GPU would make with the whole batch:
+        // 1. every replica computes with replica 0's parameters;
+        // 2. in each step, the parameters are sent to each replica once;
         // 3. replica 0 steps with the sum of all contributions, and its loss is returned.
-        todo!("Make the step of one GPU with the whole batch")
+        todo!("Make the step that one GPU would make with the whole batch")
         // ANCHOR_END: step
     }
 }

@@ -1,4 +1,4 @@
-//! The checks in `tests/04_multi_gpu`, on this crate.
+//! The checks from `tests/04_multi_gpu`, run on this crate.
 
 use m04_multi_gpu as multi_gpu;
 

@@ -1,7 +1,7 @@
-//! Measured overlap: how much could overlap, how much did, and a common timeline, from the times of CUDA events.
+//! Measured overlap: how much could overlap, how much did, and a common timeline, all based on CUDA event times.
 //!
-//! With C milliseconds of computation and M of communication, a program takes a time T: at most C + M, if nothing overlaps,
-//! and at least the longer of the two. The *efficiency* η is where T lies between these limits, from 0 to 1.
+//! A program with C milliseconds of computation and M milliseconds of communication takes a time T: at most C + M, if nothing
+//! overlaps, and at least the longer of the two. The *efficiency* η, from 0 to 1, shows where T lies between these limits.
 
 use anyhow::ensure;
 use lab::timeline::{Kind, Row, Span};
@@ -9,33 +9,33 @@ use lab::timeline::{Kind, Row, Span};
 /// Where a GPU's time went, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Overlap {
-    /// C: how long it computed.
+    /// C: how long the GPU computed.
     pub compute: f64,
-    /// M: how long it communicated.
+    /// M: how long the GPU communicated.
     pub communication: f64,
-    /// T: from its first start to its last end.
+    /// T: from the first start to the last end.
     pub total: f64,
 }
 
-/// Returns the time in which at least one of the spans runs. The spans are in any order, and may overlap.
+/// Returns the total time during which at least one of the spans is running. The spans are in any order, and may overlap.
 pub fn busy(spans: &[&Span]) -> f64 {
     // ANCHOR: busy
-    // Measure the time in which something runs:
-    // 1. every moment counts once, however many spans run in it;
+    // Measure the time during which something is running:
+    // 1. every moment counts once, no matter how many spans are running;
     // 2. time between spans does not count;
     // 3. times have an arbitrary origin, so they may be negative.
-    todo!("Measure the time in which something runs")
+    todo!("Measure the time during which something is running")
     // ANCHOR_END: busy
 }
 
-/// Returns C, M, and T of one GPU. There is at least one span. The spans are in any order, and may overlap, even two of one
-/// kind.
+/// Returns C, M, and T for one GPU. There is at least one span. The spans are in any order, and may overlap, even if
+/// they are of the same kind.
 pub fn measure(spans: &[Span]) -> Overlap {
     // ANCHOR: measure
     // Measure C, M, and T:
     // 1. C and M count every moment once;
     // 2. T lasts from the earliest start to the latest end of all spans;
-    // 3. copies count for T alone.
+    // 3. copies count only toward T.
     todo!("Measure C, M, and T")
     // ANCHOR_END: measure
 }
@@ -46,48 +46,48 @@ impl Overlap {
         self.compute.max(self.communication)
     }
 
-    /// Returns η, the fraction of the possible overlap that is achieved. Returns `None` if nothing could overlap.
+    /// Returns η, the fraction of the possible overlap that was achieved. Returns `None` if nothing could overlap.
     pub fn efficiency(&self) -> Option<f64> {
         // ANCHOR: efficiency
         // Compute the efficiency:
         // 1. it is 0 if nothing overlaps, so that T = C + M;
-        // 2. it is 1 if T is the shortest possible time, whichever of C and M is longer;
-        // 3. between these, it grows evenly as T falls;
+        // 2. it is 1 if T is the shortest possible time, no matter whether C or M is longer;
+        // 3. between these, it grows linearly as T falls;
         // 4. without computation or without communication, it is `None`.
         todo!("Compute the efficiency")
         // ANCHOR_END: efficiency
     }
 }
 
-/// Returns how long C milliseconds of computation and M of communication take with the given efficiency.
+/// Returns how long C milliseconds of computation and M milliseconds of communication take at the given efficiency.
 pub fn predicted(compute: f64, communication: f64, efficiency: f64) -> f64 {
     // ANCHOR: predicted
     // Predict the time:
     // 1. it is the time for which `Overlap::efficiency` returns the given efficiency;
-    // 2. it is right whichever of the two is longer.
+    // 2. it is correct no matter which of the two is longer.
     todo!("Predict the time")
     // ANCHOR_END: predicted
 }
 
-/// Puts the spans of all GPUs on the clock of GPU 0. `gpus[i]` has the spans of GPU `i`, by its own clock. All communication
-/// consists of collectives of all GPUs, in the same order on each.
+/// Converts the spans from all GPUs to GPU 0's clock. `gpus[i]` contains the spans from GPU `i`, measured by its own
+/// clock. All communication consists of collectives that involve all GPUs, in the same order on each.
 ///
 /// # Errors
-/// Fails if there is no collective, or if a GPU has a different number of collectives than GPU 0.
+/// Fails if there is no collective, or if a GPU's number of collectives differs from GPU 0's.
 pub fn align(gpus: Vec<Vec<Span>>) -> anyhow::Result<Vec<Row>> {
     let is_collective = |span: &&Span| span.kind == Kind::Communication;
     let ends = |spans: &Vec<Span>| spans.iter().filter(is_collective).map(|span| span.end).collect();
     let ends: Vec<Vec<f64>> = gpus.iter().map(ends).collect();
     for (gpu, own) in ends.iter().enumerate() {
         let (own, first) = (own.len(), ends[0].len());
-        ensure!(own == first, "GPU {gpu} has {own} collectives, and GPU 0 has {first}");
-        ensure!(own > 0, "without a collective nothing tells how the clocks of two GPUs compare");
+        ensure!(own == first, "GPU {gpu} has {own} collectives, but GPU 0 has {first}");
+        ensure!(own > 0, "without a collective, the clocks of two GPUs can't be compared");
     }
     // ANCHOR: align
     // Put all spans on one clock:
-    // 1. the spans of each GPU are shifted by one amount, so that its last collective ends when that of GPU 0 ends;
-    // 2. the uncertainty of a row is the largest distance between the end of a collective there and on GPU 0, after the shift;
-    // 3. no uncertainty is negative, and the rows are in the order of the GPUs.
+    // 1. all spans of a GPU are shifted by the same amount, so that its last collective ends when GPU 0's does;
+    // 2. a row's uncertainty is the largest difference, after the shift, between the end of a collective on that GPU and its end on GPU 0;
+    // 3. no uncertainty is negative, and the rows are in GPU order.
     todo!("Put all spans on one clock")
     // ANCHOR_END: align
 }

@@ -1,7 +1,7 @@
-//! The plan of gradient buckets: which gradients each all-reduce averages, and how many buckets are best.
+//! The plan for gradient buckets: which gradients each all-reduce averages, and how many buckets are best.
 //!
-//! An all-reduce per gradient pays the latency for each gradient. One all-reduce for all gradients pays it once, but starts
-//! only after the backward pass.
+//! With one all-reduce per gradient, you pay the latency for each gradient. With a single all-reduce for all gradients,
+//! you pay it once, but it starts only after the backward pass.
 
 use std::ops::Range;
 
@@ -11,27 +11,27 @@ pub fn plan(layout: &[Range<usize>], cap: usize) -> Vec<Range<usize>> {
     // ANCHOR: plan
     // Divide the parameters into buckets:
     // 1. the last parameter is in the first bucket, and every parameter is in exactly one bucket;
-    // 2. a bucket has at most `cap` bytes, and takes as many parameters as fit;
-    // 3. a parameter that is larger than `cap` has a bucket of its own;
-    // 4. parameters and `cap` may have more than 4 GiB.
+    // 2. a bucket has at most `cap` bytes, and contains as many parameters as fit;
+    // 3. a parameter that is larger than `cap` gets its own bucket;
+    // 4. parameters and `cap` may be larger than 4 GiB.
     todo!("Divide the parameters into buckets")
     // ANCHOR_END: plan
 }
 
-/// Returns the time of a backward pass with this number of equal buckets, in the unit of the other arguments: `compute` is
-/// the backward pass alone, `communication` is one all-reduce of all gradients without its latency, and `latency` is added to
-/// each all-reduce.
+/// Returns the time that a backward pass takes with this number of equal buckets, in the same unit as the other
+/// arguments: `compute` is the backward pass alone, `communication` is one all-reduce of all gradients without its
+/// latency, and `latency` is added to each all-reduce.
 pub fn predicted(buckets: f64, compute: f64, communication: f64, latency: f64) -> f64 {
     // ANCHOR: predicted
     // Predict the time from the start of the pass to the last average:
     // 1. each bucket takes an equal part of `compute` and of `communication`;
-    // 2. an all-reduce starts when its bucket is computed and the all-reduce before it is done.
+    // 2. an all-reduce starts once its bucket has been computed and the previous all-reduce is done.
     todo!("Predict the time from the start of the pass to the last average")
     // ANCHOR_END: predicted
 }
 
-/// Returns the number of equal buckets for which [`predicted`] is lowest, if communication takes longer than compute. The
-/// number need not be whole.
+/// Returns the number of equal buckets for which [`predicted`] is lowest, if communication takes longer than
+/// computation. The number need not be an integer.
 pub fn best_number(compute: f64, latency: f64) -> f64 {
     // ANCHOR: best_number
     // Find the number of buckets with the shortest time:

@@ -1,4 +1,4 @@
-//! The depth of a pipeline: how many iterations are in flight, each in its own buffer.
+//! Pipeline depth: how many iterations are in flight, each in its own buffer.
 //!
 //! With one buffer, iterations run one after another. Each additional buffer lets the compute stream run further ahead, but
 //! costs memory.
@@ -10,15 +10,15 @@ use cudarc::driver::{CudaSlice, CudaStream};
 
 use crate::interleave::Stages;
 
-/// Runs `iterations` iterations, at most `depth` of them at once, in `depth` buffers of `len` elements. The buffers are
-/// allocated here, and freed at the end. Every iteration runs its three stages in one of the buffers. `postprocess` saves the
-/// result.
+/// Runs `iterations` iterations, at most `depth` of them at a time, in `depth` buffers of `len` elements. The buffers
+/// are allocated here, and freed at the end. Every iteration runs its three stages in one of the buffers. `postprocess`
+/// saves the result.
 ///
-/// Returns at once, with everything enqueued. Later work on the compute stream comes after all iterations. Both streams are
-/// on one GPU, and cudarc's event tracking is off.
+/// Enqueues everything and returns immediately. Later work on the compute stream runs after all iterations. Both
+/// streams are on one GPU, and cudarc's event tracking is off.
 ///
 /// # Errors
-/// Fails if `depth` is 0. Also returns the errors of the stages and of the driver.
+/// Fails if `depth` is 0. Also returns any error from the stages or the driver.
 pub fn run(
     compute: &Arc<CudaStream>,
     comm: &Arc<CudaStream>,
@@ -34,7 +34,7 @@ pub fn run(
     // Enqueue all stages of all iterations:
     // 1. a stage starts after the stage before it in the same iteration;
     // 2. an iteration starts only after the iteration before it in the same buffer has been postprocessed;
-    // 3. preprocessing is free to run in parallel with the all-reduce of the iteration `depth - 1` before it;
+    // 3. preprocessing can run in parallel with the all-reduce from `depth - 1` iterations before;
     // 4. the host waits for nothing, and there may be fewer iterations than buffers.
     todo!("Enqueue all stages of all iterations")
     // ANCHOR_END: run

@@ -1,5 +1,5 @@
-//! The stages of [`interleave`](crate::interleave) and [`depth`](crate::depth) with real work, each between two events, for the
-//! programs to draw.
+//! The stages for [`interleave`](crate::interleave) and [`depth`](crate::depth) with real work, each between two
+//! events, so that the programs can draw them.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use lab::{Expected, Kernels, Readable, Timeline, irregular};
 
 use crate::interleave::Stages;
 
-/// The work of a pipeline.
+/// The amount of work in a pipeline.
 #[derive(Clone, Copy)]
 pub struct Load {
     /// The number of iterations.
     pub iterations: usize,
-    /// The number of elements of each iteration's buffer.
+    /// The number of elements in each iteration's buffer.
     pub elements: usize,
     /// The number of elements that are summed, in even and in odd iterations.
     pub summed: [usize; 2],
-    /// How often preprocessing and postprocessing pass over the buffer.
+    /// How many times preprocessing and postprocessing each pass over the buffer.
     pub work: [usize; 2],
 }
 
@@ -30,7 +30,7 @@ pub struct Work<'a> {
     compute: Arc<CudaStream>,
     kernels: Kernels,
     inputs: Vec<CudaSlice<f32>>,
-    /// Where postprocessing copies the results of a pipeline that reuses its buffers. Empty if each iteration has its own buffer.
+    /// Where postprocessing copies the results in a pipeline that reuses its buffers. Empty if each iteration has its own buffer.
     outputs: Vec<CudaSlice<f32>>,
     timeline: Timeline,
     load: Load,
@@ -41,17 +41,17 @@ pub fn named(stage: &str, iteration: usize) -> String {
     format!("{stage} {iteration}")
 }
 
-/// Returns the data of a rank for an iteration: whole numbers, so that no sum rounds.
+/// Returns a rank's data for an iteration: integers, so that no sum is rounded.
 fn input(rank: usize, iteration: usize, len: usize) -> Vec<f32> {
     irregular::integers(100 * iteration + rank, len)
 }
 
 impl<'a> Work<'a> {
-    /// Uploads the inputs, and runs every stage once: the first use of a kernel loads it, and the first collective sets up
-    /// connections. The timeline contains none of this.
+    /// Uploads the inputs, and runs every stage once: the first use of a kernel loads it, and the first collective sets
+    /// up connections. None of this appears in the timeline.
     ///
     /// # Errors
-    /// Returns the errors of NCCL and of the driver.
+    /// Returns any error from NCCL or the driver.
     pub fn new(comm: &'a Comm, compute: &Arc<CudaStream>, load: Load) -> anyhow::Result<Self> {
         let inputs = (0..load.iterations)
             .map(|at| Ok(compute.clone_htod(&input(comm.rank(), at, load.elements))?))
@@ -70,7 +70,7 @@ impl<'a> Work<'a> {
         Ok(work)
     }
 
-    /// Does the same, and lets postprocessing copy each result to an output.
+    /// Does the same, but lets postprocessing copy each result to an output.
     ///
     /// # Errors
     /// Fails like [`new`](Self::new).
@@ -83,7 +83,7 @@ impl<'a> Work<'a> {
     /// Returns when each stage ran. Waits until all stages are done.
     ///
     /// # Errors
-    /// Returns the driver's error.
+    /// Returns any error from the driver.
     pub fn spans(&self) -> anyhow::Result<Vec<Span>> {
         self.timeline.spans()
     }
@@ -91,7 +91,7 @@ impl<'a> Work<'a> {
     /// Compares every element of the outputs.
     ///
     /// # Errors
-    /// Fails if an element is wrong. The error names the first one, with rank, iteration, and index.
+    /// Fails if an element is wrong. The error describes the first one, with its rank, iteration, and index.
     pub fn verify_outputs(&self) -> anyhow::Result<()> {
         self.verify(&self.outputs)
     }
@@ -102,7 +102,7 @@ impl<'a> Work<'a> {
     /// Fails like [`verify_outputs`](Self::verify_outputs).
     pub fn verify(&self, results: &[CudaSlice<f32>]) -> anyhow::Result<()> {
         let (got, expected) = (results.len(), self.load.iterations);
-        ensure!(got == expected, "{got} results for {expected} iterations");
+        ensure!(got == expected, "expected {expected} results, one for each iteration, but got {got}");
         for (iteration, result) in results.iter().enumerate() {
             let name = format!("the result of iteration {iteration}");
             Expected::new(self.comm.rank(), &name, &self.serial(iteration))
@@ -111,8 +111,8 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Returns the serial result: (passes before + 1) · (sum of all ranks' inputs, where it is summed) + passes after · own
-    /// input.
+    /// Returns the serial result: (passes before + 1) · (sum of all ranks' inputs, where it is summed) + passes after ·
+    /// own input.
     fn serial(&self, iteration: usize) -> Vec<f32> {
         let Load { elements, summed, work: [before, behind], .. } = self.load;
         let own = input(self.comm.rank(), iteration, elements);

@@ -1,4 +1,4 @@
-//! The checks in `tests/05_overlap`, on this crate.
+//! The checks from `tests/05_overlap`, run on this crate.
 
 use m05_overlap as overlap;
 

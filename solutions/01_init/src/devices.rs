@@ -1,6 +1,6 @@
 //! A stream on each GPU.
 //!
-//! A *context* is the state of one GPU in this process. A *stream* is a queue of work for that GPU. Every later function
+//! A *context* is one GPU's state in this process. A *stream* is a queue of work for that GPU. Every later function
 //! takes a stream, and a stream knows its context and its GPU.
 
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use cudarc::driver::{CudaContext, CudaStream};
 /// Opens the first `count` GPUs, and returns a stream on each.
 ///
 /// # Errors
-/// Fails if there are fewer than `count` GPUs, or if the driver refuses a context or a stream.
+/// Fails if there are fewer than `count` GPUs, or if the driver can't create a context or a stream.
 pub fn open(count: usize) -> anyhow::Result<Vec<Arc<CudaStream>>> {
     // ANCHOR: open
     // Open GPUs 0 to count − 1:
     // 1. element `i` is a stream of a context on GPU `i`;
     // 2. each stream is a new one, not the default stream;
-    // 3. if there are too few GPUs, the result is an error that has both numbers, not a panic, and no GPU is opened;
+    // 3. if there are too few GPUs, open none of them, and return an error that contains both numbers instead of panicking;
     // 4. for a `count` of 0, the result is an empty list.
     let available = usize::try_from(CudaContext::device_count()?)?;
-    ensure!(count <= available, "{count} GPUs were asked for, but there are {available}");
+    ensure!(count <= available, "{count} GPUs were requested, but there are only {available}");
     (0..count)
         .map(|ordinal| {
             let context = CudaContext::new(ordinal)?;

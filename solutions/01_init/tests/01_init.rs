@@ -1,4 +1,4 @@
-//! The checks in `tests/01_init`, on this crate.
+//! The checks from `tests/01_init`, run on this crate.
 
 use s01_init as init;
 

@@ -1,6 +1,6 @@
-//! Backends: the same all-reduce in two ways, through the host's memory and over the GPUs' own links.
+//! Backends: the same all-reduce done in two ways, through host memory and over the links between the GPUs.
 //!
-//! A CPU backend copies each buffer to the host, sums there, and copies the sum back. The numbers are the same, and it takes longer.
+//! A CPU backend copies each buffer to the host, sums there, and copies the sum back. The result is the same, but it takes longer.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use lab::{HostGroup, Stopwatch};
 /// created on `stream`.
 ///
 /// # Errors
-/// Fails if a rank does not call it in time (the error names the rank), or if the driver fails.
+/// Fails if a rank does not call it in time (the error then names that rank), or if a driver call fails.
 pub fn staged_sum(
     group: &HostGroup,
     rank: usize,
@@ -19,10 +19,10 @@ pub fn staged_sum(
     buffer: &mut CudaViewMut<f32>,
 ) -> anyhow::Result<()> {
     // ANCHOR: staged_sum
-    // Sum over all ranks through the host's memory:
+    // Sum over all ranks through host memory:
     // 1. on every rank, the sums replace the values;
-    // 2. the sums are `f32` sums, each rank's values are in them once, and all ranks have the same bits;
-    // 3. earlier work in `stream` is done before the buffer is read, and later work in `stream` finds the sums;
+    // 2. the sums are computed in `f32`, include each rank's values once, and are bit-identical on all ranks;
+    // 3. earlier work on `stream` is done before the buffer is read, and later work on `stream` sees the sums;
     // 4. each rank copies its buffer to the host once, and the sums back once.
     let own = stream.clone_dtoh(buffer)?;
     stream.synchronize()?;
@@ -37,10 +37,11 @@ pub fn staged_sum(
     // ANCHOR_END: staged_sum
 }
 
-/// Returns how many times as long `staged` takes as `nccl`. Both enqueue their work on `stream`. `rounds` is at least 1.
+/// Returns the time that `staged` takes, divided by the time that `nccl` takes. Both enqueue their work on `stream`.
+/// `rounds` is at least 1.
 ///
 /// # Errors
-/// Returns the errors of `staged`, of `nccl`, and of the driver.
+/// Returns any error from `staged`, `nccl`, or the driver.
 pub fn times_as_long(
     stream: &Arc<CudaStream>,
     rounds: usize,
@@ -50,8 +51,8 @@ pub fn times_as_long(
     // ANCHOR: times_as_long
     // Compare the two ways:
     // 1. each is called once to warm up, and then `rounds` times;
-    // 2. each is measured on the GPU's clock, over its last `rounds` rounds together;
-    // 3. the result is larger than 1 if `staged` takes longer.
+    // 2. each is measured on the GPU's clock, over its last `rounds` calls together;
+    // 3. the result is greater than 1 if `staged` takes longer.
     let measure = |work: &mut dyn FnMut() -> anyhow::Result<()>| {
         work()?;
         let watch = Stopwatch::start(stream)?;

@@ -1,23 +1,23 @@
-//! Broadcast: copies the buffer of one rank, the *root*, to all ranks.
+//! Broadcast: copies one rank's buffer to all ranks. That rank is the *root*.
 //!
-//! Replicas of a model that start equal stay equal, unless something goes wrong. `replicas_equal` checks this.
+//! Replicas of a model that start out equal stay equal unless something goes wrong. `replicas_equal` checks this.
 
 use anyhow::ensure;
 use cudarc::driver::{CudaView, CudaViewMut};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::Readable;
 
-/// Replaces every rank's `buffer` with that of rank `root`. Every rank must call it, with the same root and the same length.
+/// Replaces every rank's `buffer` with the one from rank `root`. Every rank must call it, with the same root and the same length.
 ///
 /// # Errors
-/// Fails if `root` is not below the world size, or if NCCL fails.
+/// Fails if `root` is not below the world size, or if an NCCL call fails.
 pub fn broadcast(comm: &Comm, buffer: &mut CudaViewMut<f32>, root: usize) -> anyhow::Result<()> {
     // ANCHOR: broadcast
     // Copy the root's `buffer` to every rank:
     // 1. afterwards, all ranks have the root's values, bit for bit;
     // 2. any rank can be the root;
-    // 3. if `root` is not below the world size, the result is an error that has both numbers, and nothing is sent;
-    // 4. it is one broadcast, without a second buffer, and the call returns as soon as the work is enqueued.
+    // 3. if `root` is not below the world size, send nothing, and return an error that contains both numbers;
+    // 4. make one broadcast without a second buffer, and return as soon as the work is enqueued.
     let world_size = comm.world_size();
     ensure!(root < world_size, "rank {root} can't be the root in a world of {world_size}");
     comm.broadcast_in_place(buffer, i32::try_from(root)?).readable()?;
@@ -28,7 +28,7 @@ pub fn broadcast(comm: &Comm, buffer: &mut CudaViewMut<f32>, root: usize) -> any
 /// Returns whether the buffers of all ranks are equal, bit for bit. Every rank must call it, with buffers of the same length.
 ///
 /// # Errors
-/// Returns the errors of NCCL and of the driver.
+/// Returns any error from NCCL or the driver.
 pub fn replicas_equal(comm: &Comm, buffer: &CudaView<f32>) -> anyhow::Result<bool> {
     // ANCHOR: replicas_equal
     // Find out whether all replicas are equal:

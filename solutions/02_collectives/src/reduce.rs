@@ -11,7 +11,7 @@ use lab::Readable;
 /// it, with the same operator, root, and length.
 ///
 /// # Errors
-/// Fails if `root` is not below the world size, if the root has no `recv` or one of a different length, or if NCCL fails.
+/// Fails if `root` is not below the world size, if the root's `recv` is missing or has a different length, or if an NCCL call fails.
 pub fn reduce(
     comm: &Comm,
     send: &CudaView<f32>,
@@ -22,18 +22,19 @@ pub fn reduce(
     // ANCHOR: reduce
     // Combine `send` over all ranks into the root's `recv`:
     // 1. the root gets the result in `recv`, and any rank can be the root;
-    // 2. every `send` stays as it is, and so does a `recv` on any other rank, if there is one;
-    // 3. if `root` is not below the world size, the result is an error that has both numbers;
-    // 4. on the root, a missing `recv` is an error, not a panic, and so is one of a different length than `send` (with both lengths);
-    // 5. it is one reduce, and the call returns as soon as the work is enqueued.
+    // 2. no `send` changes, and neither does a `recv` on any other rank, if there is one;
+    // 3. if `root` is not below the world size, return an error that contains both numbers;
+    // 4. on the root, if `recv` is missing, or if it differs in length from `send`, return an error (with both lengths)
+    //    instead of panicking;
+    // 5. make one reduce, and return as soon as the work is enqueued.
     let world_size = comm.world_size();
     ensure!(root < world_size, "rank {root} can't be the root in a world of {world_size}");
     if comm.rank() == root {
         let recv =
-            recv.as_ref().with_context(|| format!("rank {root} is the root, and has no receive buffer"))?;
+            recv.as_ref().with_context(|| format!("rank {root} is the root, but has no receive buffer"))?;
         ensure!(
             send.len() == recv.len(),
-            "{} elements to send, the root receives {}",
+            "{} elements to send, but the root's receive buffer has {}",
             send.len(),
             recv.len()
         );
@@ -43,17 +44,17 @@ pub fn reduce(
     // ANCHOR_END: reduce
 }
 
-/// Returns the smallest and the largest of all values on all ranks: `Some` on rank `root`, `None` on the others. Every rank must call
-/// it, with the same root and the same number of values, at least one.
+/// Returns the smallest and the largest of all values on all ranks: `Some` on rank `root`, `None` on the others. Every
+/// rank must call it, with the same root and the same number of values (at least one).
 ///
 /// # Errors
-/// Fails like [`reduce`], or if the driver fails.
+/// Fails like [`reduce`], or if a driver call fails.
 pub fn range_on_root(comm: &Comm, values: &CudaView<f32>, root: usize) -> anyhow::Result<Option<(f32, f32)>> {
     // ANCHOR: range_on_root
     // Find the smallest and the largest of all values:
     // 1. the root returns one smallest and one largest value, over all elements of all ranks;
     // 2. the other ranks return `None`;
-    // 3. `values` stays as it is;
+    // 3. `values` does not change;
     // 4. there are at most two collectives.
     let stream = comm.stream();
     if comm.rank() != root {

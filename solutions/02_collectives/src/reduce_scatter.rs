@@ -1,6 +1,6 @@
-//! Reduce-scatter: combines the buffers of all ranks, and each rank gets its part of the result.
+//! Reduce-scatter: combines the buffers of all ranks, and each rank gets one part of the result.
 //!
-//! It is the first half of an all-reduce. Between the halves, each rank can work on its own part of the result.
+//! It is the first half of an all-reduce. Between the two halves, each rank can work on its own part of the result.
 
 use anyhow::ensure;
 use cudarc::driver::{CudaView, CudaViewMut};
@@ -11,15 +11,15 @@ use lab::Readable;
 /// two lengths.
 ///
 /// # Errors
-/// Fails if `send` is not as long as the parts of all ranks together, or if NCCL fails.
+/// Fails if `send` is not as long as the parts of all ranks together, or if an NCCL call fails.
 pub fn average_part(comm: &Comm, send: &CudaView<f32>, part: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
     // ANCHOR: average_part
     // Average over all ranks, and keep this rank's part:
-    // 1. on rank `r`, `part` is the average from element `r * part.len()` on;
-    // 2. `send` stays as it is;
-    // 3. if `send` is not as long as the parts of all ranks together, the result is an error that has both of these lengths (that of
-    //    `send`, and that of all parts together), and nothing is sent;
-    // 4. it is one reduce-scatter, and the call returns as soon as the work is enqueued.
+    // 1. on rank `r`, `part` contains the elements of the average from index `r * part.len()` on;
+    // 2. `send` does not change;
+    // 3. if `send` is not as long as the parts of all ranks together, send nothing, and return an error that contains
+    //    both lengths (the length of `send` and the total length of the parts);
+    // 4. make one reduce-scatter, and return as soon as the work is enqueued.
     let needed = part.len() * comm.world_size();
     ensure!(send.len() == needed, "all parts have {needed} elements, but the send buffer has {}", send.len());
     comm.reduce_scatter(send, part, &ReduceOp::Avg).readable()?;
@@ -27,18 +27,18 @@ pub fn average_part(comm: &Comm, send: &CudaView<f32>, part: &mut CudaViewMut<f3
     // ANCHOR_END: average_part
 }
 
-/// Replaces every rank's `buffer` with the average over all ranks, by a reduce-scatter and an all-gather. Every rank must call it, with
-/// the same length of at least 1, which need not be a multiple of the world size.
+/// Replaces every rank's `buffer` with the average over all ranks, with a reduce-scatter and an all-gather. Every rank
+/// must call it, with the same length. The length is at least 1, and need not be a multiple of the world size.
 ///
 /// # Errors
-/// Returns the errors of NCCL and of the driver.
+/// Returns any error from NCCL or the driver.
 pub fn average_in_two_steps(comm: &Comm, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
     // ANCHOR: average_in_two_steps
     // Average `buffer` over all ranks in two steps:
     // 1. on every rank, the averages replace all values, for any length;
-    // 2. each rank averages one part, and the parts are then gathered: one reduce-scatter and one all-gather, without any all-reduce;
-    // 3. all ranks end up with the same bits;
-    // 4. the call returns as soon as the work is enqueued.
+    // 2. each rank averages one part, and the parts are then gathered: one reduce-scatter and one all-gather, and no all-reduce;
+    // 3. the results are bit-identical on all ranks;
+    // 4. return as soon as the work is enqueued.
     let (stream, len, world_size) = (comm.stream(), buffer.len(), comm.world_size());
     let part_len = len.div_ceil(world_size);
     let mut padded = stream.alloc_zeros::<f32>(part_len * world_size)?;

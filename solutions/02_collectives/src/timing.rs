@@ -1,4 +1,4 @@
-//! Timing: events read the GPU's clock. The host's clock only shows when a call returns.
+//! Timing: events read the GPU's clock. The host's clock shows only when a call returns.
 //!
 //! Work for a GPU is enqueued on a stream, so the duration of a call does not depend on the duration of its work.
 
@@ -8,11 +8,11 @@ use std::time::Duration;
 use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaEvent, CudaStream};
 
-/// Measures one round of `work` by the GPU's clock, in milliseconds: the mean over `rounds` rounds, after `warm_ups` rounds that are not
-/// measured. `work` enqueues one round on `stream`. `rounds` is at least 1.
+/// Measures one round of `work` by the GPU's clock, and returns milliseconds: the mean over `rounds` rounds, after
+/// `warm_ups` unmeasured rounds. `work` enqueues one round on `stream`. `rounds` is at least 1.
 ///
 /// # Errors
-/// Returns the errors of `work` and of the driver.
+/// Returns any error from `work` or the driver.
 pub fn gpu_milliseconds(
     stream: &Arc<CudaStream>,
     warm_ups: usize,
@@ -23,7 +23,7 @@ pub fn gpu_milliseconds(
     // Measure a round by the GPU's clock:
     // 1. `work` is called `warm_ups` times, and then `rounds` times;
     // 2. the result is the mean of the last `rounds` rounds, measured together;
-    // 3. the warm-ups are not part of it.
+    // 3. the warm-ups are not measured.
     for _ in 0..warm_ups {
         work()?;
     }
@@ -36,11 +36,11 @@ pub fn gpu_milliseconds(
     // ANCHOR_END: gpu_milliseconds
 }
 
-/// Measures by the host's clock how long the call of `work` takes, and how long it takes until its work is done. `clock` returns
-/// the time since a fixed moment, as `|| started.elapsed()` does.
+/// Measures by the host's clock how long the call to `work` takes, and how long it takes until the enqueued work is
+/// done. `clock` returns the time since a fixed moment, as `|| started.elapsed()` does.
 ///
 /// # Errors
-/// Returns the errors of `work` and of the driver.
+/// Returns any error from `work` or the driver.
 pub fn host_times(
     stream: &Arc<CudaStream>,
     clock: impl Fn() -> Duration,
@@ -50,7 +50,7 @@ pub fn host_times(
     // Measure a call and its work by the host's clock:
     // 1. the first time is from just before the call until it has returned;
     // 2. the second time is from the same moment until its work is done;
-    // 3. work that is already in the stream is part of neither.
+    // 3. neither time includes work that was already in the stream.
     stream.synchronize()?;
     let start = clock();
     work()?;
@@ -63,7 +63,7 @@ pub fn host_times(
 /// Enqueues `work` on `stream`, and returns an event that marks its end.
 ///
 /// # Errors
-/// Returns the errors of `work` and of the driver.
+/// Returns any error from `work` or the driver.
 pub fn finish_line(
     stream: &Arc<CudaStream>,
     work: impl FnOnce() -> anyhow::Result<()>,

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, CudaViewMut};
 
-/// Lets `produce` fill the buffer on the stream `producer`, and then `consume` read it on the stream `consumer`. Both enqueue work and
-/// return, and so does this function.
+/// Lets `produce` fill the buffer on the stream `producer`, and then `consume` read it on the stream `consumer`. Both
+/// enqueue their work and return, and so does this function.
 ///
 /// # Errors
-/// Returns the errors of `produce`, `consume`, and the driver.
+/// Returns any error from `produce`, `consume`, or the driver.
 pub fn hand_over(
     producer: &Arc<CudaStream>,
     consumer: &Arc<CudaStream>,
@@ -20,19 +20,19 @@ pub fn hand_over(
 ) -> anyhow::Result<()> {
     // ANCHOR: hand_over
     // Let the consumer wait for the producer:
-    // 1. on the GPU, the work of `consume` starts only when the work of `produce` is done;
+    // 1. on the GPU, the work from `consume` starts only after the work from `produce` is done;
     // 2. both closures get `buffer` itself, not a copy;
-    // 3. the host waits for neither stream.
+    // 3. the host does not wait for either stream.
     produce(buffer)?;
     consumer.wait(&producer.record_event(None)?)?;
     consume(buffer)
     // ANCHOR_END: hand_over
 }
 
-/// Does the same for `rounds` rounds, numbered from 0, all with the same buffer. Returns when everything is enqueued.
+/// Does the same for `rounds` rounds, numbered from 0, all with the same buffer. Returns once everything has been enqueued.
 ///
 /// # Errors
-/// Returns the errors of `produce`, `consume`, and the driver.
+/// Returns any error from `produce`, `consume`, or the driver.
 pub fn relay(
     producer: &Arc<CudaStream>,
     consumer: &Arc<CudaStream>,
@@ -43,10 +43,10 @@ pub fn relay(
 ) -> anyhow::Result<()> {
     // ANCHOR: relay
     // Hand the buffer over in every round:
-    // 1. `consume` of a round reads only what `produce` of the same round wrote;
-    // 2. `produce` of a round overwrites nothing that is still being read;
+    // 1. in each round, `consume` reads only what `produce` wrote in the same round;
+    // 2. `produce` never overwrites anything that is still being read;
     // 3. both closures get `buffer` itself, not a copy;
-    // 4. the host waits for neither stream.
+    // 4. the host does not wait for either stream.
     for round in 0..rounds {
         hand_over(
             producer,

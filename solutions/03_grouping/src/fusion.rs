@@ -1,6 +1,6 @@
-//! Fusion: many small tensors in one all-reduce.
+//! Fusion: averaging many small tensors with one all-reduce.
 //!
-//! Every collective has the same latency, however small it is. One flat buffer pays the latency once for all tensors.
+//! Every collective has the same latency, no matter how small it is. With one flat buffer, you pay the latency once for all tensors.
 
 use std::collections::HashMap;
 
@@ -9,11 +9,11 @@ use cudarc::driver::{CudaSlice, CudaViewMut};
 use cudarc::nccl::{Comm, group_end, group_start};
 use lab::Readable;
 
-/// Returns a view of each tensor, in the order of their names, which is the same on every rank.
+/// Returns a view of each tensor, sorted by name. This order is the same on every rank.
 pub fn in_order(tensors: &mut HashMap<String, CudaSlice<f32>>) -> Vec<CudaViewMut<'_, f32>> {
     // ANCHOR: in_order
     // Put the tensors into an order that all ranks share:
-    // 1. the views come in the order of the tensors' names, compared as strings: `W` comes before `b`;
+    // 1. the views are sorted by the tensors' names, compared as strings: `W` comes before `b`;
     // 2. there is one view for each tensor, and `tensors` may be empty.
     let mut named: Vec<_> = tensors.iter_mut().collect();
     named.sort_by_key(|(name, _)| *name);
@@ -25,19 +25,19 @@ pub fn in_order(tensors: &mut HashMap<String, CudaSlice<f32>>) -> Vec<CudaViewMu
 /// rank must call it, with the same lengths in the same order.
 ///
 /// # Errors
-/// Returns NCCL's errors.
+/// Returns any error from NCCL.
 pub fn average_each(comm: &Comm, tensors: &mut [CudaViewMut<f32>]) -> anyhow::Result<()> {
     tensors.iter_mut().try_for_each(|tensor| average_in_place(comm, tensor))
 }
 
-/// Does the same as [`average_each`], as one group. After an error, no group is left open.
+/// Does the same as [`average_each`], but in one group. After an error, no group is left open.
 ///
 /// # Errors
 /// Fails like [`average_each`].
 pub fn average_grouped(comm: &Comm, tensors: &mut [CudaViewMut<f32>]) -> anyhow::Result<()> {
     // ANCHOR: average_grouped
     // Make the calls of `average_each` as one group:
-    // 1. NCCL launches all of them, or, if it refuses one, none;
+    // 1. NCCL launches all of them, or none if it rejects one;
     // 2. no group is left open, even if one of the calls fails.
     group_start().readable()?;
     let called = average_each(comm, tensors);
@@ -46,17 +46,17 @@ pub fn average_grouped(comm: &Comm, tensors: &mut [CudaViewMut<f32>]) -> anyhow:
     // ANCHOR_END: average_grouped
 }
 
-/// Does the same as [`average_each`] with a single all-reduce: packs the tensors into one flat buffer, averages it, and unpacks it.
-/// There is at least one element.
+/// Does the same as [`average_each`] with a single all-reduce: packs the tensors into one flat buffer, averages it, and
+/// unpacks it. The tensors have at least one element in total.
 ///
 /// # Errors
-/// Returns the errors of NCCL and of the driver.
+/// Returns any error from NCCL or the driver.
 pub fn average_fused(comm: &Comm, tensors: &mut [CudaViewMut<f32>]) -> anyhow::Result<()> {
     // ANCHOR: average_fused
     // Average all tensors with one call:
-    // 1. NCCL gets one all-reduce of as many elements as all tensors have together;
+    // 1. NCCL gets a single all-reduce, with as many elements as all tensors have together;
     // 2. each tensor ends up with its own average;
-    // 3. the tensors share one flat buffer, or two: the all-reduce may read one and write the other;
+    // 3. the tensors share one flat buffer, or two if the all-reduce reads from one and writes to the other;
     // 4. the host does not wait for the GPU.
     let stream = comm.stream();
     let total = tensors.iter().map(|tensor| tensor.len()).sum();

@@ -1,17 +1,17 @@
-//! Event tracking: the waits that cudarc inserts by itself.
+//! Event tracking: the waits that cudarc inserts on its own.
 //!
-//! Each slice carries two events, one of its last read and one of its last write. All views of a slice share them.
+//! Each slice carries two events, one for its last read and one for its last write. All views of a slice share them.
 
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 
-/// Works on both halves of `values` at the same time, each on its own stream, with tracking on. Returns all values when the work is
-/// done. There are at least two values; if their number is odd, the second half has one more. Both streams belong to one context.
-/// `work(stream, half)` enqueues the work on one half.
+/// Works on both halves of `values` at the same time, each on its own stream, with tracking on. Returns all values once
+/// the work is done. There are at least two values; if their number is odd, the second half has one more than the
+/// first. Both streams belong to the same context. `work(stream, half)` enqueues the work on one half.
 ///
 /// # Errors
-/// Returns the errors of `work` and of the driver.
+/// Returns any error from `work` or the driver.
 pub fn in_two_slices(
     first: &Arc<CudaStream>,
     second: &Arc<CudaStream>,
@@ -21,10 +21,10 @@ pub fn in_two_slices(
     // ANCHOR: in_two_slices
     // Work on both halves at the same time:
     // 1. `first` works on the first half, and `second` on the second half, each once;
-    // 2. neither half waits for the other, neither on the GPU nor on the host;
+    // 2. neither half waits for the other, on the GPU or on the host;
     // 3. tracking stays on;
-    // 4. every value is copied to the GPU once and back once;
-    // 5. the result has all values in their old order, with all work done.
+    // 4. every value is copied to the GPU and back exactly once;
+    // 5. the result contains all values in their original order, with all work done.
     let (front, back) = values.split_at(values.len() / 2);
     let mut front = first.clone_htod(front)?;
     let mut back = second.clone_htod(back)?;
@@ -39,7 +39,7 @@ pub fn in_two_slices(
 /// Does the same with a single slice. Switches tracking off for good, for this slice and for all later slices of the context.
 ///
 /// # Errors
-/// Returns the errors of `work` and of the driver.
+/// Returns any error from `work` or the driver.
 pub fn in_one_slice(
     first: &Arc<CudaStream>,
     second: &Arc<CudaStream>,
@@ -48,11 +48,11 @@ pub fn in_one_slice(
 ) -> anyhow::Result<Vec<f32>> {
     // ANCHOR: in_one_slice
     // Work on two views of one slice at the same time:
-    // 1. all values lie in one slice, and `work` gets a view of each half;
+    // 1. all values are in one slice, and `work` gets a view of each half;
     // 2. tracking is off, so that neither half waits for the other;
-    // 3. `second` starts only when the values are on the GPU;
-    // 4. the result is read only when both halves are done;
-    // 5. every value is copied to the GPU once and back once.
+    // 3. `second` starts only after the values are on the GPU;
+    // 4. the result is read only after both halves are done;
+    // 5. every value is copied to the GPU and back exactly once.
 
     // SAFETY: the two joins below order everything that both streams use.
     unsafe { first.context().disable_event_tracking() };
@@ -66,11 +66,11 @@ pub fn in_one_slice(
     // ANCHOR_END: in_one_slice
 }
 
-/// Lets each of the `readers` read the slice, and then the `writer` write it, with tracking on. `read(i, slice)` enqueues work on
-/// `readers[i]`, and `write(slice)` on `writer`. Returns when everything is enqueued.
+/// Lets each of the `readers` read the slice, and then the `writer` write it, with tracking on. `read(i, slice)`
+/// enqueues work on `readers[i]`, and `write(slice)` on `writer`. Returns once everything has been enqueued.
 ///
 /// # Errors
-/// Returns the errors of `read`, `write`, and the driver.
+/// Returns any error from `read`, `write`, or the driver.
 pub fn write_after_reads(
     slice: &mut CudaSlice<f32>,
     readers: &[Arc<CudaStream>],
@@ -80,10 +80,10 @@ pub fn write_after_reads(
 ) -> anyhow::Result<()> {
     // ANCHOR: write_after_reads
     // Let the writer wait for all readers:
-    // 1. on the GPU, the write starts only when every read is done;
+    // 1. on the GPU, the write starts only after every read is done;
     // 2. no reader waits for another reader;
     // 3. the readers and the writer get `slice` itself, not a copy;
-    // 4. the host waits for no stream, and tracking stays on.
+    // 4. the host does not wait for any stream, and tracking stays on.
     for (index, reader) in readers.iter().enumerate() {
         read(index, slice)?;
         writer.join(reader)?;

@@ -1,6 +1,6 @@
 //! Communication that depends on data: either all ranks make a step, or none does.
 //!
-//! A rank sees only its own gradient, and a step contains a collective. So the ranks decide together, from what all of them have seen.
+//! A rank sees only its own gradient, but a step contains a collective. So the ranks decide together, based on what all of them have seen.
 
 use collectives::all_reduce::average_in_place;
 use cudarc::driver::CudaViewMut;
@@ -11,13 +11,13 @@ use lab::{Kernels, Readable};
 /// for all ranks.
 ///
 /// # Errors
-/// Returns the errors of the driver and of NCCL.
+/// Returns any error from NCCL or the driver.
 pub fn any_rank(comm: &Comm, yes: bool) -> anyhow::Result<bool> {
     // ANCHOR: any_rank
-    // Bring the ranks' answers together:
-    // 1. one `true` is enough, whichever rank it comes from, and so are several;
+    // Combine the ranks' answers:
+    // 1. one or more `true` answers are enough, no matter which ranks they come from;
     // 2. every rank gets the same result;
-    // 3. one collective of one element does it.
+    // 3. a single collective on one element is enough.
     let stream = comm.stream();
     let mut answer = stream.clone_htod(&[u32::from(yes)])?;
     comm.all_reduce_in_place(&mut answer, &ReduceOp::Max).readable()?;
@@ -27,12 +27,12 @@ pub fn any_rank(comm: &Comm, yes: bool) -> anyhow::Result<bool> {
     // ANCHOR_END: any_rank
 }
 
-/// Makes one step of gradient descent with the average of the ranks' gradients, if every rank's gradient is finite. Otherwise no rank
-/// steps, and all parameters stay as they are. `gradient` is this rank's own, and may be overwritten. Returns whether the step was made,
-/// which is the same on every rank.
+/// Makes one step of gradient descent with the average of the ranks' gradients, if every rank's gradient is finite.
+/// Otherwise, no rank makes the step, and no parameter changes. `gradient` is this rank's own, and may be overwritten.
+/// Returns whether the step was made, which is the same on every rank.
 ///
 /// # Errors
-/// Returns the errors of the driver and of NCCL.
+/// Returns any error from NCCL or the driver.
 pub fn step(
     comm: &Comm,
     kernels: &Kernels,
@@ -46,10 +46,10 @@ pub fn step(
     let overflowed = stream.clone_dtoh(&count)? != [0];
     // ANCHOR: step
     // Step with the averaged gradient, unless any rank's gradient overflowed:
-    // 1. `overflowed` says what this rank has seen in its own gradient;
-    // 2. all ranks step, or none does, and all of them make the same collectives;
+    // 1. `overflowed` says whether this rank's own gradient has overflowed;
+    // 2. either all ranks step or none does, and all of them call the same collectives;
     // 3. a skipped step changes no parameter;
-    // 4. a step averages the gradient once, and copies none of it to the host.
+    // 4. a step averages the gradient once, and copies no part of it to the host.
     if any_rank(comm, overflowed)? {
         return Ok(false);
     }

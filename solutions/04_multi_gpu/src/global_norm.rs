@@ -1,4 +1,4 @@
-//! Reductions to one number over all ranks: the norm of a vector that is spread over them, and a softmax.
+//! Reductions to a single number over all ranks: the norm of a vector that is spread over them, and a softmax.
 //!
 //! Each rank reduces its part, the ranks combine their numbers, and each rank continues with the result.
 
@@ -8,30 +8,31 @@ use cudarc::driver::{CudaView, CudaViewMut};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::{Kernels, Readable};
 
-/// Returns the Euclidean norm √(x₀² + x₁² + …) of a vector that is spread over the ranks: the same number on every rank. The parts
-/// may differ in length. Waits for the GPU.
+/// Returns the Euclidean norm √(x₀² + x₁² + …) of a vector that is spread over the ranks. The result is the same on
+/// every rank. The parts may differ in length. Waits for the GPU.
 ///
 /// # Errors
-/// Returns the errors of the driver and of NCCL.
+/// Returns any error from NCCL or the driver.
 pub fn global_norm(comm: &Comm, kernels: &Kernels, part: &CudaView<f32>) -> anyhow::Result<f32> {
     let stream = comm.stream();
     let mut number = stream.alloc_zeros::<f32>(1)?;
     // ANCHOR: global_norm
     // Compute the norm of all parts together:
-    // 1. every element of every part is in it once;
-    // 2. every rank gets the same bits;
-    // 3. the squares are summed on the GPU, and one element from each rank is enough communication.
+    // 1. every element of every part is counted once;
+    // 2. the result is bit-identical on every rank;
+    // 3. the squares are summed on the GPU, and each rank communicates a single element.
     kernels.sum_of_squares(&stream, &mut number, part)?;
     comm.all_reduce_in_place(&mut number, &ReduceOp::Sum).readable()?;
     Ok(stream.clone_dtoh(&number)?[0].sqrt())
     // ANCHOR_END: global_norm
 }
 
-/// Averages `gradient` over the ranks, and scales it down to the norm `max_norm` if it is longer, without changing its direction. Before,
-/// each rank has its own whole gradient. Afterwards, all ranks have the same. Returns the average's norm before scaling. Waits for the GPU.
+/// Averages `gradient` over the ranks. If the average's norm exceeds `max_norm`, scales it down to that norm without
+/// changing its direction. Before the call, each rank has its own complete gradient; after it, all ranks have the same
+/// one. Returns the average's norm before scaling. Waits for the GPU.
 ///
 /// # Errors
-/// Returns the errors of the driver and of NCCL.
+/// Returns any error from NCCL or the driver.
 pub fn average_and_clip(
     comm: &Comm,
     kernels: &Kernels,
@@ -42,9 +43,9 @@ pub fn average_and_clip(
     let mut number = stream.alloc_zeros::<f32>(1)?;
     // ANCHOR: average_and_clip
     // Average the gradient, and shorten it if it is too long:
-    // 1. the norm is that of the average over the ranks;
-    // 2. a longer average is scaled to `max_norm`, and a shorter one stays as it is;
-    // 3. the returned norm is the one before scaling;
+    // 1. the norm is computed from the average over the ranks;
+    // 2. an average that is too long is scaled to `max_norm`, and a shorter one does not change;
+    // 3. the norm from before scaling is returned;
     // 4. one collective is enough, and the gradient stays on the GPU.
     average_in_place(comm, gradient)?;
     kernels.sum_of_squares(&stream, &mut number, gradient)?;
@@ -56,11 +57,11 @@ pub fn average_and_clip(
     // ANCHOR_END: average_and_clip
 }
 
-/// Computes a softmax in place over scores that are spread over the ranks. Each score x becomes exp(x − m) / s, where m is the
-/// largest score of all ranks, and s is the sum of all exp(x − m). Returns without waiting for the GPU.
+/// Computes a softmax in place over scores that are spread over the ranks. Each score x becomes exp(x − m) / s, where m
+/// is the largest score on any rank, and s is the sum of exp(x − m) over all scores. Returns without waiting for the GPU.
 ///
 /// # Errors
-/// Returns the errors of the driver and of NCCL.
+/// Returns any error from NCCL or the driver.
 pub fn softmax(comm: &Comm, kernels: &Kernels, part: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
     let stream = comm.stream();
     let mut number = stream.alloc_zeros::<f32>(1)?;
@@ -69,7 +70,7 @@ pub fn softmax(comm: &Comm, kernels: &Kernels, part: &mut CudaViewMut<f32>) -> a
     // Compute the softmax over all ranks' scores:
     // 1. every rank subtracts the same m, and divides by the same s;
     // 2. all numbers stay on the GPU, and the host does not wait;
-    // 3. `number` and `of_all` are the only memory that it takes.
+    // 3. it uses no memory besides `number` and `of_all`.
     kernels.maximum(&stream, &mut number, part)?;
     all_gather(comm, &number.as_view(), &mut of_all.as_view_mut())?;
     kernels.maximum(&stream, &mut number, &of_all)?;

@@ -1,4 +1,4 @@
-//! Hybrid parallelism: a mesh of GPUs. The ranks of a row share one model, and the rows share the batch.
+//! Hybrid parallelism: a mesh of GPUs. The ranks in a row share one model, and the rows share the batch.
 //!
 //! ```text
 //!                    tensor rank
@@ -17,16 +17,16 @@ use cudarc::nccl::{Comm, Id, ReduceOp};
 use lab::digits::Batch;
 use lab::{Perceptron, Readable, each_rank};
 
-/// The number of ranks of a mesh in each direction.
+/// The number of ranks in each direction of a mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mesh {
-    /// Rows: parts of a batch. A data group has this many ranks.
+    /// The number of rows. Each row processes one part of the batch. A data group has this many ranks.
     pub data: usize,
-    /// Columns: parts of the model. A tensor group has this many ranks.
+    /// The number of columns. Each column has one part of the model. A tensor group has this many ranks.
     pub tensor: usize,
 }
 
-/// The place of a rank in its mesh.
+/// The position of a rank in its mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coordinates {
     /// The row, which is the rank's number in its data group.
@@ -35,43 +35,44 @@ pub struct Coordinates {
     pub tensor_rank: usize,
 }
 
-/// The two communicators of a rank. They share one stream.
+/// A rank's two communicators. They share one stream.
 pub struct Groups {
-    /// Connects the ranks of its row.
+    /// Connects the ranks in its row.
     pub tensor: Comm,
-    /// Connects the ranks of its column.
+    /// Connects the ranks in its column.
     pub data: Comm,
 }
 
-/// Returns the place of `rank`. Ranks are counted row by row, as in the figure.
+/// Returns the position of `rank` in the mesh. Ranks are numbered row by row, as in the figure.
 pub fn coordinates(rank: usize, mesh: Mesh) -> Coordinates {
     // ANCHOR: coordinates
     // Find the row and the column of `rank`:
-    // 1. ranks are counted along a row, and then along the next row;
-    // 2. it is correct for meshes that are not square.
+    // 1. ranks are numbered along one row, and then along the next;
+    // 2. it is also correct for meshes that are not square.
     Coordinates { data_rank: rank / mesh.tensor, tensor_rank: rank % mesh.tensor }
     // ANCHOR_END: coordinates
 }
 
-/// Runs `work` for each stream in its own thread, with the two communicators of its place in the mesh. Returns the results in rank
-/// order.
+/// Runs `work` for each stream in its own thread, with the two communicators for its position in the mesh. Returns the
+/// results in rank order.
 ///
 /// # Errors
-/// Returns an error if the numbers of streams and places differ. Otherwise returns the errors of all ranks that failed, each with its rank.
+/// Fails if the number of streams differs from the number of ranks in the mesh. Otherwise, returns the errors from all
+/// ranks that failed, each with its rank.
 pub fn on_mesh<T: Send>(
     streams: &[Arc<CudaStream>],
     mesh: Mesh,
     work: impl Fn(Groups) -> anyhow::Result<T> + Sync,
 ) -> anyhow::Result<Vec<T>> {
     let (places, given) = (mesh.data * mesh.tensor, streams.len());
-    ensure!(places == given, "{} × {} places, but {given} streams", mesh.data, mesh.tensor);
+    ensure!(places == given, "a mesh of {} × {} ranks, but {given} streams", mesh.data, mesh.tensor);
     let ids = |count: usize| (0..count).map(|_| Id::new().readable()).collect::<anyhow::Result<Vec<Id>>>();
     // ANCHOR: on_mesh
     // Give every rank its two communicators, and run `work` with them:
-    // 1. `tensor` connects the ranks of a row, and `data` those of a column;
-    // 2. within its groups, a rank is what its coordinates say;
+    // 1. `tensor` connects the ranks in a row, and `data` connects the ranks in a column;
+    // 2. a rank's numbers within its groups are its coordinates;
     // 3. no two groups share an id;
-    // 4. whatever the mesh, ranks never wait for each other in a circle.
+    // 4. on any mesh, ranks never wait for each other in a cycle.
     let (rows, columns) = (ids(mesh.data)?, ids(mesh.tensor)?);
     each_rank(streams.len(), |rank| {
         let (stream, Coordinates { data_rank, tensor_rank }) = (&streams[rank], coordinates(rank, mesh));
@@ -83,26 +84,27 @@ pub fn on_mesh<T: Send>(
     // ANCHOR_END: on_mesh
 }
 
-/// Gives all rows the parameters of row 0. `model` is this rank's part of the model. Every rank must call it. Returns without waiting for
-/// the GPU.
+/// Gives row 0's parameters to all rows. `model` is this rank's part of the model. Every rank must call it. Returns
+/// without waiting for the GPU.
 ///
 /// # Errors
-/// Returns NCCL's errors.
+/// Returns any error from NCCL.
 pub fn start_equal(groups: &Groups, model: &mut Perceptron) -> anyhow::Result<()> {
     // ANCHOR: start_equal
     // Copy row 0's parts of the model to all rows:
     // 1. each rank gets the part with its own hidden units;
-    // 2. it is correct for meshes that are not square;
+    // 2. it is also correct for meshes that are not square;
     // 3. one collective is enough.
     broadcast(&groups.data, &mut model.parameters_mut(), 0)
     // ANCHOR_END: start_equal
 }
 
-/// Makes one step of gradient descent, with all ranks together. `own` holds the samples of this rank's row, the same on all its ranks.
-/// With `weight`, the average over the rows equals the mean over the batch. Returns the mean loss over the whole batch in nats.
+/// Makes one step of gradient descent, jointly with all other ranks. `own` contains the samples for this rank's row,
+/// which are the same on all ranks in the row. With `weight`, the average over the rows equals the mean over the batch.
+/// Returns the mean loss over the entire batch in nats.
 ///
 /// # Errors
-/// Returns the errors of the driver and of NCCL.
+/// Returns any error from NCCL or the driver.
 pub fn step(
     groups: &Groups,
     model: &mut Perceptron,
@@ -111,10 +113,10 @@ pub fn step(
     learning_rate: f32,
 ) -> anyhow::Result<f32> {
     // ANCHOR: step
-    // Make the step of one GPU with the whole batch:
-    // 1. forward: the scores of a row are those of the whole model, and contain the classes' biases once;
+    // Make the step that one GPU would make with the whole batch:
+    // 1. forward: a row computes the same scores as the entire model would, with the classes' biases added once;
     // 2. backward as in `data_parallel`, for this rank's part of the model;
-    // 3. the ranks that average are those with the same part of the model;
+    // 3. the average is taken over the ranks that have the same part of the model;
     // 4. two collectives: one for the scores, and one for the gradient and the loss.
     model.forward_units(own)?;
     groups.tensor.all_reduce_in_place(&mut model.scores_mut(), &ReduceOp::Sum).readable()?;

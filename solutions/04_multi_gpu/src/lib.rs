@@ -1,4 +1,4 @@
-//! Module 04: a training loop on many GPUs. The model is given, and you write what makes it parallel.
+//! Module 04: a training loop on many GPUs. The model is given, and you write the code that makes it parallel.
 
 pub mod accumulate;
 pub mod conditional;

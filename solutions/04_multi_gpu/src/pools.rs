@@ -1,7 +1,7 @@
-//! Memory pools: where GPU memory comes from, and how to see how it is used.
+//! Memory pools: where GPU memory comes from, and how to see how much is in use.
 //!
-//! cudarc allocates with `cuMemAllocAsync`, from a pool that the driver keeps for each GPU. A free returns memory to the pool, in the
-//! order of a stream.
+//! cudarc allocates with `cuMemAllocAsync`, from a pool that the driver keeps for each GPU. Freeing memory returns it
+//! to the pool, in stream order.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use cudarc::driver::sys::CUmemPool_attribute::{
 use cudarc::driver::{CudaSlice, CudaStream, CudaView};
 use lab::{Kernels, MemoryPool};
 
-/// The figures of the pool of one GPU, in bytes.
+/// The statistics of one GPU's memory pool, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolReport {
-    /// Bytes that are allocated and not freed.
+    /// The number of bytes that are allocated and not yet freed.
     pub used: u64,
     /// The maximum of `used` since the mark was last reset.
     pub used_high: u64,
-    /// Bytes that the pool holds on the GPU.
+    /// The number of bytes that the pool holds on the GPU.
     pub reserved: u64,
     /// The maximum of `reserved` since the mark was last reset.
     pub reserved_high: u64,
@@ -34,14 +34,14 @@ impl PoolReport {
     }
 }
 
-/// Returns the figures of the pool of the stream's GPU.
+/// Returns the statistics of the pool on the stream's GPU.
 ///
 /// # Errors
-/// Returns the errors of the driver.
+/// Returns any error from the driver.
 pub fn report(stream: &CudaStream) -> anyhow::Result<PoolReport> {
     // ANCHOR: report
-    // Read the four figures:
-    // 1. they are those of the pool of the stream's GPU, whichever GPU that is;
+    // Read the four statistics:
+    // 1. they describe the pool on the stream's GPU, no matter which GPU that is;
     // 2. `used` and `reserved` are as of now, and the other two are the marks.
     let pool = MemoryPool::of_gpu(stream.context().ordinal())?;
     Ok(PoolReport {
@@ -53,11 +53,11 @@ pub fn report(stream: &CudaStream) -> anyhow::Result<PoolReport> {
     // ANCHOR_END: report
 }
 
-/// Calls `work` this many times, with the index, and reports once the stream is done after each call: the memory in use and
-/// reserved then, and the maxima during this call.
+/// Calls `work` this many times, with the index of the call. After each call, waits for the stream, and reports the
+/// memory that is in use and reserved at that time, and their maxima during the call.
 ///
 /// # Errors
-/// Returns the errors of `work` and of the driver.
+/// Returns any error from `work` or the driver.
 pub fn watch(
     stream: &CudaStream,
     times: usize,
@@ -71,7 +71,7 @@ pub fn watch(
     Ok(reports)
 }
 
-/// Calls `work` once, and reports.
+/// Calls `work` once, and reports on the call.
 fn watch_once(
     stream: &CudaStream,
     pool: &MemoryPool,
@@ -79,8 +79,8 @@ fn watch_once(
 ) -> anyhow::Result<PoolReport> {
     // ANCHOR: watch
     // Report on one call of `work`:
-    // 1. both marks are those of this call alone, not of anything before;
-    // 2. the report shows the pool after all work of the call is done on the stream;
+    // 1. both marks cover only this call, and nothing before it;
+    // 2. the report shows the pool after all of the call's work on the stream is done;
     // 3. an error of `work` is returned.
     pool.reset(USED_HIGH)?;
     pool.reset(RESERVED_HIGH)?;
@@ -102,12 +102,12 @@ impl Distances {
     /// Creates the buffers for vectors of at most `longest` elements.
     ///
     /// # Errors
-    /// Returns an error if `longest` is 0, and the errors of the driver.
+    /// Fails if `longest` is 0. Also returns any error from the driver.
     pub fn new(stream: &Arc<CudaStream>, longest: usize) -> anyhow::Result<Self> {
-        ensure!(longest > 0, "vectors of no elements");
+        ensure!(longest > 0, "`longest` must be at least 1");
         // ANCHOR: new
         // Load the kernels, and allocate both buffers:
-        // 1. `difference` has room for a longest vector, and for no longer one: `squared` rejects what does not fit;
+        // 1. `difference` has room for a vector of exactly `longest` elements: `squared` rejects longer ones;
         // 2. `sum` has room for one number.
 
         Ok(Self {
@@ -119,18 +119,18 @@ impl Distances {
         // ANCHOR_END: new
     }
 
-    /// Returns the sum of the squares of a − b. Waits for the GPU.
+    /// Returns the sum of the squares of the elements of a − b. Waits for the GPU.
     ///
     /// # Errors
-    /// Returns an error if a and b differ in length or are longer than `longest`, and the errors of the driver.
+    /// Fails if a and b differ in length or are longer than `longest`. Also returns any error from the driver.
     pub fn squared(&mut self, a: &CudaView<f32>, b: &CudaView<f32>) -> anyhow::Result<f32> {
         let (len, room) = (a.len(), self.difference.len());
         ensure!(len == b.len(), "vectors of {len} and {} elements", b.len());
         ensure!(len <= room, "vectors of {len} elements, where there is room for {room}");
         // ANCHOR: squared
         // Compute the squared distance:
-        // 1. nothing is allocated: the buffers are there already;
-        // 2. a buffer may be longer than these vectors, and may hold values of earlier ones;
+        // 1. nothing is allocated, because the buffers already exist;
+        // 2. a buffer may be longer than these vectors, and may contain values from earlier ones;
         // 3. `a` and `b` are only read;
         // 4. the GPU computes the sum, and only the sum is copied to the host.
         let Self { stream, kernels, difference, sum } = self;
@@ -143,15 +143,15 @@ impl Distances {
     }
 }
 
-/// Frees a buffer that its own stream and `user`, another stream of the same GPU, may still be using. Its memory returns to the
-/// pool when both are done. cudarc's tracking may be off. Returns without waiting for the GPU.
+/// Frees a buffer that its own stream and `user`, another stream on the same GPU, may still be using. Its memory
+/// returns to the pool once both are done. cudarc's event tracking may be off. Returns without waiting for the GPU.
 ///
 /// # Errors
-/// Returns the errors of the driver.
+/// Returns any error from the driver.
 pub fn release(buffer: CudaSlice<f32>, user: &CudaStream) -> anyhow::Result<()> {
     // ANCHOR: release
-    // Free the buffer after the work of both streams:
-    // 1. the free comes after all that its own stream and `user` have been given so far;
+    // Free the buffer after the work on both streams:
+    // 1. the buffer is freed after all work that has been enqueued on its own stream and on `user` so far;
     // 2. its bytes return to the pool;
     // 3. the host does not wait for the GPU.
     buffer.stream().join(user)?;

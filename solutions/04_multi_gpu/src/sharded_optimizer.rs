@@ -14,8 +14,8 @@ use lab::Momentum;
 /// The fraction of a velocity that each step keeps.
 const MOMENTUM: f32 = 0.5;
 
-/// Returns how long the buffers of parameters and gradients must be, so that all ranks have parts of the same length. The elements
-/// after the last parameter are padding.
+/// Returns how long the parameter and gradient buffers must be so that all ranks have parts of the same length. The
+/// elements after the last parameter are padding.
 pub fn padded_len(parameters: usize, world_size: usize) -> usize {
     // ANCHOR: padded_len
     // Find the shortest length that holds all parameters in equal parts:
@@ -31,20 +31,20 @@ pub struct ShardedOptimizer {
     pub momentum: Momentum,
     /// This rank's part of the averaged gradient.
     gradient: CudaSlice<f32>,
-    /// The range of the buffers that is this rank's part.
+    /// The range in the buffers that is this rank's part.
     own: Range<usize>,
 }
 
 impl ShardedOptimizer {
-    /// Creates the part of the communicator's rank, for buffers of [`padded_len`] elements. The parts are in rank order.
+    /// Creates the part for the communicator's rank, for buffers of [`padded_len`] elements. The parts are in rank order.
     ///
     /// # Errors
-    /// Returns the errors of the driver.
+    /// Returns any error from the driver.
     pub fn new(comm: &Comm, padded_len: usize) -> anyhow::Result<Self> {
         // ANCHOR: new
-        // Make the optimizer of this rank's part:
-        // 1. all parts have the same length, and together they are the buffer;
-        // 2. its velocities and its gradient have the length of the part.
+        // Create the optimizer for this rank's part:
+        // 1. all parts have the same length, and together they make up the buffer;
+        // 2. its velocities and its gradient are as long as the part.
         let (stream, len) = (comm.stream(), padded_len / comm.world_size());
         Ok(Self {
             momentum: Momentum::new(&stream, len, MOMENTUM)?,
@@ -54,11 +54,11 @@ impl ShardedOptimizer {
         // ANCHOR_END: new
     }
 
-    /// Makes one step, with all ranks together. All ranks have the same parameters before and after. `gradient` is this rank's own, over its
-    /// samples. Both buffers have [`padded_len`] elements. Returns without waiting for the GPU.
+    /// Makes one step, jointly with all other ranks. All ranks have the same parameters before the step, and again after it. `gradient`
+    /// is this rank's own, computed from its samples. Both buffers have [`padded_len`] elements. Returns without waiting for the GPU.
     ///
     /// # Errors
-    /// Returns the errors of the driver and of NCCL.
+    /// Returns any error from NCCL or the driver.
     pub fn step(
         &mut self,
         comm: &Comm,
@@ -67,10 +67,10 @@ impl ShardedOptimizer {
         learning_rate: f32,
     ) -> anyhow::Result<()> {
         // ANCHOR: step
-        // Make the step of one optimizer, in parts:
-        // 1. this rank steps its own part, with the average over all ranks of that part's gradient;
-        // 2. afterwards, all ranks have all new parameters;
-        // 3. what the optimizer remembers stays from step to step;
+        // Make the step of a single optimizer, in parts:
+        // 1. this rank updates its own part, using the average of that part's gradient over all ranks;
+        // 2. after the step, all ranks have all of the new parameters;
+        // 3. the optimizer's state is kept from step to step;
         // 4. two collectives: each rank gets its part of the average, and then all parts of the parameters;
         // 5. the host does not wait for the GPU.
         average_part(comm, gradient, &mut self.gradient.as_view_mut())?;

@@ -1,17 +1,17 @@
 //! Tensor parallelism, backward: the gradients of layers whose weights are spread over several GPUs.
 //!
-//! A linear layer gets the gradient of its output, and computes those of its weights, its bias, and its input.
+//! A linear layer receives the gradient of its output, and computes the gradients of its weights, its bias, and its input.
 
 use cudarc::driver::{CudaView, CudaViewMut};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::{Linear, Mlp, Readable};
 
-/// Computes the backward pass of a column-parallel layer. `input` is the whole input, and `output_gradient` has only this rank's
-/// columns. Leaves the gradients of this rank's weights and biases in the shard, and that of the whole input in `input_gradient`,
-/// equal on every rank. Returns without waiting for the GPU.
+/// Computes the backward pass of a column-parallel layer. `input` is the complete input, and `output_gradient` has only
+/// this rank's columns. Leaves the gradients of this rank's weights and biases in the shard, and the gradient of the
+/// complete input, equal on every rank, in `input_gradient`. Returns without waiting for the GPU.
 ///
 /// # Errors
-/// Returns the errors of the driver and of NCCL.
+/// Returns any error from NCCL or the driver.
 pub fn column_backward(
     comm: &Comm,
     shard: &mut Linear,
@@ -21,8 +21,8 @@ pub fn column_backward(
 ) -> anyhow::Result<()> {
     // ANCHOR: column_backward
     // Compute the three gradients of the layer:
-    // 1. each is what one GPU with the whole layer would have, or this rank's part of that;
-    // 2. a gradient takes a collective only if this rank cannot know it alone;
+    // 1. each is what one GPU with the entire layer would compute, or this rank's part of it;
+    // 2. a gradient takes a collective only if this rank can't compute it alone;
     // 3. the host does not wait for the GPU.
     shard.differentiate(input, output_gradient)?;
     shard.multiply_back(output_gradient, input_gradient)?;
@@ -31,12 +31,12 @@ pub fn column_backward(
     // ANCHOR_END: column_backward
 }
 
-/// Computes the backward pass of a row-parallel layer. `input` has a column for each of this rank's rows. `output_gradient` is
-/// whole, and equal on every rank. Leaves the gradients of this rank's weights and of the bias in the shard, and that of this
-/// rank's part of the input in `input_gradient`. Returns without waiting for the GPU.
+/// Computes the backward pass of a row-parallel layer. `input` has a column for each of this rank's rows.
+/// `output_gradient` is complete, and equal on every rank. Leaves the gradients of this rank's weights and of the bias in
+/// the shard, and the gradient of this rank's part of the input in `input_gradient`. Returns without waiting for the GPU.
 ///
 /// # Errors
-/// Returns the errors of the driver.
+/// Returns any error from the driver.
 pub fn row_backward(
     shard: &mut Linear,
     input: &CudaView<f32>,
@@ -45,18 +45,18 @@ pub fn row_backward(
 ) -> anyhow::Result<()> {
     // ANCHOR: row_backward
     // Compute the three gradients of the layer:
-    // 1. each is what one GPU with the whole layer would have, or this rank's part of that;
+    // 1. each is what one GPU with the entire layer would compute, or this rank's part of it;
     // 2. the host does not wait for the GPU.
     shard.differentiate(input, output_gradient)?;
     shard.multiply_back(output_gradient, input_gradient)
     // ANCHOR_END: row_backward
 }
 
-/// Computes the backward pass of a row-parallel layer, ReLU, and a column-parallel layer. `mlp.hidden` holds this rank's hidden
-/// units from the forward pass, and `mlp.hidden_gradient` gets their gradient. Returns without waiting for the GPU.
+/// Computes the backward pass of a row-parallel layer, ReLU, and a column-parallel layer. `mlp.hidden` contains this rank's
+/// hidden units from the forward pass, and `mlp.hidden_gradient` receives their gradient. Returns without waiting for the GPU.
 ///
 /// # Errors
-/// Returns the errors of the driver and of NCCL.
+/// Returns any error from NCCL or the driver.
 pub fn mlp_backward(
     comm: &Comm,
     mlp: &mut Mlp,
@@ -66,9 +66,9 @@ pub fn mlp_backward(
 ) -> anyhow::Result<()> {
     // ANCHOR: mlp_backward
     // Go back through both layers:
-    // 1. every gradient is what one GPU would have, or this rank's part of that;
-    // 2. `mlp.hidden_gradient` holds the gradient of the hidden units from before ReLU;
-    // 3. one collective for both layers.
+    // 1. every gradient is what one GPU would compute, or this rank's part of it;
+    // 2. `mlp.hidden_gradient` receives the gradient of the hidden units before ReLU;
+    // 3. both layers together take one collective.
     let mut hidden_gradient = mlp.hidden_gradient.as_view_mut();
     row_backward(&mut mlp.second, &mlp.hidden.as_view(), output_gradient, &mut hidden_gradient)?;
     mlp.relu_gradient()?;

@@ -1,4 +1,4 @@
-//! Gradient buckets: one all-reduce averages several gradients, and starts when the last of them is ready.
+//! Gradient buckets: one all-reduce averages several gradients, and starts once the last of them is ready.
 //!
 //! A bucket is a part of the flat gradient buffer, so nothing is copied.
 
@@ -10,19 +10,19 @@ use lab::Trainable;
 
 use collectives::all_reduce::average_in_place;
 
-/// Makes one training step with one all-reduce for each of the `buckets`, which [`plan`](crate::bucket_plan::plan) made. Every rank must call it with
-/// the same buckets. Returns at once. Both streams are on one GPU, and cudarc's event tracking is off.
+/// Makes one training step with one all-reduce for each of the `buckets`, which come from [`plan`](crate::bucket_plan::plan). Every
+/// rank must call it with the same buckets. Returns immediately. Both streams are on one GPU, and cudarc's event tracking is off.
 ///
 /// # Errors
-/// Returns the errors of the model, of NCCL, and of the driver.
+/// Returns any error from the model, NCCL, or the driver.
 pub fn step(comm: &Comm, model: &mut impl Trainable, buckets: &[Range<usize>]) -> anyhow::Result<()> {
     // ANCHOR: step
     // Run the backward pass, average every bucket, and step:
-    // 1. an all-reduce starts when all gradients of its bucket are ready, and is free to run in parallel with the backward pass;
-    // 2. all ranks make the same all-reduces in the order of `buckets`;
-    // 3. a parameter that a rank's samples do not use counts with a gradient of 0 there, and its bucket does not wait for it;
-    // 4. a bucket is averaged where it is: nothing is allocated or copied;
-    // 5. the optimizer steps after all averages, and the host waits for nothing.
+    // 1. an all-reduce starts once all gradients in its bucket are ready, and can run in parallel with the backward pass;
+    // 2. all ranks enqueue the same all-reduces, in the order of `buckets`;
+    // 3. if a rank's samples do not use a parameter, its gradient there counts as 0, and its bucket does not wait for it;
+    // 4. a bucket is averaged in place: nothing is allocated or copied;
+    // 5. the optimizer steps after all averages, and the host does not wait.
     let (compute, communication) = (model.stream().clone(), comm.stream());
     let layout = model.layout().to_vec();
     compute.memset_zeros(&mut model.gradients_mut())?;

@@ -9,19 +9,19 @@ use lab::Trainable;
 
 use collectives::all_reduce::average_in_place;
 
-/// Makes one training step: the backward pass, an average of each gradient over all ranks, and the optimizer's step. Every
-/// rank must call it. Returns at once. Both streams are on one GPU, and cudarc's event tracking is off.
+/// Makes one training step: the backward pass, the average of each gradient over all ranks, and the optimizer's step.
+/// Every rank must call it. Returns immediately. Both streams are on one GPU, and cudarc's event tracking is off.
 ///
 /// # Errors
-/// Returns the errors of the model, of NCCL, and of the driver.
+/// Returns any error from the model, NCCL, or the driver.
 pub fn step(comm: &Comm, model: &mut impl Trainable) -> anyhow::Result<()> {
     // ANCHOR: step
     // Run the backward pass, average every gradient, and step:
     // 1. each parameter's gradient has its own all-reduce on the communicator's stream, in place;
-    // 2. an all-reduce starts when its gradient is ready, and is free to run in parallel with the rest of the backward pass;
-    // 3. all ranks make the same all-reduces in the same order, from the last parameter to the first;
-    // 4. a parameter that a rank's samples do not use counts with a gradient of 0 there;
-    // 5. the optimizer steps after all averages, and the host waits for nothing.
+    // 2. an all-reduce starts once its gradient is ready, and can run in parallel with the rest of the backward pass;
+    // 3. all ranks enqueue the same all-reduces in the same order, from the last parameter to the first;
+    // 4. if a rank's samples do not use a parameter, its gradient there counts as 0;
+    // 5. the optimizer steps after all averages, and the host does not wait.
     let (compute, communication) = (model.stream().clone(), comm.stream());
     let layout = model.layout().to_vec();
     compute.memset_zeros(&mut model.gradients_mut())?;

@@ -1,7 +1,7 @@
 //! Overlap inside a model: one half of the batch is summed while the other half is computed.
 //!
-//! In a tensor-parallel layer, the ranks sum their partial results twice: after the attention and after the MLP. For
-//! each half, the residual, the norm, and the next product need the sum of that half. The other half does not.
+//! In a tensor-parallel layer, the ranks sum their partial results twice: after the attention and after the MLP. In
+//! each half, the residual, the norm, and the next product need the sum for that half, but the other half does not.
 
 use std::sync::Arc;
 
@@ -16,34 +16,34 @@ pub enum Part {
     Mlp,
 }
 
-/// The work of a layer on half 0 or 1 of the batch. Each call enqueues work on one stream, and returns at once.
+/// The work that a layer does on half 0 or 1 of the batch. Each call enqueues work on one stream, and returns immediately.
 pub trait Layer {
-    /// On the compute stream: computes this rank's partial sums from the normed states of the half.
+    /// On the compute stream: computes this rank's partial sums from the half's normalized states.
     ///
     /// # Errors
-    /// Returns the driver's error.
+    /// Returns any error from the driver.
     fn product(&mut self, part: Part, half: usize) -> anyhow::Result<()>;
 
     /// On the comm stream: sums the half's partial sums over all ranks, in place.
     ///
     /// # Errors
-    /// Returns NCCL's error.
+    /// Returns any error from NCCL.
     fn all_reduce(&mut self, half: usize) -> anyhow::Result<()>;
 
-    /// On the compute stream: adds the half's sums to its states (the residual), and norms the states for the next product.
+    /// On the compute stream: adds the half's sums to its states (the residual), and normalizes the states for the next product.
     ///
     /// # Errors
-    /// Returns the driver's error.
+    /// Returns any error from the driver.
     fn residual_and_norm(&mut self, half: usize) -> anyhow::Result<()>;
 }
 
-/// For each half, an event after its last all-reduce, if those sums have not been added to its states yet.
+/// For each half, an event recorded after its last all-reduce, if those sums have not been added to its states yet.
 pub type Pending = [Option<CudaEvent>; 2];
 
-/// Enqueues one layer. `pending` is what the layer before returned, and the result is for the next layer. Returns at once.
+/// Enqueues one layer. `pending` is what the previous layer returned, and the result is for the next layer. Returns immediately.
 ///
 /// # Errors
-/// Returns the errors of the layer and of the driver.
+/// Returns any error from the layer or the driver.
 pub fn forward(
     compute: &Arc<CudaStream>,
     comm: &Arc<CudaStream>,
@@ -53,11 +53,11 @@ pub fn forward(
     // ANCHOR: forward
     // Run both parts for both halves:
     // 1. each part is a product, then an all-reduce of the same half;
-    // 2. a half's product comes after its residual and norm, which need its sums from the part or the layer before;
-    // 3. where a half is not pending, its states are normed already;
-    // 4. the all-reduce of one half is free to run in parallel with the product of the other half;
-    // 5. the last all-reduce of each half stays pending, and the host waits for nothing;
-    // 6. the two streams and events are enough: no other stream is made.
+    // 2. a half's product comes after its residual and norm, which need its sums from the previous part or layer;
+    // 3. if a half is not pending, its states have already been normalized;
+    // 4. one half's all-reduce can run in parallel with the other half's product;
+    // 5. the last all-reduce of each half stays pending, and the host does not wait;
+    // 6. the two streams and events are enough: no other stream is created.
     for part in [Part::Attention, Part::Mlp] {
         for half in [0, 1] {
             if let Some(summed) = pending[half].take() {
@@ -74,15 +74,15 @@ pub fn forward(
     // ANCHOR_END: forward
 }
 
-/// Ends the last layer. Returns at once. Later work on the compute stream comes after everything.
+/// Ends the last layer. Returns immediately. Later work on the compute stream runs after all of this work.
 ///
 /// # Errors
-/// Returns the errors of the layer and of the driver.
+/// Returns any error from the layer or the driver.
 pub fn finish(compute: &Arc<CudaStream>, layer: &mut impl Layer, pending: Pending) -> anyhow::Result<()> {
     // ANCHOR: finish
     // Add the sums that are still pending:
     // 1. the residual and norm of a half come after its all-reduce;
-    // 2. a half that is not pending is left alone, and the host waits for nothing.
+    // 2. a half that is not pending is left alone, and the host does not wait.
     for (half, summed) in pending.into_iter().enumerate() {
         if let Some(summed) = summed {
             compute.wait(&summed)?;

@@ -1,7 +1,7 @@
 //! A handle to an average in flight, and four ways to wait for it.
 //!
-//! A collective is still running when its call returns, and until it is done, its buffer must not be used. So the handle
-//! keeps the buffer, and returns it only to a caller that waits. A stream waits, not the host.
+//! A collective is still running when its call returns, and its buffer must not be used until it is done. So the handle
+//! keeps the buffer, and returns it only to a caller that waits. The wait is on a stream, not on the host.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ pub struct Pending<'a> {
 }
 
 impl<'a> Pending<'a> {
-    /// Starts to average `buffer` over all ranks, in place. Returns at once. Both streams are on one GPU, and cudarc's event
-    /// tracking is off.
+    /// Starts averaging `buffer` over all ranks, in place. Returns immediately. Both streams are on one GPU, and
+    /// cudarc's event tracking is off.
     ///
     /// # Errors
-    /// Returns the errors of NCCL and of the driver.
+    /// Returns any error from NCCL or the driver.
     pub fn average(
         comm: &Comm,
         compute: &Arc<CudaStream>,
@@ -28,9 +28,9 @@ impl<'a> Pending<'a> {
     ) -> anyhow::Result<Self> {
         // ANCHOR: average
         // Start the average, and keep what a later wait needs:
-        // 1. the average starts after all work that is in `compute` now;
+        // 1. the average starts after all work that is already on `compute`;
         // 2. it is one all-reduce of the whole buffer, on the communicator's own stream;
-        // 3. `done` is complete when the average is done;
+        // 3. `done` completes when the average is done;
         // 4. neither the host nor `compute` waits.
         let stream = comm.stream();
         stream.wait(&compute.record_event(None)?)?;
@@ -39,10 +39,10 @@ impl<'a> Pending<'a> {
         // ANCHOR_END: average
     }
 
-    /// Returns the buffer. Work that is enqueued on `compute` from now on finds the average in it. Returns at once.
+    /// Returns the buffer. Work that is enqueued on `compute` from now on sees the average in it. Returns immediately.
     ///
     /// # Errors
-    /// Returns the driver's error.
+    /// Returns any error from the driver.
     pub fn wait(self, compute: &Arc<CudaStream>) -> anyhow::Result<CudaViewMut<'a, f32>> {
         // ANCHOR: wait
         // Return the buffer for use on `compute`:
@@ -53,25 +53,25 @@ impl<'a> Pending<'a> {
         // ANCHOR_END: wait
     }
 
-    /// Returns whether the average is done. Returns at once.
+    /// Returns whether the average is done. Returns immediately.
     ///
     /// # Errors
-    /// Fails if something on the GPU has failed, after which the average never completes.
+    /// Fails if something on the GPU has failed, so that the average will never complete.
     pub fn is_complete(&self) -> anyhow::Result<bool> {
         // ANCHOR: is_complete
         // Ask whether the average is done:
-        // 1. `false` means "not yet", and never "it has failed";
+        // 1. `false` means "not yet", never "it has failed";
         // 2. a failure is returned as an error.
         Ok(self.done.try_is_complete()?)
         // ANCHOR_END: is_complete
     }
 }
 
-/// Waits immediately: the first of four ways, for comparison. `independent` enqueues work on `compute` that does not need the
-/// average, and `dependent` enqueues work that does. Nothing runs in parallel with the average.
+/// Waits immediately: the first of four ways to wait, for comparison. `independent` enqueues work on `compute` that
+/// does not need the average, and `dependent` enqueues work that does. Nothing runs in parallel with the average.
 ///
 /// # Errors
-/// Returns the errors of `independent`, of `dependent`, of NCCL, and of the driver.
+/// Returns any error from `independent`, `dependent`, NCCL, or the driver.
 pub fn at_once(
     comm: &Comm,
     compute: &Arc<CudaStream>,
@@ -84,10 +84,10 @@ pub fn at_once(
     dependent(&average)
 }
 
-/// Waits before the average is used: the second way. Returns at once.
+/// Waits just before the average is used: the second way. Returns immediately.
 ///
 /// # Errors
-/// As [`at_once`].
+/// Fails like [`at_once`].
 pub fn before_use(
     comm: &Comm,
     compute: &Arc<CudaStream>,
@@ -97,20 +97,20 @@ pub fn before_use(
 ) -> anyhow::Result<()> {
     // ANCHOR: before_use
     // Average the buffer, and call both closures once:
-    // 1. the average does not wait for the work of `independent`;
-    // 2. the work of `independent` is free to run in parallel with the average;
-    // 3. the work of `dependent` finds the average in the buffer.
+    // 1. the average does not wait for the work from `independent`;
+    // 2. the work from `independent` can run in parallel with the average;
+    // 3. the work from `dependent` sees the average in the buffer.
     let pending = Pending::average(comm, compute, buffer)?;
     independent()?;
     dependent(&pending.wait(compute)?)
     // ANCHOR_END: before_use
 }
 
-/// Averages several buffers, and waits for them at the end: the third way. `dependent(i, average)` uses the average of buffer
-/// `i`. Returns at once.
+/// Averages several buffers, and waits for them at the end: the third way. `dependent(i, average)` uses the average of
+/// buffer `i`. Returns immediately.
 ///
 /// # Errors
-/// As [`at_once`].
+/// Fails like [`at_once`].
 pub fn all_at_the_end(
     comm: &Comm,
     compute: &Arc<CudaStream>,
@@ -120,9 +120,9 @@ pub fn all_at_the_end(
 ) -> anyhow::Result<()> {
     // ANCHOR: all_at_the_end
     // Average all buffers, call `independent` once, and call `dependent` for each buffer in order:
-    // 1. no average waits for another buffer's `dependent`, or for the work of `independent`;
-    // 2. the work of `independent` is free to run in parallel with all averages;
-    // 3. the work of `dependent(i, …)` finds the average in buffer `i`.
+    // 1. no average waits for another buffer's `dependent`, or for the work from `independent`;
+    // 2. the work from `independent` can run in parallel with all averages;
+    // 3. the work from `dependent(i, …)` sees the average in buffer `i`.
     let mut all = Vec::new();
     for buffer in buffers {
         all.push(Pending::average(comm, compute, buffer)?);
@@ -135,7 +135,7 @@ pub fn all_at_the_end(
     // ANCHOR_END: all_at_the_end
 }
 
-/// Works on the host until the average is done: the fourth way. Each call of `independent` does one piece of that work.
+/// Works on the host until the average is done: the fourth way. Each call to `independent` does one piece of that work.
 ///
 /// # Errors
 /// Fails like [`at_once`], and also if the average fails.
@@ -148,7 +148,7 @@ pub fn polling(
 ) -> anyhow::Result<()> {
     // ANCHOR: polling
     // Average the buffer while the host works:
-    // 1. `independent` is called again and again, until the average is done;
+    // 1. `independent` is called repeatedly until the average is done;
     // 2. only then is `dependent` called;
     // 3. a failed average ends the loop with its error.
     let pending = Pending::average(comm, compute, buffer)?;

@@ -14,18 +14,18 @@ use lab::explain::error_text;
 use super::{DEADLINE, LONG_AFTER, MILLISECOND, prepared, worlds};
 use crate::grouping::straggler::{Register, barrier, lateness};
 
-/// The time after which the check helps a rank that waits for a missing rank without reading the clock.
+/// The time after which the check helps a rank that is waiting for a missing rank without reading the clock.
 const RESCUE: Duration = Duration::from_secs(3);
-/// The time after which the deadline passes for a rank whose GPU has arrived, but which has not signed. A rank signs as
-/// soon as it queries its event.
+/// The time after which the deadline passes for a rank that has not signed, although its GPU has arrived. A rank signs
+/// as soon as it queries its event.
 const SIGNING: Duration = Duration::from_secs(1);
-/// How long the check waits for the ranks that arrive.
+/// How long the check waits for the ranks that do arrive.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A rank's result, and the number of times that it read the clock; `None` if it did not call.
+/// A rank's result, and the number of times that it read the clock; `None` if it did not call `barrier`.
 type Told = Option<(Result<Vec<f32>, String>, usize)>;
 
-/// The progress of the ranks of a world.
+/// The progress of the ranks in a world.
 #[derive(Default)]
 struct Returned {
     number: Mutex<usize>,
@@ -72,7 +72,7 @@ fn wait_for_the_others(register: &Register, late: usize, timeout: Duration) {
     }
 }
 
-/// Judges a rank's result when `late` did not arrive in time.
+/// Judges a rank's result after `late` did not arrive in time.
 fn judge(
     rank: usize,
     late: usize,
@@ -81,12 +81,12 @@ fn judge(
     world_size: usize,
 ) -> anyhow::Result<()> {
     let of =
-        format!("rank {rank} of {world_size}: rank {late} did not come to the barrier before the deadline");
+        format!("rank {rank} of {world_size}: rank {late} did not reach the barrier before the deadline");
     match told {
         None => Ok(()),
         Some((Ok(_), looks)) => bail!(
-            "{of}, and barrier returned Ok when it came at last; this rank read the clock {looks} times. The deadline is for \
-             every rank, and for both events"
+            "{of}, but barrier returned Ok when it finally did; this rank read the clock {looks} times. The deadline \
+             applies to every rank, and to both events"
         ),
         Some((Err(text), _)) => {
             let numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok());
@@ -96,25 +96,26 @@ fn judge(
                 named.iter().copied().filter(|named| *named != late && unsigned.contains(named)).collect();
             let cause = match () {
                 () if !others.is_empty() => format!(
-                    "\n  likely cause: ranks {others:?} have not signed, though their GPUs have come: a rank signs as soon as its \
-                     own GPU has come, and not when all have"
+                    "\n  likely cause: ranks {others:?} have not signed, although their GPUs have arrived: a rank \
+                     signs as soon as its own GPU has arrived, not when all GPUs have"
                 ),
                 () if !named.contains(&late) && !unsigned.contains(&late) => format!(
-                    "\n  rank {late} has signed, so no rank seems to be missing; a rank signs only if its GPU has come before the deadline"
+                    "\n  rank {late} has signed, so no rank seems to be missing; a rank signs only if its GPU arrived \
+                     before the deadline"
                 ),
                 () => String::new(),
             };
             ensure!(
                 named == [late],
-                "{of}: the error must name it, and no other rank; it says: {text}{cause}"
+                "{of}, so the error must name that rank, and no other; got: {text}{cause}"
             );
             Ok(())
         }
     }
 }
 
-/// Helps a rank that waits forever for the sum. That rank then calls `lateness`, so the ranks that gave up must call
-/// it, too.
+/// Helps a rank that would wait forever for the sum. That rank then calls `lateness`, so the ranks that gave up must
+/// call it, too.
 fn help_out(comm: &Comm, stuck: bool, told: &Told) -> anyhow::Result<()> {
     match stuck && matches!(told, Some((Err(_), _))) {
         true => lateness(comm, 0.0).map(drop),
@@ -163,7 +164,7 @@ pub(super) fn a_missing_rank_is_named_by_all() -> anyhow::Result<()> {
             let rank = comm.rank();
             let (mut token, _kernels) = prepared(&comm, &ranks.warm_up)?;
             if rank == missing {
-                // If another rank waits forever, the missing rank joins late, so that the check ends on any GPU.
+                // If another rank would wait forever, the missing rank joins late, so that the check ends on any GPU.
                 let stuck = !ranks.returned.are(world_size - 1);
                 ranks.rescue.set(stuck).ok();
                 if stuck {
@@ -198,7 +199,7 @@ pub(super) fn a_gpu_that_is_too_late_is_named_by_all() -> anyhow::Result<()> {
                 false => called_in_time(&comm, &mut token, late, &ranks),
             };
             let helped = help_out(&comm, *ranks.rescue.wait(), &told);
-            // All ranks have called, so the work in flight completes.
+            // All ranks have made the call, so the work in flight completes.
             let done = comm.stream().synchronize();
             ranks.end.wait();
             helped?;
@@ -218,10 +219,11 @@ fn called_late(
     kernels: &Kernels,
     ranks: &Ranks,
 ) -> anyhow::Result<Told> {
-    // The spin is longer than the other ranks need to sign.
+    // The spin takes longer than the other ranks need to sign.
     kernels.spin(&comm.stream(), 100 * MILLISECOND)?;
     let looks = Cell::new(0);
-    // The deadline passes as soon as the others have signed, but not at the first reading, to which it is relative.
+    // The deadline passes as soon as the others have signed, but not at the first reading, because it is relative to
+    // that.
     let told = ranks.call(comm, token, || {
         if looks.replace(looks.get() + 1) == 0 {
             return Duration::ZERO;
@@ -234,7 +236,7 @@ fn called_late(
     Ok(told)
 }
 
-/// Runs a rank whose GPU has arrived, and which waits for the late rank's GPU.
+/// Runs a rank whose GPU has arrived, and which is waiting for the late rank's GPU.
 fn called_in_time(comm: &Comm, token: &mut CudaSlice<f32>, late: usize, ranks: &Ranks) -> Told {
     let others = until_the_others_have_signed(&ranks.register, comm.rank(), late);
     let told = ranks.call(comm, token, || {

@@ -1,4 +1,4 @@
-//! Finds the mistake that explains a wrong step, by computing the result of each known mistake.
+//! Finds the mistake that explains a wrong step by computing the result of each known mistake.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use lab::perceptron::{HostPerceptron, Layout};
 
 use super::training::{HIDDEN, LEARNING_RATE, Replica, SerialStep, Training, seed};
 
-/// Two updates are considered equal if they differ by at most this share of their length. Rounding parameters to f32
+/// Two updates are considered equal if they differ by at most this fraction of their length. Rounding parameters to f32
 /// moves an update by about 1e-5 of its length. The results of known mistakes differ by more than 1e-2.
 const ALIKE: f64 = 2e-3;
 
@@ -37,7 +37,10 @@ pub(super) fn likely_cause(training: &Training, rank: usize, step: usize) -> Opt
     }
     let mean = multiple(&update, &sum).map(|factor| factor * world_size as f64);
     if mean.is_some_and(|factor| abs_diff_eq!(factor, 1.0, epsilon = ALIKE)) {
-        return Some("the mean of the shards' means: a shard of more samples must count for more".to_owned());
+        return Some(
+            "this is the mean of the shards' means, but a shard with more samples must count for more"
+                .to_owned(),
+        );
     }
     let shard_of = |replica: &Replica| {
         let update = self::update(replica, step);
@@ -46,14 +49,14 @@ pub(super) fn likely_cause(training: &Training, rank: usize, step: usize) -> Opt
     let shard = shard_of(replica)?;
     let on_all = training.replicas.iter().all(|replica| shard_of(replica) == Some(shard));
     let on_all = if on_all { ", on every rank" } else { "" };
-    Some(format!("the step is along the gradient of samples {:?} alone{on_all}", shards[shard]))
+    Some(format!("the step follows the gradient of samples {:?} alone{on_all}", shards[shard]))
 }
 
 /// Returns what is wrong with the parameters before the first step, if anything.
 fn of_start(training: &Training) -> Option<String> {
     let expected = Layout { hidden: HIDDEN }.initial(seed(0));
     let stray = training.replicas.iter().position(|replica| replica.start != expected)?;
-    Some(format!("rank {stray} doesn't start with the parameters that rank 0 made"))
+    Some(format!("rank {stray} doesn't start with rank 0's parameters"))
 }
 
 /// Returns the known mistake, if any, that explains why the loss differs from the serial run's.
@@ -76,13 +79,16 @@ pub(super) fn of_loss(training: &Training, step: usize, got: f64, serial: &Seria
     if alike(serial.loss) {
         None
     } else if alike(losses.iter().sum::<f64>() / world_size as f64) {
-        Some("the mean of the shards' means: a shard of more samples must count for more".to_owned())
+        Some(
+            "this is the mean of the shards' means, but a shard with more samples must count for more"
+                .to_owned(),
+        )
     } else if let Some(rank) = (0..world_size).find(is_of_shard) {
         Some(format!("this is the loss of samples {:?} alone: average it like the gradient", shards[rank]))
     } else if alike(serial.loss * world_size as f64) || alike(serial.loss / world_size as f64) {
         Some(match factor > 1.0 {
-            true => format!("it is the right loss times the world size, {world_size}"),
-            false => format!("it is the right loss divided by the world size, {world_size}"),
+            true => format!("it is the correct loss multiplied by the world size, {world_size}"),
+            false => format!("it is the correct loss divided by the world size, {world_size}"),
         })
     } else {
         None
@@ -93,21 +99,25 @@ fn of_factor(factor: f64, world_size: usize) -> String {
     let is = |expected: f64| abs_diff_eq!(factor / expected, 1.0, epsilon = ALIKE);
     let worlds = world_size as f64;
     if is(1.0) {
-        "this step is right, an earlier one went astray".to_owned()
+        "this step is correct, but an earlier one was wrong".to_owned()
     } else if is(worlds) {
-        format!("the change of the parameters is exactly {world_size} times, the world size, what it must be")
+        format!(
+            "the change in the parameters is exactly {world_size} times what it must be, and {world_size} is the \
+             world size"
+        )
     } else if is(1.0 / worlds) {
         format!(
-            "the change of the parameters is exactly 1/{world_size} of what it must be, and {world_size} is the world size"
+            "the change in the parameters is exactly 1/{world_size} of what it must be, and {world_size} is the world \
+             size"
         )
     } else if is(-1.0) {
-        "the step goes up the gradient instead of down".to_owned()
+        "the step follows the gradient uphill instead of downhill".to_owned()
     } else {
         format!("the step is {factor:.4} times as long as it should be")
     }
 }
 
-/// Returns the gradient that the step used: the change of the parameters, divided by the learning rate.
+/// Returns the gradient that the step used: the change in the parameters, divided by the learning rate.
 fn update(replica: &Replica, step: usize) -> Vec<f64> {
     let pairs = before(replica, step).iter().zip(&replica.steps[step].parameters);
     pairs.map(|(before, after)| (f64::from(*before) - f64::from(*after)) / f64::from(LEARNING_RATE)).collect()
@@ -140,8 +150,8 @@ fn length(vector: &[f64]) -> f64 {
     vector.iter().map(|value| value * value).sum::<f64>().sqrt()
 }
 
-/// Returns the check's own shards. The student may place the longer shards differently. Then a cause may not be found,
-/// but no wrong cause is named.
+/// Returns the shards as the check cuts them. The student may distribute the longer shards differently. In that case, a
+/// cause may not be found, but no wrong cause is named.
 fn even_cut(batch: &Range<usize>, rank: usize, world_size: usize) -> Range<usize> {
     let cut = |rank: usize| batch.start + batch.len() * rank / world_size;
     cut(rank)..cut(rank + 1)

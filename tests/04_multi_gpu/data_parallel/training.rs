@@ -1,4 +1,4 @@
-//! The run on many GPUs, the serial run on the host, and bounds on their difference through rounding.
+//! The run on many GPUs, the serial run on the host, and bounds on the rounding difference between them.
 
 use std::ops::Range;
 
@@ -14,17 +14,17 @@ use crate::multi_gpu::data_parallel::{start_equal, step};
 
 pub(super) const HIDDEN: usize = 12;
 pub(super) const LEARNING_RATE: f32 = 0.07;
-/// The lengths of batches. Most world sizes do not divide most of them. Some batches are smaller than the world, so a
-/// rank has no samples.
+/// The lengths of the batches. Most world sizes do not divide most of them. Some batches have fewer samples than there
+/// are ranks, so a rank has no samples.
 const UNEVEN: [usize; 8] = [13, 8, 30, 3, 21, 17, 2, 11];
 const STEPS: usize = UNEVEN.len();
 
-/// Returns a seed that differs on each rank, so that replicas differ until they are made equal.
+/// Returns a seed that is different on each rank, so that the replicas differ until they are made equal.
 pub(super) fn seed(rank: usize) -> u64 {
     100 + rank as u64
 }
 
-/// The run of one rank.
+/// One rank's run.
 pub(super) struct Replica {
     /// The parameters before the first step.
     pub(super) start: Vec<f32>,
@@ -56,7 +56,7 @@ impl Training {
     }
 
     fn run(world_size: usize, lengths: &[usize]) -> anyhow::Result<Self> {
-        // If the shards are wrong, errors in the steps are only consequences.
+        // If the shards are wrong, errors in the steps are only a consequence.
         shards_are_the_batch()?;
         let samples = Digits::load()?.train;
         let longest = lengths.iter().copied().max().unwrap_or(1);
@@ -72,7 +72,7 @@ impl Training {
         let replicas = rendezvous(&lab::streams(world_size)?, |comm| {
             let stream = comm.stream();
             let device_samples = samples.to_device(&stream)?;
-            // The model has room for only one shard. A rank that computes the whole batch would not be parallel, and
+            // The model has room for only one shard. A rank that processes the whole batch would not be parallel, so it
             // fails.
             let room = longest.div_ceil(world_size);
             let mut model = Perceptron::new(&stream, HIDDEN, room, seed(comm.rank()))?;
@@ -82,7 +82,9 @@ impl Training {
             for batch in &batches {
                 let loss = step(&comm, &mut model, &device_samples, batch.clone(), LEARNING_RATE)
                     .with_context(|| {
-                        format!("step returned an error, with a model for one shard of {room} samples")
+                        format!(
+                            "`step` returned an error, for a model with room for one shard of {room} samples"
+                        )
                     })?;
                 steps.push(Step { loss, parameters: stream.clone_dtoh(&model.parameters())? });
             }
@@ -101,13 +103,13 @@ impl Training {
         format!("world size {}, step {} (samples {:?})", self.world_size(), step + 1, self.batches[step])
     }
 
-    /// Returns the bound on the difference of a parameter from the serial run's after this many steps.
+    /// Returns a bound on how far a parameter may be from the serial run's after this many steps.
     ///
-    /// A gradient's component is a mean over n samples. Each sample's part is below 2 here, and results from at most
-    /// PIXELS + HIDDEN + CLASSES consecutive additions. n more additions follow on the rank, and the AllReduce makes
-    /// one per rank. Each rounds by at most u = 2⁻²⁴ of the summed values. Parameters are below 1, so each step rounds
-    /// a parameter by at most u. The errors of a step grow in later steps: if the serial run over these batches starts
-    /// 1e-6 off, it ends 1.5e-6 off. So a growth factor of 2 is enough.
+    /// A gradient's component is a mean over n samples. Each sample's contribution is below 2 here, and results from at
+    /// most PIXELS + HIDDEN + CLASSES consecutive additions. n more additions follow on the rank, and the AllReduce
+    /// makes one per rank. Each addition rounds by at most u = 2⁻²⁴ of the summed values. Parameters are below 1, so
+    /// each step rounds a parameter by at most u. A step's errors grow in later steps: if the serial run over these
+    /// batches starts off by 1e-6, it ends off by 1.5e-6. So a growth factor of 2 is enough.
     pub(super) fn bound(&self, steps: usize) -> f64 {
         let growth = 2.0;
         let largest_part = 2.0;
@@ -115,8 +117,8 @@ impl Training {
         growth * steps as f64 * per_step * UNIT_ROUNDOFF
     }
 
-    /// Returns the bound on the difference of the loss from the serial run's. It is the sum of the loss's own rounding
-    /// and the effect of earlier differences in parameters, through the gradient. Each sample's loss is below 5.
+    /// Returns a bound on how far the loss may be from the serial run's. It is the sum of the loss's own rounding error
+    /// and the effect, through the gradient, of earlier differences in the parameters. Each sample's loss is below 5.
     pub(super) fn loss_bound(&self, steps: usize, serial: &SerialStep) -> f64 {
         let slopes: f64 = serial.gradient.iter().map(|slope| slope.abs()).sum();
         2.0 * 5.0 * self.roundings() * UNIT_ROUNDOFF + slopes * self.bound(steps - 1)
@@ -128,7 +130,7 @@ impl Training {
     }
 }
 
-/// The same training on the host, with whole batches.
+/// The same training on the host, with entire batches.
 pub(super) struct Serial {
     pub(super) steps: Vec<SerialStep>,
 }

@@ -1,4 +1,4 @@
-//! The run on a mesh, the serial run on the host, bounds on their difference through rounding, and the mistakes that
+//! The run on a mesh, the serial run on the host, bounds on the rounding difference between them, and the mistakes that
 //! explain larger differences.
 
 use std::ops::Range;
@@ -16,11 +16,11 @@ use super::{true_coordinates, true_rank};
 use crate::multi_gpu::hybrid::{Coordinates, Mesh, on_mesh, start_equal, step};
 
 pub(super) const HIDDEN: usize = 12;
-/// The lengths of batches. Most do not divide evenly by the number of rows. In one batch, a row has no samples.
+/// The lengths of the batches. Most are not divisible by the number of rows. In one batch, a row has no samples.
 const BATCHES: [usize; 8] = [13, 8, 30, 1, 21, 17, 2, 11];
 const LAYOUT: Layout = Layout { hidden: HIDDEN };
 
-/// Returns a seed that differs in each row, so that the rows differ until they are made equal.
+/// Returns a seed that is different in each row, so that the rows differ until they are made equal.
 pub(super) fn seed(data_rank: usize) -> u64 {
     300 + data_rank as u64
 }
@@ -41,7 +41,7 @@ struct Step {
     parameters: Vec<f32>,
 }
 
-/// A training run on GPUs, with the steps of each rank.
+/// A training run on GPUs, with each rank's steps.
 pub(super) struct Training {
     mesh: Mesh,
     samples: Samples,
@@ -90,8 +90,8 @@ impl Training {
                     if abs_diff_ne!(f64::from(*got), *value, epsilon = bound) {
                         let off = (f64::from(*got) - value).abs();
                         bail!(
-                            "{told}: parameter {at} ({}) is {got}, expected {value:.7}\n\
-                             off by {off:.1e}; rounding explains {bound:.1e}{}",
+                            "{told}: parameter {at} ({}) is {got}, expected {value:.7}\noff by {off:.1e}; rounding \
+                             explains at most {bound:.1e}{}",
                             Layout { hidden: units.len() }.part(at),
                             self.likely_cause(rank, index, serial)
                         );
@@ -101,12 +101,13 @@ impl Training {
                 if abs_diff_ne!(f64::from(got), expected.loss, epsilon = bound) {
                     let off = (f64::from(got) - expected.loss).abs();
                     bail!(
-                        "{told}: the loss is {got}, expected {:.6}\n\
-                         off by {off:.1e}; rounding explains {bound:.1e}{}",
+                        "{told}: the loss is {got}, expected {:.6}\noff by {off:.1e}; rounding explains at most \
+                         {bound:.1e}{}",
                         expected.loss,
                         match self.is_loss_of_row(rank, index, serial) {
                             true => {
-                                "\nlikely cause: it is that of its own row; average it over the column, like the gradient"
+                                "\nlikely cause: it is the loss of the rank's own row: average it over the column, \
+                                 like the gradient"
                             }
                             false => "",
                         }
@@ -117,7 +118,7 @@ impl Training {
         Ok(())
     }
 
-    /// Returns whether a rank's loss is that of its own row's samples, with or without the weight.
+    /// Returns whether a rank's loss is the loss of its own row's samples, with or without the weight.
     fn is_loss_of_row(&self, rank: usize, step: usize, serial: &Serial) -> bool {
         let batch = batches()[step].clone();
         let own = row_of(&batch, true_coordinates(rank, self.mesh).data_rank, self.mesh.data);
@@ -157,7 +158,7 @@ impl Training {
             along / right.iter().map(|slope| slope * slope).sum::<f64>()
         };
         let own_row = alone(&whole, own.clone(), weight);
-        // The mean over the hidden units of all ranks of the row, as if they were the same units.
+        // The mean over the hidden units on all ranks in the row, as if they were the same units.
         let over_the_row = || {
             let columns = self.mesh.tensor;
             let mut mean = vec![0.0; start.len()];
@@ -173,24 +174,26 @@ impl Training {
             parameters[biases..].iter_mut().for_each(|bias| *bias *= self.mesh.tensor as f64);
             of_units(alone(&model(HIDDEN, &parameters), batches()[step].clone(), 1.0))
         };
-        // The sum over the rows may have been divided by a number other than that of the rows.
+        // The sum over the rows may have been divided by something other than the number of rows.
         let rows = self.mesh.data;
         let divisors = (1..=rows * self.mesh.tensor).filter(|&divisor| divisor != rows);
         let divisor =
             || divisors.into_iter().find(|&divisor| explains(times(&right, rows as f64 / divisor as f64)));
         let cause = if explains(of_units(own_row.clone())) {
-            "the step is along the gradient of its own row's samples: average it over the column, before `descend`"
+            "the step follows the gradient of the row's own samples: average it over the column before `descend`"
         } else if explains(alone(&part_only, batch, 1.0)) {
-            "the scores are those of the rank's own hidden units alone: sum them over the row, before `finish_scores`"
+            "the scores come only from the rank's own hidden units: sum them over the row before `finish_scores`"
         } else if explains(vec![0.0; start.len()]) {
             "the step changed nothing"
         } else if explains(over_the_row()) {
-            "the gradient was averaged over the row, whose ranks have other hidden units: average it over the column"
+            "the gradient was averaged over the row, whose ranks have different hidden units: average it over the \
+             column"
         } else if explains(biases_of_all()) {
-            "the classes' biases are in the scores once for each rank of the row: add them after the sum"
+            "the classes' biases were added to the scores once for each rank in the row: add them after the sum"
         } else if let Some(divisor) = divisor() {
             &format!(
-                "the gradient is {rows}/{divisor} times that of the batch: the sum over {rows} rows was divided by {divisor}"
+                "the gradient is {rows}/{divisor} times the batch's gradient: the sum over {rows} rows was divided by \
+                 {divisor}"
             )
         } else if explains(times(&right, rate / f64::from(LEARNING_RATE))) {
             &another_rate(rate)
@@ -201,7 +204,7 @@ impl Training {
     }
 }
 
-/// Returns the samples of a row, as cut by the checks.
+/// Returns a row's samples, as divided by the checks.
 fn row_of(batch: &Range<usize>, data_rank: usize, rows: usize) -> Range<usize> {
     let cut = |row: usize| batch.start + batch.len() * row / rows;
     cut(data_rank)..cut(data_rank + 1)
@@ -213,11 +216,11 @@ fn model(hidden: usize, parameters: &[f64]) -> HostPerceptron {
     model
 }
 
-/// The same training on the host, with whole batches and the whole model.
+/// The same training on the host, with entire batches and the entire model.
 pub(super) struct Serial {
     start: Vec<f64>,
     steps: Vec<SerialStep>,
-    /// The factor by which a small difference grows until the end.
+    /// The factor by which a small difference grows by the end.
     growth: f64,
     ranks: usize,
 }
@@ -229,9 +232,9 @@ struct SerialStep {
 }
 
 impl Serial {
-    /// Trains on the host. The errors of a step grow in later steps. To measure this growth, a second run starts with
-    /// all parameters moved slightly, alternately up and down. Other directions may grow more, so the bound allows
-    /// twice this growth.
+    /// Trains on the host. A step's errors grow in later steps. To measure this growth, a second run starts with all
+    /// parameters shifted slightly, alternately up and down. Differences in other directions may grow more, so the
+    /// bound allows for twice this growth.
     pub(super) fn of(training: &Training) -> Self {
         const LITTLE: f64 = 1e-6;
         let start: Vec<f64> = LAYOUT.initial(seed(0)).into_iter().map(f64::from).collect();
@@ -247,17 +250,17 @@ impl Serial {
         step.checked_sub(1).map_or(&self.start, |previous| &self.steps[previous].parameters)
     }
 
-    /// Returns the bound on the error of a parameter after this many steps. A gradient's component is a mean over
-    /// samples. Each sample's part is below 2 here, and results from at most PIXELS + HIDDEN + CLASSES consecutive
-    /// additions. One more follows per sample, and one per rank in each direction of the mesh. Each rounds by at most
-    /// 2⁻²⁴ of the summed values. The step itself rounds once.
+    /// Returns a bound on the error of a parameter after this many steps. A gradient's component is a mean over
+    /// samples. Each sample's contribution is below 2 here, and results from at most PIXELS + HIDDEN + CLASSES
+    /// consecutive additions. One more follows per sample, and one per rank in each direction of the mesh. Each
+    /// addition rounds by at most 2⁻²⁴ of the summed values. The step itself rounds once.
     fn bound(&self, steps: usize) -> f64 {
         let per_step = f64::from(LEARNING_RATE) * self.roundings() * 2.0 + 1.0;
         self.growth * steps as f64 * per_step * UNIT_ROUNDOFF
     }
 
-    /// Returns the bound on the error of a step's loss. It is the sum of the loss's own rounding and the effect of
-    /// earlier differences in parameters, through the gradient. Each sample's loss is below 5.
+    /// Returns a bound on the error of a step's loss. It is the sum of the loss's own rounding error and the effect,
+    /// through the gradient, of earlier differences in the parameters. Each sample's loss is below 5.
     fn loss_bound(&self, step: usize) -> f64 {
         let slopes: f64 = self.steps[step].gradient.iter().map(|slope| slope.abs()).sum();
         2.0 * 5.0 * self.roundings() * UNIT_ROUNDOFF + slopes * self.bound(step)

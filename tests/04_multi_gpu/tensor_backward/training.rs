@@ -1,4 +1,4 @@
-//! A few steps of gradient descent on several GPUs and on the host, and bounds on their difference through rounding.
+//! A few steps of gradient descent on several GPUs and on the host, and bounds on the rounding difference between them.
 //!
 //! The loss is half the squared distance from a target, averaged over the samples. So its gradient is (output − target)
 //! / samples.
@@ -84,11 +84,11 @@ pub(super) fn train(world_size: usize) -> anyhow::Result<Vec<Vec<Step>>> {
 /// The same training on the host.
 pub(super) struct Serial {
     steps: Vec<SerialStep>,
-    /// The factor by which a small difference grows until the end.
+    /// The factor by which a small difference grows by the end.
     growth: f64,
 }
 
-/// The results of a step, each with a bound on the error through the GPUs' rounding in this step.
+/// The results of a step, each with a bound on the error caused by the GPUs' rounding in this step.
 struct SerialStep {
     layers: [SerialLayer; 2],
     input_gradient: Matrix,
@@ -127,9 +127,9 @@ impl SerialLayer {
 }
 
 impl Serial {
-    /// Trains on the host. The errors of a step grow in later steps. To measure this growth, a second run starts with
-    /// all parameters moved slightly, alternately up and down. Other directions may grow more, so the bound allows
-    /// twice this growth.
+    /// Trains on the host. A step's errors grow in later steps. To measure this growth, a second run starts with all
+    /// parameters shifted slightly, alternately up and down. Differences in other directions may grow more, so the
+    /// bound allows for twice this growth.
     pub(super) fn run() -> Self {
         const LITTLE: f64 = 1e-6;
         let (steps, moved) = (Self::steps(0.0), Self::steps(LITTLE));
@@ -161,7 +161,7 @@ impl Serial {
         steps
     }
 
-    /// Compares the results after a step, on the rank with these hidden units.
+    /// Compares the results after a step on the rank that has these hidden units.
     pub(super) fn compare(&self, step: usize, units: Range<usize>, got: &Step) -> anyhow::Result<()> {
         let SerialStep { layers: [first, second], input_gradient } = &self.steps[step];
         let earlier = self.growth * self.steps[..step].iter().map(SerialStep::rounding).sum::<f64>();
@@ -185,7 +185,7 @@ impl SerialStep {
         [&first.weights, &first.bias, &second.weights, &second.bias, &self.input_gradient]
     }
 
-    /// Returns the largest of all differences.
+    /// Returns the largest difference.
     fn distance(&self, other: &Self) -> f64 {
         let pairs = self.matrices().into_iter().zip(other.matrices());
         pairs.map(|(matrix, other)| matrix.distance(other)).fold(0.0, f64::max)
@@ -198,8 +198,8 @@ impl SerialStep {
     }
 }
 
-/// A number, and the bound on the GPUs' rounding error in it. The bound is computed along with the number, from all its
-/// operands.
+/// A number, and a bound on the GPUs' rounding error in it. The bound is computed along with the number, from all of
+/// its operands.
 #[derive(Clone, Copy)]
 struct Bounded {
     value: f64,
@@ -207,7 +207,7 @@ struct Bounded {
 }
 
 impl Bounded {
-    /// Returns the largest possible magnitude of the GPUs' number.
+    /// Returns the largest magnitude that the GPUs' number may have.
     fn size(self) -> f64 {
         self.value.abs() + self.off
     }
@@ -229,7 +229,7 @@ impl Bounded {
     }
 }
 
-/// The maximum number of extra additions for a sum over ranks, in any order. No check has more ranks.
+/// The maximum number of additional additions for a sum over ranks, in any order. No check has more ranks.
 const MOST_RANKS: f64 = 16.0;
 
 /// A row-major matrix.
@@ -245,7 +245,7 @@ impl Matrix {
         Self { columns, values: values.iter().map(exact).collect() }
     }
 
-    /// Moves all values, alternately up and down.
+    /// Shifts all values, alternately up and down.
     fn moved(mut self, by: f64) -> Self {
         for (index, value) in self.values.iter_mut().enumerate() {
             value.value += if index % 2 == 0 { by } else { -by };
@@ -269,8 +269,8 @@ impl Matrix {
         Self { columns: rows, values: (0..self.values.len()).map(at).collect() }
     }
 
-    /// Computes a matrix product. A sum of n products rounds n times, and once more per rank that it is cut over. Each
-    /// rounding is at most [`UNIT_ROUNDOFF`] times the sum of the products' magnitudes.
+    /// Computes a matrix product. A sum of n products rounds n times, and once more for each rank that it is spread
+    /// over. Each rounding is at most [`UNIT_ROUNDOFF`] times the sum of the products' magnitudes.
     fn times(&self, other: &Self) -> Self {
         let other = other.transposed();
         let dot = |row: &[Bounded], column: &[Bounded]| {
@@ -330,9 +330,8 @@ impl Matrix {
             let (distance, bound) = ((f64::from(*got) - value).abs(), off + earlier);
             ensure!(
                 abs_diff_eq!(f64::from(*got), *value, epsilon = bound),
-                "{name}: {got} at index {index}, expected {value:.7}\n\
-                 off by {distance:.1e}; rounding explains {bound:.1e}\n\
-                 the checks of a single pass say which gradient is wrong, and why"
+                "{name}: {got} at index {index}, expected {value:.7}\noff by {distance:.1e}; rounding explains at most \
+                 {bound:.1e}\nthe checks for a single pass report which gradient is wrong, and why"
             );
         }
         Ok(())

@@ -30,7 +30,7 @@ struct Mark {
     end: CudaEvent,
 }
 
-/// The stages of one rank. Iteration i gives 3 · (sum over the ranks of 2 · input) + own input.
+/// One rank's stages. The result of iteration i is 3 · (sum over the ranks of 2 · input) + own input.
 pub(super) struct Pipeline<'a> {
     comm: &'a Comm,
     pub(super) compute: Arc<CudaStream>,
@@ -40,7 +40,7 @@ pub(super) struct Pipeline<'a> {
     origin: CudaEvent,
     preprocessed: Vec<Mark>,
     reduced: Vec<Mark>,
-    /// Whether the last all-reduce was done when a preprocessing stage was enqueued.
+    /// For each preprocessing stage, whether the last all-reduce was done when it was enqueued.
     was_over: Vec<bool>,
     len: usize,
 }
@@ -72,7 +72,7 @@ impl<'a> Pipeline<'a> {
     /// exercise orders the work.
     pub(super) fn new(comm: &'a Comm, iterations: usize, len: usize, delays: Delays) -> anyhow::Result<Self> {
         let context = comm.context();
-        // SAFETY: events or a synchronize must order all uses on different streams, and the check verifies this.
+        // SAFETY: events or a synchronize must order all uses on different streams; the check verifies this.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
         lab::name_stream(&compute, "compute")?;
@@ -111,15 +111,15 @@ impl<'a> Pipeline<'a> {
             // Integers below 2²⁴ are exact in an f32.
             let expected = each(&|index| 3.0 * sum(index) + own[index]);
             Expected::new(rank, &format!("the buffer of iteration {iteration}"), &expected)
-                .if_instead(&stale(rank, iteration, self.len), "it holds what it held before")
-                .if_instead(&each(&sum), "this is the sum, without its postprocessing")
+                .if_instead(&stale(rank, iteration, self.len), "it holds its old values")
+                .if_instead(&each(&sum), "this is the sum, without the postprocessing")
                 .if_instead(
                     &each(&|index| 7.0 * own[index]),
-                    "these are this rank's values alone: those of the others are missing",
+                    "these are only this rank's values: the other ranks' values are missing",
                 )
                 .if_instead(
                     &each(&|index| 3.5 * sum(index)),
-                    "the sum ran over what was already postprocessed",
+                    "the sum includes values that had already been postprocessed",
                 )
                 .exactly(&buffer.read()?)?;
         }

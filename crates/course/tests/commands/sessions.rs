@@ -63,7 +63,7 @@ const SITTINGS: [Sitting; 10] = [
     Sitting::new(
         "init/kernel",
         First::Instead(
-            "ensure!(y_len == x_len, \"y has {y_len} elements, and x has {x_len}\")",
+            "ensure!(y_len == x_len, \"y has {y_len} elements, but x has {x_len}\")",
             "assert_eq!(y_len, x_len)",
         ),
     ),
