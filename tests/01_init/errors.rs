@@ -7,8 +7,8 @@ use anyhow::{bail, ensure};
 use cudarc::nccl::{Comm, Id, ReduceOp};
 use lab::explain::error_text;
 use lab::{
-    Budget, Check, Expected, Guarded, Readable, each_call_fails, each_rank, irregular, without_panic,
-    world_of_one,
+    Budget, Check, Expected, Guarded, Readable, each_call_fails, each_rank, irregular, named_ranks,
+    without_panic, world_of_one,
 };
 
 use crate::init::errors::together;
@@ -91,9 +91,15 @@ fn judge(rank: usize, world_size: usize, failing: &[usize], outcome: &Outcome) -
     if let Err(text) = &outcome.result
         && text.contains("nccl")
     {
+        // Without a call of `communicate`, the error is that of the ranks' exchange of results.
+        let wrong = match outcome.communicated {
+            true => "`communicate` was called, although preparation failed",
+            false => "the ranks' exchange of results failed after preparation failed",
+        };
         bail!(
-            "rank {rank} of {world_size}: NCCL returned an error after preparation failed on ranks {failing:?}. Every \
-             rank must make the same collective calls, even if it has failed. The error:\n{text}"
+            "rank {rank} of {world_size}: {wrong} on {}\n  a rank may only communicate once it knows that preparation \
+             succeeded on every rank; all ranks must take part in finding out. NCCL returned:\n{text}",
+            named_ranks(failing)
         );
     }
     match (&outcome.result, failing.contains(&rank)) {

@@ -68,16 +68,31 @@ fn the_sum_comes_back_to_every_gpu() -> anyhow::Result<()> {
                 let twice: Vec<f32> = total.iter().zip(&all[rank]).map(|(total, own)| total + own).collect();
                 let others: Vec<f32> = total.iter().zip(&all[rank]).map(|(total, own)| total - own).collect();
                 let average: Vec<f32> = total.iter().map(|total| total / world_size as f32).collect();
+                let [in_f16, in_bf16] = in_16_bits(&all);
                 Expected::new(rank, &format!("the buffer, of length {len},"), &total)
                     .if_instead(&all[rank], "these are the rank's own values: no sum was copied to this GPU")
                     .if_instead(&twice, "the rank's own values were added twice")
                     .if_instead(&others, "the rank's own values are missing")
                     .if_instead(&average, "this is the average")
+                    .if_instead(&in_f16, IN_F16)
+                    .if_instead(&in_bf16, IN_BF16)
                     .exactly(&buffer.read()?)
             })?;
         }
     }
     Ok(())
+}
+
+const IN_F16: &str = "this is a sum in f16, which has 13 fewer bits than f32";
+const IN_BF16: &str = "this is a sum in bf16, which has 16 fewer bits than f32";
+
+/// Returns the sums of all ranks' values, computed in `f16` and in `bf16`.
+fn in_16_bits(all: &[Vec<f32>]) -> [Vec<f32>; 2] {
+    let sum = |round: fn(f32) -> f32| {
+        let add = |sum: f32, value: f32| round(round(sum) + round(value));
+        (0..all[0].len()).map(|at| all.iter().fold(0.0, |sum, values| add(sum, values[at]))).collect()
+    };
+    [sum(|value| f16::from_f32(value).to_f32()), sum(|value| bf16::from_f32(value).to_f32())]
 }
 
 fn both_backends_have_the_same_numbers() -> anyhow::Result<()> {
@@ -94,15 +109,14 @@ fn both_backends_have_the_same_numbers() -> anyhow::Result<()> {
             let sum = |add: &dyn Fn(f32, f32) -> f32| -> Vec<f32> {
                 (0..LEN).map(|at| all.iter().fold(0.0, |sum, values| add(sum, values[at]))).collect()
             };
-            let in_f16 = sum(&|sum, value| (f16::from_f32(sum) + f16::from_f32(value)).to_f32());
-            let in_bf16 = sum(&|sum, value| (bf16::from_f32(sum) + bf16::from_f32(value)).to_f32());
+            let [in_f16, in_bf16] = in_16_bits(&all);
             // Each of the n − 1 additions of values up to 1 rounds by at most 2⁻²⁴ · n. Each backend adds in a
             // different order.
             let bound = 2.0 * ((world_size - 1) * world_size) as f64 * f64::powi(2.0, -24);
             Expected::new(rank, "the result of staged_sum, compared with NCCL's result,", &by_nccl)
                 .if_instead(&all[rank], "these are the rank's own values: no sum was copied to this GPU")
-                .if_instead(&in_f16, "this is a sum in f16, which has 13 bits fewer than f32")
-                .if_instead(&in_bf16, "this is a sum in bf16, which has 16 bits fewer than f32")
+                .if_instead(&in_f16, IN_F16)
+                .if_instead(&in_bf16, IN_BF16)
                 .if_instead(
                     &sum(&|sum, value| sum + value.round()),
                     "the values were rounded to whole numbers",

@@ -8,7 +8,7 @@ use anyhow::{bail, ensure};
 use cudarc::driver::{CudaEvent, CudaStream};
 use cudarc::nccl::ReduceOp;
 use init::rendezvous::rendezvous;
-use lab::{Budget, Check, Readable, each_call_fails, irregular};
+use lab::{Budget, Check, Readable, each_call_fails, irregular, with_host_waits};
 
 use crate::collectives::timing::{finish_line, gpu_milliseconds, host_times};
 use crate::exercise::spinning::spinning;
@@ -169,16 +169,19 @@ fn earlier_work_takes_no_part() -> anyhow::Result<()> {
 fn the_event_comes_with_the_work() -> anyhow::Result<()> {
     let (stream, kernels) = spinning()?;
     let behind = RefCell::new(None);
-    let event = finish_line(&stream, || {
-        kernels.spin(&stream, 20 * MILLISECOND)?;
-        *behind.borrow_mut() = Some(stream.record_event(None)?);
-        Ok(())
+    let (event, waits) = with_host_waits(|| {
+        finish_line(&stream, || {
+            kernels.spin(&stream, 20 * MILLISECOND)?;
+            *behind.borrow_mut() = Some(stream.record_event(None)?);
+            Ok(())
+        })
     })?;
     let complete = event.try_is_complete()?;
     let Some(behind) = behind.into_inner() else { bail!("`work` was never called") };
     ensure!(
         !behind.try_is_complete()?,
-        "the work keeps the GPU busy for 20 ms, but finish_line returned only after that; it must not wait for the work"
+        "the work keeps the GPU busy for 20 ms, but `finish_line` returned only after that; it must not wait for \
+         the work{waits}"
     );
     ensure!(
         !complete,

@@ -271,11 +271,11 @@ fn readers_read_at_once() -> anyhow::Result<()> {
 
 fn writing_after_reading_returns_at_once() -> anyhow::Result<()> {
     let bench = Bench::new(4)?;
-    let read = written_after_reads(&bench, [10 * MILLISECOND; 3])?;
+    let (read, waits) = lab::with_host_waits(|| written_after_reads(&bench, [10 * MILLISECOND; 3]))?;
     ensure!(
         !read.marks[0].1.try_is_complete()?,
-        "the readers were busy for 10 ms, but write_after_reads returned only after that: the host must not wait for \
-         them"
+        "the readers were busy for 10 ms, but `write_after_reads` returned only after that: the host must not wait \
+         for them{waits}"
     );
     compare(&bench, &read)
 }

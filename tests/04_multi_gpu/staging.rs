@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use cudarc::driver::sys::{self, CU_MEMHOSTALLOC_WRITECOMBINED};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use lab::kernels::SCALE_AND_ADD_ONE;
-use lab::{Budget, Check, Expected, Guarded, Kernels, each_call_fails, irregular};
+use lab::{Budget, Check, Expected, Guarded, Kernels, each_call_fails, irregular, with_host_waits};
 
 use crate::multi_gpu::staging::{Feed, Results, scaled_sum};
 
@@ -140,9 +140,11 @@ fn two_batches_are_under_way() -> anyhow::Result<()> {
     let mut places = Vec::new();
     for index in 0..2 {
         let own = batch(index);
-        feed.next(|staged| {
-            places.push(staged.as_ptr());
-            staged.copy_from_slice(&own);
+        let (_, waits) = with_host_waits(|| {
+            feed.next(|staged| {
+                places.push(staged.as_ptr());
+                staged.copy_from_slice(&own);
+            })
         })?;
         let cause = match places[..] {
             [first, second] if first == second => {
@@ -154,7 +156,7 @@ fn two_batches_are_under_way() -> anyhow::Result<()> {
         ensure!(
             !spun.try_is_complete()?,
             "the copy stream was busy for 20 ms, but `Feed::next` for batch {index} returned only after that: the host \
-             must not wait for it{cause}"
+             must not wait for it{waits}{cause}"
         );
     }
     bench.copies.synchronize()?;

@@ -7,7 +7,7 @@ use anyhow::ensure;
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 use cudarc::nccl::Comm;
 use lab::compare::UNIT_ROUNDOFF;
-use lab::{Expected, Guarded, Trainable, irregular};
+use lab::{Expected, Guarded, Trainable, irregular, with_host_waits};
 
 use super::two_streams::{MILLISECOND, Mark, Rank, on_each_rank, on_two_ranks};
 
@@ -316,11 +316,11 @@ pub(super) fn it_returns_with_everything_enqueued(step: &Step) -> anyhow::Result
     on_two_ranks(|rank| {
         let mut known = Known::new(rank, all_used, Delays::default())?;
         let busy = rank.compute_for(5 * MILLISECOND)?;
-        step(&rank.comm, &mut known)?;
+        let ((), waits) = with_host_waits(|| step(&rank.comm, &mut known))?;
         ensure!(
             !busy.is_over()?,
             "rank {}: the compute stream was busy for 5 ms, but `step` returned only after that: the host must not \
-             wait for it",
+             wait for it{waits}",
             rank.number()
         );
         known.compare(1)

@@ -10,7 +10,7 @@ use cudarc::nccl::Comm;
 use cudarc::nvrtc::Ptx;
 use lab::compare::UNIT_ROUNDOFF;
 use lab::kernels::TRAP;
-use lab::{Budget, Check, Expected, Guarded, each_call_fails, irregular, without_panic};
+use lab::{Budget, Check, Expected, Guarded, each_call_fails, irregular, with_host_waits, without_panic};
 
 use super::two_streams::{MILLISECOND, Rank, alone, on_each_rank, on_two_ranks, one_rank};
 use crate::overlap::waiting::{Pending, all_at_the_end, at_once, before_use, polling};
@@ -248,11 +248,11 @@ fn no_host_waits() -> anyhow::Result<()> {
         for way in [Way::BeforeUse, Way::AllAtTheEnd] {
             let mut data = Data::new(rank, BUFFERS)?;
             let busy = rank.compute_for(5 * MILLISECOND)?;
-            data.go(rank, way, || Ok(()), || Ok(()))?;
+            let (_, waits) = with_host_waits(|| data.go(rank, way, || Ok(()), || Ok(())))?;
             ensure!(
                 !busy.is_over()?,
                 "rank {}: the compute stream was busy for 5 ms, but {way} returned only after that: neither {way} nor \
-                 `Pending` may make the host wait",
+                 `Pending` may make the host wait{waits}",
                 rank.number()
             );
             data.compare(rank, &way.to_string())?;

@@ -58,25 +58,45 @@ pub fn returns_at_once_on_each(
             was_blocked,
             "`{name}` returned only when {its_stream} the check had blocked for {} s: {}\n  it must enqueue its work and return",
             LONGEST.as_secs(),
-            how_it_waits(&calls)
+            how_it_waits(&calls).unwrap_or_else(|| {
+                "something in it makes the host wait for the GPU, such as a synchronize or a copy to the host".to_owned()
+            })
         );
     }
     Ok(())
 }
 
+/// Runs `call`, and returns its result and a description of how a line of the exercise made the host wait for the GPU.
+/// The description starts with a line end. It is empty if no call shows a wait, and always empty on real GPUs, where
+/// calls can't be recorded.
+///
+/// # Errors
+/// Returns the error of `call`.
+pub fn with_host_waits<T>(call: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<(T, String)> {
+    let Some(driver) = VirtualDriver::find()? else { return Ok((call()?, String::new())) };
+    let (result, calls) = driver.record(Threads::This, call)?;
+    let waits = how_it_waits(&calls).map_or_else(String::new, |waits| format!("\n  {waits}"));
+    Ok((result?, waits))
+}
+
 /// Returns how a function waits for the GPU, if its calls show it.
-fn how_it_waits(calls: &[Call]) -> String {
+fn how_it_waits(calls: &[Call]) -> Option<String> {
     let with_line = |words: String, call: &Call| format!("{words}\n{}", shown(&call.line));
     let polls: Vec<&Call> = calls.iter().filter(|call| budget::polls(call)).collect();
     if let Some(call) = calls.iter().find(|call| budget::waits(call)) {
-        with_line(format!("{} makes the host wait for the GPU", call.function), call)
+        Some(with_line(format!("{} makes the host wait for the GPU", call.function), call))
     } else if let [first, _, ..] = polls[..] {
-        with_line(format!("it makes the host wait for the GPU by polling, {} times", polls.len()), first)
+        Some(with_line(
+            format!("it makes the host wait for the GPU by polling, {} times", polls.len()),
+            first,
+        ))
     } else if let Some(call) = calls.iter().find(|call| call.function == "cuMemcpyDtoHAsync") {
-        with_line("a copy to memory that is not pinned makes the host wait for the GPU".to_owned(), call)
+        Some(with_line(
+            "a copy to memory that is not pinned makes the host wait for the GPU".to_owned(),
+            call,
+        ))
     } else {
-        "something in it makes the host wait for the GPU, such as a synchronize or a copy to the host"
-            .to_owned()
+        None
     }
 }
 

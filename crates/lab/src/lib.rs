@@ -32,7 +32,7 @@ pub mod tier;
 pub mod timeline;
 pub mod yields;
 
-pub use at_once::{returns_at_once, returns_at_once_on_each};
+pub use at_once::{returns_at_once, returns_at_once_on_each, with_host_waits};
 pub use budget::Budget;
 pub use check::{Check, processes};
 pub use compare::Expected;
@@ -48,7 +48,7 @@ pub use momentum::Momentum;
 pub use nccl_log::NcclLog;
 pub use network::{Network, NetworkShape, Trainable};
 pub use perceptron::Perceptron;
-pub use ranks::each_rank;
+pub use ranks::{each_rank, named_ranks};
 pub use refusal::{caught, without_panic};
 pub use roles::name_stream;
 pub use stopwatch::Stopwatch;

@@ -95,9 +95,9 @@ fn report<T>(ended: &[Result<T, String>]) -> Option<String> {
             [first, others @ ..] if !others.is_empty() && *differs => {
                 let own = [format!("rank {first}: "), format!("rank {first} of {}: ", ended.len())];
                 let text = own.iter().find_map(|own| text.strip_prefix(own)).unwrap_or(&text);
-                format!("rank {first} (likewise {}): {text}", named(others))
+                format!("rank {first} (likewise {}): {text}", named_ranks(others))
             }
-            _ => with_ranks(&named(ranks), &text),
+            _ => with_ranks(&named_ranks(ranks), &text),
         }
         .replace('\n', "\n  ")
     });
@@ -190,8 +190,8 @@ fn with_ranks(ranks: &str, text: &str) -> String {
     }
 }
 
-/// Formats ranks: `rank 2`, or `ranks 0, 1 and 3`.
-fn named(ranks: &[usize]) -> String {
+/// Formats ranks, in text as in messages: `rank 2`, or `ranks 0, 1 and 3`.
+pub fn named_ranks(ranks: &[usize]) -> String {
     match ranks {
         [one] => format!("rank {one}"),
         [first @ .., last] => {

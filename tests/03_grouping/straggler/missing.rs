@@ -85,8 +85,9 @@ fn judge(
     match told {
         None => Ok(()),
         Some((Ok(_), looks)) => bail!(
-            "{of}, but barrier returned Ok when it finally did; this rank read the clock {looks} times. The deadline \
-             applies to every rank, and to both events"
+            "{of}, but `barrier` returned Ok when it finally did; expected an error that names rank {late}\n  this rank \
+             read the clock {}: on every rank, the waits for both events must end at the deadline",
+            if *looks == 1 { "once".to_owned() } else { format!("{looks} times") }
         ),
         Some((Err(text), _)) => {
             let numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok());
