@@ -105,6 +105,17 @@ impl CallSite {
         Some((line, reports_errors))
     }
 
+    /// Returns whether the call was made from this line, directly or through other calls.
+    pub fn is_below(&self, line: &SourceLine) -> bool {
+        self.calls().any(|at| {
+            let mut is_there = false;
+            backtrace::resolve(at as *mut _, |symbol| {
+                is_there |= symbol.filename() == Some(&line.file) && symbol.lineno() == Some(line.line);
+            });
+            is_there
+        })
+    }
+
     /// Returns the return addresses, innermost first; none if the call site is unknown.
     pub fn addresses(&self) -> &[usize] {
         self.0.as_deref().unwrap_or_default()

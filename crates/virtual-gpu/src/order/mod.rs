@@ -172,10 +172,17 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
             range.end
         ),
     };
+    // Don't ask the user to change a line outside the program's own sources.
+    let [first_line, later_line] = sides.map(|side| side.call_site.own_line());
+    // In a callback, such as a hook in a backward pass, the earlier operation may only be enqueued too early. A wait before
+    // the line that calls back would not help.
+    let is_in_callback = later_line
+        .as_ref()
+        .is_some_and(|line| first_line.as_ref() != Some(line) && earlier.call_site.is_below(line));
     // Put what to change first. If two threads enqueued the operations, they may have done so in either order, so no
     // direction is known.
     let is_of_one_thread = earlier.thread == later.thread;
-    let missing = match is_of_one_thread {
+    let missing = match is_of_one_thread && !is_in_callback {
         true => format!(": nothing makes {} wait for {}", name(later), name(earlier)),
         false => String::new(),
     };
@@ -192,8 +199,6 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
             false => report.at(format!("{verb} by {} on {}", side.what, name(side)), &side.call_site),
         };
     }
-    // Don't ask the user to change a line outside the program's own sources.
-    let [first_line, later_line] = sides.map(|side| side.call_site.own_line());
     let in_one_file = match (&first_line, &later_line) {
         (Some(one), Some(other)) => one.file == other.file,
         _ => true,
@@ -236,6 +241,18 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
     if is_of_earlier_round {
         report = report.fact(format!(
             "{first_place} was enqueued first, and {later_place} after it, as in the next iteration of a loop"
+        ));
+    }
+    if is_in_callback {
+        let fact = format!(
+            "{first_place} is in a callback that {later_place} calls; {} was enqueued first",
+            earlier.what
+        );
+        return report.fact(fact).help(format!(
+            "enqueue {} after everything else that accesses these bytes, or let {} wait for {} in between",
+            earlier.what,
+            name(later),
+            name(earlier)
         ));
     }
     // A role is probably also the name of a variable in the program. The default stream has no variable.
