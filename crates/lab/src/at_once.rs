@@ -90,13 +90,12 @@ fn how_it_waits(calls: &[Call]) -> Option<String> {
             format!("it makes the host wait for the GPU by polling, {} times", polls.len()),
             first,
         ))
-    } else if let Some(call) = calls.iter().find(|call| call.function == "cuMemcpyDtoHAsync") {
+    } else {
+        let copy = calls.iter().find(|call| call.function == "cuMemcpyDtoHAsync")?;
         Some(with_line(
             "a copy to memory that is not pinned makes the host wait for the GPU".to_owned(),
-            call,
+            copy,
         ))
-    } else {
-        None
     }
 }
 

@@ -26,7 +26,7 @@ fn an_exercise_is_open_then_written_then_right() {
     assert_data_eq!(
         student.fails(&["run"]),
         str![[r#"
-first::it_is_1 checks modules/01_one/src/first.rs
+FAILED first::it_is_1 (modules/01_one/src/first.rs)
 not yet implemented
 one/first is not right yet: 1 check failed
 checking one/first …
@@ -101,7 +101,7 @@ fn from_the_first_exercise_to_the_last() {
     assert_data_eq!(
         student.fails(&["test", "1"]),
         str![[r#"
-second::it_is_2 checks modules/01_one/src/second.rs
+FAILED second::it_is_2 (modules/01_one/src/second.rs)
 rank 1: got 3, expected 2
 
 one/first is right: 1 check passed

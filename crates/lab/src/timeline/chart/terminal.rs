@@ -151,8 +151,8 @@ const LETTERS: usize = 3;
 /// Returns as many words of a name as fit, or the beginning of the first word. The result is empty if neither fits.
 fn shortened(name: &str, width: usize) -> String {
     let length = |text: &str| text.chars().count();
-    let ends = name.match_indices(' ').map(|(end, _)| end).chain([name.len()]);
-    if let Some(end) = ends.filter(|end| length(&name[..*end]) <= width).last() {
+    let mut ends = name.match_indices(' ').map(|(end, _)| end).chain([name.len()]);
+    if let Some(end) = ends.rfind(|end| length(&name[..*end]) <= width) {
         return name[..end].to_owned();
     }
     if width <= LETTERS { String::new() } else { name.chars().take(width - 1).chain(['…']).collect() }
