@@ -102,7 +102,7 @@ fn integers_of_64_bits() {
     });
 }
 
-/// Returns numbers of all sizes, including special values.
+/// Returns numbers of all magnitudes, including special values.
 fn singles() -> Vec<f32> {
     let mut values = vec![
         0.0,

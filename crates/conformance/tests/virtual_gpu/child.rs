@@ -1,5 +1,5 @@
 //! Programs that checks start in separate processes, in order to set variables that the driver reads only once, or to
-//! observe the end of a process.
+//! observe how a process ends.
 
 use std::process::{Command, ExitCode};
 

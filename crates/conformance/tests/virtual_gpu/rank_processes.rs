@@ -29,7 +29,7 @@ pub(crate) struct Process {
     lines: Receiver<String>,
 }
 
-/// How to run a program.
+/// How a program is run.
 pub(crate) struct Plan<'a> {
     pub(crate) program: &'a str,
     /// The number of ranks in each process, as threads.
@@ -111,7 +111,7 @@ impl Process {
         match line.split_once(' ') {
             None if line == "ok" => Ok(Ok(())),
             Some(("error", text)) => Ok(Err(text.replace("\\n", "\n"))),
-            _ => bail!("a rank said {line}"),
+            _ => bail!("a rank printed {line}"),
         }
     }
 }

@@ -178,7 +178,7 @@ fn schema() -> anyhow::Result<()> {
     }
     assert!(order.is_sorted_by(|(one, at), (other, then)| one < other || (one == other && at <= then)));
 
-    // Each slice is inside another slice, or after it.
+    // Each slice is either inside another slice or after it.
     for (track, slices) in &tracks {
         assert!(names.contains_key(track) && names[&(track.0, 0)].contains("classroom"), "{track:?}");
         let mut open: Vec<f64> = Vec::new();

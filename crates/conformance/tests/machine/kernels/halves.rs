@@ -9,7 +9,7 @@ use crate::gpu::{Gpu, Numbers};
 
 const BUILDS: [&str; 4] = builds!("halves");
 
-/// Returns the 16 bits of random numbers and of the special values in `odd`.
+/// Returns the 16-bit patterns of random numbers and of the special values in `odd`.
 pub(super) fn bits(seed: u64, count: usize, odd: &[u16]) -> Vec<u16> {
     let mut numbers = Numbers(seed);
     (0..count)
