@@ -1,6 +1,6 @@
-//! Parses the output of a test program into the results of its checks.
+//! Parses a test program's output into the results of its checks.
 
-/// The results of the checks of a run.
+/// The results of all checks in a run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcomes {
     /// The names of the checks that passed.
