@@ -51,14 +51,14 @@ pub(super) fn draw() -> String {
     let trees = [("first half of the bytes", first(RANKS)), ("second half of the bytes", second(RANKS))];
     let leaves = trees.each_ref().map(|(_, tree)| leaves(tree));
     let description = format!(
-        "Two trees over ranks 0 to 7, each for half of the bytes. In the first one rank 0 is the root and the leaves are {}; the \
-         second one is its mirror image, with rank 7 as the root and the leaves {}. Each rank is a leaf in one of the two.",
+        "Two trees over ranks 0 to 7, each for half of the bytes. In the first tree, rank 0 is the root and the leaves are {}; the \
+         second tree is its mirror image, with rank 7 as the root and the leaves {}. Each rank is a leaf in one of the two trees.",
         leaves[0], leaves[1]
     );
     let deepest = trees.iter().flat_map(|(_, tree)| (0..RANKS).map(|rank| depth(tree, rank))).max();
     let bottom = TOP + LEVEL * deepest.unwrap_or_default() as f64 + RADIUS;
     let mut card = Card::new(
-        "NCCL's two trees over eight ranks: who adds in one is a leaf in the other",
+        "NCCL's two trees over eight ranks: a rank that adds in one is a leaf in the other",
         &description,
         bottom + 138.0,
     );
