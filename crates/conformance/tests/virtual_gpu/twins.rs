@@ -109,7 +109,11 @@ pub(crate) fn twins(n: usize, program: fn(&TestRank) -> Said, words: &[&str]) ->
     let fits = |report: &String| words.iter().all(|word| report.contains(word));
     anyhow::ensure!(reports.iter().any(fits), "no report with {words:?} in:\n{}", reports.join("\n---\n"));
     let guessed = reports.iter().find(|report| report.contains("not proved"));
-    anyhow::ensure!(guessed.is_none(), "the wall clock decided the outcome: {}", guessed.unwrap_or(&String::new()));
+    anyhow::ensure!(
+        guessed.is_none(),
+        "the wall clock decided the outcome: {}",
+        guessed.unwrap_or(&String::new())
+    );
     Ok(())
 }
 
