@@ -66,11 +66,11 @@ pub struct Route {
     pub name: String,
     /// A title of a few words.
     pub title: String,
-    /// Ids of exercises that are not on the path, but that its exercises require; students read the lessons of these
-    /// along the way.
+    /// Ids of exercises that are not on the path but that its exercises require; students read their lessons along the
+    /// way.
     #[serde(default)]
     pub catch_up: Vec<String>,
-    /// Its parts. If there are none, the path has every exercise in the order of the course.
+    /// Its parts. If there are none, the path contains every exercise in course order.
     pub steps: Option<Vec<Step>>,
 }
 
@@ -93,7 +93,7 @@ impl Module {
         format!("m{}", self.folder)
     }
 
-    /// Returns the path of the source of its program. Not every module has one.
+    /// Returns the path of its program's source. Not every module has a program.
     pub fn program(&self, root: &Path) -> PathBuf {
         root.join("modules").join(&self.folder).join("src/main.rs")
     }

@@ -1,4 +1,4 @@
-//! A line in a terminal that shows which check is running and for how long.
+//! A line in the terminal that shows which check is running, and for how long.
 
 use std::io::{IsTerminal, Write};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};

@@ -16,7 +16,7 @@ fn exit(is_good: bool) -> ExitCode {
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The maximum number of lines of a failure that `run` shows, because a check may print endlessly.
+/// The maximum number of lines of a failure that `run` shows, because a check may print without end.
 const MOST_LINES: usize = 100;
 
 /// The width of a chart if the output does not go to a terminal: the usual width of terminals.
@@ -59,7 +59,7 @@ pub(crate) fn test(session: &mut Session, module: &str) -> anyhow::Result<ExitCo
     Ok(exit(verdicts.iter().all(|(_, verdict)| verdict.is_right())))
 }
 
-/// Prints the details of the first exercise with a failure, and then a line for each exercise.
+/// Prints the details of the first exercise that failed, and then a line for each exercise.
 fn show(verdicts: &[(&Exercise, Verdict)]) -> anyhow::Result<()> {
     let told = verdicts.iter().map(|(exercise, verdict)| details(exercise, verdict));
     let mut text = told.into_iter().find(|told| !told.is_empty()).map_or(String::new(), |told| told + "\n");
@@ -108,7 +108,7 @@ impl Line {
     }
 }
 
-/// Checks everything, module by module, up to the first module that is not right.
+/// Checks all modules in order, up to the first module that is not right.
 pub(crate) fn verify(session: &mut Session, keep_going: bool, json: bool) -> anyhow::Result<ExitCode> {
     let mut lines = Vec::new();
     let mut all_right = true;

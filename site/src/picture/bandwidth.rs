@@ -55,7 +55,7 @@ pub(super) fn draw(data: &Path) -> anyhow::Result<String> {
     let chart = Lines {
         title: "Bus bandwidth of an all-reduce on eight GPUs",
         description: &description,
-        sizes: "bytes of a rank's buffer",
+        sizes: "bytes in a rank's buffer",
         unit: "GB/s",
         note: "Times are modeled. Both scales are logarithmic: each horizontal line is ten times the one below.",
         logarithmic: true,

@@ -52,8 +52,8 @@ title = "A short way"
 steps = [{ minutes = 20, exercises = ["one/first"] }, { minutes = 5, instead = "pause" }]
 "#;
 
-/// A test program that prints what a module's tests print with the flags that `cargo course` passes: one check for each
-/// exercise.
+/// A test program that prints what a module's tests would print with the flags that `cargo course` passes. It has one
+/// check per exercise.
 const TESTS: &str = r###"
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
