@@ -22,7 +22,7 @@ pub unsafe fn part_and_whole<'a, T>(
     part: Range<usize>,
 ) -> anyhow::Result<(CudaView<'a, T>, CudaViewMut<'a, T>)> {
     let len = buffer.len();
-    let outside = || format!("elements {part:?} of a buffer of {len}");
+    let outside = || format!("elements {part:?} are not within a buffer of {len} elements");
     let view = buffer.try_slice(part.clone()).with_context(outside)?;
     // SAFETY: a view's layout doesn't depend on its lifetime. The buffer's pointer and events, which the view borrows,
     // live as long as 'a. The caller is responsible for the second borrow of the memory.

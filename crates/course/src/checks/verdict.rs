@@ -85,7 +85,7 @@ impl Outcome {
             "ok" => Self::Passed,
             "ignored" => Self::Ignored,
             _ => {
-                let text = stdout.unwrap_or("it says nothing");
+                let text = stdout.unwrap_or("the check failed without a message");
                 let text = text.strip_prefix("Error: \"").unwrap_or(text);
                 Self::Failed(text.strip_suffix("\"\n").unwrap_or(text).trim_end().to_owned())
             }
