@@ -1,4 +1,4 @@
-//! The book: renders `site/book/` with mdBook, adds the pages of each exercise, and checks every link in the result.
+//! The book: renders `site/book/` with mdBook, adds the pages for each exercise, and checks every link in the result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

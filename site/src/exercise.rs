@@ -1,5 +1,5 @@
-//! The pages of an exercise. The first page contains the lesson, the starter, and the collapsed hints and solution. The
-//! second page is for after the exercise and also lists the known mistakes.
+//! The pages for an exercise. The first page contains the lesson, the starter, and the collapsed hints and solution.
+//! The second page is for after the exercise and also lists the known mistakes.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,13 +12,13 @@ use course::syllabus::{Course, Exercise};
 use crate::page::{Pages, fenced, up};
 use crate::source;
 
-/// Returns the path of the exercise's page within the book.
+/// Returns the path to the exercise's page within the book.
 pub(crate) fn path(exercise: &Exercise) -> String {
     let name = Path::new(&exercise.file).file_stem().unwrap_or_default().to_string_lossy();
     format!("{}/{name}.md", exercise.folder())
 }
 
-/// Returns the path, within the book, of the page for after the exercise.
+/// Returns the path, within the book, to the page for after the exercise.
 pub(crate) fn path_after(exercise: &Exercise) -> String {
     path(exercise).replace(".md", ".after.md")
 }
@@ -92,8 +92,8 @@ fn lesson(pages: &Pages<'_>, file: &Path, page: &str) -> anyhow::Result<String> 
     drawn(&text, up(page).as_str()).with_context(|| file.display().to_string())
 }
 
-/// The start of a comment in front of a text figure that the book shows as a picture: `<!-- picture: FILE.svg: what it
-/// shows -->`.
+/// The start of a comment in front of a text figure that the book shows as a picture:
+/// `<!-- picture: FILE.svg: what it shows -->`.
 const PICTURE: &str = "<!-- picture: ";
 
 /// Replaces text figures with pictures.

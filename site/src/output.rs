@@ -85,7 +85,7 @@ impl Outputs {
         self.0.values()
     }
 
-    /// Returns the output of a command. Arguments at the command's end may be omitted.
+    /// Returns a command's output. Arguments at the end of the command may be omitted.
     ///
     /// # Errors
     /// Fails if the command isn't in the list.

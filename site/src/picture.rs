@@ -114,7 +114,7 @@ fn run_all(root: &Path) -> anyhow::Result<()> {
         let svg = written(&format!("{exercise}.svg"));
         let arguments =
             format!("--package s05_overlap --bin s05_overlap_timelines -- {exercise} --svg {svg}");
-        ("the timelines of exercises", "classroom", arguments)
+        ("the exercises' timelines", "classroom", arguments)
     }));
     programs.extend(bandwidth::NODES.map(|node| {
         let arguments = format!(

@@ -45,7 +45,7 @@ struct Slide {
     below: bool,
 }
 
-/// The slides of each exercise, by its id.
+/// The slides for each exercise, by its id.
 type Exercises = BTreeMap<String, Vec<Slide>>;
 
 /// Creates all decks in the folder `to`.

@@ -53,7 +53,7 @@ fn unindented(lines: &[&str]) -> String {
     lines.iter().fold(String::new(), |text, line| text + line.get(common..).unwrap_or("") + "\n")
 }
 
-/// Resolves `path` relative to the folder of the file `from`. Returns a path from the root.
+/// Resolves `path` relative to the folder that contains the file `from`. Returns a path from the root.
 ///
 /// # Errors
 /// Fails if the path leads outside the repository.

@@ -145,7 +145,7 @@ fn command(command: &mut Command) -> anyhow::Result<Vec<String>> {
     Ok(vec![format!("{program} {} fails:\n{stdout}{stderr}", words.join(" "))])
 }
 
-/// Returns the folder in which Cargo builds this workspace.
+/// Returns the folder that Cargo builds this workspace in.
 fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |target| root.join(target))
 }

@@ -34,7 +34,7 @@ enum Task {
     Kernels(kernels::Options),
     /// Check the form of the lessons, what they introduce, and that they don't give away answers
     Lessons,
-    /// Save an edit of a solution as a mistake, or keep the saved ones up to date
+    /// Save an edit of a solution as a mistake, or update saved mistakes
     #[command(subcommand)]
     Mistake(mistake::Task),
     /// Change the answers one detail at a time, and check that the checks detect it; needs cargo-mutants

@@ -1,7 +1,7 @@
 //! Known answers to exercises, right and wrong, as patches to the solutions.
 //!
-//! `tests/mistakes/init/devices/off_by_one.patch` changes the solution of the exercise `init/devices`. Its first lines describe the
-//! answer as `key: value`. A unified diff follows, so `git apply` accepts the file too.
+//! `tests/mistakes/init/devices/off_by_one.patch` changes the solution to the exercise `init/devices`. Its first lines
+//! describe the answer as `key: value`. A unified diff follows, so `git apply` accepts the file too.
 
 use std::path::Path;
 
@@ -16,9 +16,9 @@ use crate::starter::read_folder;
 pub struct AnswerPatch {
     /// The folder for all answers of this kind, relative to the root of the course.
     pub folder: &'static str,
-    /// The id of its exercise.
+    /// Its exercise's id.
     pub exercise: String,
-    /// The name of its file, without `.patch`.
+    /// Its file name, without `.patch`.
     pub name: String,
     /// A unified diff against the solution.
     pub diff: String,
@@ -67,12 +67,12 @@ impl AnswerPatch {
         Ok((made, head))
     }
 
-    /// Returns the path of the patch file, relative to the root of the course.
+    /// Returns the path to the patch file, relative to the root of the course.
     pub fn path(&self) -> String {
         format!("{}/{}/{}.patch", self.folder, self.exercise, self.name)
     }
 
-    /// Returns the path of the file that the diff changes, relative to the root of the course.
+    /// Returns the path to the file that the diff changes, relative to the root of the course.
     ///
     /// # Errors
     /// Fails if the diff can't be read or doesn't name a file.
@@ -103,7 +103,7 @@ impl AnswerPatch {
     }
 }
 
-/// Returns the text of a patch's file.
+/// Returns the text of a patch file.
 pub fn file_text(head: &[(&str, &str)], diff: &str) -> String {
     let head: String = head.iter().map(|(key, value)| format!("{key}: {value}\n")).collect();
     head + diff

@@ -42,7 +42,7 @@ pub fn starter(root: &Path, exercise: &Exercise) -> anyhow::Result<String> {
     starter::starter(&solution(root, exercise)?).with_context(|| exercise.id.clone())
 }
 
-/// A folder for copies of the files that are about to be overwritten.
+/// A folder with copies of files that are about to be overwritten.
 pub struct Backup {
     folder: PathBuf,
 }

@@ -47,7 +47,7 @@ pub(crate) enum Command {
         #[arg(value_parser = clap::value_parser!(u16).range(1..))]
         count: Option<u16>,
     },
-    /// Check all exercises of a module
+    /// Check all exercises in a module
     #[command(after_help = "Example: cargo course test 02")]
     Test {
         /// The module: its number, its name, or its folder

@@ -49,7 +49,7 @@ struct Row {
     world_size: usize,
     bytes: f64,
     busbw_gbps: f64,
-    /// Where the times come from: measured or modeled.
+    /// Where the times come from: whether they are measured or modeled.
     times: String,
 }
 
@@ -121,7 +121,7 @@ pub(crate) fn compare(one: &Path, other: &Path) -> anyhow::Result<String> {
     ensure!(shared > 0, "{} and {} have no rows in common", one.display(), other.display());
     let left_out = first.len() + second.len() - 2 * shared;
     if left_out > 0 {
-        let _ = writeln!(text, "{left_out} rows are in only one of the tables");
+        let _ = writeln!(text, "rows that are in only one of the tables: {left_out}");
     }
     Ok(text)
 }

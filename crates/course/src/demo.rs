@@ -1,4 +1,4 @@
-//! `cargo course demo`: runs the solved program of a module.
+//! `cargo course demo`: runs a module's solved program.
 
 use std::io::IsTerminal;
 use std::path::Path;

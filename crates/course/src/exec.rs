@@ -34,7 +34,7 @@ pub(crate) fn run(root: &Path, program: &[String]) -> anyhow::Result<std::conver
     Err(error).with_context(|| format!("can't run {name}"))
 }
 
-/// Returns a folder in which our libraries have the real libraries' names.
+/// Returns a folder where our libraries have the real libraries' names.
 fn libraries(root: &Path) -> anyhow::Result<PathBuf> {
     let libraries = folder(root).join("libraries");
     let said = || format!("can't make {}", libraries.display());

@@ -27,7 +27,7 @@ fn ask(question: &str, yes: bool) -> anyhow::Result<bool> {
     Ok(is_yes)
 }
 
-/// Restores the starter of an exercise. The student's file is backed up first.
+/// Restores an exercise's starter. The student's file is backed up first.
 pub(crate) fn reset(session: &Session, id: &str, yes: bool) -> anyhow::Result<ExitCode> {
     let exercise = session.course.exercise(id)?;
     let text = starter(session.root, exercise)?;
@@ -76,7 +76,7 @@ pub(crate) fn restore(session: &Session, number: Option<&str>) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
-/// Installs the solutions of all exercises before a module, and moves the student to the module's start. The student's
+/// Installs the solutions to all exercises before a module, and moves the student to the module's start. The student's
 /// files are backed up first.
 pub(crate) fn catch_up(session: &mut Session, module: &Module, yes: bool) -> anyhow::Result<ExitCode> {
     let earlier: Vec<&Module> =

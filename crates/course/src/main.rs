@@ -38,8 +38,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the root of the course that contains the current folder, or else of the course in which this program was
-/// built.
+/// Returns the root of the course that contains the current folder, or else of the course that this program was built
+/// in.
 fn root() -> anyhow::Result<PathBuf> {
     let here = std::env::current_dir().context("can't determine the current folder")?;
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,6 +1,6 @@
 //! Known wrong answers that a check must catch with a helpful message.
 //!
-//! `tests/mistakes/init/devices/off_by_one.patch` makes the solution of the exercise `init/devices` wrong. Its first
+//! `tests/mistakes/init/devices/off_by_one.patch` makes the solution to the exercise `init/devices` wrong. Its first
 //! lines describe the mistake, name the check that must fail, and list words that the check's message must contain. A
 //! unified diff follows, so `git apply` accepts the file too:
 //! ```text

@@ -13,7 +13,7 @@ use lab::tier::{describe, tier_for};
 use crate::session::{BAD, DIM, GOOD, STRONG, Session};
 use crate::verdict_text::count;
 
-/// The largest number of ranks for which tiers are shown: most servers have at most this many GPUs.
+/// The largest number of ranks to show tiers for: most servers have at most this many GPUs.
 const MOST_RANKS: usize = 8;
 
 /// Shows where the student is, what the checks run on, and how to continue.
@@ -102,7 +102,7 @@ pub(crate) fn list(session: &Session, from: Option<&Exercise>) -> anyhow::Result
     Ok(text)
 }
 
-/// Returns the message for a student who has solved everything.
+/// Returns the message for students who have solved everything.
 pub(crate) fn finale(session: &Session) -> String {
     let course = session.course;
     let minutes: u32 = course.exercises.iter().map(|exercise| exercise.minutes).sum();

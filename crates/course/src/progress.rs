@@ -15,7 +15,7 @@ use crate::checks::Verdict;
 use crate::replace::replace;
 use crate::syllabus::Exercise;
 
-/// The state of an exercise.
+/// An exercise's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// The answer still has this many `todo!`s.
@@ -59,11 +59,11 @@ struct Known {
 #[serde(deny_unknown_fields)]
 struct Checked {
     is_right: bool,
-    /// The text of the whole file.
+    /// The text of the entire file.
     answer: String,
 }
 
-/// Returns the folder in which the course stores a student's data.
+/// Returns the folder where the course stores a student's data.
 pub fn folder(root: &Path) -> PathBuf {
     root.join(".course")
 }
@@ -104,7 +104,7 @@ impl Progress {
         }
     }
 
-    /// Returns the state of an exercise, based on its current file.
+    /// Returns an exercise's state, based on its current file.
     ///
     /// # Errors
     /// Fails if the file exists but can't be read.

@@ -35,8 +35,8 @@ impl<'a> Session<'a> {
         self.progress.state(self.root, exercise)
     }
 
-    /// Returns the next exercise: the first one that is not known to be right, starting at the student's last position.
-    /// At the end of the course, the search continues from the beginning.
+    /// Returns the next exercise: the first exercise that is not known to be right, starting at the student's last
+    /// position. At the end of the course, the search continues from the beginning.
     pub(crate) fn next(&self) -> anyhow::Result<Option<&'a Exercise>> {
         let all = &self.course.exercises;
         let is_at = |exercise: &Exercise| self.progress.position() == Some(exercise.id.as_str());
@@ -49,7 +49,7 @@ impl<'a> Session<'a> {
         Ok(None)
     }
 
-    /// Returns how many exercises of a module are known to be right, and the total.
+    /// Returns how many of a module's exercises are known to be right, and the total.
     pub(crate) fn right_of(&self, module: &Module) -> anyhow::Result<(usize, usize)> {
         let exercises = self.of(module);
         let mut right = 0;
@@ -67,7 +67,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Returns the exercises of a module.
+    /// Returns a module's exercises.
     pub(crate) fn of(&self, module: &Module) -> Vec<&'a Exercise> {
         self.course.exercises.iter().filter(|exercise| exercise.folder() == module.folder).collect()
     }
@@ -128,7 +128,7 @@ impl<'a> Session<'a> {
         Ok(exercises.iter().copied().zip(verdicts).collect())
     }
 
-    /// Moves the student to the first exercise of a module.
+    /// Moves the student to the first exercise in a module.
     pub(crate) fn move_to(&mut self, module: &Module) {
         if let Some(first) = self.of(module).first() {
             self.progress.set_position(first);

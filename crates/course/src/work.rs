@@ -50,7 +50,7 @@ pub(crate) fn run(session: &mut Session, id: Option<&str>) -> anyhow::Result<Exi
     Ok(exit(verdict.is_right()))
 }
 
-/// Checks the exercises of a module.
+/// Checks the exercises in a module.
 pub(crate) fn test(session: &mut Session, module: &str) -> anyhow::Result<ExitCode> {
     let module = session.course.module(module)?;
     eprintln!("checking {} …", module.folder);
@@ -70,7 +70,7 @@ fn show(verdicts: &[(&Exercise, Verdict)]) -> anyhow::Result<()> {
     print(&text)
 }
 
-/// The state of an exercise in the output of `verify --json`.
+/// An exercise's state in the output of `verify --json`.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LineState {

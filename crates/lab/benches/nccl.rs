@@ -1,8 +1,8 @@
 //! Measures all-reduce through cudarc, and prints the same columns as nccl-tests: `cargo bench -p lab --bench nccl`.
 //!
 //! The benchmark accepts some of nccl-tests' flags: `-b` and `-e`, the first and last sizes in bytes; `-f`, the factor
-//! between sizes; `-g`, the number of ranks; and `-n`, the number of timed calls at each size. For example, `cargo
-//! bench -p lab --bench nccl -- -b 8 -e 64 -g 4`.
+//! between sizes; `-g`, the number of ranks; and `-n`, the number of timed calls at each size. For example,
+//! `cargo bench -p lab --bench nccl -- -b 8 -e 64 -g 4`.
 //!
 //! `time`, `algbw`, and `busbw` are wall-clock results: on the virtual GPU, they show how long this CPU takes. `model`
 //! is the time between events. The virtual GPU models this time for the machine that `VIRTUAL_GPU_TOPOLOGY` names; it

@@ -156,7 +156,7 @@ impl VirtualDriver {
         Ok(())
     }
 
-    /// Returns the recorded operations of GPU 0 that have run, in the order in which they were enqueued.
+    /// Returns the recorded operations that have run on GPU 0, in the order in which they were enqueued.
     ///
     /// # Errors
     /// Fails if the virtual driver can't record operations.

@@ -45,7 +45,7 @@ where
     on_threads(Threads::All, function, prepare)
 }
 
-/// Creates a communicator of one rank on a new stream of GPU 0, for [`each_call_fails`].
+/// Creates a communicator with one rank on a new stream on GPU 0, for [`each_call_fails`].
 ///
 /// # Errors
 /// Returns any error from the driver or NCCL.
@@ -115,7 +115,7 @@ fn judge(function: &str, failed: &Call, returned: Result<anyhow::Result<()>, Str
     }
 }
 
-/// Returns whether an error contains the code of the failure or the name of the function that failed. Together with a
+/// Returns whether an error contains the failure's code or the name of the function that failed. Together with a
 /// different code, the name proves nothing: after a send has failed, the end of the group reports that a receive has no
 /// `ncclSend`.
 fn has_cause(error: &anyhow::Error, failed: &Call) -> bool {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use anyhow::Context;
 use cudarc::driver::{CudaView, CudaViewMut};
 
-/// Returns a part of a buffer to send, and the whole buffer to receive into.
+/// Returns a part of a buffer to send, and the entire buffer to receive into.
 ///
 /// Safe Rust rejects such a pair, because a part that is borrowed for reading can't be borrowed for writing at the same
 /// time. The compiler can't know that a single call reads and writes, and that the call is designed for this.

@@ -40,7 +40,7 @@ impl Library {
     /// Calls a function that writes one `int` and returns a code that is 0 for success.
     ///
     /// # Safety
-    /// The symbol, if it exists, must be such a function.
+    /// If the symbol exists, it must be such a function.
     pub(crate) unsafe fn int_from(&self, name: &CStr) -> Result<c_int, String> {
         let shown = name.to_string_lossy();
         let symbol = self.symbol(name).ok_or_else(|| format!("the library has no {shown}"))?;

@@ -22,8 +22,8 @@ pub struct Weights {
 
 /// A layer and its gradients on one GPU. Its methods enqueue their work on its stream and do not wait.
 ///
-/// Inputs and outputs are row-major, with one row per sample, so a buffer's length gives the number of samples. Every
-/// method fails if a buffer's length is not a whole number of rows, or if two buffers have different numbers of
+/// Inputs and outputs are row-major, with one row per sample, so a buffer's length determines the number of samples.
+/// Every method fails if a buffer's length is not a whole number of rows, or if two buffers have different numbers of
 /// samples. Methods also return the driver's errors.
 #[derive(Debug)]
 pub struct Linear {

@@ -84,7 +84,7 @@ impl NcclLog {
     /// communicator, there are none.
     ///
     /// # Errors
-    /// Fails if NCCL could not write the whole log.
+    /// Fails if NCCL could not write the entire log.
     pub(crate) fn collectives(&self, thread: Option<i32>) -> anyhow::Result<Vec<(String, usize)>> {
         if !self.0.exists() {
             return Ok(Vec::new());

@@ -144,7 +144,7 @@ impl Network {
         self.parameters.as_view()
     }
 
-    /// Enqueues the computation of every layer's outputs. Returns at once.
+    /// Enqueues the work that computes every layer's outputs. Returns at once.
     ///
     /// # Errors
     /// Fails if a driver call fails.

@@ -16,7 +16,7 @@ pub struct Answer {
     pub rank: usize,
     /// The number of ranks that its communicator was created with.
     pub world_size: usize,
-    /// The ordinal of the GPU of its communicator's stream.
+    /// The ordinal of the GPU that its communicator's stream is on.
     pub gpu: usize,
 }
 
@@ -47,7 +47,7 @@ impl Answer {
     }
 }
 
-/// Returns the answers of ranks 0, 1, … of the communicator, as this rank receives them. Every rank must call it.
+/// Returns the answers from ranks 0, 1, … of the communicator, as this rank receives them. Every rank must call it.
 ///
 /// # Errors
 /// Returns any error from NCCL or the driver.

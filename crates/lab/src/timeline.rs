@@ -113,8 +113,8 @@ impl Timeline {
         Ok(spans)
     }
 
-    /// Returns when an event's stream reached it. Waits until then. The event must record its time, like those of
-    /// [`timed`].
+    /// Returns when an event's stream reached it. Waits until then. The event must record its time, as events from
+    /// [`timed`] do.
     ///
     /// # Errors
     /// Fails if a driver call fails.

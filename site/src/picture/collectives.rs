@@ -13,7 +13,7 @@ const RANKS: usize = 4;
 /// The rank that broadcasts and that receives the result of a reduce.
 const ROOT: usize = 0;
 
-/// The colors of the ranks' values, and of sums.
+/// The colors for the ranks' values and for sums.
 pub(super) const COLORS: [&str; RANKS] = [SKY, ORANGE, GREEN, PINK];
 pub(super) const SUM: &str = "#1f2a44";
 

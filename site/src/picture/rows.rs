@@ -27,9 +27,9 @@ struct Pictures {
 struct Picture {
     name: String,
     title: String,
-    /// The length of a row, in units.
+    /// A row's length, in units.
     columns: f64,
-    /// The quantity along the horizontal axis, such as time. Without it, no line is drawn below them.
+    /// The quantity along the horizontal axis, such as time. Without a quantity, no axis is drawn below the rows.
     axis: Option<String>,
     row: Vec<Row>,
     #[serde(default)]

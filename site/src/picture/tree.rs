@@ -1,7 +1,7 @@
 //! A picture of NCCL's double binary tree: two trees over all ranks, each of which carries half of the bytes.
 //!
-//! The rules are those of NCCL's `src/graph/trees.cc`. See also Sanders, Speck, and Träff, "Two-tree algorithms for
-//! full bandwidth broadcast, reduction and scan" (2009).
+//! The rules come from NCCL's `src/graph/trees.cc`. See also Sanders, Speck, and Träff, "Two-tree algorithms for full
+//! bandwidth broadcast, reduction and scan" (2009).
 
 use svg::node::element::{Circle, Group};
 
@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    /// The expected trees are those in the comments of NCCL's source.
+    /// The expected trees come from comments in NCCL's source.
     #[test]
     fn twelve_ranks_are_arranged_as_in_nccl() {
         let some =

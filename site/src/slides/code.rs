@@ -128,13 +128,13 @@ pub(super) fn block(code: &str) -> String {
     Block { language: "rust".to_owned(), text: code.to_owned() }.to_html()
 }
 
-/// Returns the number of lines in which two sources differ.
+/// Returns the number of lines that differ between two sources.
 pub(super) fn changes(from: &str, to: &str) -> usize {
     near(&compare(&plain(from), &plain(to)), 0).len()
 }
 
-/// Returns the lines in which the second source differs from the first, with as much context as `lines` allows.
-/// Comments, imports, and blank lines are ignored. Returns `None` if the differences alone need more lines.
+/// Returns the lines where the second source differs from the first, with as much context as `lines` allows. Comments,
+/// imports, and blank lines are ignored. Returns `None` if the differences alone need more lines.
 pub(super) fn difference(from: &str, to: &str, lines: usize) -> Option<Vec<(Change, String)>> {
     let all = compare(&plain(from), &plain(to));
     (0..=3).rev().map(|around| near(&all, around)).find(|shown| shown.len() <= lines)

@@ -39,12 +39,12 @@ pub(super) struct Built {
 /// The checks for a starter or a variant.
 pub(super) struct Test {
     pub(super) program: PathBuf,
-    /// The folder in which the program runs; its `src` has the exercise's own lines.
+    /// The folder that the program runs in; its `src` contains the exercise's own lines.
     pub(super) folder: PathBuf,
 }
 
 impl Built {
-    /// Checks that every check of every exercise fails in the starter, at a `todo!` of the exercise's own file.
+    /// Checks that every check of every exercise fails in the starter, at a `todo!` in the exercise's own file.
     pub(super) fn check_starters(&self, course: &Course) -> anyhow::Result<Vec<String>> {
         self.in_parallel(&course.exercises, |exercise| {
             let package = format!("m{}", exercise.folder());

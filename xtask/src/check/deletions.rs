@@ -16,7 +16,7 @@ const CALLS: [&str; 7] =
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Deletion {
-    /// The id of its exercise.
+    /// Its exercise's id.
     pub(super) exercise: String,
     /// The line, without the surrounding spaces.
     line: String,

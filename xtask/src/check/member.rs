@@ -55,7 +55,7 @@ pub(super) fn add(
     Ok(())
 }
 
-/// Returns the files of `tests/NN` with only the checks of one exercise and their shared helpers. There are hundreds of
+/// Returns the files of `tests/NN` with only one exercise's checks and their shared helpers. There are hundreds of
 /// members, and most of a module's checks belong to other exercises.
 pub(super) fn own_checks(
     root: &Path,

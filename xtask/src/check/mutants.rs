@@ -213,7 +213,7 @@ fn regions(source: &str) -> Vec<(usize, usize)> {
     regions
 }
 
-/// Returns the lines of a file that differ from a commit.
+/// Returns the lines of a file that differ from the version in a commit.
 fn changed_lines(root: &Path, commit: &str, file: &str) -> anyhow::Result<BTreeSet<usize>> {
     let output = Command::new("git")
         .args(["diff", "--unified=0", commit, "--", file])

@@ -126,8 +126,8 @@ pub(super) fn sources(
     Ok(files)
 }
 
-/// Returns the name that the checks use for a module's library: the module's test program contains `use s04_multi_gpu
-/// as multi_gpu;`.
+/// Returns the name that the checks use for a module's library: the module's test program contains
+/// `use s04_multi_gpu as multi_gpu;`.
 fn crate_name(solutions: &BTreeMap<PathBuf, String>, module: &str) -> anyhow::Result<String> {
     let path = format!("{module}/tests/{module}.rs");
     let text = solutions.get(Path::new(&path)).with_context(|| format!("solutions/ has no {path}"))?;

@@ -11,7 +11,7 @@ pub(super) struct Outcomes {
     pub(super) failed: Vec<(String, String)>,
 }
 
-/// Parses the output of a test program in libtest's pretty format.
+/// Parses a test program's output in libtest's pretty format.
 pub(super) fn parse(output: &str) -> Outcomes {
     let mut outcomes = Outcomes::default();
     let mut failing: Option<(String, String)> = None;

@@ -1,4 +1,4 @@
-//! Checks the form of a page: the order of its headings, and its length.
+//! Checks a page's form: the order of its headings, and its length.
 
 use std::ops::RangeInclusive;
 

@@ -183,7 +183,7 @@ fn sums_and_products_in_every_rounding() {
     assert!(COMPARED.get() >= 60_000, "{}", COMPARED.get());
 }
 
-/// Returns the side of a quotient or root on which a candidate lies: the sign of the exact result minus the candidate.
+/// Returns which side of a quotient or root a candidate is on: the sign of the exact result minus the candidate.
 fn side(op: &str, format: Format, [a, b]: [u64; 2], candidate: u64) -> i32 {
     let opposite = |bits: u64| bits ^ format.sign();
     let number = |bits| Exact::number(format, bits);

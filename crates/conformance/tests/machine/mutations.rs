@@ -21,7 +21,8 @@ const SOURCES: [&str; 11] = [
     include_str!("../kernels/12.9-compute_90/integers.ptx"),
 ];
 
-/// Returns modules with one kernel each: a file's head, with its variables and functions, and one of its kernels.
+/// Returns modules with one kernel each: a file's head with its variables and functions, followed by one of its
+/// kernels.
 fn modules() -> Vec<String> {
     let mut modules = Vec::new();
     for source in SOURCES {

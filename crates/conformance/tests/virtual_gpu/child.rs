@@ -40,7 +40,7 @@ pub(crate) fn run() -> Option<ExitCode> {
     })
 }
 
-/// Runs a program to its end. Returns whether it succeeded, and what it printed to both outputs.
+/// Runs a program to its end. Returns whether it succeeded, and what it printed to standard output and standard error.
 pub(crate) fn start(program: &str, switches: &[(&str, &str)]) -> anyhow::Result<(bool, String)> {
     let mut command = Command::new(std::env::current_exe()?);
     command.env(PROGRAM, program).env("RUST_BACKTRACE", "0").envs(switches.iter().copied());

@@ -178,7 +178,7 @@ fn current() -> anyhow::Result<Option<sys::CUcontext>> {
     Ok(result::ctx::get_current()?)
 }
 
-/// Creates a context of GPU 0 in addition to its primary one, and makes it current on this thread.
+/// Creates a context on GPU 0 in addition to its primary context, and makes it current on this thread.
 fn create() -> anyhow::Result<sys::CUcontext> {
     result::init()?;
     // SAFETY: device 0 exists.

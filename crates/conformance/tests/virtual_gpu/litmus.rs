@@ -22,7 +22,7 @@ use CUresult::{
     CUDA_ERROR_MISALIGNED_ADDRESS as MISALIGNED_ADDRESS,
 };
 
-/// The result of a program.
+/// A program's result.
 type Outcome = Result<(), DriverError>;
 
 /// A program that is wrong or right, depending on its argument.
@@ -78,7 +78,7 @@ fn is_reported(litmus: &Litmus) -> anyhow::Result<()> {
     is_kept(&format!("memory_{}", litmus.name), &said)
 }
 
-/// Returns whether a report shows a line of this file.
+/// Returns whether a report shows a line in this file.
 fn shows(report: &str, line: u32) -> bool {
     report.lines().any(|shown| shown.trim_start().starts_with(&format!("{line} |")))
 }

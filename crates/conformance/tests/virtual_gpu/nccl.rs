@@ -371,7 +371,7 @@ fn wait_inside_a_group() -> anyhow::Result<()> {
     Ok(own.synchronize()?)
 }
 
-/// Rank 1's kernel takes longer than the timeout of rank 0, which waits for it.
+/// Rank 1's kernel takes longer than the timeout, and rank 0 waits for it.
 pub(crate) fn late() -> anyhow::Result<()> {
     lab::attach(2)?;
     let id = Id::new().unwrap();

@@ -61,7 +61,7 @@ fn behind_dropped_work() -> anyhow::Result<()> {
         one.memset_zeros(&mut buffer)?;
         one.synchronize()?;
     }
-    // The default stream waits for the work of blocking streams, and of no other streams.
+    // The default stream waits for work on blocking streams, but for no other streams.
     for (kind, is_waited_for) in [(StreamKind::Default, true), (StreamKind::NonBlocking, false)] {
         let stream = result::stream::create(kind)?;
         let address = buffer.device_ptr(&one).0;

@@ -95,8 +95,7 @@ impl Rank {
         self.leaked.set(true);
     }
 
-    /// Calls a collective, or a send or receive whose peer is the root. The addresses of the buffers are not checked
-    /// here.
+    /// Calls a collective, or a send or receive whose peer is the root. The buffer addresses are not checked here.
     pub(crate) fn call(&self, function: Function, send: u64, receive: u64, with: Arguments) -> Answer {
         self.call_on(&self.stream, function, send, receive, with)
     }

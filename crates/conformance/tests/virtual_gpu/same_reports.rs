@@ -1,4 +1,4 @@
-//! Tests that a wrong program causes the same reports regardless of the timing of its threads.
+//! Tests that a wrong program causes the same reports regardless of thread timing.
 
 use std::time::Duration;
 

@@ -10,10 +10,10 @@ use crate::device::untracked;
 use crate::raw::{Answer, Arguments, Function, Rank, address, answer, communicators, floats};
 use crate::text;
 
-/// The result of a rank.
+/// One rank's result.
 pub(crate) type Said = Result<(), String>;
 
-/// One rank, in whose thread a program runs.
+/// A rank whose program runs in a thread of its own.
 pub(crate) struct TestRank {
     pub(crate) rank: usize,
     pub(crate) n: usize,

@@ -13,7 +13,7 @@ use super::stop::{Stop, Then};
 use super::verdict::{Checked, Outcome};
 use crate::syllabus::{Exercise, Module};
 
-/// The built test program of a module.
+/// A module's test program, already built.
 #[derive(Clone, Debug)]
 pub struct Tests {
     program: PathBuf,
@@ -57,7 +57,7 @@ struct Event {
 /// libtest's variable that sets how many checks run in parallel.
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
-/// Returns the Cargo that started this program, or else the one in the `PATH`.
+/// Returns a command that runs the Cargo that started this program, or else `cargo` from the `PATH`.
 pub fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
@@ -127,7 +127,7 @@ pub struct Options<'a> {
     pub is_interactive: bool,
     /// The width of the terminal that shows the checks' output, if there is one.
     pub columns: Option<usize>,
-    /// A folder to create, in which the checks store what their streams did.
+    /// A folder to create, where the checks store what their streams did.
     pub timelines: Option<&'a Path>,
 }
 

@@ -11,7 +11,7 @@ pub(super) fn gpus() -> Vec<Diagnosis> {
     described_gpus().unwrap_or_else(|error| vec![Diagnosis::new("GPUs", Status::Bad, error_text(&error))])
 }
 
-/// Describes the names and memory of the GPUs, and which pairs of GPUs can access each other's memory.
+/// Describes the GPUs' names and memory, and which pairs of GPUs can access each other's memory.
 fn described_gpus() -> anyhow::Result<Vec<Diagnosis>> {
     let tier = lab::attach(1)?;
     let count = usize::try_from(CudaContext::device_count()?)?;

@@ -39,7 +39,7 @@ fn nccl(survey: &Survey) -> Diagnosis {
 fn nvrtc() -> Diagnosis {
     match nvrtc_version() {
         Ok(version) => Diagnosis::good("NVRTC", version),
-        Err(why) => Diagnosis::new("NVRTC", Status::Note, why).help("only authors of kernels need it"),
+        Err(why) => Diagnosis::new("NVRTC", Status::Note, why).help("only kernel authors need it"),
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) fn run(course: &Course, places: &[PathBuf]) -> anyhow::Result<ExitCod
     let (students, code) = read(course, places)?;
     if students.is_empty() {
         let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
-        bail!("{} contains no output from `cargo course verify --json`", places.join(", "));
+        bail!("found no output from `cargo course verify --json` in {}", places.join(", "));
     }
     print(&table(course, &students))?;
     Ok(code)

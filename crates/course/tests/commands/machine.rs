@@ -55,7 +55,7 @@ fn two_tables_are_compared_row_by_row() {
         str![[r#"
 implementation model_size world_size: avg_step_time_ms in a.csv, in b.csv, and their ratio
   naive small 4        2.000        3.000    1.500
-1 rows are in only one of the tables
+rows that are in only one of the tables: 1
 
 "#]]
     );

@@ -18,7 +18,7 @@ use snapbox::{Assert, Data, IntoData};
 
 use crate::terminal::{Size, Terminal};
 
-/// The variable for the folder in which `cargo xtask` has built a copy of the course.
+/// The variable for the folder where `cargo xtask` has built a copy of the course.
 const FOLDER: &str = "COURSE_SESSIONS";
 
 /// The variable for Cargo's target folder.

@@ -145,7 +145,7 @@ impl Student {
             .unwrap()
     }
 
-    /// Returns the output of a command that succeeds.
+    /// Runs a command that must succeed, and returns its output.
     #[track_caller]
     pub(crate) fn says(&self, arguments: &[&str]) -> String {
         let (is_well, out, err) = self.run(arguments);
@@ -153,7 +153,7 @@ impl Student {
         out
     }
 
-    /// Returns the output of a command that fails.
+    /// Runs a command that must fail, and returns its output.
     #[track_caller]
     pub(crate) fn fails(&self, arguments: &[&str]) -> String {
         let (is_well, out, err) = self.run(arguments);

@@ -52,7 +52,7 @@ bartholomew      3      0      1       2/2     1/1
     assert!(
         student
             .fails(&["teach", "report", "solutions"])
-            .contains("solutions contains no output from `cargo course verify --json`")
+            .contains("found no output from `cargo course verify --json` in solutions")
     );
 }
 

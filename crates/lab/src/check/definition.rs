@@ -18,9 +18,9 @@ pub struct Check {
 
 /// Lists the checks for a module's exercises: for each of these files, what its function `checks` returns.
 ///
-/// With the cfg `one_exercise`, the list contains only those files whose names are also cfgs. In this way, `cargo
-/// course` builds only the checks for the current exercise, because building all checks in a module takes twice as
-/// long.
+/// With the cfg `one_exercise`, the list contains only those files whose names are also cfgs. In this way,
+/// `cargo course` builds only the checks for the current exercise, because building all checks in a module takes twice
+/// as long.
 #[macro_export]
 macro_rules! checks {
     ($($file:ident),* $(,)?) => {{
@@ -35,8 +35,8 @@ macro_rules! checks {
 }
 
 impl Check {
-    /// Creates a check for which one rank is enough. Its name starts with the exercise, so that `cargo test` can filter
-    /// by it: `devices::each_gpu_has_its_own_context`.
+    /// Creates a check that needs only one rank. Its name starts with the exercise, so that `cargo test` can filter by
+    /// it: `devices::each_gpu_has_its_own_context`.
     pub fn new(
         name: impl Into<String>,
         function: impl Fn() -> anyhow::Result<()> + Send + Sync + 'static,

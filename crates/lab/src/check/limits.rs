@@ -1,4 +1,4 @@
-//! Time limits for interactive use, shorter than those of `cargo test`.
+//! Time limits for interactive use, which are shorter than the limits for `cargo test`.
 
 use std::process::Command;
 
@@ -6,7 +6,8 @@ use std::process::Command;
 const CHECK: &str = "LAB_TIMEOUT";
 /// The variable with the number of seconds that a rank waits for the others to join its communicator.
 const BOOTSTRAP: &str = "VIRTUAL_GPU_BOOTSTRAP_TIMEOUT";
-/// The bootstrap timeout for interactive use. Ranks in threads of one process join within milliseconds of each other.
+/// The bootstrap timeout for interactive use. Ranks in threads of the same process join within milliseconds of each
+/// other.
 const SHORT_BOOTSTRAP: &str = "2";
 /// The bootstrap timeout for processes. They start one after another, and on a busy machine each may take seconds.
 const BOOTSTRAP_OF_PROCESSES: &str = "10";

@@ -89,7 +89,7 @@ fn wait_in_background(child: &Child) -> Receiver<()> {
     let pid = child.id();
     thread::spawn(move || {
         loop {
-            // SAFETY: `info` is plain data, for which zeros are a valid value, and `waitid` writes only into it.
+            // SAFETY: `info` is plain data, so zeros are a valid value, and `waitid` writes only into it.
             let result = unsafe {
                 let mut info: libc::siginfo_t = std::mem::zeroed();
                 libc::waitid(libc::P_PID, pid, &mut info, libc::WEXITED | libc::WNOWAIT)

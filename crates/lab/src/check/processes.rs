@@ -19,9 +19,9 @@ use crate::panics::panic_text;
 
 /// The variable with the name of the check whose process function this process should run.
 const PROCESS: &str = "LAB_RUN_ONE_PROCESS";
-/// The prefix of the line in which a process reports its result.
+/// The prefix of the line that a process reports its result on.
 const SAID: &str = "lab: said ";
-/// Replaces line ends within that line.
+/// Stands for line ends within that line.
 const LINE_END: &str = "\u{1e}";
 
 /// The result of a process: the return value of its function, or its error as text.

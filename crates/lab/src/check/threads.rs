@@ -1,4 +1,4 @@
-//! Finds the threads of this process that an exercise leaves behind.
+//! Finds the threads in this process that an exercise leaves behind.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -14,7 +14,7 @@ use crate::timeline::{Chart, Row, last_spans, recorded};
 /// The variable with the folder.
 const FOLDER: &str = "LAB_TIMELINES";
 
-/// The timelines of checks.
+/// Checks' timelines.
 #[derive(Debug)]
 pub enum Timelines {}
 

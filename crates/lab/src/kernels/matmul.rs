@@ -59,7 +59,7 @@ impl Kernels {
     }
 }
 
-/// Launches a matrix product, in which `a` or `b` may be read as its transpose.
+/// Launches a matrix product. It may read `a` or `b` as its transpose.
 fn product(
     call: &Call<'_>,
     c: &mut impl DevicePtrMut<f32>,

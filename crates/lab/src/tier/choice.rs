@@ -7,7 +7,7 @@ use super::survey::{NcclVersion, Survey, survey};
 /// The number of ranks that may share a GPU, as NCCL documents for `NCCL_MULTI_RANK_GPU_ENABLE`.
 pub(super) const RANKS_PER_GPU: usize = 2;
 
-/// The first version of NCCL in which ranks can share a GPU.
+/// The first NCCL version that lets ranks share a GPU.
 const SHARING_NCCL: NcclVersion = NcclVersion::new(2, 30, 0);
 
 /// The number of GPUs on the virtual tier, unless `VIRTUAL_GPU_COUNT` or [`TOPOLOGY`] sets another number.

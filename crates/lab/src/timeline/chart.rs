@@ -30,7 +30,7 @@ pub struct Chart {
     pub note: String,
     /// The rows, one for each GPU or each run.
     pub rows: Vec<Row>,
-    /// The names of the rows. A row without a name here is named after its GPU: `GPU 0`, `GPU 1`, and so on.
+    /// The row names. A row without a name here is named after its GPU: `GPU 0`, `GPU 1`, and so on.
     pub names: Vec<String>,
 }
 
@@ -49,7 +49,7 @@ impl Kind {
 const SMALLEST: f64 = 5e-5;
 
 impl Chart {
-    /// Returns the name of a row.
+    /// Returns a row's name.
     fn name(&self, row: usize) -> String {
         self.names.get(row).cloned().unwrap_or_else(|| format!("GPU {row}"))
     }

@@ -14,8 +14,8 @@ pub struct Overlap {
 }
 
 impl Overlap {
-    /// Returns the overlap of one GPU's communication with its compute work. Without communication, uses its copies;
-    /// without either, returns `None`.
+    /// Returns the overlap of one GPU's communication with its compute work. If there is no communication, uses copies;
+    /// if there are neither, returns `None`.
     pub fn of(spans: &[Span]) -> Option<Self> {
         let covered = |kind| union(spans.iter().filter(|span| span.kind == kind));
         let compute = covered(Kind::Compute);

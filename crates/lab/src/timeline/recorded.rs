@@ -134,7 +134,7 @@ fn by_stream(run: &[(Operation, Option<Kind>)], name: impl Fn(usize) -> String) 
 mod tests {
     use super::*;
 
-    /// Operations of GPU 0: each has a stream, a category, a name, and its start and end in milliseconds.
+    /// Operations on GPU 0: each has a stream, a category, a name, and its start and end in milliseconds.
     fn of(operations: &[(u64, &str, &str, f64, f64)]) -> Option<Vec<(String, Vec<Span>)>> {
         let recorded = operations.iter().map(|&(stream, category, name, start, end)| calls::Operation {
             stream,
