@@ -132,7 +132,7 @@ fn run_all(root: &Path) -> anyhow::Result<()> {
     })
 }
 
-/// Runs a program of the workspace on the virtual GPUs of a node.
+/// Runs a workspace program on a node's virtual GPUs.
 fn run(root: &Path, picture: &str, node: &str, arguments: &str) -> anyhow::Result<()> {
     let said = || format!("{picture}: `VIRTUAL_GPU_TOPOLOGY={node} cargo run {arguments}`");
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))

@@ -25,7 +25,7 @@ pub(crate) fn run(
     arguments: &[String],
 ) -> anyhow::Result<ExitCode> {
     let own = course::progress::folder(root).join("bench.csv");
-    let csv = std::path::absolute(csv.unwrap_or(&own)).context("the file of the table")?;
+    let csv = std::path::absolute(csv.unwrap_or(&own)).context("can't determine the path for the table")?;
     if let Some(folder) = csv.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("can't make {}", folder.display()))?;
     }

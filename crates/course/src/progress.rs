@@ -220,7 +220,7 @@ mod tests {
     use super::*;
     use crate::syllabus::tests::an_exercise;
 
-    /// Creates a separate folder that contains the file of [`an_exercise`].
+    /// Creates a separate folder that contains the file for [`an_exercise`].
     fn a_root(name: &str, answer: &str) -> PathBuf {
         let root = std::env::temp_dir().join(format!("course_{name}_{}", std::process::id()));
         replace(&an_exercise().starter(&root), answer).unwrap();

@@ -8,7 +8,7 @@ use chart::card::{
     Card, GREEN, MARGIN, ORANGE, PINK, SKY, SOFT, WIDTH, arrow, block, ending, rectangle, text,
 };
 
-/// The number of ranks, and of parts in a buffer.
+/// The number of ranks, which is also the number of parts in a buffer.
 const RANKS: usize = 4;
 /// The rank that broadcasts and that receives the result of a reduce.
 const ROOT: usize = 0;

@@ -91,7 +91,7 @@ impl Format {
     }
 }
 
-/// The number of words of an exact number.
+/// The number of words in an exact number.
 const WORDS: usize = 68;
 
 /// The exponent of its lowest bit, which is below the square of the smallest double.

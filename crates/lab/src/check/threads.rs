@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// then.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// The prefix of the names of the virtual GPU's own threads.
+/// The prefix of the virtual GPU's own thread names.
 const OF_VIRTUAL_GPU: &str = "virtual GPU";
 
 /// The threads that exist at one point in time.

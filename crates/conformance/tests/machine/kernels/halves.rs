@@ -28,7 +28,7 @@ fn wide(bits: u16) -> f64 {
     f16::from_bits(bits).to_f64()
 }
 
-/// Returns the nearest finite number of a format, with ties to even. It tries both neighbors, without the shortcuts of
+/// Returns the nearest finite number in a format, with ties to even. It tries both neighbors, without the shortcuts of
 /// a conversion. `decode` reads the format, and `infinity` is its infinity.
 pub(super) fn nearest(value: f64, infinity: u16, decode: impl Fn(u16) -> f64) -> u16 {
     if value.is_nan() {

@@ -166,7 +166,7 @@ fn integer_intrinsics() {
     }
 }
 
-/// Applies a function to each part of two words.
+/// Applies a function to each pair of corresponding parts in two words.
 fn each_part(parts: u32, signed: bool, a: u32, b: u32, f: impl Fn(i64, i64) -> i64) -> u32 {
     let bits = 32 / parts;
     let part = |word: u32, at: u32| {

@@ -1,4 +1,4 @@
-//! The kernels of `tests/kernels`, compiled by two versions of NVRTC for two architectures, and compared with plain
+//! The kernels in `tests/kernels`, compiled by two versions of NVRTC for two architectures, and compared with plain
 //! Rust.
 //!
 //! `cargo xtask kernels --tests` compiles them again.

@@ -51,7 +51,7 @@ pub(super) fn not_blocking(me: &TestRank) -> Said {
     in_progress(split(comm, (me.rank % 2) as i32, &mut child))?;
     let half = Rank::of(child, own.stream.clone());
     if half.n != me.n / 2 {
-        return Err(format!("{} of {} ranks are in a half", half.n, me.n));
+        return Err(format!("a half has {} of {} ranks", half.n, me.n));
     }
     // SAFETY: the communicator is alive.
     in_progress(answer(unsafe { sys::ncclCommFinalize(comm) }))
