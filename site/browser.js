@@ -19,7 +19,7 @@ export function launch() {
 /** Returns a list that collects console errors, exceptions, and requests to hosts other than `host`. */
 export function errors(page, host = "") {
   const found = [];
-  page.on("console", (message) => message.type() === "error" && found.push(`the console says: ${message.text()}`));
+  page.on("console", (message) => message.type() === "error" && found.push(`the console reports: ${message.text()}`));
   page.on("pageerror", (error) => found.push(`an exception: ${error.message}`));
   // Leaving a page aborts the requests that are still in flight.
   const isLeft = (request) => request.failure()?.errorText === "net::ERR_ABORTED";
@@ -27,7 +27,7 @@ export function errors(page, host = "") {
   page.on("request", (request) => {
     const url = new URL(request.url());
     if (!["file:", "data:", "blob:"].includes(url.protocol) && url.host !== host) {
-      found.push(`${url.href} is asked of another host`);
+      found.push(`${url.href} is loaded from another host`);
     }
   });
   return found;

@@ -1,4 +1,4 @@
-//! The book: renders `site/book/` with mdBook, adds the pages of each exercise, and checks every link of the result.
+//! The book: renders `site/book/` with mdBook, adds the pages for each exercise, and checks every link in the result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +15,7 @@ use crate::exercise;
 use crate::output::Outputs;
 use crate::page::{Pages, output_as_text};
 
-/// Pages that show a complete file of the repository.
+/// Pages that show a complete file from the repository.
 const SHOWN: [(&str, &str); 4] = [
     ("README.md", "index.md"),
     ("CONTRIBUTING.md", "authors.md"),
@@ -26,14 +26,14 @@ const SHOWN: [(&str, &str); 4] = [
 /// Builds the book in the folder `to`.
 ///
 /// # Errors
-/// Fails if a page asks for something that doesn't exist, or if a link leads nowhere.
+/// Fails if a page refers to something that doesn't exist, or if a link is broken.
 pub(crate) fn make(root: &Path, to: &Path) -> anyhow::Result<String> {
     let mut book = MDBook::load(root.join("site/book"))?;
     book.config.build.build_dir = to.to_owned();
     book.with_preprocessor(Fill { root: root.to_owned() });
     book.build()?;
     let pages = check_links(to)?;
-    Ok(format!("{pages} pages are in {}", to.display()))
+    Ok(format!("wrote {pages} pages to {}", to.display()))
 }
 
 /// A preprocessor that generates the pages.
@@ -64,7 +64,7 @@ impl Preprocessor for Fill {
     }
 }
 
-/// Returns the page that shows each file of the repository.
+/// Returns the page that shows each file in the repository.
 fn shown(course: &Course, book: &Book) -> BTreeMap<String, String> {
     let mut shown: BTreeMap<String, String> =
         SHOWN.iter().map(|&(file, page)| (file.to_owned(), page.to_owned())).collect();
@@ -97,7 +97,7 @@ fn fill(pages: &Pages<'_>, mistakes: &[Mistake], chapter: &mut Chapter) -> anyho
         let text = exercise::text(pages, exercise).with_context(|| exercise.id.clone())?;
         let parents = [&chapter.parent_names[..], std::slice::from_ref(&chapter.name)].concat();
         let mut page = Chapter::new(&exercise.title, text, exercise::path(exercise), parents.clone());
-        // This page has no file in mdBook's folder.
+        // This page has no source file in mdBook's folder.
         page.source_path = None;
         page.number = chapter.number.clone().map(|mut place| {
             place.push(number);
@@ -117,20 +117,20 @@ fn fill(pages: &Pages<'_>, mistakes: &[Mistake], chapter: &mut Chapter) -> anyho
     Ok(())
 }
 
-/// Checks that every link of every page leads to an existing file and to an existing anchor in it, and that no page
-/// loads anything from another host. Returns the number of pages.
+/// Checks that every link on every page leads to an existing file and to an existing anchor in that file, and that no
+/// page loads anything from another host. Returns the number of pages.
 fn check_links(book: &Path) -> anyhow::Result<usize> {
     let pages = read_pages(book)?;
     let places: BTreeMap<&Path, BTreeSet<&str>> =
         pages.iter().map(|(path, text)| (path.as_path(), attributes(text, "id").collect())).collect();
     let mut broken = Vec::new();
-    // Addresses in the 404 page and in the print page work differently.
+    // Addresses on the 404 page and the print page work differently.
     let usual = pages.iter().filter(|(path, _)| !path.ends_with("404.html") && !path.ends_with("print.html"));
     for (path, text) in usual {
         let name = path.strip_prefix(book)?.display();
         for source in attributes(text, "src") {
             if is_far(source) {
-                broken.push(format!("{name}: {source} is asked of another host"));
+                broken.push(format!("{name}: {source} is loaded from another host"));
             }
         }
         for link in attributes(text, "href").chain(attributes(text, "src")).filter(|link| !is_far(link)) {
@@ -143,9 +143,9 @@ fn check_links(book: &Path) -> anyhow::Result<usize> {
             let target = if target.is_dir() { target.join("index.html") } else { target };
             let is_place = |places: &BTreeSet<&str>| place.is_empty() || places.contains(place);
             if !target.is_file() {
-                broken.push(format!("{name}: there is no {link}"));
+                broken.push(format!("{name}: {link} does not exist"));
             } else if places.get(target.as_path()).is_some_and(|places| !is_place(places)) {
-                broken.push(format!("{name}: {link} is not a place on that page"));
+                broken.push(format!("{name}: {link} has an anchor that is not on that page"));
             }
         }
     }
@@ -218,10 +218,10 @@ mod tests {
         );
         let said = check_links(&book).unwrap_err().to_string();
         for words in [
-            "index.html: a/b.html#c is not a place on that page",
-            "a/b.html: ../index.html#down is not a place",
-            "a/b.html: https://x.org/p.png is asked of another host",
-            "a/b.html: there is no d.html",
+            "index.html: a/b.html#c has an anchor that is not on that page",
+            "a/b.html: ../index.html#down has an anchor that is not",
+            "a/b.html: https://x.org/p.png is loaded from another host",
+            "a/b.html: d.html does not exist",
         ] {
             assert!(said.contains(words), "no `{words}` in {said}");
         }

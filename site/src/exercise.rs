@@ -1,5 +1,5 @@
-//! The pages of an exercise. The first page contains its lesson, its starter, and, folded, its hints and solution. The
-//! second page is for after the exercise, and also lists the known mistakes.
+//! The pages for an exercise. The first page contains the lesson, the starter, and the collapsed hints and solution.
+//! The second page is for after the exercise and also lists the known mistakes.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,13 +12,13 @@ use course::syllabus::{Course, Exercise};
 use crate::page::{Pages, fenced, up};
 use crate::source;
 
-/// Returns the path of the exercise's page in the book.
+/// Returns the path to the exercise's page within the book.
 pub(crate) fn path(exercise: &Exercise) -> String {
     let name = Path::new(&exercise.file).file_stem().unwrap_or_default().to_string_lossy();
     format!("{}/{name}.md", exercise.folder())
 }
 
-/// Returns the path, in the book, of the page for after the exercise.
+/// Returns the path, within the book, to the page for after the exercise.
 pub(crate) fn path_after(exercise: &Exercise) -> String {
     path(exercise).replace(".md", ".after.md")
 }
@@ -52,7 +52,7 @@ pub(crate) fn text(pages: &Pages<'_>, exercise: &Exercise) -> anyhow::Result<Str
     let after = path_after(exercise);
     let _ = writeln!(
         text,
-        "Once your answer is right: [pitfalls, other answers, and a question]({}{after}).",
+        "Once your answer is right, read [pitfalls, other answers, and a question]({}{after}).",
         up(&page)
     );
     Ok(text)
@@ -61,7 +61,7 @@ pub(crate) fn text(pages: &Pages<'_>, exercise: &Exercise) -> anyhow::Result<Str
 /// Creates the page for after the exercise, with the mistakes that its checks are known to catch.
 ///
 /// # Errors
-/// Fails if the page can't be read, or if it asks for something that doesn't exist.
+/// Fails if the page can't be read, or if it refers to something that doesn't exist.
 pub(crate) fn text_after(
     pages: &Pages<'_>,
     exercise: &Exercise,
@@ -73,7 +73,7 @@ pub(crate) fn text_after(
     if !of_it.is_empty() {
         let _ = writeln!(
             text,
-            "\n## Mistakes that the checks catch\n\nWhat does the check report for each of them?\n"
+            "\n## Mistakes that the checks catch\n\nWhat does the check report for each mistake?\n"
         );
         for mistake in of_it {
             let said = mistake
@@ -92,7 +92,7 @@ fn lesson(pages: &Pages<'_>, file: &Path, page: &str) -> anyhow::Result<String> 
     drawn(&text, up(page).as_str()).with_context(|| file.display().to_string())
 }
 
-/// The start of a comment before a text figure that the book shows as a picture:
+/// The start of a comment in front of a text figure that the book shows as a picture:
 /// `<!-- picture: FILE.svg: what it shows -->`.
 const PICTURE: &str = "<!-- picture: ";
 
@@ -101,14 +101,14 @@ fn drawn(text: &str, up: &str) -> anyhow::Result<String> {
     let mut parts = text.split(PICTURE);
     let mut drawn = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let (picture, rest) = part.split_once(" -->").context("a picture's comment has no end")?;
+        let (picture, rest) = part.split_once(" -->").context("a picture's comment is never closed")?;
         let (file, shows) =
-            picture.split_once(": ").context("a picture's comment is `FILE.svg: what it shows`")?;
+            picture.split_once(": ").context("a picture's comment must be `FILE.svg: what it shows`")?;
         let block = rest
             .trim_start()
             .strip_prefix("```text\n")
             .context("a text block must follow a picture's comment")?;
-        let (_, rest) = block.split_once("\n```").context("a block has no end")?;
+        let (_, rest) = block.split_once("\n```").context("a block is never closed")?;
         let _ = write!(
             drawn,
             "![{}]({up}pictures/{file}){rest}",
@@ -118,7 +118,7 @@ fn drawn(text: &str, up: &str) -> anyhow::Result<String> {
     Ok(drawn)
 }
 
-/// Describes what to do before the exercise, and what the exercise runs on.
+/// Describes what to do before the exercise and what the exercise runs on.
 fn facts(
     course: &Course,
     exercise: &Exercise,

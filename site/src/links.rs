@@ -1,4 +1,4 @@
-//! Adapts the links of a text that is shown on a page elsewhere.
+//! Adapts the links in a text that is shown on a page in another location.
 
 use std::ops::Range;
 
@@ -9,8 +9,8 @@ use pulldown_cmark::{Event, LinkType, Options, Parser, Tag};
 pub(crate) enum Target {
     /// The link leads to this address.
     Page(String),
-    /// The link leads to a file of the repository that no page shows. The link is removed, and its text is kept. A
-    /// picture is unchanged.
+    /// The link leads to a file in the repository that no page shows. The link is removed, but its text is kept. A
+    /// picture is left unchanged.
     Nowhere,
 }
 
@@ -18,7 +18,7 @@ pub(crate) enum Target {
 /// links within the page are left unchanged.
 ///
 /// # Errors
-/// Returns the errors of `target`, with the link.
+/// Returns any error from `target`, with the link.
 pub(crate) fn rewrite(
     text: &str,
     mut target: impl FnMut(&str) -> anyhow::Result<Target>,
@@ -31,7 +31,7 @@ pub(crate) fn rewrite(
             continue;
         }
         let at = position(text, &definition.span, &definition.dest)?;
-        // A link definition can't be removed without its uses.
+        // A link definition can't be removed while the text still uses it.
         if let Target::Page(page) = change(&mut target, &definition.dest)? {
             changes.push((at, page));
         }
@@ -47,7 +47,7 @@ pub(crate) fn rewrite(
         }
         match change(&mut target, dest_url)? {
             Target::Page(page) => changes.push((position(text, &span, dest_url)?, page)),
-            // A picture is next to its page, and is copied with it.
+            // A picture is next to its page and is copied with the page.
             Target::Nowhere if matches!(event, Event::Start(Tag::Image { .. })) => {}
             Target::Nowhere => {
                 let words = text[span.clone()].rsplit_once("](").map_or("", |(words, _)| words);
@@ -69,12 +69,13 @@ fn is_elsewhere(dest: &str) -> bool {
 }
 
 fn change(target: &mut impl FnMut(&str) -> anyhow::Result<Target>, dest: &str) -> anyhow::Result<Target> {
-    target(dest).with_context(|| format!("the link to {dest}"))
+    target(dest).with_context(|| format!("in the link to {dest}"))
 }
 
-/// Returns the position of a link's target in the text.
+/// Returns the position of a link's target within the text.
 fn position(text: &str, span: &Range<usize>, dest: &str) -> anyhow::Result<Range<usize>> {
-    let at = text[span.clone()].rfind(dest).with_context(|| format!("the link to {dest} has escapes"))?;
+    let at =
+        text[span.clone()].rfind(dest).with_context(|| format!("the link to {dest} contains escapes"))?;
     Ok(span.start + at..span.start + at + dest.len())
 }
 

@@ -1,7 +1,7 @@
 //! Builds the book and the slides from the course's own files.
 //!
 //! Everything that the pages show comes from a tested source: code from files with anchors, and tables and reports from
-//! the programs that print them. If a page asks for something that can't be found, the build stops and names the page.
+//! the programs that print them. If a page refers to something that can't be found, the build stops and names the page.
 
 mod book;
 mod exercise;
@@ -28,15 +28,15 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum What {
-    /// Make the book
+    /// Build the book
     Book {
-        /// The folder for its pages; its current content is deleted
+        /// The folder for the pages; its current contents are deleted
         #[arg(long, value_name = "FOLDER", default_value = "target/book")]
         to: PathBuf,
     },
-    /// Make the slides
+    /// Build the slides
     Slides {
-        /// The folder for the decks; its current content is deleted
+        /// The folder for the decks; its current contents are deleted
         #[arg(long, value_name = "FOLDER", default_value = "target/slides")]
         to: PathBuf,
     },
@@ -79,15 +79,15 @@ fn run(arguments: &Arguments) -> anyhow::Result<String> {
     }
 }
 
-/// The name of a file that marks a folder created by this program; only such a folder is emptied.
+/// The name of the file that marks a folder as created by this program; no other folder is ever emptied.
 const MARK: &str = ".made-by-site";
 
-/// Creates pages in a folder, and deletes the folder's previous content.
+/// Creates pages in a folder after deleting the folder's previous contents.
 fn made(to: &Path, make: impl FnOnce(&Path) -> anyhow::Result<String>) -> anyhow::Result<String> {
     let is_empty = fs::read_dir(to).map_or(true, |mut entries| entries.next().is_none());
     ensure!(
         is_empty || to.join(MARK).is_file(),
-        "{} has files that weren't made here, and would be lost: name another folder, or remove it",
+        "{} contains files that this program did not create and would delete: name another folder, or remove this one",
         to.display()
     );
     let mark = || {

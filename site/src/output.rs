@@ -1,5 +1,5 @@
-//! The recorded output of programs, with the colors of a terminal. Pages show the real output of programs, and a check
-//! runs the programs again.
+//! Recorded program output, with terminal colors. Pages show what the programs really print, and a check runs the
+//! programs again.
 
 mod lesson;
 
@@ -18,7 +18,7 @@ use snapbox::filter::NormalizeToExpected;
 
 /// The list of programs to run.
 const LIST: &str = "site/book/output.toml";
-/// The folder for their recorded output.
+/// The folder for the programs' recorded output.
 const KEPT: &str = "site/book/output";
 
 #[derive(Deserialize)]
@@ -71,7 +71,7 @@ impl Outputs {
         Ok(Self(entries(root)?.into_iter().map(read).collect::<anyhow::Result<_>>()?))
     }
 
-    /// Returns the output of that name.
+    /// Returns the output with that name.
     ///
     /// # Errors
     /// Fails if the name isn't in the list.
@@ -85,7 +85,7 @@ impl Outputs {
         self.0.values()
     }
 
-    /// Returns the output of a command. Arguments at the command's end may be omitted.
+    /// Returns a command's output. Arguments at the end of the command may be omitted.
     ///
     /// # Errors
     /// Fails if the command isn't in the list.
@@ -93,7 +93,7 @@ impl Outputs {
         let starts = |output: &&Output| {
             output.command.strip_prefix(command).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
         };
-        self.0.values().find(starts).with_context(|| format!("{LIST} has no output of `{command}`"))
+        self.0.values().find(starts).with_context(|| format!("{LIST} has no output for `{command}`"))
     }
 }
 
@@ -117,13 +117,14 @@ pub(crate) fn write(root: &Path) -> anyhow::Result<String> {
         let path = file(root, &entry.name);
         fs::write(&path, printed(root, entry)?).with_context(|| format!("can't write {}", path.display()))?;
     }
-    Ok(format!("{} outputs are in {KEPT}", entries.len()))
+    Ok(format!("wrote {} outputs to {KEPT}", entries.len()))
 }
 
-/// Runs all commands again, together with those in the lessons.
+/// Runs all commands again, as well as the commands in the lessons.
 ///
 /// # Errors
-/// Fails if a command prints something other than its record or its lesson shows; the error contains the difference.
+/// Fails if a command's output differs from the record or from what its lesson shows; the error contains the
+/// difference.
 pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
     let entries = entries(root)?;
     let mut stale = String::new();
@@ -136,12 +137,18 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
     }
     let (shown, wrong) = lesson::check(root)?;
     stale += &wrong;
-    ensure!(stale.is_empty(), "{stale}`cargo xtask output` updates what is kept; edit a lesson by hand");
-    Ok(format!("{} outputs, and {shown} of the lessons, are what the programs print", entries.len()))
+    ensure!(
+        stale.is_empty(),
+        "{stale}`cargo xtask output` updates the recorded output; edit lessons by hand"
+    );
+    Ok(format!(
+        "{} recorded outputs and {shown} outputs in lessons match what the programs print",
+        entries.len()
+    ))
 }
 
-/// Returns how a text differs from the expected one, in which a line `...` matches any lines, and `[..]` anything
-/// within a line.
+/// Returns how a text differs from the expected text, in which a line `...` matches any lines, and `[..]` matches
+/// anything within a line.
 fn difference(expected: &str, actual: &str) -> Option<String> {
     let trimmed = |text: &str| text.lines().map(|line| line.trim_end().to_owned() + "\n").collect::<String>();
     let expected = trimmed(expected);
@@ -158,7 +165,7 @@ fn difference(expected: &str, actual: &str) -> Option<String> {
 }
 
 /// Returns what a command prints to standard output and then to standard error, in a terminal's colors. A module's
-/// program is its solved version. Its times are those of the virtual GPU, which are the same on every run.
+/// program runs in its solved version. Its times come from the virtual GPU, so they are the same on every run.
 fn printed(root: &Path, entry: &Entry) -> anyhow::Result<String> {
     let mut words = entry.command.split_whitespace().map(|word| match word.strip_prefix('m') {
         Some(rest) if rest.starts_with("0") => format!("s{rest}"),

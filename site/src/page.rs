@@ -10,27 +10,27 @@ use crate::links::{self, Target};
 use crate::output::{Output, Outputs};
 use crate::source;
 
-/// The sources of pages.
+/// What pages are made from.
 pub(crate) struct Pages<'a> {
     pub(crate) root: &'a Path,
     pub(crate) course: &'a Course,
     pub(crate) outputs: &'a Outputs,
-    /// The page that shows each file of the repository.
+    /// The page that shows each file in the repository.
     pub(crate) shown: BTreeMap<String, String>,
     /// Formats an output for a page.
     pub(crate) output: fn(&Output, page: &str) -> anyhow::Result<String>,
 }
 
 impl Pages<'_> {
-    /// Returns the text of the file `from`, which is shown as `page`.
+    /// Returns the text of the file `from`, prepared to be shown as `page`.
     ///
     /// # Errors
-    /// Fails if it asks for something that doesn't exist, or if one of its links leads nowhere.
+    /// Fails if the file refers to something that doesn't exist, or if one of its links is broken.
     pub(crate) fn text(&self, from: &str, page: &str) -> anyhow::Result<String> {
         self.expanded(&source::read(self.root, from)?, from, page).with_context(|| from.to_owned())
     }
 
-    /// Expands a text of the file `from`, as it is shown on `page`.
+    /// Expands a text from the file `from`, as it is shown on `page`.
     ///
     /// # Errors
     /// Fails like [`Self::text`].
@@ -38,7 +38,7 @@ impl Pages<'_> {
         let text = self.linked(text, from, page)?;
         let (mut rest, mut expanded) = (text.as_str(), String::new());
         while let Some((before, after)) = rest.split_once("{{#") {
-            let (request, after) = after.split_once("}}").context("a `{{#` without its `}}`")?;
+            let (request, after) = after.split_once("}}").context("a `{{#` has no matching `}}`")?;
             rest = after;
             if let Some(before) = before.strip_suffix('\\') {
                 expanded += &format!("{before}{{{{#{request}}}}}");
@@ -65,7 +65,7 @@ impl Pages<'_> {
                 self.expanded(part, &path, page).with_context(|| path.clone())?
             }
             "code" => {
-                let (path, anchor) = of.split_once(':').context("it has no `:anchor`")?;
+                let (path, anchor) = of.split_once(':').context("`:anchor` is missing")?;
                 let text = source::read(self.root, &source::resolve(from, path)?)?;
                 fenced("rust,noplayground", &source::region(&text, anchor)?)
             }
@@ -76,17 +76,17 @@ impl Pages<'_> {
             "output" => (self.output)(self.outputs.get(of)?, page)?,
             "exercises" => self.exercises(of, page)?,
             "paths" => self.paths(page),
-            _ => bail!("there is only include, code, report, output, exercises and paths"),
+            _ => bail!("the directive must be include, code, report, output, exercises, or paths"),
         })
     }
 
-    /// Adapts the links of a text to the page.
+    /// Adapts the links in a text to the page.
     fn linked(&self, text: &str, from: &str, page: &str) -> anyhow::Result<String> {
         links::rewrite(text, |link| {
             let (path, place) = link.split_once('#').map_or((link, ""), |(path, place)| (path, place));
             let path = source::resolve(from, path)?;
             let Some(target) = self.shown.get(&path) else {
-                ensure!(self.root.join(&path).exists(), "there is no {path}");
+                ensure!(self.root.join(&path).exists(), "{path} does not exist");
                 return Ok(Target::Nowhere);
             };
             let place = if place.is_empty() { String::new() } else { format!("#{place}") };
@@ -109,7 +109,7 @@ impl Pages<'_> {
                 exercise.minutes
             );
         }
-        ensure!(table.len() > head, "there is no exercise in {folder}");
+        ensure!(table.len() > head, "there are no exercises in {folder}");
         Ok(table)
     }
 
@@ -153,7 +153,7 @@ impl Pages<'_> {
 /// Formats a command and its output.
 ///
 /// # Errors
-/// None; the result has this type because other kinds of pages can fail.
+/// Never fails; the function returns a `Result` because the same step can fail for other kinds of pages.
 pub(crate) fn output_as_text(output: &Output, _: &str) -> anyhow::Result<String> {
     Ok(fenced("console", &format!("$ {}\n", output.command)) + &fenced("text", &output.text()))
 }
@@ -163,7 +163,7 @@ pub(crate) fn up(page: &str) -> String {
     "../".repeat(page.matches('/').count())
 }
 
-/// Formats a block of code. Its fence is longer than any fence in it.
+/// Formats a code block. Its fence is longer than any fence inside it.
 pub(crate) fn fenced(language: &str, text: &str) -> String {
     let mut fence = "```".to_owned();
     while text.contains(&fence) {

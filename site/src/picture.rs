@@ -1,5 +1,4 @@
-//! The pictures in the book and the slides, drawn from data: the output of programs, and algorithms that are simulated
-//! here.
+//! The pictures in the book and the slides, drawn from data: program output, and algorithms that are simulated here.
 
 mod bandwidth;
 mod collectives;
@@ -26,7 +25,7 @@ const DATA: &str = "target/pictures";
 const SIZE: &str = "large";
 /// The implementations of the ladder, each with a timeline.
 const WAYS: [&str; 4] = ["naive", "flat", "overlapped", "bucketed"];
-/// The exercises that have a program that writes a timeline.
+/// The exercises with a program that writes a timeline.
 const EXERCISES: [&str; 5] = ["waiting", "depth", "layerwise", "pipeline-parallel", "copies"];
 
 /// Draws all pictures, and writes them.
@@ -39,7 +38,7 @@ pub(crate) fn write(root: &Path) -> anyhow::Result<String> {
     for (name, picture) in &pictures {
         fs::write(file(root, name), picture).with_context(|| format!("can't write {KEPT}/{name}.svg"))?;
     }
-    Ok(format!("{} pictures are in {KEPT}", pictures.len()))
+    Ok(format!("wrote {} pictures to {KEPT}", pictures.len()))
 }
 
 /// Draws all pictures again, and compares them.
@@ -58,14 +57,14 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
         }
     }
     ensure!(stale.is_empty(), "{stale}`cargo xtask pictures` draws them again");
-    Ok(format!("{} pictures are what would be drawn now", pictures.len()))
+    Ok(format!("{} pictures are up to date", pictures.len()))
 }
 
 fn file(root: &Path, name: &str) -> PathBuf {
     root.join(KEPT).join(format!("{name}.svg"))
 }
 
-/// Draws all pictures, by name.
+/// Draws all pictures, and returns them by name.
 fn draw(root: &Path) -> anyhow::Result<BTreeMap<String, String>> {
     let data = root.join(DATA);
     fs::create_dir_all(&data).with_context(|| format!("can't make {DATA}"))?;
@@ -115,7 +114,7 @@ fn run_all(root: &Path) -> anyhow::Result<()> {
         let svg = written(&format!("{exercise}.svg"));
         let arguments =
             format!("--package s05_overlap --bin s05_overlap_timelines -- {exercise} --svg {svg}");
-        ("the timelines of exercises", "classroom", arguments)
+        ("the exercises' timelines", "classroom", arguments)
     }));
     programs.extend(bandwidth::NODES.map(|node| {
         let arguments = format!(
@@ -133,7 +132,7 @@ fn run_all(root: &Path) -> anyhow::Result<()> {
     })
 }
 
-/// Runs a program of the workspace on the virtual GPUs of a node.
+/// Runs a workspace program on a node's virtual GPUs.
 fn run(root: &Path, picture: &str, node: &str, arguments: &str) -> anyhow::Result<()> {
     let said = || format!("{picture}: `VIRTUAL_GPU_TOPOLOGY={node} cargo run {arguments}`");
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))

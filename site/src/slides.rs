@@ -18,7 +18,7 @@ use course::syllabus::{Course, Exercise, Route};
 use crate::output::Outputs;
 use crate::page::Pages;
 
-/// The folder of reveal.js, and the files that a deck needs, with their names next to the deck.
+/// The reveal.js folder, and the files that a deck needs, with the names they get next to the deck.
 const REVEAL: &str = "site/node_modules/reveal.js/dist";
 const PARTS: [(&str, &str); 5] = [
     ("reveal.css", "reveal.css"),
@@ -27,7 +27,7 @@ const PARTS: [(&str, &str); 5] = [
     ("plugin/notes.js", "notes.js"),
     ("plugin/highlight.js", "highlight.js"),
 ];
-/// The folder of the pictures in the repository, and its name next to the decks.
+/// The folder with the pictures in the repository, and the folder's name next to the decks.
 const PICTURES: (&str, &str) = ("site/book/src/pictures", "pictures");
 
 /// One slide.
@@ -39,19 +39,19 @@ struct Slide {
     from: String,
     /// Its content, as HTML.
     body: String,
-    /// Its notes for the speaker, as HTML.
+    /// Its speaker notes, as HTML.
     notes: String,
     /// Whether it is below the previous slide: ↓ shows it, and → skips it.
     below: bool,
 }
 
-/// The slides of each exercise, by its id.
+/// The slides for each exercise, by its id.
 type Exercises = BTreeMap<String, Vec<Slide>>;
 
 /// Creates all decks in the folder `to`.
 ///
 /// # Errors
-/// Fails if a slide asks for something that doesn't exist or doesn't fit; the error names the slide.
+/// Fails if a slide refers to something that doesn't exist, or doesn't fit; the error names the slide.
 pub(crate) fn make(root: &Path, to: &Path) -> anyhow::Result<String> {
     let course = Course::read(root)?;
     let outputs = Outputs::read(root)?;
@@ -71,7 +71,7 @@ pub(crate) fn make(root: &Path, to: &Path) -> anyhow::Result<String> {
     }
     write(root, to, &course, &decks, &pictures, &outputs)?;
     let told = decks.iter().map(|(route, slides)| format!("{} has {} slides", route.name, slides.len()));
-    Ok(format!("{}; they are in {}", told.collect::<Vec<_>>().join(", "), to.display()))
+    Ok(format!("{}; wrote them to {}", told.collect::<Vec<_>>().join(", "), to.display()))
 }
 
 /// Returns the names of the pictures that slides may show.
@@ -84,7 +84,7 @@ fn pictures(root: &Path) -> anyhow::Result<Vec<String>> {
     entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// Returns where the files of the repository are shown: pictures next to the decks, and an exercise on its first slide.
+/// Returns where the repository's files are shown: pictures next to the decks, and an exercise on its first slide.
 fn shown(course: &Course, route: &Route, pictures: &[String]) -> BTreeMap<String, String> {
     let steps = course.steps(route);
     let here: Vec<&String> = steps.iter().flat_map(|step| &step.exercises).collect();
@@ -101,7 +101,7 @@ fn shown(course: &Course, route: &Route, pictures: &[String]) -> BTreeMap<String
     shown
 }
 
-/// Checks that slide names are unique, and that each link to a slide finds one.
+/// Checks that slide names are unique and that each link to a slide finds its slide.
 fn ensure_places(slides: &[Slide]) -> anyhow::Result<()> {
     for (at, slide) in slides.iter().enumerate() {
         let same = slides[..at].iter().find(|other| other.id == slide.id);
@@ -138,7 +138,7 @@ fn write(
     for name in pictures {
         copy(&root.join(PICTURES.0).join(name), &to.join(PICTURES.1).join(name))?;
     }
-    // An output that is too wide is not on any slide.
+    // An output that is too wide is not shown on any slide.
     for part in outputs.iter().filter_map(|output| recording::parts(output).ok()).flatten() {
         put(&to.join(recording::FOLDER).join(&part.name), &part.svg)?;
     }

@@ -1,11 +1,11 @@
-//! The repository's files, and the parts of them between anchors.
+//! The repository's files, and the parts between their anchors.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 
-/// Reads a file of the repository, by its path from the root.
+/// Reads a file in the repository, given its path from the root.
 ///
 /// # Errors
 /// Fails if it can't be read.
@@ -53,7 +53,7 @@ fn unindented(lines: &[&str]) -> String {
     lines.iter().fold(String::new(), |text, line| text + line.get(common..).unwrap_or("") + "\n")
 }
 
-/// Resolves `path` relative to the folder of the file `from`. Returns a path from the root.
+/// Resolves `path` relative to the folder that contains the file `from`. Returns a path from the root.
 ///
 /// # Errors
 /// Fails if the path leads outside the repository.
@@ -62,7 +62,7 @@ pub(crate) fn resolve(from: &str, path: &str) -> anyhow::Result<String> {
     parts.pop();
     for part in Path::new(path).components() {
         match part {
-            Component::ParentDir => ensure!(parts.pop(), "{path} leads out of the repository"),
+            Component::ParentDir => ensure!(parts.pop(), "{path} leads outside the repository"),
             Component::Normal(name) => parts.push(name),
             Component::CurDir => {}
             Component::RootDir | Component::Prefix(_) => bail!("{path} is not a relative path"),

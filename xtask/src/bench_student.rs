@@ -30,7 +30,7 @@ const EXERCISES: [&str; 10] = [
 pub(crate) struct Options {
     /// Other checkouts of the course, measured in turn with this one
     folders: Vec<PathBuf>,
-    /// How often each exercise is saved and checked
+    /// How many times each exercise is saved and checked
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
 }
@@ -41,7 +41,7 @@ struct Clone {
     course: Course,
 }
 
-/// Measures, and prints a table with the median over the rounds for each exercise and checkout, in seconds.
+/// Measures, and prints a table of the median times in seconds, over the rounds, for each exercise and checkout.
 ///
 /// # Errors
 /// Fails if a checkout can't be cloned or built, or if one of its solutions is wrong.
@@ -78,7 +78,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints a row of the table: the seconds in each checkout, and their ratios to the first checkout.
+/// Prints a row of the table: the seconds in each checkout, and their ratios to the times in the first checkout.
 fn print_row(name: &str, times: impl Iterator<Item = Duration>) {
     let times: Vec<f64> = times.map(|time| time.as_secs_f64()).collect();
     let cells = times.iter().map(|time| format!("  {time:5.2} s ({:.2})", time / times[0]));
@@ -111,7 +111,7 @@ impl Clone {
     fn save_and_check(&self, id: &str, round: u32) -> anyhow::Result<Duration> {
         let exercise = self.course.exercise(id)?;
         self.save(exercise, round)?;
-        // Cargo is not involved, because `watch` is already running when a student saves.
+        // Cargo does not run here, because `watch` is already running when a student saves.
         let mut course = Command::new(self.folder.join("target/debug/course"));
         course.args(["run", id]).current_dir(&self.folder).env_remove("CARGO_TARGET_DIR");
         let started = Instant::now();
@@ -127,7 +127,7 @@ impl Clone {
     }
 }
 
-/// Returns the Cargo command of a clone, which builds in the clone's own folder.
+/// Returns the Cargo command for a clone. It builds in the clone's own folder.
 fn clone_cargo(folder: &Path) -> Command {
     let mut command = cargo();
     command.current_dir(folder).env_remove("CARGO_TARGET_DIR");

@@ -25,22 +25,22 @@ use crate::{kernels, lessons, starters};
 use problems::Problems;
 use scratch::Scratch;
 
-/// Runs every check, and fails if any of them has problems.
+/// Runs every check, and fails if any of them finds problems.
 pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
-    // Everything is read first, because an unreadable file is an error, not a problem.
+    // Read everything first, because an unreadable file is an error, not a problem.
     let course = Course::read(root)?;
     let mistakes = mistakes::read(root)?;
     let alternatives = alternatives::read(root)?;
     let deletions = deletions::read(root, &course)?;
     let starters = starters::starters(root)?;
-    ensure!(!course.exercises.is_empty(), "course.toml lists no exercise");
+    ensure!(!course.exercises.is_empty(), "course.toml lists no exercises");
 
     let mut problems = Problems::default();
-    problems.point("course.toml and the files", || Ok(listed(root, &course, &starters)))?;
+    problems.point("course.toml matches the files", || Ok(listed(root, &course, &starters)))?;
     problems.point("every package builds the virtual GPU with the same features", || {
         features::differences(root, &course)
     })?;
-    problems.point("starters are made from solutions", || {
+    problems.point("starters are up to date with solutions", || {
         let differences = starters::differences(root)?;
         Ok(differences.iter().map(|one| format!("{}: run `cargo xtask starters`", one.describe())).collect())
     })?;
@@ -53,35 +53,37 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     let mut variants = wrong.variants;
     variants.extend(right.variants);
     variants.extend(variants::of_deletions(&deletions));
-    problems.point("lessons: form, calls, and no answers given away", || lessons::problems(root, &course))?;
+    problems.point("lessons: form, introduced calls, and no answers given away", || {
+        lessons::problems(root, &course)
+    })?;
     let scratch = Scratch::write(root, &course, &starters, &variants)?;
     let built = scratch.build()?;
     let title = format!("{} starters fail at their own todo!", course.exercises.len());
     problems.point(&title, || built.check_starters(&course))?;
-    let title = format!("{} mistakes fail with their words", wrong.answers.len());
+    let title = format!("{} mistakes fail with the words they list", wrong.answers.len());
     problems.point(&title, || built.check_mistakes(&course, &wrong.answers))?;
     let title = format!("{} right answers in other forms pass", right.answers.len());
     problems.point(&title, || built.check_alternatives(&course, &right.answers))?;
     let title = format!("{} deletions of synchronizing calls have the recorded effect", deletions.len());
     problems.point(&title, || built.check_deletions(&course, &deletions))?;
-    problems.point("what students see in `cargo course watch`", || sessions::check(root))?;
+    problems.point("the screens that students see in `cargo course watch`", || sessions::check(root))?;
     match kernels::require_compiler() {
         Ok(()) => {
-            problems.point("kernels/*.ptx is what kernels/*.cu compiles to", || {
-                let own = std::env::current_exe().context("where is this executable?")?;
+            problems.point("kernels/*.ptx matches what kernels/*.cu compiles to", || {
+                let own = std::env::current_exe().context("can't find this executable")?;
                 command(Command::new(own).args(["kernels", "--check"]).current_dir(root))
             })?;
             problems.point("cudarc's own examples run", || examples::check(root, &built.folder))?;
         }
         Err(reason) => {
             println!("skipped: kernels/*.ptx is not compared with kernels/*.cu: {reason:#}");
-            println!("skipped: cudarc's own examples, which compile kernels as they run");
+            println!("skipped: cudarc's own examples, which compile kernels when they run");
         }
     }
     problems.finish()
 }
 
-/// Compares the list in course.toml with the files in the folders.
+/// Compares the exercises listed in course.toml with the files in the folders.
 fn listed(root: &Path, course: &Course, starters: &starters::Starters) -> Vec<String> {
     let mut problems: Vec<String> = course
         .problems(|path| root.join(path).is_file())
@@ -108,7 +110,7 @@ fn listed(root: &Path, course: &Course, starters: &starters::Starters) -> Vec<St
     problems
 }
 
-/// Checks the format, lints, and tests of the solutions.
+/// Checks the solutions' formatting, runs Clippy on them, and runs their tests.
 fn solutions(root: &Path, course: &Course) -> anyhow::Result<Vec<String>> {
     let packages: Vec<String> =
         course.modules.iter().flat_map(|module| ["-p".to_owned(), module.solution_package()]).collect();
@@ -131,7 +133,7 @@ fn cargo(folder: &Path) -> Command {
     cargo
 }
 
-/// Runs a command to its end. If it fails, its output is the problem.
+/// Runs a command to completion. If it fails, returns its output as the problem.
 fn command(command: &mut Command) -> anyhow::Result<Vec<String>> {
     let output = command.output().with_context(|| format!("can't run {command:?}"))?;
     if output.status.success() {
@@ -143,7 +145,7 @@ fn command(command: &mut Command) -> anyhow::Result<Vec<String>> {
     Ok(vec![format!("{program} {} fails:\n{stdout}{stderr}", words.join(" "))])
 }
 
-/// Returns the folder in which Cargo builds this workspace.
+/// Returns the folder that Cargo builds this workspace in.
 fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |target| root.join(target))
 }

@@ -20,16 +20,16 @@ pub(crate) struct Options {
     /// Write nothing; fail if a PTX file differs from what its source compiles to
     #[arg(long)]
     check: bool,
-    /// Compile the virtual GPU's test kernels instead, with the NVRTC 12.0 or 12.9 that is installed
+    /// Compile the virtual GPU's test kernels instead, with NVRTC 12.0 or 12.9, whichever is installed
     #[arg(long)]
     tests: bool,
-    /// The folder of CUDA's headers: `include` of nvidia-cuda-runtime-cu12 (of nvidia-cuda-cccl-cu12, too, from 12.9
-    /// on)
+    /// The folder with CUDA's headers: `include` from nvidia-cuda-runtime-cu12 (from 12.9 on, nvidia-cuda-cccl-cu12 as
+    /// well)
     #[arg(long, value_name = "DIR", requires = "tests")]
     include: Vec<PathBuf>,
 }
 
-/// The kernels of the course, and their PTX.
+/// The course's kernels and their PTX.
 const KERNELS: &str = "crates/lab/kernels";
 
 /// The kernels that the virtual GPU's own tests run. Their PTX is in one folder per NVRTC and architecture.
@@ -37,7 +37,7 @@ const TESTS: &str = "crates/conformance/tests/kernels";
 const TEST_COMPILERS: [(i32, i32); 2] = [(12, 0), (12, 9)];
 const TEST_ARCHITECTURES: [&str; 2] = ["compute_70", "compute_90"];
 
-/// The PTX of a source file, and its path next to the source.
+/// The PTX compiled from a source file, and its path next to the source.
 struct Compiled {
     path: PathBuf,
     ptx: String,
@@ -51,7 +51,7 @@ impl Compiled {
 
 /// Compiles every kernel, and then either compares the PTX with the files or writes those that differ.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask is in the workspace")?;
     let all = if options.tests {
         compile_tests(root, &options.include)?
     } else {
@@ -63,7 +63,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         let names: Vec<String> = stale.iter().map(|compiled| compiled.path.display().to_string()).collect();
         ensure!(
             names.is_empty(),
-            "not what its source compiles to:\n  {}\nhelp: run `cargo xtask kernels{}`",
+            "these files differ from what their sources compile to:\n  {}\nhelp: run `cargo xtask kernels{}`",
             names.join("\n  "),
             if options.tests { " --tests" } else { "" }
         );
@@ -78,7 +78,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns whether any version of NVRTC can be loaded.
+/// Returns whether any NVRTC version can be loaded.
 pub(crate) fn is_compiler_installed() -> bool {
     // SAFETY: the call only loads a shared library by its well-known names; NVRTC's initializers have no preconditions.
     unsafe { nvrtc::sys::is_culib_present() }
@@ -92,7 +92,7 @@ pub(crate) fn require_compiler() -> anyhow::Result<()> {
     let (major, minor) = compiler_version().with_context(|| help.clone())?;
     ensure!(
         (major, minor) == COMPILER,
-        "NVRTC {major}.{minor} is installed, but the PTX is made with {}.{}\n{help}",
+        "NVRTC {major}.{minor} is installed, but the PTX must be compiled with {}.{}\n{help}",
         COMPILER.0,
         COMPILER.1
     );
@@ -113,7 +113,7 @@ fn compile_tests(root: &Path, include: &[PathBuf]) -> anyhow::Result<Vec<Compile
     let (major, minor) = compiler_version()?;
     ensure!(
         TEST_COMPILERS.contains(&(major, minor)),
-        "NVRTC {major}.{minor} is installed, but the tests' PTX is made with {TEST_COMPILERS:?}"
+        "NVRTC {major}.{minor} is installed, but the tests' PTX must be compiled with one of {TEST_COMPILERS:?}"
     );
     let mut all = Vec::new();
     for source in
@@ -154,7 +154,7 @@ fn compile_folder(root: &Path, folder: &str) -> anyhow::Result<Vec<Compiled>> {
             compile(root, source, options)
         })
         .collect::<anyhow::Result<_>>()?;
-    ensure!(!all.is_empty(), "{folder} holds no .cu file");
+    ensure!(!all.is_empty(), "{folder} contains no .cu files");
     Ok(all)
 }
 

@@ -1,4 +1,5 @@
-//! `cargo xtask lessons`: checks the form of lessons, the calls that they introduce, and that they give away no answer.
+//! `cargo xtask lessons`: checks the form of lessons, the calls that they introduce, and that they don't give away
+//! answers.
 
 mod page;
 mod words;
@@ -27,7 +28,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the problems of the lessons, each with its file.
+/// Returns the problems with the lessons, each with its file.
 ///
 /// # Errors
 /// Fails if a file can't be read.
@@ -71,8 +72,8 @@ pub(crate) fn problems(root: &Path, course: &Course) -> anyhow::Result<Vec<Strin
     Ok(problems)
 }
 
-/// Returns the problems of test output that a page shows. The output must name existing checks, and must not contain
-/// counts, which change.
+/// Returns the problems with test output that a page shows. The output must name existing checks and must not contain
+/// counts, because they change.
 fn test_output_problems(text: &str, checks: &str) -> Vec<String> {
     let mut problems = Vec::new();
     for line in text.lines() {
@@ -84,7 +85,8 @@ fn test_output_problems(text: &str, checks: &str) -> Vec<String> {
         }
         let has_count = line.starts_with("running ") || line.contains(" passed;");
         if has_count && line.contains(|next: char| next.is_ascii_digit()) {
-            problems.push(format!("`{line}` quotes a number of checks; leave it out, since it changes"));
+            problems
+                .push(format!("`{line}` contains the number of checks; leave it out, because it changes"));
         }
     }
     problems
@@ -106,7 +108,7 @@ fn unknown_calls(regions: &[(String, String)], known: &BTreeSet<String>) -> Vec<
         let unknown: Vec<String> = unknown.map(|call| format!("`{call}`")).collect();
         if !unknown.is_empty() {
             problems.push(format!(
-                "region `{name}` uses {}, which no lesson up to this one introduces",
+                "region `{name}` uses {}, which neither this lesson nor an earlier one introduces",
                 unknown.join(", ")
             ));
         }
@@ -114,8 +116,8 @@ fn unknown_calls(regions: &[(String, String)], known: &BTreeSet<String>) -> Vec<
     problems
 }
 
-/// Estimates how many minutes an exercise takes, in steps of five: two to begin, one for every 200 words of its lesson,
-/// one for every two lines of its answers, and one for each answer.
+/// Estimates how many minutes an exercise takes, in steps of five: two minutes to begin, one for every 200 words in its
+/// lesson, one for every two lines in its answers, and one for each answer.
 fn minutes<'a>(words: usize, answers: impl Iterator<Item = &'a str>) -> u32 {
     let mut minutes = 2.0 + words as f64 / 200.0;
     for answer in answers {
@@ -125,7 +127,7 @@ fn minutes<'a>(words: usize, answers: impl Iterator<Item = &'a str>) -> u32 {
     5 * ((minutes / 5.0).round() as u32).max(1)
 }
 
-/// Returns the comments of a source, without comment markers.
+/// Returns the comments in a source, without comment markers.
 fn comments(source: &str) -> String {
     let comment = |line: &str| {
         let text = line.trim_start().strip_prefix("//")?;

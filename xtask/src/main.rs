@@ -25,32 +25,32 @@ struct Arguments {
 enum Task {
     /// Measure how long a student waits from a save to the verdict, in ten exercises
     BenchStudent(bench_student::Options),
-    /// Make the book
+    /// Build the book
     #[command(disable_help_flag = true)]
     Book(Passed),
     /// Check that starters, solutions, mistakes, kernels, and course.toml are consistent
     Check,
     /// Compile crates/lab/kernels/*.cu to PTX, with NVRTC 12.0
     Kernels(kernels::Options),
-    /// Check the form of the lessons, what they introduce, and that they give away no answer
+    /// Check the form of the lessons, what they introduce, and that they don't give away answers
     Lessons,
-    /// Save an edit of a solution as a mistake, or keep the saved ones up to date
+    /// Save an edit of a solution as a mistake, or update saved mistakes
     #[command(subcommand)]
     Mistake(mistake::Task),
     /// Change the answers one detail at a time, and check that the checks detect it; needs cargo-mutants
     Mutants(check::mutants::Options),
-    /// Run the programs whose output the pages show, and keep what they print
+    /// Run the programs whose output the pages show, and record what they print
     #[command(disable_help_flag = true)]
     Output(Passed),
-    /// Draw the pictures that the pages show, from what programs write
+    /// Draw the pictures that the pages show, from data that programs write
     #[command(disable_help_flag = true)]
     Pictures(Passed),
     /// Check what students see in `cargo course watch`; with SNAPSHOTS=overwrite, store the current screens
     Sessions,
-    /// Make the slides
+    /// Build the slides
     #[command(disable_help_flag = true)]
     Slides(Passed),
-    /// Generate the exercises in modules/ from solutions/; answers in modules/ are lost
+    /// Generate the exercises in modules/ from solutions/; answers in modules/ will be lost
     Starters(starters::Options),
 }
 
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace")?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask is in the workspace")?;
     match &arguments.task {
         Task::BenchStudent(options) => bench_student::run(root, options),
         Task::Book(passed) => site(root, "book", passed),
@@ -93,8 +93,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// Runs the program that builds the book and the slides. It is a separate package, so that the other tasks don't have
-/// to wait for mdBook to build.
+/// Runs the program that builds the book and the slides. It is a separate package so that the other tasks don't have to
+/// wait for mdBook to build.
 fn site(root: &Path, what: &str, passed: &Passed) -> anyhow::Result<()> {
     let status = cargo()
         .args(["run", "--quiet", "--package", "site", "--", what])
@@ -102,6 +102,6 @@ fn site(root: &Path, what: &str, passed: &Passed) -> anyhow::Result<()> {
         .current_dir(root)
         .status()
         .context("can't run cargo")?;
-    ensure!(status.success(), "the {what} could not be made");
+    ensure!(status.success(), "the {what} could not be built");
     Ok(())
 }

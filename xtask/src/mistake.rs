@@ -20,10 +20,10 @@ const MOST_CONTEXT: usize = 3;
 /// Subcommands of `cargo xtask mistake`.
 #[derive(Subcommand)]
 pub(crate) enum Task {
-    /// Save the edit of a solution as a mistake, and restore the solution
+    /// Save an edit of a solution as a mistake, and restore the solution
     ///
-    /// The edit is what `git diff solutions` shows. To change a mistake, `git apply` its patch, remove it, edit, and
-    /// add it again.
+    /// The edit is what `git diff solutions` shows. To change a mistake, `git apply` its patch, remove the patch, edit
+    /// the solution, and add the mistake again.
     Add(Add),
     /// Rewrite the patches whose solution has changed, and list those that need a manual edit
     Refresh,
@@ -53,14 +53,14 @@ pub(crate) fn run(root: &Path, task: &Task) -> anyhow::Result<()> {
     }
 }
 
-/// Saves the edit of the single edited solution. The patch is on disk before the solution is restored.
+/// Saves the edit of the only edited solution. The patch is on disk before the solution is restored.
 fn add(root: &Path, head: &Add) -> anyhow::Result<()> {
     let course = Course::read(root)?;
     let edited = git(root, &["diff", "--name-only", "--", "solutions"])?;
     let files: Vec<&str> = edited.lines().collect();
     let [file] = files[..] else {
         bail!(
-            "{} files of solutions/ are edited, expected 1{}\nhelp: edit the solution of one exercise; `git add` or `git restore` other edits",
+            "{} files in solutions/ have been edited, but exactly 1 is expected{}\nhelp: edit the solution of one exercise; `git add` or `git restore` other edits",
             files.len(),
             files.iter().map(|file| format!("\n  {file}")).collect::<String>()
         );
@@ -71,7 +71,11 @@ fn add(root: &Path, head: &Add) -> anyhow::Result<()> {
     let wrong = fs::read_to_string(root.join(file)).with_context(|| format!("can't read {file}"))?;
     let mistake = new(head, &exercise.id, file, &solution, &wrong)?;
     let path = root.join(mistake.patch.path());
-    ensure!(!path.exists(), "{} exists: choose another name, or remove it", mistake.patch.path());
+    ensure!(
+        !path.exists(),
+        "{} already exists: choose another name, or remove the file",
+        mistake.patch.path()
+    );
     replace(&path, mistake.text())?;
     if let Err(error) = replace(&root.join(file), solution) {
         // The solution still contains the edit.
@@ -93,7 +97,7 @@ fn new(head: &Add, exercise: &str, file: &str, solution: &str, wrong: &str) -> a
     for words in [mistake, fails].into_iter().chain(says) {
         ensure!(
             !words.trim().is_empty() && !words.contains('\n'),
-            "`{words}` must be one line, and not empty"
+            "`{words}` must be one line and must not be empty"
         );
     }
     let made = Mistake {
@@ -107,7 +111,7 @@ fn new(head: &Add, exercise: &str, file: &str, solution: &str, wrong: &str) -> a
         fails: fails.trim().to_owned(),
         says: says.iter().map(|words| words.trim().to_owned()).collect(),
     };
-    ensure!(made.patch.apply(solution)? == wrong, "the diff of {file} doesn't give the edit");
+    ensure!(made.patch.apply(solution)? == wrong, "the diff for {file} doesn't reproduce the edit");
     Ok(made)
 }
 
@@ -115,9 +119,9 @@ fn new(head: &Add, exercise: &str, file: &str, solution: &str, wrong: &str) -> a
 enum Refreshed {
     /// The patch is unchanged.
     Same,
-    /// The patch has this new diff.
+    /// The patch must have this new diff.
     Moved(String),
-    /// The patch conflicts with the changes of the solution.
+    /// The patch conflicts with the changes in the solution.
     NeedsPerson,
 }
 
@@ -158,7 +162,7 @@ fn refresh(root: &Path) -> anyhow::Result<()> {
     );
     ensure!(
         colliding.is_empty(),
-        "{} patches no longer apply, and can't be merged:{}\nhelp: edit the solution as the patch says, and save the patch again",
+        "{} patches no longer apply and can't be merged:{}\nhelp: make each patch's change to its solution by hand, and save the patch again",
         colliding.len(),
         colliding.concat()
     );
@@ -181,8 +185,8 @@ fn refreshed(patch: &AnswerPatch, file: &str, solution: &str, earlier: &[String]
     }
 }
 
-/// Returns the diff from a solution to a wrong answer, in the format of `git apply`. It has just enough lines of
-/// context to identify the place of each change, so that it is short and applies only there.
+/// Returns the diff from a solution to a wrong answer, in `git apply` format. It has just enough context lines to
+/// identify the location of each change, so that it is short and applies only there.
 fn diff(file: &str, solution: &str, wrong: &str) -> String {
     let with_context = |lines| {
         let mut options = DiffOptions::new();
@@ -199,7 +203,7 @@ fn diff(file: &str, solution: &str, wrong: &str) -> String {
     with_context(fewest.unwrap_or(MOST_CONTEXT)).to_string()
 }
 
-/// Returns the line of the solution that a line of a diff contains.
+/// Returns the line of the solution that a diff line contains.
 fn old_line<'a>(line: &Line<'a, str>) -> Option<&'a str> {
     match line {
         Line::Context(text) | Line::Delete(text) => Some(text),

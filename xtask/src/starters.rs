@@ -17,7 +17,7 @@ pub(crate) struct Options {
     check: bool,
 }
 
-/// The files below modules/ that are generated from solutions, by path below modules/.
+/// The files that are generated from solutions, by path below modules/.
 pub(crate) type Starters = BTreeMap<PathBuf, String>;
 
 /// Runs the task: reads everything, then writes the files that differ, and removes starters without a solution.
@@ -89,7 +89,7 @@ pub(crate) fn starters(root: &Path) -> anyhow::Result<Starters> {
         let made = make(&path, &text).with_context(|| format!("solutions/{}", path.display()))?;
         starters.insert(path, made);
     }
-    ensure!(!starters.is_empty(), "{} has no files", solutions.display());
+    ensure!(!starters.is_empty(), "{} contains no files", solutions.display());
     Ok(starters)
 }
 

@@ -21,17 +21,17 @@ pub const SOFT: &str = "#555555";
 /// The color of lines behind the data.
 pub const FAINT: &str = "#d9d9d9";
 
-/// The first of the colors by Okabe and Ito, which color-blind readers can distinguish, even in print.
+/// The first color of Okabe and Ito's palette, whose colors color-blind readers can distinguish, even in print.
 pub const BLUE: &str = "#0072b2";
-/// A color by Okabe and Ito.
+/// A color of Okabe and Ito's palette.
 pub const SKY: &str = "#56b4e9";
-/// A color by Okabe and Ito.
+/// A color of Okabe and Ito's palette.
 pub const ORANGE: &str = "#e69f00";
-/// A color by Okabe and Ito.
+/// A color of Okabe and Ito's palette.
 pub const GREEN: &str = "#009e73";
-/// A color by Okabe and Ito.
+/// A color of Okabe and Ito's palette.
 pub const VERMILION: &str = "#d55e00";
-/// A color by Okabe and Ito.
+/// A color of Okabe and Ito's palette.
 pub const PINK: &str = "#cc79a7";
 
 /// A picture under construction.
@@ -56,7 +56,7 @@ impl Card {
     }
 
     /// Adds an element.
-    #[expect(clippy::should_implement_trait, reason = "the svg crate calls it add, too")]
+    #[expect(clippy::should_implement_trait, reason = "the svg crate's method is called add, too")]
     pub fn add(self, node: impl Into<Box<dyn Node>>) -> Self {
         Self(self.0.add(node))
     }
@@ -96,7 +96,7 @@ pub fn rectangle(x: f64, y: f64, width: f64, height: f64) -> Rectangle {
         .set("height", round(height))
 }
 
-/// Returns a filled rectangle with a word in it, in a color that is readable on the fill.
+/// Returns a filled rectangle with a word in it. The word's color is readable on the fill.
 pub fn block(at: (f64, f64), size: (f64, f64), fill: &str, word: &str) -> Group {
     let frame = rectangle(at.0, at.1, size.0, size.1).set("rx", 4).set("fill", fill).set("stroke", INK);
     let word = centered(at.0 + size.0 / 2.0, at.1 + size.1 / 2.0 + 0.36 * FONT, word);
@@ -123,13 +123,13 @@ pub fn arrow(from: (f64, f64), to: (f64, f64)) -> Group {
         .add(Polygon::new().set("points", points(&[to, side(1.0), side(-1.0)])))
 }
 
-/// Formats positions as polygons and polylines expect them.
+/// Formats positions the way polygons and polylines expect them.
 pub fn points(places: &[(f64, f64)]) -> String {
     let places: Vec<String> = places.iter().map(|(x, y)| format!("{:.2},{:.2}", x, y)).collect();
     places.join(" ")
 }
 
-/// Rounds to two decimals, because further digits would only be noise in the file.
+/// Rounds to two decimals, because more digits would only add noise to the file.
 pub fn round(value: f64) -> f64 {
     (100.0 * value).round() / 100.0
 }
@@ -139,13 +139,13 @@ pub fn ink_on(fill: &str) -> &'static str {
     if contrast(fill, "#ffffff") >= contrast(fill, INK) { "#ffffff" } else { INK }
 }
 
-/// Returns the contrast of two colors `#rrggbb`, from 1 to 21, as WCAG 2.1 defines it.
+/// Returns the contrast between two colors `#rrggbb`, from 1 to 21, as defined in WCAG 2.1.
 pub fn contrast(one: &str, other: &str) -> f64 {
     let (one, other) = (luminance(one), luminance(other));
     (one.max(other) + 0.05) / (one.min(other) + 0.05)
 }
 
-/// Returns the relative luminance of a color `#rrggbb`, as WCAG 2.1 defines it.
+/// Returns the relative luminance of a color `#rrggbb`, as defined in WCAG 2.1.
 fn luminance(color: &str) -> f64 {
     let channel = |at: usize| {
         let value = color.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());

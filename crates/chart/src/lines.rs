@@ -10,7 +10,7 @@ use crate::card::{
 /// The colors of the lines. The shapes of their points differ too.
 pub const COLORS: [&str; 7] = [BLUE, VERMILION, GREEN, INK, ORANGE, PINK, SKY];
 
-/// The data and labels of a chart.
+/// A chart's data and labels.
 pub struct Lines<'t> {
     /// The card's title.
     pub title: &'t str,
@@ -77,7 +77,7 @@ impl Lines<'_> {
         card.svg()
     }
 
-    /// Returns the sizes of the first line that have room for a label.
+    /// Returns those sizes from the first line whose labels have room.
     fn labeled_sizes(&self, scale: &Scale) -> Vec<f64> {
         let sizes = self.lines.first().into_iter().flat_map(|(_, line)| line).map(|point| point.0);
         let mut labeled: Vec<f64> = Vec::new();
@@ -125,7 +125,7 @@ impl Scale {
         BOTTOM - part * (BOTTOM - TOP)
     }
 
-    /// Returns the values that get a grid line: powers of ten, or round numbers from 0 on.
+    /// Returns the values that get a grid line: powers of ten, or round numbers starting at 0.
     fn ticks(&self) -> Vec<f64> {
         let (least, most) = self.values;
         if self.logarithmic {
@@ -139,7 +139,7 @@ impl Scale {
 /// Returns round numbers from 0 to `range` as the ticks of an axis.
 pub fn ticks(range: f64) -> Vec<f64> {
     let step = step(range);
-    // Rounding removes the error of steps that have no exact binary representation.
+    // Rounding removes the error in steps that have no exact binary representation.
     (0..=(range / step) as u32).map(|tick| (step * f64::from(tick) * 1e6).round() / 1e6).collect()
 }
 
@@ -164,7 +164,7 @@ fn color(index: usize) -> &'static str {
     COLORS[index % COLORS.len()]
 }
 
-/// Draws a point of a line: a disc, a square, a triangle, or a diamond.
+/// Draws a point on a line: a disc, a square, a triangle, or a diamond.
 fn mark(index: usize, (x, y): Point) -> Group {
     let group = Group::new().set("fill", color(index));
     match index % 4 {

@@ -1,7 +1,7 @@
-//! Right answers that differ from the solution, and that the checks must accept.
+//! Right answers that differ from the solution but must pass the checks.
 //!
-//! `tests/alternatives/collectives/reduce/own_buffer.patch` has a line `alternative: what it does differently`, and then a unified diff
-//! against the solution.
+//! `tests/alternatives/collectives/reduce/own_buffer.patch` contains a line `alternative: what it does differently`,
+//! followed by a unified diff against the solution.
 
 use std::path::Path;
 
@@ -46,10 +46,10 @@ fn alternative(patch: AnswerPatch, head: Head) -> anyhow::Result<Alternative> {
     for (key, value) in head {
         match key.as_str() {
             "alternative" => what = Some(value),
-            other => bail!("`{other}` is not a key; the key is alternative"),
+            other => bail!("`{other}` is not a valid key; the only key is `alternative`"),
         }
     }
-    let what = what.context("its head has no `alternative: what it does differently`")?;
+    let what = what.context("its head must contain a line `alternative: what it does differently`")?;
     Ok(Alternative { patch, what })
 }
 

@@ -1,7 +1,7 @@
-//! Known answers to exercises, right and wrong, as patches of the solutions.
+//! Known answers to exercises, right and wrong, as patches to the solutions.
 //!
-//! `tests/mistakes/init/devices/off_by_one.patch` changes the solution of the exercise `init/devices`. Its first lines describe the
-//! answer as `key: value`. A unified diff follows, so `git apply` accepts the file too.
+//! `tests/mistakes/init/devices/off_by_one.patch` changes the solution to the exercise `init/devices`. Its first lines
+//! describe the answer as `key: value`. A unified diff follows, so `git apply` accepts the file too.
 
 use std::path::Path;
 
@@ -14,11 +14,11 @@ use crate::starter::read_folder;
 /// A known answer: its location, and its diff from the solution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnswerPatch {
-    /// The folder of all answers of this kind, relative to the root of the course.
+    /// The folder for all answers of this kind, relative to the root of the course.
     pub folder: &'static str,
-    /// The id of its exercise.
+    /// Its exercise's id.
     pub exercise: String,
-    /// The name of its file, without `.patch`.
+    /// Its file name, without `.patch`.
     pub name: String,
     /// A unified diff against the solution.
     pub diff: String,
@@ -28,7 +28,7 @@ pub struct AnswerPatch {
 pub type Head = Vec<(String, String)>;
 
 impl AnswerPatch {
-    /// Reads all patches below a folder, with their headers. A folder that doesn't exist has none.
+    /// Reads all patches below a folder, with their headers. A folder that doesn't exist contains no patches.
     ///
     /// # Errors
     /// Fails if a patch is malformed; the error names its path.
@@ -49,15 +49,15 @@ impl AnswerPatch {
     /// Parses the file `path`, which is relative to `folder`.
     pub(crate) fn parse(folder: &'static str, path: &Path, text: &str) -> anyhow::Result<(Self, Head)> {
         let parts: Vec<&str> = path.iter().filter_map(|part| part.to_str()).collect();
-        let [module, exercise, file] = parts[..] else { bail!("the file must lie in MODULE/EXERCISE/") };
+        let [module, exercise, file] = parts[..] else { bail!("the file must be in MODULE/EXERCISE/") };
         let name = file.strip_suffix(".patch").context("the file must be a .patch file")?;
         let mut head = Vec::new();
         let mut rest = text;
         while let Some((line, after)) = rest.split_once('\n').filter(|(line, _)| !line.starts_with("--- ")) {
             let (key, value) =
-                line.split_once(':').with_context(|| format!("`{line}` has no `key: value`"))?;
+                line.split_once(':').with_context(|| format!("`{line}` must have the form `key: value`"))?;
             let value = value.trim().to_owned();
-            ensure!(!value.is_empty(), "`{line}` has no value");
+            ensure!(!value.is_empty(), "the value after `{line}` is missing");
             head.push((key.to_owned(), value));
             rest = after;
         }
@@ -67,18 +67,18 @@ impl AnswerPatch {
         Ok((made, head))
     }
 
-    /// Returns the path of the patch file, relative to the root of the course.
+    /// Returns the path to the patch file, relative to the root of the course.
     pub fn path(&self) -> String {
         format!("{}/{}/{}.patch", self.folder, self.exercise, self.name)
     }
 
-    /// Returns the path of the file that the diff changes, relative to the root of the course.
+    /// Returns the path to the file that the diff changes, relative to the root of the course.
     ///
     /// # Errors
-    /// Fails if the diff can't be read or names no file.
+    /// Fails if the diff can't be read or doesn't name a file.
     pub fn changed_file(&self) -> anyhow::Result<String> {
         let file = self.patch()?.original().and_then(|name| name.strip_prefix("a/")).map(str::to_owned);
-        file.with_context(|| format!("{} has no line `--- a/FILE`", self.path()))
+        file.with_context(|| format!("{} must contain a line `--- a/FILE`", self.path()))
     }
 
     /// Returns the answer: the solution with the diff applied.
@@ -90,7 +90,7 @@ impl AnswerPatch {
         applied.with_context(|| format!("{} doesn't apply to {}", self.path(), self.exercise))
     }
 
-    /// Returns its diff, line by line.
+    /// Returns the diff, line by line.
     ///
     /// # Errors
     /// Fails if the diff can't be read.
@@ -99,11 +99,11 @@ impl AnswerPatch {
     }
 
     fn patch(&self) -> anyhow::Result<Patch<'_, str>> {
-        Patch::from_str(&self.diff).with_context(|| format!("the diff of {} can't be read", self.path()))
+        Patch::from_str(&self.diff).with_context(|| format!("can't parse the diff in {}", self.path()))
     }
 }
 
-/// Returns the text of a patch's file.
+/// Returns the text of a patch file.
 pub fn file_text(head: &[(&str, &str)], diff: &str) -> String {
     let head: String = head.iter().map(|(key, value)| format!("{key}: {value}\n")).collect();
     head + diff

@@ -1,5 +1,5 @@
 //! Manages a student's files: restores the starter, installs the solution, and compares the two. A student's work is
-//! never overwritten before a copy is saved elsewhere.
+//! never overwritten until a copy has been saved elsewhere.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -25,7 +25,7 @@ pub fn has_solutions(root: &Path) -> bool {
 pub fn solution(root: &Path, exercise: &Exercise) -> anyhow::Result<String> {
     ensure!(
         has_solutions(root),
-        "{}: this copy of the course has no solutions; the archive that it came in has each file as you got it",
+        "{}: this copy of the course has no solutions, but the archive that it came in contains the original files",
         exercise.id
     );
     let path = exercise.solution(root);
@@ -37,12 +37,12 @@ pub fn solution(root: &Path, exercise: &Exercise) -> anyhow::Result<String> {
 /// Returns the file as the student originally received it.
 ///
 /// # Errors
-/// Fails if there is no solution to make it from, or if making it fails.
+/// Fails if there is no solution to make the file from, or if making it fails.
 pub fn starter(root: &Path, exercise: &Exercise) -> anyhow::Result<String> {
     starter::starter(&solution(root, exercise)?).with_context(|| exercise.id.clone())
 }
 
-/// A folder for copies of the files that are about to be overwritten.
+/// A folder with copies of files that are about to be overwritten.
 pub struct Backup {
     folder: PathBuf,
 }
@@ -54,7 +54,7 @@ impl Backup {
     /// Fails if the backup can't be created.
     pub fn new(root: &Path) -> anyhow::Result<Self> {
         let all = folder(root).join("backups");
-        let said = || format!("can't make a backup in {}", all.display());
+        let said = || format!("can't create a backup in {}", all.display());
         fs::create_dir_all(&all).with_context(said)?;
         for number in 1_u32.. {
             let folder = all.join(format!("{number:04}"));
@@ -64,13 +64,13 @@ impl Backup {
                 Err(error) => return Err(error).with_context(said),
             }
         }
-        unreachable!("there are fewer folders than numbers")
+        unreachable!("there are more numbers than folders")
     }
 
     /// Returns the backup with that number, or the latest.
     ///
     /// # Errors
-    /// Fails if there is no such backup; the error lists those that exist.
+    /// Fails if there is no such backup; the error lists the existing backups.
     pub fn find(root: &Path, number: Option<&str>) -> anyhow::Result<Self> {
         let all = folder(root).join("backups");
         let mut names: Vec<String> = fs::read_dir(&all)
@@ -78,7 +78,7 @@ impl Backup {
             .unwrap_or_default();
         names.sort();
         let Some(latest) = names.last() else {
-            bail!("there is no backup: `cargo course reset` and `cargo course catch-up` make them");
+            bail!("there are no backups yet; `cargo course reset` and `cargo course catch-up` create them");
         };
         let wanted = number.map(|number| format!("{number:0>4}"));
         let name = wanted.as_ref().unwrap_or(latest);
@@ -104,8 +104,8 @@ impl Backup {
         &self.folder
     }
 
-    /// Saves a copy of the student's file of an exercise, if it exists, and then writes the text to it. Returns `false`
-    /// if the file already had that text.
+    /// Saves a copy of the student's file for an exercise, if it exists, and then writes the text to the file. Returns
+    /// `false` if the file already had that text.
     ///
     /// # Errors
     /// Fails if the file can't be read, saved, or written. The file is then unchanged.
@@ -129,7 +129,7 @@ impl Backup {
 
 impl Drop for Backup {
     fn drop(&mut self) {
-        // The folder is only removed if it is empty.
+        // The folder is removed only if it is empty.
         let _ = fs::remove_dir(&self.folder);
     }
 }
@@ -147,8 +147,8 @@ pub enum Change {
     Gap,
 }
 
-/// Returns the changes from one text to another, line by line, with three lines of context around each. Empty if the
-/// texts are equal.
+/// Returns the changes from one text to another, line by line, with three lines of context around each change. The
+/// result is empty if the texts are equal.
 pub fn compare(from: &str, to: &str) -> Vec<(Change, String)> {
     changes(&create_patch(from, to))
 }
@@ -186,7 +186,7 @@ mod tests {
         for number in ["0001", "0002"] {
             let backup = Backup::new(&root).unwrap();
             assert!(backup.overwrite(&root, &exercise, number).unwrap());
-            assert!(!backup.overwrite(&root, &exercise, number).unwrap(), "it has that text already");
+            assert!(!backup.overwrite(&root, &exercise, number).unwrap(), "the file already has that text");
             assert!(backup.folder().ends_with(number));
         }
         let kept = |number: &str| folder(&root).join("backups").join(number).join(&exercise.file);
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(fs::read_to_string(kept("0002")).unwrap(), "0001");
         assert_eq!(read_answer(&root, &exercise).unwrap(), "0002");
         let unused = Backup::new(&root).unwrap().folder().to_owned();
-        assert!(!unused.exists(), "an empty backup goes");
+        assert!(!unused.exists(), "an empty backup is removed");
         fs::write(exercise.starter(&root), b"\xff").unwrap();
         let backup = Backup::new(&root).unwrap();
         backup.overwrite(&root, &exercise, "text").unwrap();

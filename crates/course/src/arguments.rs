@@ -22,7 +22,7 @@ pub(crate) enum Command {
     /// Check the current exercise each time you save, until you quit
     #[command(after_help = "Example: cargo course watch init/devices")]
     Watch {
-        /// The exercise to start with, such as init/devices; without it, the next one that is not right
+        /// The exercise to start with, such as init/devices; by default, the next exercise that is not right yet
         id: Option<String>,
     },
     /// List the exercises with their states, or a path with its times
@@ -35,19 +35,19 @@ pub(crate) enum Command {
     /// Check one exercise
     #[command(after_help = "Example: cargo course run init/devices")]
     Run {
-        /// The exercise, such as init/devices; without it, the next one that is not right
+        /// The exercise, such as init/devices; by default, the next exercise that is not right yet
         id: Option<String>,
     },
     /// Show one more hint for an exercise, or the first N
     #[command(after_help = "Example: cargo course hint init/devices")]
     Hint {
-        /// The exercise, such as init/devices; without it, the next one that is not right
+        /// The exercise, such as init/devices; by default, the next exercise that is not right yet
         id: Option<String>,
         /// How many hints: each is more explicit than the previous one
         #[arg(value_parser = clap::value_parser!(u16).range(1..))]
         count: Option<u16>,
     },
-    /// Check all exercises of a module
+    /// Check all exercises in a module
     #[command(after_help = "Example: cargo course test 02")]
     Test {
         /// The module: its number, its name, or its folder
@@ -56,26 +56,26 @@ pub(crate) enum Command {
     /// Check all exercises, up to the first module that is not right
     #[command(after_help = "Example: cargo course verify --keep-going --json")]
     Verify {
-        /// Check the modules after it too
+        /// Check the modules after that one, too
         #[arg(long)]
         keep_going: bool,
-        /// Print the states as JSON, for a program
+        /// Print the states as JSON, for other programs
         #[arg(long)]
         json: bool,
     },
-    /// Restore the starter of an exercise; your file is kept
+    /// Restore an exercise's starter; your file is backed up
     #[command(after_help = "Example: cargo course reset init/devices")]
     Reset {
         /// The exercise, such as init/devices
         id: String,
-        /// Don't ask
+        /// Don't ask for confirmation
         #[arg(long)]
         yes: bool,
     },
     /// Restore the files that reset or catch-up replaced
     #[command(after_help = "Example: cargo course restore")]
     Restore {
-        /// The backup in .course/backups, such as 0002; without it, the latest
+        /// The backup in .course/backups, such as 0002; by default, the latest
         number: Option<String>,
     },
     /// Show how your answer differs from the solution, once it is right
@@ -99,12 +99,12 @@ pub(crate) enum Command {
     /// Show the next exercise that is not right
     #[command(after_help = "Example: cargo course next")]
     Next,
-    /// Copy in the solutions of all earlier modules; your files are kept
+    /// Install the solutions of all earlier modules; your files are backed up
     #[command(after_help = "Example: cargo course catch-up 04")]
     CatchUp {
-        /// The module that you want to begin: its number, its name, or its folder
+        /// The module that you want to start: its number, its name, or its folder
         module: String,
-        /// Don't ask
+        /// Don't ask for confirmation
         #[arg(long)]
         yes: bool,
     },
@@ -114,11 +114,11 @@ pub(crate) enum Command {
         /// Print the diagnoses as JSON, for a program
         #[arg(long)]
         json: bool,
-        /// Before a workshop: also build from scratch without a network, check the disk, and write one file to send in
+        /// Before a workshop: also build from scratch without a network, check the disk, and write a file to send in
         #[arg(long)]
         workshop: bool,
     },
-    /// Measure a collective: nccl-tests' table, as a file and a picture too
+    /// Measure a collective, as nccl-tests does: a table, a file, a picture
     #[command(
         after_help = "Example: cargo course bench --svg all-gather.svg -- --gpus 4 --operation all-gather --to 16M"
     )]
@@ -129,7 +129,7 @@ pub(crate) enum Command {
         #[arg(last = true)]
         arguments: Vec<String>,
     },
-    /// Compare two tables: of bench, or of module 05's ladder
+    /// Compare two tables, from bench or from module 05's ladder
     #[command(after_help = "Example: cargo course compare before.csv after.csv")]
     Compare {
         /// The first table
@@ -140,10 +140,10 @@ pub(crate) enum Command {
     /// Work out what overlapping communication with compute can gain
     #[command(after_help = "Example: cargo course overlap --compute 50 --comm 10 --efficiency 0.8")]
     Overlap {
-        /// Compute of one step, in ms
+        /// Compute time of one step, in ms
         #[arg(long, value_name = "MS", allow_negative_numbers = true)]
         compute: f64,
-        /// Communication of one step, in ms
+        /// Communication time of one step, in ms
         #[arg(long, value_name = "MS", allow_negative_numbers = true)]
         comm: f64,
         /// The fraction of the possible overlap that is achieved, from 0 to 1
@@ -155,9 +155,10 @@ pub(crate) enum Command {
         after_help = "Example: cargo course plan --parameters 7e9 --gpus 8 --layers 32 --hidden 4096 --tokens 8192"
     )]
     Plan(plan::Plan),
-    /// Run a program of your own on the virtual GPU, unchanged
+    /// Run your own program on the virtual GPU, unchanged
     ///
-    /// The program may call CUDA's driver API, as cudarc does, and NCCL. A program that uses the CUDA runtime (built with nvcc, or PyTorch) needs more from the driver, and ends with an error.
+    /// The program may call CUDA's driver API, as cudarc does, and NCCL. A program that uses the CUDA runtime (built
+    /// with nvcc, or PyTorch) needs driver features that the virtual GPU lacks, so it ends with an error.
     #[command(after_help = "Example: cargo course exec -- ./target/release/my-program --steps 10")]
     Exec {
         /// The program and its arguments
@@ -184,7 +185,7 @@ pub(crate) enum Command {
 /// The commands by audience, as help lists them.
 const GROUPS: [(&str, &[&str]); 2] = [
     (
-        "For students: the exercises (without a command: where you are, and what is next)",
+        "For students: exercises (without a command, shows where you are and what's next)",
         &[
             "watch", "next", "list", "run", "test", "verify", "hint", "diff", "discuss", "reset", "restore",
             "catch-up",
@@ -197,7 +198,7 @@ const GROUPS: [(&str, &[&str]); 2] = [
 ];
 
 impl Arguments {
-    /// Reads this process's command line. If it requests help or is invalid, the process ends.
+    /// Reads this process's command line. If the command line requests help or is invalid, the process ends.
     pub(crate) fn read() -> Self {
         Self::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit())
     }
@@ -213,9 +214,8 @@ fn command() -> clap::Command {
 /// Formats the top-level help, because clap can't list commands in several groups.
 fn help(command: &clap::Command) -> String {
     let about = |command: &clap::Command| command.get_about().map(ToString::to_string).unwrap_or_default();
-    let mut text = format!(
-        "{STRONG}Usage:{STRONG:#} cargo course [COMMAND]; more about one: cargo course COMMAND --help"
-    );
+    let mut text =
+        format!("{STRONG}Usage:{STRONG:#} cargo course [COMMAND]; for details: cargo course COMMAND --help");
     for (audience, names) in GROUPS {
         let _ = write!(text, "\n{STRONG}{audience}{STRONG:#}");
         for name in names {

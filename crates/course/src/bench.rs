@@ -1,5 +1,5 @@
-//! `cargo course bench` prints a table like that of nccl-tests, and writes it to a file and a picture.
-//! `cargo course compare` compares two such files.
+//! `cargo course bench` prints a table like the one from nccl-tests, and can also write it to a file and draw a
+//! picture. `cargo course compare` compares two such files.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use crate::demo;
 /// The module whose program measures collectives.
 const MODULE: &str = "02_collectives";
 
-/// Runs the measurement with the student's arguments, and draws the table that it wrote.
+/// Runs the measurement with the student's arguments, and plots the resulting table.
 pub(crate) fn run(
     root: &Path,
     course: &Course,
@@ -25,7 +25,7 @@ pub(crate) fn run(
     arguments: &[String],
 ) -> anyhow::Result<ExitCode> {
     let own = course::progress::folder(root).join("bench.csv");
-    let csv = std::path::absolute(csv.unwrap_or(&own)).context("the file of the table")?;
+    let csv = std::path::absolute(csv.unwrap_or(&own)).context("can't determine the path for the table")?;
     if let Some(folder) = csv.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("can't make {}", folder.display()))?;
     }
@@ -49,7 +49,7 @@ struct Row {
     world_size: usize,
     bytes: f64,
     busbw_gbps: f64,
-    /// Where the times come from: measured or modeled.
+    /// Where the times come from: whether they are measured or modeled.
     times: String,
 }
 
@@ -57,10 +57,10 @@ fn read_rows(file: &Path) -> anyhow::Result<Vec<Row>> {
     let mut reader =
         csv::Reader::from_path(file).with_context(|| format!("can't read {}", file.display()))?;
     let rows = reader.deserialize().collect::<Result<Vec<Row>, _>>();
-    rows.with_context(|| format!("{} is not a table of `cargo course bench`", file.display()))
+    rows.with_context(|| format!("{} is not a table written by `cargo course bench`", file.display()))
 }
 
-/// Plots the bus bandwidth over the size, with one line per type.
+/// Plots the bus bandwidth against the size, with one line per type.
 fn drawn(rows: &[Row]) -> anyhow::Result<String> {
     let first = rows.first().context("the table has no rows")?;
     let mut of_type: BTreeMap<&str, Vec<Point>> = BTreeMap::new();
@@ -75,8 +75,8 @@ fn drawn(rows: &[Row]) -> anyhow::Result<String> {
     let labels: Vec<&str> = lines.iter().map(|(label, _)| label.as_str()).collect();
     let chart = Lines {
         title: &format!("Bus bandwidth of {} on {} ranks", first.operation, first.world_size),
-        description: &format!("Bus bandwidth over the size. At the largest size: {}.", labels.join(", ")),
-        sizes: "bytes of a rank's buffer",
+        description: &format!("Bus bandwidth against the size. At the largest size: {}.", labels.join(", ")),
+        sizes: "bytes in a rank's buffer",
         unit: "GB/s",
         note: &format!("Times: {}.", first.times),
         logarithmic: false,
@@ -85,7 +85,7 @@ fn drawn(rows: &[Row]) -> anyhow::Result<String> {
     Ok(chart.svg())
 }
 
-/// The columns that identify a row, and the column to compare: for the tables of `cargo course bench` and of module
+/// The columns that identify a row, and the column to compare, for the tables from `cargo course bench` and from module
 /// 05's ladder.
 const TABLES: [(&[&str], &str); 2] = [
     (&["operation", "type", "world_size", "bytes"], "time_us"),
@@ -98,12 +98,12 @@ pub(crate) fn compare(one: &Path, other: &Path) -> anyhow::Result<String> {
     let (other_columns, _, second) = read_table(other)?;
     ensure!(
         columns == other_columns,
-        "{} and {} are tables of different kinds",
+        "{} and {} are different kinds of tables",
         one.display(),
         other.display()
     );
     let mut text = format!(
-        "{}: {what} of {}, of {}, and their ratio\n",
+        "{}: {what} in {}, in {}, and their ratio\n",
         columns.join(" "),
         one.display(),
         other.display()
@@ -116,12 +116,12 @@ pub(crate) fn compare(one: &Path, other: &Path) -> anyhow::Result<String> {
         let _ = writeln!(text, "  {key:width$} {time:12.3} {then:12.3} {:8.3}", then / time);
     }
     for (rows, file) in [(&first, one), (&second, other)] {
-        ensure!(!rows.is_empty(), "{} has no row", file.display());
+        ensure!(!rows.is_empty(), "{} has no rows", file.display());
     }
-    ensure!(shared > 0, "{} and {} have no row in common", one.display(), other.display());
+    ensure!(shared > 0, "{} and {} have no rows in common", one.display(), other.display());
     let left_out = first.len() + second.len() - 2 * shared;
     if left_out > 0 {
-        let _ = writeln!(text, "{left_out} rows stand in one of the tables only");
+        let _ = writeln!(text, "rows that are in only one of the tables: {left_out}");
     }
     Ok(text)
 }
@@ -138,7 +138,10 @@ fn read_table(file: &Path) -> anyhow::Result<Table> {
         Some((*key, *value, key.iter().map(|name| place(name)).collect::<Option<Vec<_>>>()?, place(value)?))
     });
     let (key, value, key_at, value_at) = known.with_context(|| {
-        format!("{} is neither a table of `cargo course bench` nor one of module 05's ladder", file.display())
+        format!(
+            "{} is neither a table from `cargo course bench` nor one from module 05's ladder",
+            file.display()
+        )
     })?;
     let mut rows = Vec::new();
     for record in reader.records() {
@@ -148,7 +151,7 @@ fn read_table(file: &Path) -> anyhow::Result<Table> {
         let time = cell.parse().ok().filter(|time: &f64| time.is_finite() && *time > 0.0);
         let line = record.position().map_or(0, csv::Position::line);
         let time = time.with_context(|| {
-            format!("{}, line {line}: {value} is `{cell}`, which is not a time above 0", file.display())
+            format!("{}, line {line}: {value} must be a time above 0, but is `{cell}`", file.display())
         })?;
         rows.push((cells.join(" "), time));
     }
@@ -161,7 +164,7 @@ pub(crate) struct Files {
     /// Write the table to a file as well
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
-    /// Draw the bus bandwidth over the size
+    /// Draw the bus bandwidth against the size
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! Runs the checks of exercises and reports the results.
+//! Runs exercises' checks and reports the results.
 
 mod program;
 mod stop;

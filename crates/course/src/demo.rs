@@ -1,4 +1,4 @@
-//! `cargo course demo`: runs the solved program of a module.
+//! `cargo course demo`: runs a module's solved program.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -9,8 +9,8 @@ use course::answers::has_solutions;
 use course::checks::cargo;
 use course::syllabus::{Course, Module};
 
-/// Runs the program of a solved module, or of the student's module if there are no solutions, and returns the program's
-/// exit code.
+/// Runs a module's program and returns its exit code. The program is the solved one, or the student's if there are no
+/// solutions.
 pub(crate) fn run(
     root: &Path,
     course: &Course,
@@ -34,7 +34,7 @@ pub(crate) fn run(
     );
     let package = if is_solved { module.solution_package() } else { module.starter_package() };
     if !is_solved {
-        eprintln!("this copy of the course has no solutions: the program is your own, {package}");
+        eprintln!("this copy of the course has no solutions, so this runs your own program, {package}");
     }
     // During a long first build, a person in front of a terminal should see progress.
     let quiet = if std::io::stderr().is_terminal() { None } else { Some("--quiet") };

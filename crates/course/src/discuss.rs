@@ -9,14 +9,14 @@ use course::syllabus::Exercise;
 
 use crate::session::{DIM, STRONG, Session};
 
-/// Returns the page after an exercise. The page's answers are folded unless `answers` is set.
+/// Returns the page to read after an exercise. The page's answers are folded unless `answers` is set.
 ///
 /// # Errors
-/// Fails if the page gives answers away and the exercise isn't right yet, or if the page's file can't be read.
+/// Fails if the page gives away answers and the exercise isn't right yet, or if the page's file can't be read.
 pub(crate) fn show(session: &Session, exercise: &Exercise, answers: bool) -> anyhow::Result<String> {
     ensure!(
         session.state(exercise)? == State::Right,
-        "{} is not right yet, and its page \"after\" shows answers; first: cargo course run {}",
+        "{} is not right yet, and its discussion shows answers; get it right first: cargo course run {}",
         exercise.id,
         exercise.id
     );
@@ -24,8 +24,11 @@ pub(crate) fn show(session: &Session, exercise: &Exercise, answers: bool) -> any
     let page = std::fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
     let mut text = format!("{}\n", for_terminal(&page, answers).trim_end());
     if !answers && page.contains(FOLD) {
-        let _ =
-            writeln!(text, "\n{DIM}with the answers: cargo course discuss --answers {}{DIM:#}", exercise.id);
+        let _ = writeln!(
+            text,
+            "\n{DIM}to show the answers: cargo course discuss --answers {}{DIM:#}",
+            exercise.id
+        );
     }
     let shown = exercise.after(Path::new(""));
     let _ = writeln!(text, "{DIM}this page: {}{DIM:#}", shown.display());

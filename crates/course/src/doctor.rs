@@ -31,7 +31,7 @@ pub(crate) fn run(root: &Path, json: bool, for_workshop: bool) -> anyhow::Result
     }
     if for_workshop {
         let file = workshop::write(root, &diagnoses)?;
-        eprintln!("\nsend this file to the organizer of the workshop: {}", file.display());
+        eprintln!("\nsend this file to the workshop's organizer: {}", file.display());
     }
     let is_good = diagnoses.iter().all(|diagnosis| diagnosis.status != Status::Bad);
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -1,6 +1,6 @@
 //! `cargo course exec`: runs an unchanged program on the virtual GPU.
 //!
-//! The program has to call CUDA's driver API. The CUDA runtime doesn't work, because it uses undocumented parts of the
+//! The program must use CUDA's driver API. The CUDA runtime doesn't work, because it uses undocumented parts of the
 //! driver (`cuGetExportTable`) that the virtual driver lacks.
 
 use std::os::unix::fs::symlink;
@@ -22,7 +22,7 @@ const NAMES: [(&str, &str); 4] = [
 /// Replaces this process with the program. Returns only if that fails.
 pub(crate) fn run(root: &Path, program: &[String]) -> anyhow::Result<std::convert::Infallible> {
     let Some((name, arguments)) = program.split_first() else {
-        bail!("name the program: cargo course exec -- PROGRAM")
+        bail!("no program was given; run: cargo course exec -- PROGRAM")
     };
     let libraries = libraries(root)?;
     let inherited = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
@@ -34,7 +34,7 @@ pub(crate) fn run(root: &Path, program: &[String]) -> anyhow::Result<std::conver
     Err(error).with_context(|| format!("can't run {name}"))
 }
 
-/// Returns a folder in which our libraries have the names of the real ones.
+/// Returns a folder where our libraries have the real libraries' names.
 fn libraries(root: &Path) -> anyhow::Result<PathBuf> {
     let libraries = folder(root).join("libraries");
     let said = || format!("can't make {}", libraries.display());

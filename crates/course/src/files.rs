@@ -1,4 +1,4 @@
-//! The commands for a student's files: reset, restore, catch-up, and diff.
+//! The commands that manage a student's files: reset, restore, catch-up, and diff.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -27,27 +27,28 @@ fn ask(question: &str, yes: bool) -> anyhow::Result<bool> {
     Ok(is_yes)
 }
 
-/// Restores the starter of an exercise. The student's file is backed up first.
+/// Restores an exercise's starter. The student's file is backed up first.
 pub(crate) fn reset(session: &Session, id: &str, yes: bool) -> anyhow::Result<ExitCode> {
     let exercise = session.course.exercise(id)?;
     let text = starter(session.root, exercise)?;
     let is_missing = session.state(exercise)? == State::Missing;
     if !is_missing && read_answer(session.root, exercise)? == text {
-        print(&format!("{} is as you got it\n", exercise.id))?;
+        print(&format!("{} still has its starter, so nothing was changed\n", exercise.id))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let question = format!("Restore the starter of {}? Your file is kept in .course/backups.", exercise.id);
+    let question =
+        format!("Restore the starter for {}? Your file will be saved in .course/backups.", exercise.id);
     if !is_missing && !ask(&question, yes)? {
         return Ok(ExitCode::FAILURE);
     }
     let backup = Backup::new(session.root)?;
     backup.overwrite(session.root, exercise, &text)?;
     if is_missing {
-        print(&format!("{} is as you got it; its file was missing\n", exercise.id))?;
+        print(&format!("restored the starter for {}; its file was missing\n", exercise.id))?;
         return Ok(ExitCode::SUCCESS);
     }
     print(&format!(
-        "{} is as you got it; what you had is in {}\nbring it back: cargo course restore\n",
+        "restored the starter for {}; your file is in {}\nto undo this: cargo course restore\n",
         exercise.id,
         backup.folder().display()
     ))?;
@@ -65,9 +66,9 @@ pub(crate) fn restore(session: &Session, number: Option<&str>) -> anyhow::Result
             restored.push(exercise.id.as_str());
         }
     }
-    ensure!(!restored.is_empty(), "{} contains no file of an exercise", kept.folder().display());
+    ensure!(!restored.is_empty(), "{} contains no exercise files", kept.folder().display());
     print(&format!(
-        "{} as in {}; what you had is in {}\n",
+        "restored {} from {}; your previous files are in {}\n",
         restored.join(", "),
         kept.folder().display(),
         backup.folder().display()
@@ -75,7 +76,7 @@ pub(crate) fn restore(session: &Session, number: Option<&str>) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
-/// Installs the solutions of all exercises before a module, and moves the student to the module's start. The student's
+/// Installs the solutions to all exercises before a module, and moves the student to the module's start. The student's
 /// files are backed up first.
 pub(crate) fn catch_up(session: &mut Session, module: &Module, yes: bool) -> anyhow::Result<ExitCode> {
     let earlier: Vec<&Module> =
@@ -88,12 +89,12 @@ pub(crate) fn catch_up(session: &mut Session, module: &Module, yes: bool) -> any
     }
     if open.is_empty() {
         session.move_to(module);
-        print(&format!("everything before {} is right\n\n{}", module.folder, next(session)?))?;
+        print(&format!("everything before {} is already right\n\n{}", module.folder, next(session)?))?;
         return Ok(ExitCode::SUCCESS);
     }
     let ids: Vec<&str> = open.iter().map(|(exercise, _)| exercise.id.as_str()).collect();
     let question = format!(
-        "Replace your files of {} with the solutions? Your files are kept in .course/backups.",
+        "Replace your files for {} with the solutions? Your files will be saved in .course/backups.",
         ids.join(", ")
     );
     if !ask(&question, yes)? {
@@ -105,7 +106,7 @@ pub(crate) fn catch_up(session: &mut Session, module: &Module, yes: bool) -> any
     }
     session.move_to(module);
     print(&format!(
-        "{} solutions are in place; what you had is in {}\nbring it back: cargo course restore\n\n{}",
+        "installed {} solutions; your files are in {}\nto undo this: cargo course restore\n\n{}",
         open.len(),
         backup.folder().display(),
         next(session)?
@@ -118,7 +119,7 @@ pub(crate) fn diff(session: &Session, id: &str, spoil: bool) -> anyhow::Result<E
     let exercise = session.course.exercise(id)?;
     ensure!(
         spoil || session.state(exercise)? == State::Right,
-        "{} is not known to be right: check it first, `cargo course run {}`, or say --spoil to see the solution all the same",
+        "{} is not known to be right; check it first with `cargo course run {}`, or add --spoil to see the solution anyway",
         exercise.id,
         exercise.id
     );
@@ -126,7 +127,7 @@ pub(crate) fn diff(session: &Session, id: &str, spoil: bool) -> anyhow::Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the same comparison for `watch`, where the solution stays hidden until the answer is right.
+/// Returns the same comparison for `watch`, which hides the solution until the answer is right.
 pub(crate) fn with_solution(session: &Session, exercise: &Exercise) -> anyhow::Result<String> {
     match session.state(exercise)? {
         State::Right => compared(session, exercise),

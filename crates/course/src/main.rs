@@ -1,4 +1,4 @@
-//! `cargo course`: shows where you are, and how to continue.
+//! `cargo course`: shows where you are and how to continue.
 
 mod arguments;
 mod bench;
@@ -38,14 +38,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the root of the course that contains the current folder, or else of the course in which this program was
-/// built.
+/// Returns the root of the course that contains the current folder, or else of the course that this program was built
+/// in.
 fn root() -> anyhow::Result<PathBuf> {
-    let here = std::env::current_dir().context("there is no current folder")?;
+    let here = std::env::current_dir().context("can't determine the current folder")?;
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = here.ancestors().chain(own.ancestors()).find(|folder| folder.join("course.toml").is_file());
     root.map(Path::to_owned)
-        .with_context(|| format!("there is no course.toml in {} or above it", here.display()))
+        .with_context(|| format!("there is no course.toml in {} or in any folder above it", here.display()))
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {

@@ -1,6 +1,6 @@
 //! Known wrong answers that a check must catch with a helpful message.
 //!
-//! `tests/mistakes/init/devices/off_by_one.patch` makes the solution of the exercise `init/devices` wrong. Its first
+//! `tests/mistakes/init/devices/off_by_one.patch` makes the solution to the exercise `init/devices` wrong. Its first
 //! lines describe the mistake, name the check that must fail, and list words that the check's message must contain. A
 //! unified diff follows, so `git apply` accepts the file too:
 //! ```text
@@ -53,7 +53,7 @@ pub fn read(root: &Path) -> anyhow::Result<Vec<Mistake>> {
         let path = patch.path();
         mistakes.push(mistake(patch, head).context(path)?);
     }
-    ensure!(!mistakes.is_empty(), "{} contains no mistake", root.join(FOLDER).display());
+    ensure!(!mistakes.is_empty(), "{} contains no mistakes", root.join(FOLDER).display());
     Ok(mistakes)
 }
 
@@ -64,12 +64,12 @@ fn mistake(patch: AnswerPatch, head: Head) -> anyhow::Result<Mistake> {
             "mistake" => what = Some(value),
             "fails" => fails = Some(value),
             "says" => says.push(value),
-            other => bail!("`{other}` is not a key; the keys are mistake, fails, and says"),
+            other => bail!("`{other}` is not a valid key; the keys are `mistake`, `fails`, and `says`"),
         }
     }
-    let what = what.context("its head has no `mistake: what is wrong`")?;
-    let fails = fails.context("its head has no `fails: the check that must fail`")?;
-    ensure!(!says.is_empty(), "its head has no `says: words of the check's message`");
+    let what = what.context("its head must contain a line `mistake: what is wrong`")?;
+    let fails = fails.context("its head must contain a line `fails: the check that must fail`")?;
+    ensure!(!says.is_empty(), "its head must contain a line `says: words in the check's message`");
     Ok(Mistake { patch, what, fails, says })
 }
 
@@ -121,14 +121,14 @@ mod tests {
     #[test]
     fn a_missing_or_unknown_line_is_an_error() {
         for (from, to, words) in [
-            ("mistake: it's wrong\n", "", "no `mistake"),
-            ("fails: devices::it_works\n", "", "no `fails"),
-            ("says: a: b\nsays: c\n", "", "no `says"),
-            ("fails", "fail", "`fail` is not a key"),
-            ("says: c", "says:", "has no value"),
-            ("says: c", "says c", "has no `key: value`"),
+            ("mistake: it's wrong\n", "", "a line `mistake: "),
+            ("fails: devices::it_works\n", "", "a line `fails: "),
+            ("says: a: b\nsays: c\n", "", "a line `says: "),
+            ("fails", "fail", "`fail` is not a valid key"),
+            ("says: c", "says:", "is missing"),
+            ("says: c", "says c", "must have the form `key: value`"),
             (DIFF, "", "no diff"),
-            ("@@ -1,3", "@@ -1,9", "can't be read"),
+            ("@@ -1,3", "@@ -1,9", "can't parse the diff"),
         ] {
             let text = format!("{HEAD}{DIFF}").replace(from, to);
             let error = format!("{:#}", parse("a/b/c.patch", &text).unwrap_err());

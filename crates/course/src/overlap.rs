@@ -33,11 +33,11 @@ impl Step {
 pub(crate) fn show(step: &Step) -> anyhow::Result<String> {
     let Step { compute, communication, efficiency } = *step;
     for (name, value) in [("--compute", compute), ("--comm", communication)] {
-        ensure!(value.is_finite() && value > 0.0, "{name} {value}: a time in ms, above 0");
+        ensure!(value.is_finite() && value > 0.0, "{name} {value}: must be a time in ms above 0");
     }
     ensure!(
         (0.0..=1.0).contains(&efficiency),
-        "--efficiency {efficiency}: from 0, nothing overlaps, to 1, all that can"
+        "--efficiency {efficiency}: must be from 0 (nothing overlaps) to 1 (everything that can overlap does)"
     );
     let mut text = String::new();
     let rows = [
@@ -57,7 +57,9 @@ pub(crate) fn show(step: &Step) -> anyhow::Result<String> {
     }
     let (bound, rest) = match compute >= communication {
         true => ("compute", "all communication can be hidden"),
-        false => ("communication", "some of it shows however well you overlap: send less, or less often"),
+        false => {
+            ("communication", "some of it stays exposed however well you overlap; send less, or less often")
+        }
     };
     let _ = writeln!(text, "The step is bound by {bound}: {rest}.");
     Ok(text)

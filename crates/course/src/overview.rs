@@ -1,4 +1,4 @@
-//! The overview that `cargo course` shows: the student's position, the machine, and the next step.
+//! The overview that `cargo course` shows: where the student is, the machine, and the next step.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -13,10 +13,10 @@ use lab::tier::{describe, tier_for};
 use crate::session::{BAD, DIM, GOOD, STRONG, Session};
 use crate::verdict_text::count;
 
-/// The largest number of ranks for which tiers are shown: most servers have at most this many GPUs.
+/// The largest number of ranks to show tiers for: most servers have at most this many GPUs.
 const MOST_RANKS: usize = 8;
 
-/// Shows where the student is, what the checks will run on, and how to continue.
+/// Shows where the student is, what the checks run on, and how to continue.
 pub(crate) fn show(session: &Session) -> anyhow::Result<String> {
     let mut text = list(session, None)?;
     let _ = write!(text, "\n{}\n\n", machine());
@@ -102,7 +102,7 @@ pub(crate) fn list(session: &Session, from: Option<&Exercise>) -> anyhow::Result
     Ok(text)
 }
 
-/// Returns the message for a student who has solved everything.
+/// Returns the message for students who have solved everything.
 pub(crate) fn finale(session: &Session) -> String {
     let course = session.course;
     let minutes: u32 = course.exercises.iter().map(|exercise| exercise.minutes).sum();
@@ -188,7 +188,7 @@ pub(crate) fn hint(
     }
     let more = match (count < all, keys) {
         (true, true) => "h shows a clearer one.".to_owned(),
-        (true, false) => format!("A clearer one: cargo course hint {}", exercise.id),
+        (true, false) => format!("For a clearer one: cargo course hint {}", exercise.id),
         (false, _) => {
             format!("That was the last. The solution: cargo course diff --spoil {}", exercise.id)
         }
@@ -212,8 +212,8 @@ fn with_code_in_blocks(hint: &str) -> String {
     text.trim_end().to_owned()
 }
 
-/// Describes the GPUs and what the checks run on. If nothing can run on this machine, this is reported in a line and
-/// not as an error.
+/// Describes the GPUs and what the checks run on. If nothing can run on this machine, a line reports this; it is not an
+/// error.
 fn machine() -> String {
     let gpus = gpus().unwrap_or_else(|error| format!("none ({})", error_text(&error)));
     let mut text = format!("GPUs: {gpus}");
@@ -222,7 +222,7 @@ fn machine() -> String {
         let tier = tier_for(ranks).ok();
         if last != Some(tier) {
             let checks =
-                if ranks == 1 { "Checks".to_owned() } else { format!("Checks of {ranks} ranks or more") };
+                if ranks == 1 { "Checks".to_owned() } else { format!("Checks with {ranks} or more ranks") };
             let runs = describe(ranks).unwrap_or_else(|error| format!("nothing: {}", error_text(&error)));
             text.push_str(&format!("\n{checks} run on {runs}"));
             last = Some(tier);
@@ -231,7 +231,7 @@ fn machine() -> String {
     text
 }
 
-/// Returns the number of GPUs of the attached tier, and their names.
+/// Returns the number of GPUs on the attached tier, and their names.
 fn gpus() -> anyhow::Result<String> {
     let tier = lab::attach(1)?;
     let count = usize::try_from(CudaContext::device_count()?)?;

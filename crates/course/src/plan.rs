@@ -18,31 +18,31 @@ use crate::session::{BAD, DIM, GOOD, STRONG};
 /// The size of a parameter, a gradient, or an activation in half precision, in bytes.
 const HALF: f64 = 2.0;
 
-/// A model, and the GPUs that train it.
+/// A model and the GPUs that train it.
 #[derive(Args)]
 pub(crate) struct Plan {
-    /// Parameters of the model, such as 7e9
+    /// The number of parameters, such as 7e9
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     parameters: f64,
-    /// GPUs that train it
+    /// The number of GPUs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     gpus: u32,
-    /// Memory of a GPU, in GB
+    /// Memory per GPU, in GB
     #[arg(long, value_name = "GB", default_value_t = 80.0, allow_negative_numbers = true)]
     memory: f64,
-    /// Bytes per parameter that the optimizer keeps: 12 for Adam in mixed precision (master copy, momentum, variance)
+    /// Bytes that the optimizer keeps per parameter: 12 for Adam in mixed precision (master copy, momentum, variance)
     #[arg(long, value_name = "BYTES", default_value_t = 12.0, allow_negative_numbers = true)]
     optimizer: f64,
-    /// The node that times are modeled for: a preset, or the path of a topology file
+    /// The node to model times for: a preset, or the path to a topology file
     #[arg(long, value_name = "TOPOLOGY", default_value = "dgx-h100")]
     topology: String,
     /// Transformer layers; with --hidden and --tokens, also tensor and pipeline parallelism
     #[arg(long, value_name = "N", requires_all = ["hidden", "tokens"])]
     layers: Option<u32>,
-    /// Width of the model
+    /// Width of the layers
     #[arg(long, value_name = "N", requires_all = ["layers", "tokens"])]
     hidden: Option<u32>,
-    /// Tokens in the batch of one step
+    /// Tokens in one step's batch
     #[arg(long, value_name = "N", requires_all = ["layers", "hidden"])]
     tokens: Option<u32>,
 }
@@ -50,9 +50,9 @@ pub(crate) struct Plan {
 /// A way to divide the training among GPUs.
 struct Way {
     name: &'static str,
-    /// The bytes on each GPU for parameters, gradients, and the optimizer.
+    /// The number of bytes on each GPU for parameters, gradients, and the optimizer.
     bytes: [f64; 3],
-    /// The calls that a GPU makes in a step.
+    /// The calls that each GPU makes in a step.
     calls: Vec<Call>,
 }
 
@@ -60,7 +60,7 @@ struct Way {
 struct Call {
     count: u32,
     what: What,
-    /// The size of the call's larger buffer.
+    /// The size of the call's larger buffer, in bytes.
     bytes: f64,
 }
 
@@ -73,12 +73,12 @@ enum What {
 impl Plan {
     fn check(&self) -> anyhow::Result<()> {
         for (name, value) in [("--parameters", self.parameters), ("--memory", self.memory)] {
-            ensure!(value.is_finite() && value > 0.0, "{name} {value}: write a number above 0");
+            ensure!(value.is_finite() && value > 0.0, "{name} {value}: must be a number above 0");
         }
         let bytes = self.optimizer;
         ensure!(
             bytes.is_finite() && bytes >= 0.0,
-            "--optimizer {bytes}: write a number of bytes, at least 0"
+            "--optimizer {bytes}: must be a number of bytes, at least 0"
         );
         Ok(())
     }
@@ -102,12 +102,12 @@ impl Plan {
                 calls: sum_and_gather(),
             },
             Way {
-                name: "ZeRO-2: and the gradients",
+                name: "ZeRO-2: also the gradients",
                 bytes: [model, model / gpus, optimizer / gpus],
                 calls: sum_and_gather(),
             },
             Way {
-                name: "ZeRO-3, FSDP: and the parameters",
+                name: "ZeRO-3, FSDP: also the parameters",
                 bytes: [model / gpus, model / gpus, optimizer / gpus],
                 calls: vec![collective(Function::AllGather, 2), collective(Function::ReduceScatter, 1)],
             },
@@ -117,7 +117,7 @@ impl Plan {
             let divided = [model / gpus, model / gpus, optimizer / gpus];
             let sums =
                 Call { count: 4 * layers, what: What::Collective(Function::AllReduce), bytes: activations };
-            // A stage in the middle receives and sends in both the forward and the backward pass.
+            // A middle stage receives and sends in both the forward and the backward pass.
             let messages = Call { count: 4, what: What::Message, bytes: activations };
             ways.push(Way { name: "tensor parallel", bytes: divided, calls: vec![sums] });
             ways.push(Way { name: "pipeline parallel", bytes: divided, calls: vec![messages] });
@@ -127,13 +127,13 @@ impl Plan {
 }
 
 impl Call {
-    /// Returns the bytes that a GPU sends in a ring, which is the same for all bandwidth-optimal algorithms.
+    /// Returns the number of bytes that a GPU sends in a ring, which is the same for all bandwidth-optimal algorithms.
     fn sent(&self, gpus: f64) -> f64 {
         let share = (gpus - 1.0) / gpus;
         let each = match self.what {
             What::Collective(Function::AllReduce) => 2.0 * share,
             What::Collective(_) => share,
-            // Half of the messages are received.
+            // Half of the messages are received rather than sent.
             What::Message if gpus > 1.0 => 0.5,
             What::Message => 0.0,
         };
@@ -151,7 +151,7 @@ impl Call {
                 let enabled = Enabled::from_env().map_err(|error| anyhow!(error))?;
                 let world = World::of(preset, 0..gpus as usize);
                 let choice = choose(preset, enabled, function, world, bytes, true);
-                choice.context("NCCL_ALGO and NCCL_PROTO leave no algorithm")?.nanoseconds
+                choice.context("NCCL_ALGO and NCCL_PROTO rule out every algorithm")?.nanoseconds
             }
             What::Message => point_to_point(preset, bytes),
         };
@@ -159,7 +159,7 @@ impl Call {
     }
 }
 
-/// Returns a table of the ways to divide the training, with what each GPU stores and communicates.
+/// Returns a table of the ways to divide the training, showing what each GPU stores and communicates.
 ///
 /// # Errors
 /// Fails if a number is out of range, if there is no such topology, or if the topology scales data, so that its bytes
@@ -170,18 +170,18 @@ pub(crate) fn show(plan: &Plan) -> anyhow::Result<String> {
         Preset::find(&plan.topology).map_err(|error| anyhow!("--topology {}: {error}", plan.topology))?;
     ensure!(
         preset.stands_for == 1.0,
-        "--topology {}: its data stands for {} times as much, so it can't plan real sizes; take dgx-h100, dgx-a100, pcie, or 2x8-h100",
+        "--topology {}: its data represents {} times as much data, so it can't be used to plan real sizes; use dgx-h100, dgx-a100, pcie, or 2x8-h100",
         preset.name,
         preset.stands_for
     );
     let mut text = format!(
-        "{STRONG}{:.3e} parameters on {} GPUs of {} GB{STRONG:#}, in half precision; GB per GPU:\n",
+        "{STRONG}{:.3e} parameters on {} GPUs with {} GB{STRONG:#}, in half precision; GB per GPU:\n",
         plan.parameters, plan.gpus, plan.memory
     );
     let _ = writeln!(
         text,
         "{DIM}{:34}{:>10} {:>9} {:>9} {:>8}  {:>9} {:>10}{DIM:#}",
-        "", "parameters", "gradients", "optimizer", "together", "sent/step", "time/step"
+        "", "parameters", "gradients", "optimizer", "total", "sent/step", "time/step"
     );
     for way in plan.ways() {
         let together: f64 = way.bytes.iter().sum::<f64>() / 1e9;
@@ -200,8 +200,8 @@ pub(crate) fn show(plan: &Plan) -> anyhow::Result<String> {
     }
     let _ = writeln!(
         text,
-        "{DIM}✓ fits without activations, buffers, and fragmentation, which need room, too.\n\
-         Times are modeled for {}, for communication that nothing hides. Formulas: the page \"Which parallelism when\" of the book.{DIM:#}",
+        "{DIM}✓ fits, not counting activations, buffers, and fragmentation, which also need room.\n\
+         Times are modeled for {}, for communication that nothing hides. Formulas: see the book's page \"Which parallelism when\".{DIM:#}",
         preset.name
     );
     Ok(text)

@@ -1,7 +1,7 @@
 //! A student's progress: the result of the checks for each answer, and whether the answer has changed since.
 //!
-//! The progress is stored in `.course/progress.json`, outside git, by exercise id. Running the checks again can restore
-//! all of it, except for the number of hints that were shown.
+//! The progress is stored by exercise id in `.course/progress.json`, outside git. Running the checks again can restore
+//! everything except the number of hints that were shown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,10 +15,10 @@ use crate::checks::Verdict;
 use crate::replace::replace;
 use crate::syllabus::Exercise;
 
-/// The state of an exercise.
+/// An exercise's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// This many `todo!`s are left.
+    /// The answer still has this many `todo!`s.
     Open(usize),
     /// No `todo!` is left, but this version of the answer has not been checked.
     Written,
@@ -59,17 +59,17 @@ struct Known {
 #[serde(deny_unknown_fields)]
 struct Checked {
     is_right: bool,
-    /// The text of the whole file.
+    /// The text of the entire file.
     answer: String,
 }
 
-/// Returns the folder in which the course stores a student's data.
+/// Returns the folder where the course stores a student's data.
 pub fn folder(root: &Path) -> PathBuf {
     root.join(".course")
 }
 
 impl Progress {
-    /// Reads the progress, which is empty if there is no file yet. A file that can't be parsed is renamed, and the
+    /// Reads the progress, which is empty if there is no file yet. If the file can't be parsed, it is renamed, and the
     /// second value describes the problem.
     ///
     /// # Errors
@@ -93,7 +93,7 @@ impl Progress {
                 let aside = file.with_extension("json.damaged");
                 let moved = match fs::rename(&file, &aside) {
                     Ok(()) => format!("it is now {}", aside.display()),
-                    Err(error) => format!("and can't be moved away: {error}"),
+                    Err(error) => format!("and it can't be renamed: {error}"),
                 };
                 let told = format!(
                     "{} is damaged ({error}), {moved}; `cargo course verify` determines your progress again",
@@ -104,7 +104,7 @@ impl Progress {
         }
     }
 
-    /// Returns the state of an exercise, based on its current file.
+    /// Returns an exercise's state, based on its current file.
     ///
     /// # Errors
     /// Fails if the file exists but can't be read.
@@ -164,12 +164,12 @@ impl Progress {
         self.known.entry(exercise.id.clone()).or_default()
     }
 
-    /// Writes the progress, and merges it with what another `cargo course` has written in the meantime.
+    /// Writes the progress after merging it with what another `cargo course` has written in the meantime.
     ///
     /// # Errors
     /// Fails if the file can't be written.
     pub fn write(&mut self) -> anyhow::Result<()> {
-        self.merge().context("your progress can't be kept")
+        self.merge().context("your progress can't be saved")
     }
 
     fn merge(&mut self) -> anyhow::Result<()> {
@@ -194,7 +194,7 @@ impl Progress {
     }
 }
 
-/// Reads the student's file of an exercise. Invalid UTF-8 is left for the compiler to report.
+/// Reads the student's file for an exercise. Invalid UTF-8 is left for the compiler to report.
 ///
 /// # Errors
 /// Fails if the file can't be read.
@@ -203,7 +203,7 @@ pub fn read_answer(root: &Path, exercise: &Exercise) -> anyhow::Result<String> {
     let bytes = fs::read(&path).with_context(|| match path.exists() {
         true => format!("can't read {}", path.display()),
         false => {
-            format!("{} is missing; it comes back with `cargo course reset {}`", path.display(), exercise.id)
+            format!("{} is missing; restore it with `cargo course reset {}`", path.display(), exercise.id)
         }
     })?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
     use crate::syllabus::tests::an_exercise;
 
-    /// Creates a separate folder that contains the file of [`an_exercise`].
+    /// Creates a separate folder that contains the file for [`an_exercise`].
     fn a_root(name: &str, answer: &str) -> PathBuf {
         let root = std::env::temp_dir().join(format!("course_{name}_{}", std::process::id()));
         replace(&an_exercise().starter(&root), answer).unwrap();
@@ -252,7 +252,7 @@ mod tests {
         fs::remove_file(&file).unwrap();
         assert_eq!(again.state(&root, &exercise).unwrap(), State::Missing);
         let told = read_answer(&root, &exercise).unwrap_err().to_string();
-        assert!(told.ends_with("is missing; it comes back with `cargo course reset init/devices`"), "{told}");
+        assert!(told.ends_with("is missing; restore it with `cargo course reset init/devices`"), "{told}");
         fs::remove_dir_all(root).unwrap();
     }
 

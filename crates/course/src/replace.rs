@@ -9,7 +9,7 @@ use anyhow::Context;
 /// Writes a file completely or not at all, even if the process is interrupted.
 ///
 /// # Errors
-/// Fails if its folder can't be made, or if the file can't be written.
+/// Fails if its folder can't be created, or if the file can't be written.
 pub fn replace(file: &Path, content: impl AsRef<[u8]>) -> anyhow::Result<()> {
     let said = || format!("can't write {}", file.display());
     let folder = file.parent().unwrap_or(Path::new("."));

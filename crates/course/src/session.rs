@@ -1,4 +1,4 @@
-//! State that the student's commands share: the course and the progress.
+//! State shared by the student's commands: the course and the progress.
 
 use std::io::{ErrorKind, IsTerminal, Write as _};
 use std::path::Path;
@@ -22,7 +22,7 @@ pub(crate) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Reads the progress. Problems with it are printed, and do not stop the course.
+    /// Reads the progress. Problems with it are printed but do not stop the course.
     pub(crate) fn new(root: &'a Path, course: &'a Course) -> anyhow::Result<Self> {
         let (progress, told) = Progress::read(root)?;
         if let Some(told) = told {
@@ -35,8 +35,8 @@ impl<'a> Session<'a> {
         self.progress.state(self.root, exercise)
     }
 
-    /// Returns the next exercise: the first one that is not known to be right, starting at the student's last position.
-    /// At the end of the course, the search continues from the beginning.
+    /// Returns the next exercise: the first exercise that is not known to be right, starting at the student's last
+    /// position. At the end of the course, the search continues from the beginning.
     pub(crate) fn next(&self) -> anyhow::Result<Option<&'a Exercise>> {
         let all = &self.course.exercises;
         let is_at = |exercise: &Exercise| self.progress.position() == Some(exercise.id.as_str());
@@ -49,7 +49,7 @@ impl<'a> Session<'a> {
         Ok(None)
     }
 
-    /// Returns how many exercises of a module are known to be right, and the total.
+    /// Returns how many of a module's exercises are known to be right, and the total.
     pub(crate) fn right_of(&self, module: &Module) -> anyhow::Result<(usize, usize)> {
         let exercises = self.of(module);
         let mut right = 0;
@@ -63,11 +63,11 @@ impl<'a> Session<'a> {
     pub(crate) fn exercise(&self, id: Option<&str>) -> anyhow::Result<&'a Exercise> {
         match id {
             Some(id) => self.course.exercise(id),
-            None => self.next()?.context("every exercise is right; name one"),
+            None => self.next()?.context("every exercise is right; name the one that you want"),
         }
     }
 
-    /// Returns the exercises of a module.
+    /// Returns a module's exercises.
     pub(crate) fn of(&self, module: &Module) -> Vec<&'a Exercise> {
         self.course.exercises.iter().filter(|exercise| exercise.folder() == module.folder).collect()
     }
@@ -81,8 +81,8 @@ impl<'a> Session<'a> {
         )
     }
 
-    /// Builds a module's checks and runs those of one exercise, for a person who is waiting. The exercise becomes the
-    /// student's position.
+    /// Builds a module's checks and runs one exercise's checks, for a person who is waiting. The student's position
+    /// moves to the exercise.
     pub(crate) fn check_one(
         &mut self,
         exercise: &'a Exercise,
@@ -128,7 +128,7 @@ impl<'a> Session<'a> {
         Ok(exercises.iter().copied().zip(verdicts).collect())
     }
 
-    /// Moves the student to the first exercise of a module.
+    /// Moves the student to the first exercise in a module.
     pub(crate) fn move_to(&mut self, module: &Module) {
         if let Some(first) = self.of(module).first() {
             self.progress.set_position(first);
@@ -144,13 +144,13 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Returns the number of columns of the terminal, or `None` if the output goes elsewhere.
+/// Returns the number of columns in the terminal, or `None` if the output goes elsewhere.
 pub(crate) fn columns() -> Option<usize> {
     let is_terminal = std::io::stdout().is_terminal();
     is_terminal.then(crossterm::terminal::size)?.ok().map(|(columns, _)| columns.into())
 }
 
-/// Prints the output of a command.
+/// Prints a command's output.
 ///
 /// # Errors
 /// Fails if it can't be written, unless its reader, such as `head`, has closed the pipe.

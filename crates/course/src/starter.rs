@@ -1,7 +1,7 @@
 //! Turns a solved source into a starter, without side effects.
 //!
-//! A region is the text between `// ANCHOR: name` and `// ANCHOR_END: name`. It begins with a comment, the contract.
-//! The first sentence of the contract states the task. The answer follows the comment.
+//! A region is the text between `// ANCHOR: name` and `// ANCHOR_END: name`. It begins with a comment, the contract,
+//! whose first sentence states the task. The answer follows the contract.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ const END: &str = "// ANCHOR_END: ";
 /// not be formatted.
 const MAX_WIDTH: usize = 110;
 
-/// A region of a solved source.
+/// A region in a solved source.
 #[derive(Debug)]
 struct Region<'a> {
     name: &'a str,
@@ -29,10 +29,11 @@ pub fn renamed(folder: &str, solution: &str) -> String {
     solution.replace(&format!("s{folder}"), &format!("m{folder}"))
 }
 
-/// Replaces every answer by a `todo!`. Text outside the regions is unchanged.
+/// Replaces every answer with a `todo!`. Text outside the regions is unchanged.
 ///
 /// # Errors
-/// Fails if a region isn't closed, is inside another, or has no comment or no answer; the error contains its line.
+/// Fails if a region isn't closed, is inside another region, or has no comment or no answer; the error contains its
+/// line number.
 pub fn starter(source: &str) -> anyhow::Result<String> {
     let mut starter = String::new();
     let mut open: Option<Region<'_>> = None;
@@ -70,7 +71,7 @@ pub fn starter(source: &str) -> anyhow::Result<String> {
     Ok(starter)
 }
 
-/// Reads every file below a folder, by its path relative to the folder.
+/// Reads every file below a folder. The keys are paths relative to the folder.
 ///
 /// # Errors
 /// Fails if a folder or a file can't be read.
@@ -98,7 +99,7 @@ pub fn regions(source: &str) -> usize {
     source.lines().filter(|line| line.trim_start().starts_with(START)).count()
 }
 
-/// Returns the answers of a solved source by the names of their regions, without the comments at their starts.
+/// Returns the answers in a solved source, by the names of their regions, without the comments that start the regions.
 pub fn answers(source: &str) -> Vec<(String, String)> {
     let mut answers = Vec::new();
     let mut lines = source.lines().map(str::trim_start);
@@ -116,11 +117,11 @@ pub fn answers(source: &str) -> Vec<(String, String)> {
 /// lists the programs themselves, which the solution only includes.
 ///
 /// # Errors
-/// Fails if the solution's lints are not those of the workspace.
+/// Fails if the solution doesn't use the workspace's lints.
 pub fn manifest(solution: &str) -> anyhow::Result<String> {
     const STRICT: &str = "[lints]\nworkspace = true\n";
     const LENIENT: &str = "[lints.rust]\ndead_code = \"allow\"\nunused_imports = \"allow\"\nunused_must_use = \"deny\"\nunused_mut = \"allow\"\nunused_variables = \"allow\"\n";
-    ensure!(solution.matches(STRICT).count() == 1, "it must have these two lines once:\n{STRICT}");
+    ensure!(solution.matches(STRICT).count() == 1, "it must contain these two lines exactly once:\n{STRICT}");
     // A starter's programs are in its own folder, where cargo-machete can see which crates they use.
     let parts = solution.split("\n\n").filter(|part| !part.contains("[package.metadata.cargo-machete]"));
     let manifest = parts.collect::<Vec<_>>().join("\n\n");
@@ -138,7 +139,7 @@ impl Region<'_> {
         let name = self.name;
         ensure!(
             !name.is_empty() && !name.contains(char::is_whitespace),
-            "`{name}` is not a name for a region"
+            "`{name}` is not a valid name for a region"
         );
         ensure!(self.has_answer, "region `{name}` has no answer after its comment");
         let words: Vec<&str> =
@@ -147,13 +148,13 @@ impl Region<'_> {
         let task = first_sentence(&contract);
         ensure!(
             !task.is_empty(),
-            "region `{name}` starts with no comment; its first sentence is what the starter tells a student to do"
+            "region `{name}` must start with a comment; its first sentence is the task in the starter"
         );
         let escaped = task.replace('\\', "\\\\").replace('"', "\\\"").replace('{', "{{").replace('}', "}}");
         let line = format!("{}todo!(\"{escaped}\")", self.indent);
         ensure!(
             line.chars().count() <= MAX_WIDTH,
-            "region `{name}`: its first sentence is too long for one line of code; say the rest in a second one"
+            "region `{name}`: its first sentence is too long for one line of code; move part of it to a second sentence"
         );
         Ok(line)
     }
@@ -210,7 +211,7 @@ pub fn two() -> u32 {
             ("    // ANCHOR_END: two\n", "", "never closed"),
             ("ANCHOR_END: two", "ANCHOR_END: three", "line 7: region `two` is open here, not `three`"),
             ("    // ANCHOR: two\n", "", "line 6: no region is open"),
-            ("    // Return \"two\" as {a} number. Not three.\n", "", "starts with no comment"),
+            ("    // Return \"two\" as {a} number. Not three.\n", "", "must start with a comment"),
             ("Return", &format!("{}. Return", "so ".repeat(40)), "too long"),
             ("\n    // 1 + 1 would do as well.\n    2\n", "", "no answer"),
             ("    2\n", "    // ANCHOR: in\n", "inside region `two`"),

@@ -40,9 +40,9 @@ pub struct Module {
 pub struct Exercise {
     /// Its permanent name, such as `init/devices`.
     pub id: String,
-    /// A title of a few words.
+    /// A title, a few words long.
     pub title: String,
-    /// What a student can do after it.
+    /// What a student can do afterward.
     pub objective: String,
     /// How long it takes, in minutes.
     pub minutes: u32,
@@ -64,13 +64,13 @@ pub struct Exercise {
 pub struct Route {
     /// Its name on the command line, such as `half-day`.
     pub name: String,
-    /// A title of a few words.
+    /// A title, a few words long.
     pub title: String,
-    /// Ids of exercises that are not on the path, but that its exercises require; students read the lessons of these
-    /// along the way.
+    /// Ids of exercises that are not on the path but that its exercises require; students read their lessons along the
+    /// way.
     #[serde(default)]
     pub catch_up: Vec<String>,
-    /// Its parts. If there are none, the path has every exercise in the order of the course.
+    /// Its parts. If there are none, the path contains every exercise in course order.
     pub steps: Option<Vec<Step>>,
 }
 
@@ -93,7 +93,7 @@ impl Module {
         format!("m{}", self.folder)
     }
 
-    /// Returns the path of the source of its program. Not every module has one.
+    /// Returns the path to its program's source. Not every module has a program.
     pub fn program(&self, root: &Path) -> PathBuf {
         root.join("modules").join(&self.folder).join("src/main.rs")
     }
@@ -105,7 +105,7 @@ impl Module {
 }
 
 impl Exercise {
-    /// Returns the folder of its module.
+    /// Returns its module's folder.
     pub fn folder(&self) -> &str {
         self.file.split('/').next().unwrap_or_default()
     }
@@ -125,22 +125,22 @@ impl Exercise {
         format!("cargo test -p m{} {}", self.folder(), self.filter())
     }
 
-    /// Returns the path of the file that a student edits.
+    /// Returns the path to the file that a student edits.
     pub fn starter(&self, root: &Path) -> PathBuf {
         root.join("modules").join(&self.file)
     }
 
-    /// Returns the path of the solved file.
+    /// Returns the path to the solved file.
     pub fn solution(&self, root: &Path) -> PathBuf {
         root.join("solutions").join(&self.file)
     }
 
-    /// Returns the path of the page to read before it.
+    /// Returns the path to the page to read before it.
     pub fn lesson(&self, root: &Path) -> PathBuf {
         self.page(root, "md")
     }
 
-    /// Returns the path of the page to read after it.
+    /// Returns the path to the page to read after it.
     pub fn after(&self, root: &Path) -> PathBuf {
         self.page(root, "after.md")
     }

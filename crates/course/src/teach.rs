@@ -14,16 +14,16 @@ use crate::session::print;
 /// A command for instructors.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Print a row for each student of a class
+    /// Print a row for each student in a class
     #[command(
         after_help = "Example: cargo course teach report class/   (ann.json, bob.json: cargo course verify --keep-going --json)"
     )]
     Report {
-        /// Files that `cargo course verify --keep-going --json` wrote, or folders of them
+        /// Files that `cargo course verify --keep-going --json` wrote, or folders with such files
         #[arg(required = true)]
         places: Vec<PathBuf>,
     },
-    /// Show the known mistakes of an exercise, and what the checks say about each
+    /// Show the known mistakes for an exercise, and what the checks report about each
     #[command(after_help = "Example: cargo course teach mistakes init/devices")]
     Mistakes {
         /// The exercise, such as init/devices

@@ -1,4 +1,4 @@
-//! A line in a terminal that shows which check is running and for how long.
+//! A line in the terminal that shows which check is running, and for how long.
 
 use std::io::{IsTerminal, Write};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -12,7 +12,7 @@ pub(crate) struct UnderWay {
 }
 
 impl UnderWay {
-    /// Starts with the build of an exercise's checks.
+    /// Starts by showing that an exercise's checks are being built.
     pub(crate) fn new(id: &str) -> Self {
         if !std::io::stderr().is_terminal() {
             eprintln!("checking {id} …");

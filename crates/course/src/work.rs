@@ -16,7 +16,7 @@ fn exit(is_good: bool) -> ExitCode {
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The maximum number of lines of a failure that `run` shows, because a check may print endlessly.
+/// The maximum number of lines of a failure that `run` shows, because a check may print without end.
 const MOST_LINES: usize = 100;
 
 /// The width of a chart if the output does not go to a terminal: the usual width of terminals.
@@ -53,7 +53,7 @@ pub(crate) fn run(session: &mut Session, id: Option<&str>) -> anyhow::Result<Exi
     Ok(exit(verdict.is_right()))
 }
 
-/// Checks the exercises of a module.
+/// Checks the exercises in a module.
 pub(crate) fn test(session: &mut Session, module: &str) -> anyhow::Result<ExitCode> {
     let module = session.course.module(module)?;
     eprintln!("checking {} …", module.folder);
@@ -62,7 +62,7 @@ pub(crate) fn test(session: &mut Session, module: &str) -> anyhow::Result<ExitCo
     Ok(exit(verdicts.iter().all(|(_, verdict)| verdict.is_right())))
 }
 
-/// Prints the details of the first exercise with a failure, and then a line for each exercise.
+/// Prints the details of the first exercise that failed, and then a line for each exercise.
 fn show(verdicts: &[(&Exercise, Verdict)]) -> anyhow::Result<()> {
     let told = verdicts
         .iter()
@@ -75,7 +75,7 @@ fn show(verdicts: &[(&Exercise, Verdict)]) -> anyhow::Result<()> {
     print(&text)
 }
 
-/// The state of an exercise in the output of `verify --json`.
+/// An exercise's state in the output of `verify --json`.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LineState {
@@ -113,7 +113,7 @@ impl Line {
     }
 }
 
-/// Checks everything, module by module, up to the first module that is not right.
+/// Checks all modules in order, up to the first module that is not right.
 pub(crate) fn verify(session: &mut Session, keep_going: bool, json: bool) -> anyhow::Result<ExitCode> {
     let mut lines = Vec::new();
     let mut all_right = true;

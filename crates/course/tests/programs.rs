@@ -156,14 +156,14 @@ fn the_doctor_reports_what_is_installed() {
         says(&["doctor"]),
         str![[r#"
 ...
-✓ from 1 rank          virtual: GPUs in software (LAB_TIER asks for it)
-· from 4 ranks         needs 4 GPUs, the virtual tier has 2 (VIRTUAL_GPU_COUNT)
+✓ from 1 rank          virtual: GPUs in software (requested by LAB_TIER)
+· from 4 ranks         needs 4 GPUs, but the virtual tier has 2 (VIRTUAL_GPU_COUNT)
 ✓ GPU 0                Virtual H100 80GB HBM3, compute capability 9.0, 80.0 of 80.0 GiB free
 ✓ GPU 1                Virtual H100 80GB HBM3, compute capability 9.0, 80.0 of 80.0 GiB free
-· peer access          no GPU reaches another's memory
-                       kernels can't; copies and NCCL take the ways of the node that is modeled
-· LAB_TIER=virtual     the tier on which the checks run
-· VIRTUAL_GPU_COUNT=2  GPUs of the virtual tier
+· peer access          no GPU can access another GPU's memory
+                       kernels can't use peer memory; copies and NCCL use the modeled node's links
+· LAB_TIER=virtual     the tier that the checks run on
+· VIRTUAL_GPU_COUNT=2  the number of GPUs on the virtual tier
 ...
 ✓ host memory          [..] GiB free
 ✓ smoke test           a kernel and an all-reduce on 2 GPUs, [..] s
@@ -182,7 +182,7 @@ C = 10 ms of compute, M = 50 ms of communication, η = 1
   one after the other   C + M                    60.000 ms      1.00     0.0 %
   perfect overlap       max(C, M)                50.000 ms      1.20    16.7 %
   with this efficiency  C + M − η · min(C, M)    50.000 ms      1.20    16.7 %
-The step is bound by communication: some of it shows however well you overlap: send less, or less often.
+The step is bound by communication: some of it stays exposed however well you overlap; send less, or less often.
 
 "#]]
     );

@@ -1,12 +1,12 @@
 //! Measures all-reduce through cudarc, and prints the same columns as nccl-tests: `cargo bench -p lab --bench nccl`.
 //!
-//! The benchmark takes some of the flags of nccl-tests: `-b` and `-e`, the first and the last size in bytes; `-f`, the
-//! factor between sizes; `-g`, the number of ranks; and `-n`, the number of timed calls at each size. For example,
+//! The benchmark accepts some of nccl-tests' flags: `-b` and `-e`, the first and last sizes in bytes; `-f`, the factor
+//! between sizes; `-g`, the number of ranks; and `-n`, the number of timed calls at each size. For example,
 //! `cargo bench -p lab --bench nccl -- -b 8 -e 64 -g 4`.
 //!
 //! `time`, `algbw`, and `busbw` are wall-clock results: on the virtual GPU, they show how long this CPU takes. `model`
-//! is the time between events. The virtual GPU models this time for the machine of `VIRTUAL_GPU_TOPOLOGY`; it is not a
-//! measurement.
+//! is the time between events. The virtual GPU models this time for the machine that `VIRTUAL_GPU_TOPOLOGY` names; it
+//! is not a measurement.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use cudarc::nccl::safe::{Comm, Id, ReduceOp};
 /// The number of bytes that a rank reduces at each size, so that all rows take about the same time.
 const BYTES_IN_ALL: usize = 256 << 20;
 
-/// The result of one rank for one size: seconds per call, according to the wall clock and to events.
+/// One rank's result for one size: seconds per call, according to the wall clock and to events.
 struct Row {
     wall: f64,
     model: f64,
@@ -35,10 +35,10 @@ struct Plan {
 }
 
 impl Plan {
-    /// Parses the flags of nccl-tests.
+    /// Parses nccl-tests' flags.
     ///
     /// # Errors
-    /// Fails on an unknown flag, and on a flag without a positive number after it.
+    /// Fails if a flag is unknown or is not followed by a positive number.
     fn from_args(args: impl IntoIterator<Item = String>) -> anyhow::Result<Self> {
         let (mut first, mut last, mut factor, mut ranks) = (8, 64 << 20, 8, vec![2, 4, 8]);
         let mut calls = None;
@@ -46,20 +46,20 @@ impl Plan {
         let mut args = args.into_iter().filter(|arg| arg != "--bench");
         while let Some(flag) = args.next() {
             let value = args.next().and_then(|value| value.parse::<usize>().ok()).filter(|&value| value > 0);
-            let value = value.with_context(|| format!("{flag} needs a positive number"))?;
+            let value = value.with_context(|| format!("{flag} must be followed by a positive number"))?;
             match flag.as_str() {
                 "-b" => first = value.next_multiple_of(4),
                 "-e" => last = value,
                 "-f" => factor = value.max(2),
                 "-g" => ranks = vec![value],
                 "-n" => calls = Some(value),
-                _ => bail!("{flag}: the flags are -b, -e, -f, -g, and -n"),
+                _ => bail!("unknown flag {flag}; the flags are -b, -e, -f, -g, and -n"),
             }
         }
         let sizes: Vec<_> = std::iter::successors(Some(first), |size| size.checked_mul(factor))
             .take_while(|&size| size <= last)
             .collect();
-        ensure!(!sizes.is_empty(), "-b {first} -e {last}: no size is in this range");
+        ensure!(!sizes.is_empty(), "-b {first} -e {last}: this range contains no sizes");
         Ok(Self { sizes, ranks, calls })
     }
 }

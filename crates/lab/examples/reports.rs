@@ -1,4 +1,4 @@
-//! Four incorrect programs shown in the course's book: `cargo run -p lab --example reports -- deadlock`.
+//! The four incorrect programs shown in the course's book: `cargo run -p lab --example reports -- deadlock`.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ fn main() -> anyhow::Result<ExitCode> {
         Some("bounds") => bounds(),
         Some("mismatch") => mismatch(),
         Some("deadlock") => deadlock(),
-        _ => anyhow::bail!("which one? race, bounds, mismatch or deadlock"),
+        _ => anyhow::bail!("name one of the programs: race, bounds, mismatch, or deadlock"),
     };
-    // The error's text is the report, which is already printed.
+    // The error's text is the report, which has already been printed.
     Ok(if ended.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Creates two streams of GPU 0, which cudarc doesn't order by itself.
+/// Creates two streams on GPU 0, which cudarc doesn't order by itself.
 fn two_streams() -> anyhow::Result<(Arc<CudaStream>, Arc<CudaStream>)> {
     let context = CudaContext::new(0)?;
     // SAFETY: these programs must order their streams themselves; the program with the race forgets to.

@@ -10,7 +10,7 @@ use cudarc::driver::{CudaStream, sys};
 use crate::budget;
 use crate::calls::{Call, Threads, VirtualDriver, shown};
 
-/// The time for which a stream is blocked, far longer than a host takes to enqueue something.
+/// How long a stream is blocked: far longer than the host takes to enqueue anything.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// Makes the call `name` while `stream` is blocked, and checks that it returns before the stream is released. The first
@@ -18,7 +18,7 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// part in the call, each of them must call this function. Waits for the stream.
 ///
 /// # Errors
-/// Fails if the call waited on the host. Also returns the errors of `call` and the driver.
+/// Fails if the call makes the host wait. Also returns any error from `call` or the driver.
 pub fn returns_at_once(
     name: &str,
     stream: &Arc<CudaStream>,
@@ -51,12 +51,12 @@ pub fn returns_at_once_on_each(
         synchronize()?;
         called?;
         let its_stream = match streams.len() {
-            1 => "its stream was done, which".to_owned(),
-            count => format!("stream {index} of its {count} was done, which"),
+            1 => "its stream".to_owned(),
+            count => format!("stream {index} of its {count}"),
         };
         ensure!(
             was_blocked,
-            "`{name}` returned only when {its_stream} the check had blocked for {} s: {}\n  it must enqueue its work and return",
+            "`{name}` returned only when {its_stream}, which the check had blocked for {} s, was done: {}\n  it must enqueue its work and return",
             LONGEST.as_secs(),
             how_it_waits(&calls).unwrap_or_else(|| {
                 "something in it makes the host wait for the GPU, such as a synchronize or a copy to the host".to_owned()

@@ -11,7 +11,7 @@ use virtual_gpu_core::source_location::SourceLine;
 use crate::library::Library;
 use crate::tier::{Tier, attached};
 
-/// A call that a line of the exercise made.
+/// A call made by a line in the exercise.
 #[derive(Debug)]
 pub(crate) struct Call {
     /// The C function without its version: `cuMemcpyDtoHAsync`.
@@ -23,18 +23,18 @@ pub(crate) struct Call {
     pub(crate) line: SourceLine,
 }
 
-/// An operation that ran in a stream.
+/// An operation that ran on a stream.
 #[derive(Debug)]
 pub(crate) struct Operation {
-    /// The number of its stream.
+    /// Its stream's number.
     pub(crate) stream: u64,
     pub(crate) stream_name: String,
     /// Its kind, such as `kernel`.
     pub(crate) category: String,
     pub(crate) name: String,
-    /// The time at which its stream reached it, in milliseconds.
+    /// When its stream reached it, in milliseconds.
     pub(crate) start: f64,
-    /// The time at which it was done, in milliseconds.
+    /// When it was done, in milliseconds.
     pub(crate) end: f64,
 }
 
@@ -65,7 +65,7 @@ impl VirtualDriver {
         Ok(Some(Self(Library::open(Path::new("libcuda.so"))?)))
     }
 
-    /// Runs `function`, and returns the calls that it makes from lines of the exercise.
+    /// Runs `function`, and returns the calls that it makes from lines in the exercise.
     ///
     /// # Errors
     /// Fails if the virtual driver can't record calls.
@@ -74,7 +74,7 @@ impl VirtualDriver {
         threads: Threads,
         function: impl FnOnce() -> T,
     ) -> anyhow::Result<(T, Vec<Call>)> {
-        // SAFETY: these are their types in `virtual_cuda`.
+        // SAFETY: these are the functions' types in `virtual_cuda`.
         let (start, take) = unsafe {
             (
                 self.function::<extern "C" fn(c_int) -> c_ulonglong>(c"virtualGpuRecordCalls")?,
@@ -91,8 +91,8 @@ impl VirtualDriver {
         Ok((result, calls))
     }
 
-    /// Runs `function`, and makes its `nth` call (counted from 1) from lines of the exercise fail. Returns that call, if
-    /// there was one.
+    /// Runs `function`, and makes the `nth` call (counted from 1) that it makes from lines in the exercise fail.
+    /// Returns that call, if there was one.
     ///
     /// # Errors
     /// Fails if the virtual driver can't make calls fail.
@@ -102,7 +102,7 @@ impl VirtualDriver {
         threads: Threads,
         function: impl FnOnce() -> T,
     ) -> anyhow::Result<(T, Option<Call>)> {
-        // SAFETY: these are their types in `virtual_cuda`.
+        // SAFETY: these are the functions' types in `virtual_cuda`.
         let (fail, failed) = unsafe {
             (
                 self.function::<extern "C" fn(c_ulonglong, c_int)>(c"virtualGpuFailCall")?,
@@ -119,12 +119,12 @@ impl VirtualDriver {
         Ok((result, calls.pop()))
     }
 
-    /// Starts to track the objects that lines of the exercise create.
+    /// Starts tracking the objects that lines in the exercise create.
     ///
     /// # Errors
     /// Fails if the virtual driver can't track objects.
     pub(crate) fn track_objects(&self) -> anyhow::Result<()> {
-        // SAFETY: this is its type in `virtual_cuda`.
+        // SAFETY: this is the function's type in `virtual_cuda`.
         let track = unsafe { self.function::<extern "C" fn()>(c"virtualGpuTrackObjects")? };
         track();
         Ok(())
@@ -135,7 +135,7 @@ impl VirtualDriver {
     /// # Errors
     /// Fails if the virtual driver can't track objects.
     pub(crate) fn live_objects(&self) -> anyhow::Result<Vec<(String, SourceLine)>> {
-        // SAFETY: this is its type in `virtual_cuda`.
+        // SAFETY: this is the function's type in `virtual_cuda`.
         let visit = unsafe {
             self.function::<unsafe extern "C" fn(VisitObject, *mut c_void)>(c"virtualGpuLiveObjects")?
         };
@@ -145,23 +145,23 @@ impl VirtualDriver {
         Ok(objects)
     }
 
-    /// Starts to record when each operation of a stream runs.
+    /// Starts recording when each stream operation runs.
     ///
     /// # Errors
     /// Fails if the virtual driver can't record operations.
     pub(crate) fn record_operations(&self) -> anyhow::Result<()> {
-        // SAFETY: this is its type in `virtual_cuda`.
+        // SAFETY: this is the function's type in `virtual_cuda`.
         let record = unsafe { self.function::<extern "C" fn()>(c"virtualGpuRecordOperations")? };
         record();
         Ok(())
     }
 
-    /// Returns the recorded operations of GPU 0 that have run, in the order in which they were enqueued.
+    /// Returns the recorded operations that have run on GPU 0, in the order in which they were enqueued.
     ///
     /// # Errors
     /// Fails if the virtual driver can't record operations.
     pub(crate) fn operations(&self) -> anyhow::Result<Vec<Operation>> {
-        // SAFETY: this is its type in `virtual_cuda`.
+        // SAFETY: this is the function's type in `virtual_cuda`.
         let visit = unsafe {
             self.function::<unsafe extern "C" fn(c_int, VisitOperation, *mut c_void)>(
                 c"virtualGpuOperations",
@@ -173,12 +173,12 @@ impl VirtualDriver {
         Ok(operations)
     }
 
-    /// Returns a function of the virtual driver.
+    /// Returns a function from the virtual driver.
     ///
     /// # Safety
     /// `F` must be the function's type.
     unsafe fn function<F: Copy>(&self, name: &CStr) -> anyhow::Result<F> {
-        let symbol = self.0.symbol(name).context("libcuda.so is not the course's own")?;
+        let symbol = self.0.symbol(name).context("libcuda.so is not the course's virtual driver")?;
         // SAFETY: the caller promises the type, and all function pointers have the same size.
         Ok(unsafe { std::mem::transmute_copy(&symbol) })
     }
@@ -223,7 +223,7 @@ unsafe extern "C" fn add_operation(operation: *const StreamOperation, operations
     }
 }
 
-/// Returns the name of a function without its version.
+/// Returns a function's name without its version.
 ///
 /// # Safety
 /// `name` must be a C string.
@@ -243,7 +243,7 @@ unsafe fn source_line(place: &Place) -> SourceLine {
     SourceLine { file, line: place.line, column: place.column }
 }
 
-/// Formats a line of the exercise as in reports: its location and its text.
+/// Formats a line in the exercise the way reports do: its location and its text.
 pub(crate) fn shown(line: &SourceLine) -> String {
     let text = std::fs::read_to_string(&line.file).unwrap_or_default();
     let text = text.lines().nth(line.line.saturating_sub(1) as usize).unwrap_or_default().trim();

@@ -1,7 +1,7 @@
 //! Runs checks with the flags and the output of `cargo test`, each check in its own process.
 //!
-//! A separate process gives each check a fresh driver. No sticky error, primary context, or memory figure leaks into
-//! the next check, and a check that hangs or crashes does not affect the others.
+//! A separate process gives each check a fresh driver. No sticky error, primary context, or memory statistic leaks into
+//! the next check, and a check that hangs or crashes does not affect other checks.
 
 mod child;
 mod definition;

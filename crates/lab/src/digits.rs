@@ -8,7 +8,7 @@ use cudarc::driver::{CudaSlice, CudaStream, CudaView};
 
 use crate::random::SplitMix64;
 
-/// The number of pixels of an image: 8 × 8.
+/// The number of pixels in an image: 8 × 8.
 pub const PIXELS: usize = 64;
 /// The number of different digits.
 pub const CLASSES: usize = 10;
@@ -38,11 +38,11 @@ pub struct Digits {
 }
 
 impl Digits {
-    /// Loads the 1,797 digits of `data/digits.csv`, shuffles them with a fixed seed, and splits them. The last fifth is
+    /// Loads the 1,797 digits in `data/digits.csv`, shuffles them with a fixed seed, and splits them. The last fifth is
     /// the test set.
     ///
     /// # Errors
-    /// Fails if the file is not as its README describes it. The error names line and column.
+    /// Fails if the file does not match the description in its README. The error names the line and the column.
     pub fn load() -> anyhow::Result<Self> {
         // A check trains in several worlds, but the file never changes, so it is parsed once.
         static LOADED: OnceLock<Digits> = OnceLock::new();
@@ -123,7 +123,7 @@ impl Samples {
     /// Copies the samples to the stream's GPU.
     ///
     /// # Errors
-    /// Returns the driver's error.
+    /// Fails if a driver call fails.
     pub fn to_device(&self, stream: &Arc<CudaStream>) -> anyhow::Result<DeviceSamples> {
         let pixels = stream.clone_htod(&self.pixels).context("the pixels")?;
         let labels = stream.clone_htod(&self.labels).context("the labels")?;

@@ -1,4 +1,4 @@
-//! Makes the CUDA and NCCL calls of an exercise fail, one at a time. The exercise must return each failure as an error.
+//! Makes an exercise's CUDA and NCCL calls fail, one at a time. The exercise must return each failure as an error.
 
 use anyhow::{anyhow, bail};
 use cudarc::nccl::result::group_end;
@@ -12,14 +12,14 @@ use crate::tier::streams;
 /// The maximum number of runs. No exercise makes as many calls.
 const MOST_CALLS: u64 = 500;
 
-/// Runs a function of the exercise repeatedly. In run `k`, its `k`-th CUDA or NCCL call fails, until a run makes fewer
-/// than `k` calls. Each failure must be returned as an error that contains the cause.
+/// Runs one of the exercise's functions repeatedly. In run `k`, its `k`-th CUDA or NCCL call fails, until a run makes
+/// fewer than `k` calls. Each failure must be returned as an error that contains the cause.
 ///
 /// `prepare` creates what one run needs, and returns the run. Only calls from the exercise's own lines fail, on this thread, and
 /// during the run. On a real GPU, where no call can be made to fail, the function runs once.
 ///
-/// After a failed call, a communicator is unusable, so `prepare` must create a new one. Create it in a world of one rank: other
-/// ranks would wait for the rank whose call failed.
+/// After a failed call, a communicator is unusable, so `prepare` must create a new one. Create it in a world of one
+/// rank, because other ranks would wait for the rank whose call failed.
 ///
 /// # Errors
 /// Fails if the function panics, returns `Ok`, leaves a group open, or returns an error without the cause. Also fails if `prepare`
@@ -31,7 +31,7 @@ where
     on_threads(Threads::This, function, prepare)
 }
 
-/// Like [`each_call_fails`], but for the calls of all threads. Use it for a function that starts threads.
+/// Like [`each_call_fails`], but for calls from all threads. Use it for a function that starts threads.
 ///
 /// # Errors
 /// Fails like [`each_call_fails`].
@@ -45,10 +45,10 @@ where
     on_threads(Threads::All, function, prepare)
 }
 
-/// Creates a communicator of one rank on a new stream of GPU 0, for [`each_call_fails`].
+/// Creates a communicator with one rank on a new stream on GPU 0, for [`each_call_fails`].
 ///
 /// # Errors
-/// Returns the error of the driver or NCCL.
+/// Returns any error from the driver or NCCL.
 pub fn world_of_one() -> anyhow::Result<Comm> {
     let stream = streams(1)?.remove(0);
     stream.context().bind_to_thread()?;
@@ -74,7 +74,7 @@ where
         let Some(failed) = failed else {
             // With one rank, there may be no work, and so no call whose error could be lost.
             if nth == 1 {
-                println!("`{function}` makes no call of CUDA or NCCL here, so none was made to fail");
+                println!("`{function}` makes no CUDA or NCCL calls here, so none was made to fail");
             }
             return returned.map_err(|panic| anyhow!("`{function}` {panic}"))?;
         };
@@ -82,7 +82,7 @@ where
         // This succeeds only if a group is open.
         if group_end().is_ok() {
             bail!(
-                "`{function}` leaves a group open if {} fails; end it on every way out\n{}",
+                "`{function}` leaves a group open if {} fails; end the group on every path out of the function\n{}",
                 name(&failed),
                 shown(&failed.line)
             );
@@ -115,7 +115,7 @@ fn judge(function: &str, failed: &Call, returned: Result<anyhow::Result<()>, Str
     }
 }
 
-/// Returns whether an error contains the code of the failure or the name of the function that failed. Together with a
+/// Returns whether an error contains the failure's code or the name of the function that failed. Together with a
 /// different code, the name proves nothing: after a send has failed, the end of the group reports that a receive has no
 /// `ncclSend`.
 fn has_cause(error: &anyhow::Error, failed: &Call) -> bool {

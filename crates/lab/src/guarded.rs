@@ -7,7 +7,7 @@ use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceRepr};
 
 use crate::compare::{Element, elements, show};
 
-/// The number of guard elements on each side. It is odd, so that the buffer is less aligned than any whole allocation.
+/// The number of guard elements on each side. It is odd, so that the buffer is less aligned than any allocation.
 const GUARD: usize = 67;
 
 /// A buffer inside a larger allocation, with canaries before and after it.
@@ -24,7 +24,7 @@ impl<T: Element + DeviceRepr> Guarded<T> {
     /// Creates a buffer with these values on the stream's GPU.
     ///
     /// # Errors
-    /// Returns the driver's error.
+    /// Fails if a driver call fails.
     pub fn new(stream: &Arc<CudaStream>, values: &[T]) -> anyhow::Result<Self> {
         let mut whole: Vec<T> = (0..GUARD).map(T::canary).collect();
         whole.extend(values);
@@ -32,12 +32,12 @@ impl<T: Element + DeviceRepr> Guarded<T> {
         Ok(Self { slice: stream.clone_htod(&whole)?, len: values.len() })
     }
 
-    /// Returns a view of the inside for reading.
+    /// Returns a read-only view of the inside.
     pub fn view(&self) -> CudaView<'_, T> {
         self.slice.slice(GUARD..GUARD + self.len)
     }
 
-    /// Returns a view of the inside for writing.
+    /// Returns a mutable view of the inside.
     pub fn view_mut(&mut self) -> CudaViewMut<'_, T> {
         self.slice.slice_mut(GUARD..GUARD + self.len)
     }
@@ -45,7 +45,7 @@ impl<T: Element + DeviceRepr> Guarded<T> {
     /// Waits for all work on the buffer's stream, and reads the inside.
     ///
     /// # Errors
-    /// Fails if a canary was overwritten, with its position and its new value, or with the driver's error.
+    /// Fails if a driver call fails, or if a canary was overwritten. The error then contains its position and new value.
     pub fn read(&self) -> anyhow::Result<Vec<T>> {
         let stream = self.slice.stream();
         let whole = stream.clone_dtoh(&self.slice)?;

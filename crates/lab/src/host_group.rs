@@ -1,11 +1,11 @@
-//! Lets ranks exchange buffers through host memory, as the processes of a CPU backend do over a network.
+//! Lets ranks exchange buffers through host memory, as a CPU backend's processes do over a network.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::bail;
 
-/// The time that a rank waits for the others.
+/// How long a rank waits for the others.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A group of threads, one for each rank.
@@ -19,26 +19,25 @@ pub struct HostGroup {
 struct Round {
     /// The number of complete rounds.
     number: usize,
-    /// The parts of this round, by rank.
+    /// This round's parts, by rank.
     parts: Vec<Option<Vec<f32>>>,
-    /// All parts of the last round. Every rank reads them before the next round can complete, because that needs the
-    /// same ranks.
+    /// All parts from the last round. Every rank reads them before the next round can complete, because that round
+    /// needs the same ranks.
     last: Arc<Vec<Vec<f32>>>,
 }
 
 impl HostGroup {
-    /// Creates a group of `world_size` ranks.
+    /// Creates a group for `world_size` ranks.
     pub fn new(world_size: usize) -> Self {
         let round = Round { number: 0, parts: vec![None; world_size], last: Arc::default() };
         Self { round: Mutex::new(round), complete: Condvar::new(), timeout: TIMEOUT }
     }
 
-    /// Gives this rank's values to all ranks, and returns the values of all ranks in rank order. Every rank must call
-    /// it.
+    /// Sends this rank's values to all ranks, and returns all ranks' values in rank order. Every rank must call it.
     ///
     /// # Errors
-    /// Fails if other ranks do not call it within 10 seconds, and names these ranks. Also fails if `rank` is not in the
-    /// group, or already took part in this round.
+    /// Fails if other ranks do not call it within 10 seconds; the error names these ranks. Also fails if `rank` is not
+    /// in the group or has already taken part in this round.
     pub fn all_gather(&self, rank: usize, values: Vec<f32>) -> anyhow::Result<Arc<Vec<Vec<f32>>>> {
         let mut round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
         let number = round.number;
@@ -46,7 +45,7 @@ impl HostGroup {
         match round.parts.get_mut(rank) {
             Some(place @ None) => *place = Some(values),
             Some(_) => bail!(
-                "rank {rank} has called HostGroup::all_gather already in this round: two threads have one rank"
+                "rank {rank} has already called HostGroup::all_gather in this round: two threads use the same rank"
             ),
             None => bail!("rank {rank} is out of range for a group of {ranks} ranks"),
         }
@@ -61,7 +60,7 @@ impl HostGroup {
         if round.number == number {
             let missing: Vec<usize> = (0..ranks).filter(|&rank| round.parts[rank].is_none()).collect();
             round.parts[rank] = None;
-            bail!("rank {rank} called HostGroup::all_gather, and ranks {missing:?} never called it");
+            bail!("rank {rank} called HostGroup::all_gather, but ranks {missing:?} never called it");
         }
         Ok(round.last.clone())
     }

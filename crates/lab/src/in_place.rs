@@ -5,7 +5,7 @@ use std::ops::Range;
 use anyhow::Context;
 use cudarc::driver::{CudaView, CudaViewMut};
 
-/// Returns a part of a buffer to send, and the whole buffer to receive into.
+/// Returns a part of a buffer to send, and the entire buffer to receive into.
 ///
 /// Safe Rust rejects such a pair, because a part that is borrowed for reading can't be borrowed for writing at the same
 /// time. The compiler can't know that a single call reads and writes, and that the call is designed for this.
@@ -22,7 +22,7 @@ pub unsafe fn part_and_whole<'a, T>(
     part: Range<usize>,
 ) -> anyhow::Result<(CudaView<'a, T>, CudaViewMut<'a, T>)> {
     let len = buffer.len();
-    let outside = || format!("elements {part:?} of a buffer of {len}");
+    let outside = || format!("elements {part:?} are not within a buffer of {len} elements");
     let view = buffer.try_slice(part.clone()).with_context(outside)?;
     // SAFETY: a view's layout doesn't depend on its lifetime. The buffer's pointer and events, which the view borrows,
     // live as long as 'a. The caller is responsible for the second borrow of the memory.

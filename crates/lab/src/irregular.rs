@@ -1,4 +1,4 @@
-//! Test data that reveals mistakes: it differs by rank, and has no repetitions and no symmetry.
+//! Test data that reveals mistakes: it differs by rank and has no repetitions or symmetry.
 
 use crate::random::SplitMix64;
 

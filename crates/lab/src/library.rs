@@ -13,7 +13,7 @@ impl Library {
     /// Loads a library by its path or name.
     ///
     /// # Errors
-    /// Returns the loader's message.
+    /// Fails with the loader's message if the library can't be loaded.
     pub(crate) fn open(name: &Path) -> anyhow::Result<Self> {
         let c_name = CString::new(name.as_os_str().as_encoded_bytes()).context("a path with a zero byte")?;
         // SAFETY: the name is a C string, and the constructors of CUDA's, NCCL's, and our own libraries have no
@@ -31,7 +31,7 @@ impl Library {
         Ok(Self(handle))
     }
 
-    /// Returns the address of a symbol of the library or of its dependencies.
+    /// Returns the address of a symbol in the library or its dependencies.
     pub(crate) fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
         // SAFETY: the handle is never closed.
         NonNull::new(unsafe { libc::dlsym(self.0.as_ptr(), name.as_ptr()) })
@@ -40,7 +40,7 @@ impl Library {
     /// Calls a function that writes one `int` and returns a code that is 0 for success.
     ///
     /// # Safety
-    /// The symbol, if it exists, must be such a function.
+    /// If the symbol exists, it must be such a function.
     pub(crate) unsafe fn int_from(&self, name: &CStr) -> Result<c_int, String> {
         let shown = name.to_string_lossy();
         let symbol = self.symbol(name).ok_or_else(|| format!("the library has no {shown}"))?;
@@ -49,7 +49,7 @@ impl Library {
         let mut value = 0;
         match function(&raw mut value) {
             0 => Ok(value),
-            code => Err(format!("{shown} returns error {code}")),
+            code => Err(format!("{shown} returned error {code}")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Linear layers on one GPU, as building blocks of a layer on several GPUs.
+//! Linear layers on one GPU, as building blocks for a layer on several GPUs.
 
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ pub struct Weights {
 
 /// A layer and its gradients on one GPU. Its methods enqueue their work on its stream and do not wait.
 ///
-/// Inputs and outputs are row-major, with one row per sample, so a buffer's length gives the number of samples. Every
-/// method fails if a buffer's length is not a whole number of rows, or if two buffers have different numbers of
+/// Inputs and outputs are row-major, with one row per sample, so a buffer's length determines the number of samples.
+/// Every method fails if a buffer's length is not a whole number of rows, or if two buffers have different numbers of
 /// samples. Methods also return the driver's errors.
 #[derive(Debug)]
 pub struct Linear {
@@ -47,7 +47,7 @@ impl Linear {
         let Weights { inputs, outputs, weights, bias } = weights;
         ensure!(
             *inputs > 0 && *outputs > 0,
-            "a layer of {inputs} inputs and {outputs} outputs computes nothing"
+            "a layer with {inputs} inputs and {outputs} outputs computes nothing"
         );
         let len = weights.len();
         ensure!(len == inputs * outputs, "{len} weights, but {inputs} inputs and {outputs} outputs");
@@ -82,7 +82,7 @@ impl Linear {
         self.kernels.add_bias(&self.stream, output, &self.bias, shape)
     }
 
-    /// Computes two gradients: that of the weights, `inputᵀ · output_gradient`, and that of the bias, the sum of
+    /// Computes the gradient of the weights, `inputᵀ · output_gradient`, and the gradient of the bias, the sum of
     /// `output_gradient` over the samples. They replace the contents of [`weights_gradient`](Self::weights_gradient)
     /// and [`bias_gradient`](Self::bias_gradient).
     ///
@@ -116,7 +116,7 @@ impl Linear {
     /// Takes a step of gradient descent: `weights -= learning_rate · weights_gradient`, and the same for the bias.
     ///
     /// # Errors
-    /// Returns the driver's error.
+    /// Fails if a driver call fails.
     pub fn descend(&mut self, learning_rate: f32) -> anyhow::Result<()> {
         let (kernels, stream) = (&self.kernels, &*self.stream);
         kernels.sgd_step(stream, &mut self.weights, &self.weights_gradient, learning_rate)?;
@@ -128,7 +128,7 @@ impl Linear {
         self.weights_gradient.as_view()
     }
 
-    /// Returns the gradient of the weights for writing.
+    /// Returns a mutable view of the gradient of the weights.
     pub fn weights_gradient_mut(&mut self) -> CudaViewMut<'_, f32> {
         self.weights_gradient.as_view_mut()
     }
@@ -138,7 +138,7 @@ impl Linear {
         self.bias_gradient.as_view()
     }
 
-    /// Returns the gradient of the bias for writing.
+    /// Returns a mutable view of the gradient of the bias.
     pub fn bias_gradient_mut(&mut self) -> CudaViewMut<'_, f32> {
         self.bias_gradient.as_view_mut()
     }
@@ -146,14 +146,14 @@ impl Linear {
     /// Copies the layer's current weights to host memory. Waits for the GPU.
     ///
     /// # Errors
-    /// Returns the driver's error.
+    /// Fails if a driver call fails.
     pub fn to_host(&self) -> anyhow::Result<Weights> {
         let (weights, bias) = (self.stream.clone_dtoh(&self.weights)?, self.stream.clone_dtoh(&self.bias)?);
         self.stream.synchronize()?;
         Ok(Weights { inputs: self.inputs, outputs: self.outputs, weights, bias })
     }
 
-    /// Returns the number of samples of an input, or of its gradient, of this length.
+    /// Returns the number of samples in an input, or an input's gradient, with this length.
     fn samples(&self, len: usize) -> anyhow::Result<usize> {
         let inputs = self.inputs;
         ensure!(
@@ -192,7 +192,7 @@ impl Mlp {
         let (units, inputs) = (first.outputs, second.inputs);
         ensure!(
             units == inputs,
-            "the first layer has {units} outputs, but the second one has {inputs} inputs"
+            "the first layer has {units} outputs, but the second layer has {inputs} inputs"
         );
         ensure!(samples > 0, "there must be room for at least one sample");
         Ok(Self {
@@ -206,7 +206,7 @@ impl Mlp {
     /// Applies ReLU to the values of the hidden units, in place.
     ///
     /// # Errors
-    /// Returns the driver's error.
+    /// Fails if a driver call fails.
     pub fn relu(&mut self) -> anyhow::Result<()> {
         self.first.kernels.relu(&self.first.stream, &mut self.hidden)
     }
@@ -214,7 +214,7 @@ impl Mlp {
     /// Multiplies the gradient of the hidden units' values by ReLU's slope, 0 or 1, in place.
     ///
     /// # Errors
-    /// Returns the driver's error.
+    /// Fails if a driver call fails.
     pub fn relu_gradient(&mut self) -> anyhow::Result<()> {
         self.first.kernels.relu_gradient(&self.first.stream, &mut self.hidden_gradient, &self.hidden)
     }

@@ -1,4 +1,4 @@
-//! Reads the figures of a GPU's memory pool. cudarc allocates from the pool, but has no safe call to query it.
+//! Reads a GPU's memory pool statistics. cudarc allocates from the pool, but has no safe call to query it.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use anyhow::Context;
 use cudarc::driver::sys::{CUmemPool_attribute as Attribute, CUmemoryPool};
 use cudarc::driver::{CudaContext, result};
 
-/// The pool from which a GPU's memory is allocated.
+/// The pool that a GPU's memory is allocated from.
 #[derive(Debug)]
 pub struct MemoryPool {
     pool: CUmemoryPool,
@@ -23,16 +23,16 @@ impl MemoryPool {
         let context = CudaContext::new(ordinal).with_context(|| format!("GPU {ordinal}"))?;
         // SAFETY: the device comes from a context.
         let pool = unsafe { result::device::get_mem_pool(context.cu_device()) }
-            .with_context(|| format!("GPU {ordinal} has no memory pool"))?;
+            .with_context(|| format!("GPU {ordinal} has no memory pools"))?;
         Ok(Self { pool, context })
     }
 
-    /// Returns one of the pool's figures, in bytes. `USED_MEM` counts memory that is allocated and not freed yet, and
-    /// `RESERVED_MEM` the memory that the pool holds on the GPU. Each figure has a current value (`CURRENT`) and a
-    /// maximum since its last reset (`HIGH`).
+    /// Returns one of the pool's statistics, in bytes. `USED_MEM` counts memory that has been allocated but not yet
+    /// freed, and `RESERVED_MEM` counts memory that the pool holds on the GPU. Each statistic has a current value
+    /// (`CURRENT`) and a maximum since its last reset (`HIGH`).
     ///
     /// # Errors
-    /// Returns the driver's error.
+    /// Fails if a driver call fails.
     pub fn figure(&self, attribute: Attribute) -> anyhow::Result<u64> {
         self.context.bind_to_thread()?;
         let mut value = 0_u64;
@@ -41,10 +41,10 @@ impl MemoryPool {
         Ok(value)
     }
 
-    /// Resets a high-water mark (`…_HIGH`) to the current value of its figure.
+    /// Resets a high-water mark (`…_HIGH`) to the statistic's current value.
     ///
     /// # Errors
-    /// Fails if the attribute is not a high-water mark, or with the driver's error.
+    /// Fails if the attribute is not a high-water mark, or if a driver call fails.
     pub fn reset(&self, attribute: Attribute) -> anyhow::Result<()> {
         self.context.bind_to_thread()?;
         // The driver accepts only 0 here, and then sets the mark to the current value.

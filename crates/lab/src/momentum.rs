@@ -18,11 +18,11 @@ pub struct Momentum {
 }
 
 impl Momentum {
-    /// Creates an optimizer for `len` parameters with velocities of 0. Each step retains the fraction `momentum` of the
-    /// velocity.
+    /// Creates an optimizer for `len` parameters, whose velocities start at 0. Each step retains the fraction
+    /// `momentum` of the velocity.
     ///
     /// # Errors
-    /// Fails if there are no parameters, or with the driver's error.
+    /// Fails if there are no parameters, or if a driver call fails.
     pub fn new(stream: &Arc<CudaStream>, len: usize, momentum: f32) -> anyhow::Result<Self> {
         ensure!(len > 0, "an optimizer needs at least one parameter");
         Ok(Self {
@@ -36,7 +36,7 @@ impl Momentum {
     /// Computes `velocity = momentum · velocity + gradient`, then `parameters -= learning_rate · velocity`.
     ///
     /// # Errors
-    /// Fails if the numbers of parameters, gradients, and velocities differ, or with the driver's error.
+    /// Fails if the numbers of parameters, gradients, and velocities differ, or if a driver call fails.
     pub fn step(
         &mut self,
         parameters: &mut CudaViewMut<f32>,
@@ -46,7 +46,7 @@ impl Momentum {
         let (own, given, slopes) = (self.velocity.len(), parameters.len(), gradient.len());
         ensure!(
             own == given && own == slopes,
-            "an optimizer for {own} parameters, but {given} parameters and {slopes} gradients"
+            "the optimizer is for {own} parameters, but was given {given} parameters and {slopes} gradients"
         );
         let (stream, velocity) = (&self.stream, &mut self.velocity);
         self.kernels.momentum_step(stream, parameters, velocity, gradient, learning_rate, self.momentum)

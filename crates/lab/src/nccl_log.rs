@@ -1,4 +1,4 @@
-//! Reads NCCL's log of this process to count communicators and calls.
+//! Reads NCCL's log for this process to count communicators and calls.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -6,11 +6,11 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, ensure};
 
-/// NCCL's log of this process, in a temporary file that is deleted with this value.
+/// NCCL's log for this process, in a temporary file that is deleted with this value.
 #[derive(Debug)]
 pub struct NcclLog(PathBuf);
 
-/// The log of the entire check.
+/// The log for the entire check.
 static OF_CHECK: OnceLock<NcclLog> = OnceLock::new();
 
 impl NcclLog {
@@ -19,7 +19,7 @@ impl NcclLog {
     /// communicator or an id.
     ///
     /// # Safety
-    /// Sets environment variables, so no other thread may read or set any at the same time.
+    /// This sets environment variables, so no other thread may read or set any at the same time.
     pub unsafe fn open() -> Self {
         let file = std::env::temp_dir().join(format!("ncclings_{}.log", std::process::id()));
         // SAFETY: the caller ensures that no other thread accesses environment variables.
@@ -48,7 +48,7 @@ impl NcclLog {
         Ok(most_at_once(&self.text()?, gpu))
     }
 
-    /// Returns the element counts of all calls of an operation so far, by all ranks of this process. `operation` is
+    /// Returns the element counts of all calls to an operation so far, by all ranks in this process. `operation` is
     /// NCCL's name for it, such as `AllReduce` or `Send`.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl NcclLog {
         Ok(counts(&self.text()?, operation))
     }
 
-    /// Makes NCCL log for the whole check, so that [`Self::of_check`] can read it.
+    /// Makes NCCL log for the entire check, so that [`Self::of_check`] can read it.
     ///
     /// # Safety
     /// As for [`Self::open`].
@@ -67,12 +67,12 @@ impl NcclLog {
         let _ = OF_CHECK.set(log);
     }
 
-    /// Returns the log of the check, if it was opened. Checks on real GPUs have one.
+    /// Returns the check's log, if it was opened. Checks on real GPUs have one.
     pub(crate) fn of_check() -> Option<&'static Self> {
         OF_CHECK.get()
     }
 
-    /// Deletes the log of the check.
+    /// Deletes the check's log.
     pub(crate) fn delete_of_check() {
         if let Some(log) = OF_CHECK.get() {
             // If NCCL is not used, it writes no file.
@@ -80,11 +80,11 @@ impl NcclLog {
         }
     }
 
-    /// Returns the kind and the count of each collective so far, of one thread or of all threads. Before the first communicator,
-    /// there are none.
+    /// Returns the kind and the count of each collective so far, from one thread or from all threads. Before the first
+    /// communicator, there are none.
     ///
     /// # Errors
-    /// Fails if NCCL could not write the whole log.
+    /// Fails if NCCL could not write the entire log.
     pub(crate) fn collectives(&self, thread: Option<i32>) -> anyhow::Result<Vec<(String, usize)>> {
         if !self.0.exists() {
             return Ok(Vec::new());

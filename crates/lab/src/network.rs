@@ -12,7 +12,7 @@ use crate::random::SplitMix64;
 /// A model on one GPU, as seen by data parallelism. Its parameters are numbered in the order of the forward pass; a
 /// layer's weights are one parameter, and its biases another. The gradients of all parameters lie in one flat buffer.
 pub trait Trainable {
-    /// Returns the stream on which the model computes.
+    /// Returns the stream that the model computes on.
     fn stream(&self) -> &Arc<CudaStream>;
 
     /// Returns the range of each parameter's gradient in the flat buffer. The ranges are consecutive, without gaps.
@@ -27,28 +27,28 @@ pub trait Trainable {
     /// `ready`. Returns at once.
     ///
     /// # Errors
-    /// Returns the errors of `ready` and the driver.
+    /// Returns any error from `ready` or the driver.
     fn backward(
         &mut self,
         ready: impl FnMut(usize, &mut CudaViewMut<f32>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()>;
 
-    /// Enqueues a step of the optimizer, which uses the gradients at that point of the stream. Returns at once.
+    /// Enqueues an optimizer step, which uses the gradients at that point in the stream. Returns at once.
     ///
     /// # Errors
-    /// Returns the driver's error.
+    /// Fails if a driver call fails.
     fn descend(&mut self) -> anyhow::Result<()>;
 }
 
 /// The size of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetworkShape {
-    /// The number of inputs, and of outputs, of each layer.
+    /// The number of inputs of each layer, and the number of outputs.
     pub width: usize,
     /// The number of layers, each with `width` × `width` weights and `width` biases.
     pub layers: usize,
-    /// The number of parameters into which the weights of a layer are divided, like the matrices of a transformer's
-    /// heads. Each has the same number of rows. Their gradients are computed together.
+    /// The number of parameters that a layer's weights are divided into, like the matrices of a transformer's heads.
+    /// All have the same number of rows, and their gradients are computed together.
     pub heads: usize,
     /// The number of samples per rank in each batch.
     pub rows: usize,
@@ -93,7 +93,7 @@ impl Network {
     /// `seed_of_samples`. All memory is allocated here.
     ///
     /// # Errors
-    /// Fails if the shape has a 0, if `heads` does not divide the width, or with the driver's error.
+    /// Fails if the shape contains a 0, if the width is not divisible by `heads`, or if a driver call fails.
     pub fn new(
         stream: &Arc<CudaStream>,
         shape: NetworkShape,
@@ -103,7 +103,7 @@ impl Network {
     ) -> anyhow::Result<Self> {
         let NetworkShape { width, layers, heads, rows } = shape;
         ensure!(width > 0 && layers > 0 && heads > 0 && rows > 0, "{shape:?}: every size must be above 0");
-        ensure!(width.is_multiple_of(heads), "{shape:?}: the width doesn't divide by the heads");
+        ensure!(width.is_multiple_of(heads), "{shape:?}: the width is not divisible by the number of heads");
         let mut layout = Vec::new();
         for layer in 0..layers {
             let (weights, biases) = (shape.weights(layer), shape.biases(layer));
@@ -117,7 +117,9 @@ impl Network {
         let parameters: Vec<f32> = (0..elements).map(|_| random.uniform(-bound, bound)).collect();
         let mut sample = || -> Vec<f32> { (0..rows * width).map(|_| samples.uniform(-1.0, 1.0)).collect() };
         let (inputs, targets) = (stream.clone_htod(&sample())?, stream.clone_htod(&sample())?);
-        let zeros = |len| stream.alloc_zeros(len).with_context(|| format!("{len} floats for the network"));
+        let zeros = |len| {
+            stream.alloc_zeros(len).with_context(|| format!("can't allocate {len} floats for the network"))
+        };
         let mut activations = vec![inputs];
         for _ in 0..layers {
             activations.push(zeros(rows * width)?);
@@ -142,10 +144,10 @@ impl Network {
         self.parameters.as_view()
     }
 
-    /// Enqueues the computation of every layer's outputs. Returns at once.
+    /// Enqueues the work that computes every layer's outputs. Returns at once.
     ///
     /// # Errors
-    /// Returns the driver's error.
+    /// Fails if a driver call fails.
     pub fn forward(&mut self) -> anyhow::Result<()> {
         let NetworkShape { width, layers, rows, .. } = self.shape;
         let mut activations = std::mem::take(&mut self.activations);

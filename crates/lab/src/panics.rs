@@ -17,7 +17,7 @@ pub(crate) fn panic_text(panic: &PanicHookInfo<'_>) -> String {
     format!("{message}{place}{thread}")
 }
 
-/// Returns a panic's message and location. If a library panics, the location is the line of the exercise that called
+/// Returns a panic's message and location. If a library panics, the location is the line in the exercise that called
 /// the library, if there is one.
 pub(crate) fn message_and_place(panic: &PanicHookInfo<'_>) -> (String, Option<String>) {
     let message = panic.payload_as_str().unwrap_or("a panic without a message");

@@ -1,5 +1,5 @@
 //! A two-layer perceptron that classifies handwritten digits: 64 pixels → hidden units with ReLU → 10 classes, softmax,
-//! and cross-entropy. It runs on one GPU, and is unaware of other GPUs.
+//! and cross-entropy. It runs on one GPU and is unaware of other GPUs.
 
 mod host;
 mod layout;
@@ -38,7 +38,7 @@ pub struct Perceptron {
     /// The losses, one per sample.
     losses: CudaSlice<f32>,
     correct: CudaSlice<u32>,
-    /// The number of samples of the last forward pass.
+    /// The number of samples in the last forward pass.
     forwarded: Option<usize>,
 }
 
@@ -47,21 +47,21 @@ impl Perceptron {
     /// parameters depend only on the seed ([`Layout::initial`]).
     ///
     /// # Errors
-    /// Fails if `hidden` or `max_batch` is 0, or with the driver's error.
+    /// Fails if `hidden` or `max_batch` is 0, or if a driver call fails.
     pub fn new(stream: &Arc<CudaStream>, hidden: usize, max_batch: usize, seed: u64) -> anyhow::Result<Self> {
         Self::of_units(stream, hidden, 0..hidden, max_batch, seed)
     }
 
-    /// Creates one rank's part of that model, for several ranks that share its hidden layer: only the hidden units
-    /// `units`. Its parameters are those of its units in the whole model ([`Layout::of_units`]). Every part has the
-    /// biases of the classes.
+    /// Creates one rank's part of that model, for several ranks that share its hidden layer. The part has only the
+    /// hidden units `units`, with their parameters from the full model ([`Layout::of_units`]). Every part has the class
+    /// biases.
     ///
-    /// The [`forward`](Self::forward) of a part does not compute the result of the whole model. Call
+    /// A part's [`forward`](Self::forward) does not compute the full model's result. Call
     /// [`forward_units`](Self::forward_units) instead, sum [`scores_mut`](Self::scores_mut) over all parts, and call
-    /// [`finish_scores`](Self::finish_scores). The backward pass of the part then computes the gradients of its units.
+    /// [`finish_scores`](Self::finish_scores). The part's backward pass then computes its units' gradients.
     ///
     /// # Errors
-    /// Fails if `units` is empty or extends beyond `hidden`, if `max_batch` is 0, or with the driver's error.
+    /// Fails if `units` is empty or extends beyond `hidden`, if `max_batch` is 0, or if a driver call fails.
     pub fn of_units(
         stream: &Arc<CudaStream>,
         hidden: usize,
@@ -70,12 +70,14 @@ impl Perceptron {
         seed: u64,
     ) -> anyhow::Result<Self> {
         let Range { start, end } = units;
-        ensure!(start < end, "a perceptron has at least one hidden unit");
-        ensure!(end <= hidden, "hidden units {start}..{end} of {hidden}");
-        ensure!(max_batch > 0, "a batch holds at least one sample");
+        ensure!(start < end, "a perceptron must have at least one hidden unit");
+        ensure!(end <= hidden, "hidden units {start}..{end} are not within the {hidden} hidden units");
+        ensure!(max_batch > 0, "a batch must hold at least one sample");
         let (layout, whole) = (Layout { hidden: units.len() }, Layout { hidden });
         let (initial, hidden) = (whole.of_units(&whole.initial(seed), units), layout.hidden);
-        let zeros = |len| stream.alloc_zeros(len).with_context(|| format!("{len} floats for the perceptron"));
+        let zeros = |len| {
+            stream.alloc_zeros(len).with_context(|| format!("can't allocate {len} floats for the perceptron"))
+        };
         Ok(Self {
             stream: stream.clone(),
             kernels: Kernels::load(stream.context())?,
@@ -93,7 +95,7 @@ impl Perceptron {
         })
     }
 
-    /// Returns the stream of all the model's work.
+    /// Returns the stream that all of the model's work runs on.
     pub fn stream(&self) -> &Arc<CudaStream> {
         &self.stream
     }
@@ -108,7 +110,7 @@ impl Perceptron {
         self.parameters.as_view()
     }
 
-    /// Returns all parameters for writing.
+    /// Returns a mutable view of all parameters.
     pub fn parameters_mut(&mut self) -> CudaViewMut<'_, f32> {
         self.parameters.as_view_mut()
     }
@@ -119,7 +121,7 @@ impl Perceptron {
         self.gradient_and_loss.as_view()
     }
 
-    /// Returns the result of the last backward pass for writing.
+    /// Returns a mutable view of the last backward pass's result.
     pub fn gradient_and_loss_mut(&mut self) -> CudaViewMut<'_, f32> {
         self.gradient_and_loss.as_view_mut()
     }
@@ -127,7 +129,7 @@ impl Perceptron {
     /// Computes the class scores of each sample in the batch.
     ///
     /// # Errors
-    /// Fails if the batch has more than `max_batch` samples, or with the driver's error.
+    /// Fails if the batch has more than `max_batch` samples, or if a driver call fails.
     pub fn forward(&mut self, batch: &Batch<'_>) -> anyhow::Result<()> {
         self.forward_units(batch)?;
         self.finish_scores()
@@ -142,7 +144,7 @@ impl Perceptron {
         let rows = batch.len();
         ensure!(
             rows <= self.max_batch,
-            "a batch of {rows} samples, but the model has buffers for {}",
+            "the batch has {rows} samples, but the model has buffers for {}",
             self.max_batch
         );
         let (layout, units) = (self.layout, self.layout.hidden);
@@ -161,7 +163,7 @@ impl Perceptron {
         kernels.matmul(stream, &mut logits, &hidden, &parameters.slice(layout.w2()), shape)
     }
 
-    /// Returns the class scores of the last forward pass for writing, with a row of [`CLASSES`] per sample.
+    /// Returns a mutable view of the last forward pass's class scores, with a row of [`CLASSES`] per sample.
     pub fn scores_mut(&mut self) -> CudaViewMut<'_, f32> {
         self.logits.slice_mut(..self.forwarded.unwrap_or(0) * CLASSES)
     }
@@ -169,7 +171,7 @@ impl Perceptron {
     /// Adds the class biases to the scores. This is the second half of [`forward`](Self::forward).
     ///
     /// # Errors
-    /// Returns the driver's error.
+    /// Fails if a driver call fails.
     pub fn finish_scores(&mut self) -> anyhow::Result<()> {
         let rows = self.forwarded.unwrap_or(0);
         let mut logits = self.logits.slice_mut(..rows * CLASSES);
@@ -179,11 +181,11 @@ impl Perceptron {
     }
 
     /// Computes `weight` × the gradient of the batch's mean loss, followed by `weight` × that mean loss. For an empty
-    /// batch, the results are zeros. They replace those of the last backward pass. Call it after
+    /// batch, the results are zeros. They replace the results of the last backward pass. Call it after
     /// [`forward`](Self::forward) with the same batch.
     ///
     /// # Errors
-    /// Fails if the last forward pass had a different number of samples, or with the driver's error.
+    /// Fails if the last forward pass had a different number of samples, or if a driver call fails.
     pub fn backward(&mut self, batch: &Batch<'_>, weight: f32) -> anyhow::Result<()> {
         let rows = batch.len();
         ensure!(
@@ -232,7 +234,7 @@ impl Perceptron {
     /// Takes a step of gradient descent: `parameters -= learning_rate · gradient`.
     ///
     /// # Errors
-    /// Returns the driver's error.
+    /// Fails if a driver call fails.
     pub fn descend(&mut self, learning_rate: f32) -> anyhow::Result<()> {
         let gradient = self.gradient_and_loss.slice(..self.layout.parameters());
         self.kernels.sgd_step(&self.stream, &mut self.parameters, &gradient, learning_rate)
@@ -241,7 +243,7 @@ impl Perceptron {
     /// Returns the loss after the gradients, in nats. Waits for the GPU.
     ///
     /// # Errors
-    /// Returns the driver's error.
+    /// Fails if a driver call fails.
     pub fn loss(&self) -> anyhow::Result<f32> {
         let loss = self.stream.clone_dtoh(&self.gradient_and_loss.slice(self.layout.parameters()..))?;
         self.stream.synchronize()?;
@@ -252,7 +254,7 @@ impl Perceptron {
     /// the GPU, and overwrites the results of the last forward pass.
     ///
     /// # Errors
-    /// Returns the driver's error.
+    /// Fails if a driver call fails.
     pub fn accuracy(&mut self, samples: &DeviceSamples) -> anyhow::Result<f64> {
         self.stream.memset_zeros(&mut self.correct)?;
         for start in (0..samples.len()).step_by(self.max_batch) {

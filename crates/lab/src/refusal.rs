@@ -1,4 +1,4 @@
-//! Checks calls whose contract requires an error. If the call panics instead, the panic is reported with its location.
+//! Checks calls whose contract requires an error. If a call panics instead, the panic is reported with its location.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -29,7 +29,7 @@ impl fmt::Display for Caught {
 thread_local! {
     /// Whether [`caught`] is running a function on this thread.
     static WATCHED: Cell<bool> = const { Cell::new(false) };
-    /// The latest panic of this thread while the thread is watched.
+    /// This thread's latest panic while the thread is being watched.
     static LATEST: RefCell<Option<Caught>> = const { RefCell::new(None) };
 }
 

@@ -10,7 +10,7 @@ use crate::library::Library;
 use crate::tier::{Tier, attached};
 
 /// Names a stream by its role, such as `compute`. The virtual GPU's reports then contain "the compute stream" instead
-/// of "stream 2". A real GPU reports nothing, so it needs no names.
+/// of "stream 2". A real GPU makes no reports, so it needs no names.
 ///
 /// # Errors
 /// Fails if the virtual driver can't be found.

@@ -1,7 +1,7 @@
 //! Determines, over NCCL, which GPU each rank really has.
 //!
 //! `Comm::rank()` only repeats the number that the communicator was created with. In a broadcast, NCCL itself selects
-//! the sender. So each rank in turn is the root, and broadcasts its GPU.
+//! the sender. So each rank takes its turn as the root and broadcasts its GPU.
 
 use anyhow::{Context, ensure};
 use cudarc::driver::CudaSlice;
@@ -12,11 +12,11 @@ use crate::explain::Readable;
 /// A rank's own identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The rank with which its communicator was created.
+    /// The rank that its communicator was created with.
     pub rank: usize,
-    /// The number of ranks with which its communicator was created.
+    /// The number of ranks that its communicator was created with.
     pub world_size: usize,
-    /// The ordinal of the GPU of its communicator's stream.
+    /// The ordinal of the GPU that its communicator's stream is on.
     pub gpu: usize,
 }
 
@@ -40,15 +40,17 @@ impl Answer {
             );
             Ok(value as usize)
         };
-        let [rank, world_size, gpu] = values else { anyhow::bail!("an answer of {} numbers", values.len()) };
+        let [rank, world_size, gpu] = values else {
+            anyhow::bail!("the answer has {} numbers", values.len())
+        };
         Ok(Self { rank: whole(*rank)?, world_size: whole(*world_size)?, gpu: whole(*gpu)? })
     }
 }
 
-/// Returns the answers of ranks 0, 1, … of the communicator, as this rank receives them. Every rank must call it.
+/// Returns the answers from ranks 0, 1, … of the communicator, as this rank receives them. Every rank must call it.
 ///
 /// # Errors
-/// Returns the errors of NCCL and the driver.
+/// Returns any error from NCCL or the driver.
 pub fn roll_call(comm: &Comm) -> anyhow::Result<Vec<Answer>> {
     let stream = comm.stream();
     let mut answers = Vec::new();
@@ -57,7 +59,7 @@ pub fn roll_call(comm: &Comm) -> anyhow::Result<Vec<Answer>> {
         comm.broadcast_in_place(&mut message, i32::try_from(root)?).readable()?;
         let heard = stream.clone_dtoh(&message)?;
         stream.synchronize()?;
-        answers.push(Answer::read(&heard).with_context(|| format!("the call of rank {root}"))?);
+        answers.push(Answer::read(&heard).with_context(|| format!("in rank {root}'s roll call"))?);
     }
     Ok(answers)
 }
@@ -66,7 +68,7 @@ pub fn roll_call(comm: &Comm) -> anyhow::Result<Vec<Answer>> {
 /// from ranks 0, 1, …
 ///
 /// # Errors
-/// Returns the errors of NCCL and the driver.
+/// Returns any error from NCCL or the driver.
 pub fn roll_call_on_one_thread(comms: &[Comm]) -> anyhow::Result<Vec<Vec<Answer>>> {
     let mut heard = vec![Vec::new(); comms.len()];
     for root in 0..comms.len() {
@@ -89,7 +91,7 @@ pub fn roll_call_on_one_thread(comms: &[Comm]) -> anyhow::Result<Vec<Vec<Answer>
             let stream = comm.stream();
             let values = stream.clone_dtoh(message)?;
             stream.synchronize()?;
-            heard.push(Answer::read(&values).with_context(|| format!("the call of rank {root}"))?);
+            heard.push(Answer::read(&values).with_context(|| format!("in rank {root}'s roll call"))?);
         }
     }
     Ok(heard)

@@ -12,19 +12,19 @@ pub struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Records a mark after all work that is enqueued on the stream.
+    /// Records a mark after all work that has been enqueued on the stream.
     ///
     /// # Errors
-    /// Returns the driver's error.
+    /// Fails if a driver call fails.
     pub fn start(stream: &Arc<CudaStream>) -> anyhow::Result<Self> {
         let start = stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?;
         Ok(Self { stream: stream.clone(), start })
     }
 
-    /// Waits for all work that was enqueued since the mark, and returns how many microseconds it took.
+    /// Waits for all work that has been enqueued since the mark, and returns how many microseconds it took.
     ///
     /// # Errors
-    /// Returns the driver's error.
+    /// Fails if a driver call fails.
     pub fn microseconds(self) -> anyhow::Result<f64> {
         let end = self.stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?;
         Ok(f64::from(self.start.elapsed_ms(&end)?) * 1e3)

@@ -1,4 +1,4 @@
-//! Records what the streams of a GPU did and when. It uses only CUDA events, so it works on every tier.
+//! Records what a GPU's streams did, and when. It uses only CUDA events, so it works on every tier.
 
 mod chart;
 mod overlap;
@@ -26,16 +26,16 @@ pub enum Kind {
     Copy,
 }
 
-/// The time at which a piece of work ran, in milliseconds from an arbitrary origin, according to its GPU's clock.
+/// When a piece of work ran, in milliseconds from an arbitrary origin, according to its GPU's clock.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Span {
     /// The kind of work.
     pub kind: Kind,
     /// Its name, such as `forward 3`.
     pub name: String,
-    /// The time at which its stream reached it.
+    /// When its stream reached it.
     pub start: f64,
-    /// The time at which it was done.
+    /// When it was done.
     pub end: f64,
 }
 
@@ -64,16 +64,16 @@ impl Timeline {
     /// Creates an empty timeline, whose times start at the current end of `stream`.
     ///
     /// # Errors
-    /// Returns the driver's error.
+    /// Fails if a driver call fails.
     pub fn start(stream: &Arc<CudaStream>) -> anyhow::Result<Self> {
         Ok(Self { origin: timed(stream)?, marks: Vec::new() })
     }
 
-    /// Calls `work`, which enqueues work on `stream`, and records an event in that stream before and after it. Does not
-    /// wait.
+    /// Calls `work`, which enqueues work on `stream`, and records an event on that stream before and after that work.
+    /// Does not wait.
     ///
     /// # Errors
-    /// Returns the errors of `work` and the driver.
+    /// Returns any error from `work` or the driver.
     pub fn record<T>(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -87,11 +87,11 @@ impl Timeline {
         Ok(done)
     }
 
-    /// Returns when each piece of work ran, in the order of the calls of [`record`](Self::record). Waits until all work
+    /// Returns when each piece of work ran, in the order of the calls to [`record`](Self::record). Waits until all work
     /// is done.
     ///
     /// # Errors
-    /// Returns the driver's error.
+    /// Fails if a driver call fails.
     pub fn spans(&self) -> anyhow::Result<Vec<Span>> {
         let spans: Vec<Span> = self
             .marks
@@ -113,29 +113,29 @@ impl Timeline {
         Ok(spans)
     }
 
-    /// Returns the time at which an event's stream reached it. Waits until then. The event must record its time, like
-    /// those of [`timed`].
+    /// Returns when an event's stream reached it. Waits until then. The event must record its time, as events from
+    /// [`timed`] do.
     ///
     /// # Errors
-    /// Returns the driver's error.
+    /// Fails if a driver call fails.
     pub fn time(&self, event: &CudaEvent) -> anyhow::Result<f64> {
         Ok(f64::from(self.origin.elapsed_ms(event)?))
     }
 }
 
-/// The last spans that this process queried, by GPU.
+/// The spans that this process queried last, by GPU.
 static LAST: Mutex<BTreeMap<usize, Vec<Span>>> = Mutex::new(BTreeMap::new());
 
-/// Returns the last spans of GPU 0 that this process queried. Other GPUs have other time origins, so they can't share
+/// Returns the spans that this process queried last for GPU 0. Other GPUs have other time origins, so they can't share
 /// an axis.
 pub(crate) fn last_spans() -> Option<Vec<Span>> {
     LAST.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&0).cloned()
 }
 
-/// Records an event with timing after all work in the stream.
+/// Records an event with timing after all work on the stream.
 ///
 /// # Errors
-/// Returns the driver's error.
+/// Fails if a driver call fails.
 pub fn timed(stream: &CudaStream) -> anyhow::Result<CudaEvent> {
     Ok(stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?)
 }

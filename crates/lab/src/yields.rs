@@ -11,7 +11,7 @@ thread_local! {
     static YIELDS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Replaces the C library's function, which `std::thread::yield_now` calls: the system does not count these calls.
+/// Replaces the C library function that `std::thread::yield_now` calls, because the system does not count these calls.
 #[unsafe(no_mangle)]
 extern "C" fn sched_yield() -> c_int {
     YIELDS.set(YIELDS.get() + 1);
@@ -45,7 +45,7 @@ fn is_counted() -> bool {
 /// system does not count.
 ///
 /// # Errors
-/// Returns the errors of `work`.
+/// Returns any error from `work`.
 pub fn yields<T>(work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<(T, Option<u64>)> {
     let is_counted = is_counted();
     let before = so_far();

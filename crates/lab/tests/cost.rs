@@ -243,7 +243,7 @@ fn an_error_without_its_cause_is_named() -> anyhow::Result<()> {
         refused,
         &["`wait` returns an error without the cause", "it went wrong", "stream.synchronize()"],
     )?;
-    // The error of the group's end also names its start, with a different code.
+    // The error from the group's end also names the group's start, with a different code.
     let refused = each_call_fails("group", || {
         world_of_one()?;
         Ok(|| {

@@ -1,4 +1,4 @@
-//! Tests the check harness from outside. This program runs itself as a test target whose checks have every possible
+//! Tests the check harness from the outside. This program runs itself as a test target whose checks have every possible
 //! result.
 
 use std::io::{BufRead, BufReader};
@@ -13,7 +13,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 type Body = fn() -> anyhow::Result<()>;
 
-/// Makes this program act as the test target being tested.
+/// Makes this program act as the test target.
 const BE_THE_SAMPLE: &str = "LAB_HARNESS_SAMPLE";
 
 fn main() -> ExitCode {
@@ -279,13 +279,13 @@ fn timelines_are_kept_where_a_folder_is_named() -> anyhow::Result<()> {
     command.env("LAB_TIMEOUT", "5");
     Timelines::keep_in(&folder, &mut command)?;
     let (_, text) = output_of(command)?;
-    // A failing check keeps what it has measured.
+    // A failing check saves what it has measured.
     let measured = Timelines::of(&folder, "fate::measures").with_context(|| text.clone())?;
     ensure!(measured.title == "fate::measures" && measured.note.starts_with("Times are "), "{measured:?}");
     let span = &measured.rows[0].spans[0];
     ensure!(span.name == "forward" && span.end - span.start >= 1.0, "{span:?}");
     ensure!(Timelines::of(&folder, "fate::passes").is_none());
-    // The streams of a check that measures nothing are those that the virtual GPU recorded.
+    // If a check measures nothing, its streams come from what the virtual GPU recorded.
     if text.contains("tier: virtual") {
         let recorded = Timelines::of(&folder, "fate::delays").context(text)?;
         ensure!(recorded.note.starts_with("Times are modeled for "), "{recorded:?}");

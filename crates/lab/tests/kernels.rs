@@ -48,7 +48,7 @@ fn at_once() -> anyhow::Result<()> {
     });
     let text = returned.err().map(|error| error.to_string()).unwrap_or_default();
     ensure!(
-        text.contains("`clear_and_wait` returned only when its stream was done"),
+        text.contains("`clear_and_wait` returned only when its stream, which"),
         "the call waits on the host, but the error is {text:?}"
     );
     let refused = returns_at_once("refuse", &stream, || bail!("no batch is left"));
@@ -92,7 +92,7 @@ fn expect(what: &str, got: &[f32], expected: &[f64], roundings: usize, scale: f6
         let off = (f64::from(*got) - expected).abs();
         ensure!(
             abs_diff_eq!(f64::from(*got), *expected, epsilon = bound),
-            "{what}: {got} at {index}, expected {expected}, off by {off:e} > {bound:e}"
+            "{what}: {got} at {index}, but expected {expected}; off by {off:e} > {bound:e}"
         );
     }
     Ok(())
@@ -314,7 +314,7 @@ fn momentum() -> anyhow::Result<()> {
     let gradient = bench.stream.alloc_zeros(LEN - 1)?;
     let refused = optimizer.step(&mut parameters.as_view_mut(), &gradient.as_view(), 0.25);
     let refused = refused.map_err(|error| error.to_string());
-    let words = "an optimizer for 300 parameters, but 300 parameters and 299 gradients";
+    let words = "the optimizer is for 300 parameters, but was given 300 parameters and 299 gradients";
     ensure!(refused == Err(words.to_owned()), "{refused:?}");
     Ok(())
 }
@@ -406,7 +406,7 @@ fn perceptron() -> anyhow::Result<()> {
     ensure!(abs_diff_eq!(got, expected, epsilon = one_sample), "accuracy {got}, expected {expected}");
     let refused = model.forward(&samples.batch(0..54)?).map_err(|error| error.to_string());
     ensure!(
-        refused == Err("a batch of 54 samples, but the model has buffers for 53".to_owned()),
+        refused == Err("the batch has 54 samples, but the model has buffers for 53".to_owned()),
         "{refused:?}"
     );
     ensure!(samples.batch(1400..1439).is_err(), "a batch with sample 1,439 of 1,438 must fail");
@@ -446,7 +446,7 @@ fn network() -> anyhow::Result<()> {
     let mut ready = Vec::new();
     network.forward()?;
     network.backward(|parameter, gradients| {
-        ensure!(gradients.len() == end, "the hook gets {} gradients of {end}", gradients.len());
+        ensure!(gradients.len() == end, "the hook received {} gradients out of {end}", gradients.len());
         ready.push(parameter);
         Ok(())
     })?;
@@ -470,7 +470,7 @@ fn network() -> anyhow::Result<()> {
         // 1e-10.
         ensure!(
             abs_diff_eq!(slope, f64::from(gradients[at]), epsilon = 1e-5),
-            "the gradient of value {at} is {}, finite differences give {slope}",
+            "the gradient of value {at} is {}, but finite differences give {slope}",
             gradients[at]
         );
         let stepped = before[at] - 0.5 * gradients[at];
@@ -487,7 +487,7 @@ fn network_shapes() -> anyhow::Result<()> {
     let stream = CudaContext::new(0)?.new_stream()?;
     let uneven = NetworkShape { heads: 4, ..SMALL };
     let empty = NetworkShape { layers: 0, ..SMALL };
-    for (shape, says) in [(uneven, "doesn't divide by the heads"), (empty, "layers: 0")] {
+    for (shape, says) in [(uneven, "the width is not divisible by"), (empty, "layers: 0")] {
         let Err(error) = Network::new(&stream, shape, 0.5, 3, 4) else { bail!("{shape:?} was accepted") };
         ensure!(error.to_string().contains(says), "{error}");
     }
@@ -513,7 +513,10 @@ fn perceptron_in_parts() -> anyhow::Result<()> {
     }
     expect("the scores of all parts", &sum, &expected, 64 + HIDDEN + 3, 4.0)?;
     let refused = Perceptron::of_units(&stream, HIDDEN, 11..21, 17, 4).map_err(|error| error.to_string());
-    ensure!(refused.as_ref().is_err_and(|text| text == "hidden units 11..21 of 20"), "{refused:?}");
+    ensure!(
+        refused.as_ref().is_err_and(|text| text == "hidden units 11..21 are not within the 20 hidden units"),
+        "{refused:?}"
+    );
     Ok(())
 }
 
@@ -528,7 +531,7 @@ fn wrong_shapes() -> anyhow::Result<()> {
     let answer =
         |weights: &Weights| Linear::new(&stream, weights).map(|_| ()).map_err(|error| error.to_string());
     for (weights, words) in [
-        (of(0, 2, 0, 2), "a layer of 0 inputs and 2 outputs computes nothing"),
+        (of(0, 2, 0, 2), "a layer with 0 inputs and 2 outputs computes nothing"),
         (of(3, 2, 5, 2), "5 weights, but 3 inputs and 2 outputs"),
         (of(3, 2, 6, 3), "3 biases, but 2 outputs"),
     ] {
@@ -543,7 +546,7 @@ fn wrong_shapes() -> anyhow::Result<()> {
     ensure!(refused == Err(words.to_owned()), "{refused:?}");
     let mlp =
         Mlp::new(&stream, &of(3, 2, 6, 2), &of(3, 1, 3, 1), 1).map(|_| ()).map_err(|error| error.to_string());
-    let words = "the first layer has 2 outputs, but the second one has 3 inputs";
+    let words = "the first layer has 2 outputs, but the second layer has 3 inputs";
     ensure!(mlp == Err(words.to_owned()), "{mlp:?}");
     Ok(())
 }

@@ -22,7 +22,7 @@ fn main() -> ExitCode {
 
 fn start() -> Result<ExitCode, String> {
     let own =
-        std::env::current_exe().map_err(|error| format!("can't tell where this program is: {error}"))?;
+        std::env::current_exe().map_err(|error| format!("can't find this program's own path: {error}"))?;
     let course = own.with_file_name("course");
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     build.args(["build", "--package", "course"]);
@@ -31,7 +31,7 @@ fn start() -> Result<ExitCode, String> {
         build.arg("--quiet");
         announced(|| build.status())
     } else {
-        eprintln!("building the course and its virtual GPU, once: a minute or two");
+        eprintln!("building the course and its virtual GPU; this happens once and takes a minute or two");
         build.status()
     };
     let status = built.map_err(|error| format!("can't run cargo: {error}"))?;

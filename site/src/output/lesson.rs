@@ -19,7 +19,7 @@ pub(super) fn check(root: &Path) -> anyhow::Result<(usize, String)> {
             shown += 1;
             if command.starts_with(TESTS) {
                 if let Some(line) = wrong_tests(&text, &listed(root, &command)?) {
-                    let _ = writeln!(wrong, "{lesson}: `{command}` does not print `{line}` there");
+                    let _ = writeln!(wrong, "{lesson}: `{command}` does not print `{line}` in that place");
                 }
                 continue;
             }
@@ -48,7 +48,7 @@ fn lessons(root: &Path) -> anyhow::Result<Vec<String>> {
     Ok(course.modules.iter().map(|module| format!("modules/{}/README.md", module.folder)).collect())
 }
 
-/// The beginning of a command that runs a module's checks.
+/// How a command that runs a module's checks begins.
 const TESTS: &str = "cargo test -p m";
 
 /// Returns a lesson's commands that run a module's program or its checks, each with the output that the lesson shows.
@@ -83,8 +83,8 @@ fn listed(root: &Path, command: &str) -> anyhow::Result<Vec<String>> {
     Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
 }
 
-/// Returns a wrong detail in a lesson's output of successful checks: their number, or a name. The number of ignored
-/// checks depends on the machine.
+/// Returns a wrong detail in the output of successful checks that a lesson shows: their number, or a name. The number
+/// of ignored checks depends on the machine.
 fn wrong_tests<'t>(shown: &'t str, listed: &[String]) -> Option<&'t str> {
     let is_wrong = |line: &&str| {
         let words: Vec<&str> = line.split_whitespace().collect();

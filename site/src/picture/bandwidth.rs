@@ -29,7 +29,7 @@ fn read(file: &Path) -> anyhow::Result<Vec<Point>> {
         .collect::<Result<_, _>>()
         .with_context(name)?;
     let are_positive = rows.iter().all(|row| row.bytes > 0.0 && row.busbw_gbps > 0.0);
-    ensure!(rows.len() > 1 && are_positive, "{} has no line to draw", file.display());
+    ensure!(rows.len() > 1 && are_positive, "{} contains no lines to draw", file.display());
     Ok(rows.into_iter().map(|row| (row.bytes, row.busbw_gbps)).collect())
 }
 
@@ -55,16 +55,16 @@ pub(super) fn draw(data: &Path) -> anyhow::Result<String> {
     let chart = Lines {
         title: "Bus bandwidth of an all-reduce on eight GPUs",
         description: &description,
-        sizes: "bytes of a rank's buffer",
+        sizes: "bytes in a rank's buffer",
         unit: "GB/s",
-        note: "Times are modeled. Both scales are logarithmic: a line up is ten times as much.",
+        note: "Times are modeled. Both scales are logarithmic: each horizontal line is ten times the one below.",
         logarithmic: true,
         lines,
     };
     Ok(chart.svg())
 }
 
-/// Formats a value without decimals, or, if it is below 1, with three.
+/// Formats a value with no decimals, or with three decimals if it is below 1.
 fn figures(value: f64) -> String {
     if value < 1.0 { format!("{value:.3}") } else { format!("{value:.0}") }
 }

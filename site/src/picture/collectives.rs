@@ -8,23 +8,23 @@ use chart::card::{
     Card, GREEN, MARGIN, ORANGE, PINK, SKY, SOFT, WIDTH, arrow, block, ending, rectangle, text,
 };
 
-/// The number of ranks, and of parts in a buffer.
+/// The number of ranks, which is also the number of parts in a buffer.
 const RANKS: usize = 4;
-/// The rank that broadcasts, and that receives the result of a reduce.
+/// The rank that broadcasts and that receives the result of a reduce.
 const ROOT: usize = 0;
 
-/// The colors of the ranks' values, and of sums.
+/// The colors for the ranks' values and for sums.
 pub(super) const COLORS: [&str; RANKS] = [SKY, ORANGE, GREEN, PINK];
 pub(super) const SUM: &str = "#1f2a44";
 
-/// The content of a part of a buffer: the sum of these ranks' values of one part.
+/// The contents of one part of a buffer: the sum of these ranks' values for one part.
 #[derive(Clone, Debug, PartialEq)]
 struct Block {
     ranks: BTreeSet<usize>,
     part: usize,
 }
 
-/// The parts of all ranks' buffers; `None` is a part whose content doesn't matter.
+/// The parts of all ranks' buffers; `None` is a part whose contents don't matter.
 type Buffers = [[Option<Block>; RANKS]; RANKS];
 
 #[derive(Clone, Copy, Debug)]
@@ -59,15 +59,15 @@ impl Operation {
         }
     }
 
-    /// Describes in words what the operation's picture shows.
+    /// Describes what the operation's picture shows.
     fn description(self) -> &'static str {
         match self {
             Self::Broadcast => "All ranks have the root's buffer.",
             Self::Reduce => "The root has the sums.",
             Self::AllReduce => "All ranks have the sums.",
-            Self::AllGather => "All ranks have the shards of all.",
+            Self::AllGather => "All ranks have all shards.",
             Self::ReduceScatter => "Each rank has one part of the sums.",
-            Self::AllToAll => "Rank r has part r of every rank.",
+            Self::AllToAll => "Rank r has part r from every rank.",
         }
     }
 

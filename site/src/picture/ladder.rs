@@ -31,9 +31,9 @@ const LEFT: f64 = 170.0;
 const RIGHT: f64 = 830.0;
 const TOP: f64 = 72.0;
 const BAR: f64 = 29.0;
-/// The height of a network's name and its bars.
+/// The height of a network's name and bars together.
 const GROUP: f64 = HEAD + BAR * WAYS.len() as f64 + 10.0;
-/// The height of the name.
+/// The height of the name alone.
 const HEAD: f64 = 32.0;
 
 /// Draws the picture.
@@ -50,7 +50,7 @@ pub(super) fn draw(data: &Path) -> anyhow::Result<String> {
         .with_context(name)?;
     let groups: Vec<&[Row]> = rows.chunk_by(|one, other| one.model_size == other.model_size).collect();
     let are_whole = groups.iter().all(|group| group.iter().map(|row| row.implementation.as_str()).eq(WAYS));
-    ensure!(!rows.is_empty() && are_whole, "{} hasn't got {} for each size", file.display(), WAYS.join(", "));
+    ensure!(!rows.is_empty() && are_whole, "{} must have {} for each size", file.display(), WAYS.join(", "));
     let longest = rows.iter().map(|row| row.avg_step_time_ms).fold(0.0, f64::max);
     let said: Vec<String> = groups
         .iter()
@@ -65,12 +65,12 @@ pub(super) fn draw(data: &Path) -> anyhow::Result<String> {
     let title = format!("A training step in four ways, on {} GPUs", rows[0].world_size);
     let bottom = TOP + GROUP * groups.len() as f64;
     let mut card =
-        Card::new(&title, &format!("Bars of the time of a step. {}.", said.join(". ")), bottom + 56.0)
+        Card::new(&title, &format!("Bars show the time for one step. {}.", said.join(". ")), bottom + 56.0)
             .large();
     for (index, group) in groups.iter().enumerate() {
         card = card.add(bars(group, longest, TOP + GROUP * index as f64));
     }
-    let note = "Times are modeled for classroom, and compared with naive. A call is one of NCCL's.";
+    let note = "Times are modeled for the classroom node and compared with naive. Calls are NCCL calls.";
     Ok(card.add(text(MARGIN, bottom + 28.0, note).set("fill", SOFT)).svg())
 }
 
@@ -96,7 +96,7 @@ fn bars(rows: &[Row], longest: f64, y: f64) -> Group {
             .add(text(LEFT + 12.0, base, calls).set("fill", ink_on(color)))
             .add(text(LEFT + width + 14.0, base, figures).set("font-weight", "bold"));
         if index > 0 {
-            let speedup = format!("{:.2} times as quick", row.speedup_vs_naive);
+            let speedup = format!("{:.2} times as fast", row.speedup_vs_naive);
             group = group.add(text(LEFT + width + 128.0, base, speedup));
         }
     }

@@ -9,20 +9,20 @@ use chart::card::{
 
 const RANKS: usize = 4;
 
-/// The colors of a chunk with the values of one, two, three, or all four ranks.
+/// The color of a chunk that contains the values of one, two, three, or all four ranks.
 pub(super) const COLORS: [&str; RANKS] = ["#dcebf7", "#9ecae1", "#5aa2d0", "#08457e"];
 
-/// The ranks whose values are in each chunk of each rank, as bit sets.
+/// Which ranks' values are in each chunk of each rank, as bit sets.
 type Chunks = Vec<Vec<u32>>;
 
-/// A message in a step: rank `from`'s `chunk`, for the next rank.
+/// A message in a step: rank `from` sends `chunk` to the next rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Message {
     from: usize,
     chunk: usize,
 }
 
-/// The messages of a step, and the chunks of the ranks after it.
+/// The messages in a step, and the ranks' chunks after it.
 struct Step {
     messages: Vec<Message>,
     chunks: Chunks,
@@ -64,17 +64,16 @@ const BOTTOM: f64 = TOP + ROW * RANKS as f64 - 40.0;
 /// Draws the picture.
 ///
 /// # Errors
-/// Returns the errors of the algorithm.
+/// Returns any error from the algorithm.
 pub(super) fn draw() -> anyhow::Result<String> {
-    let description = "A grid: a row for each of four ranks, a column for the start and for each of six steps. In every step each rank \
-                       sends one of its four chunks to the next rank, and the last rank to the first one. In the first three \
-                       steps what comes is added: then each rank has one chunk with the sum of all four. In the next three \
-                       steps the finished chunks go around, and every rank has all of them.";
+    let description = "A grid with a row for each of four ranks, and a column for the start and for each of six steps. \
+                       In every step, each rank sends one of its four chunks to the next rank, and the last rank sends \
+                       to the first. In the first three steps, each rank adds the chunk that arrives; then each rank \
+                       has one chunk with the sum over all four. In the next three steps, the finished chunks go around \
+                       the ring, and every rank ends up with all of them.";
     let steps = play(RANKS)?;
     let mut card = Card::new("An all-reduce around a ring of four ranks", description, BOTTOM + 120.0);
-    for (name, first) in
-        [("reduce-scatter: what comes is added", 1), ("all-gather: what comes is kept", RANKS)]
-    {
+    for (name, first) in [("reduce-scatter: add what arrives", 1), ("all-gather: keep what arrives", RANKS)] {
         let (from, to) = (x(first), x(first + RANKS - 2) + CHUNK.0);
         let y = 122.0;
         card = card
@@ -132,7 +131,7 @@ fn cell(column: usize, rank: usize, chunks: &[u32], came: Option<usize>) -> Grou
     group.add(frame.set("stroke", INK).set("stroke-width", 4))
 }
 
-/// Draws the arrow of a message into `column`. The last rank's arrow leaves the picture at the bottom and reenters it
+/// Draws the arrow for a message into `column`. The last rank's arrow leaves the picture at the bottom and reenters it
 /// at the top.
 fn way(column: usize, message: Message) -> Group {
     let from = (x(column - 1) + CHUNK.0 + 3.0, middle(message.from, message.chunk));
@@ -154,7 +153,7 @@ fn legend(y: f64) -> Group {
             .add(text(x + 26.0, y, name));
         x += 50.0 + 9.0 * name.len() as f64;
     }
-    let rest = "Thick frame: has just come. Below rank 3 is rank 0.";
+    let rest = "Thick frame: has just arrived. Rank 0 follows rank 3.";
     group.add(ending(WIDTH - MARGIN, y, rest).set("fill", SOFT))
 }
 

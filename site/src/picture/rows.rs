@@ -1,4 +1,4 @@
-//! The figures of lessons: rows of boxes with arrows between them, as described in `site/book/pictures.toml`.
+//! The figures in the lessons: rows of boxes with arrows between them, as described in `site/book/pictures.toml`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,9 +27,9 @@ struct Pictures {
 struct Picture {
     name: String,
     title: String,
-    /// The length of a row, in units.
+    /// A row's length, in units.
     columns: f64,
-    /// The axis along which the rows run, such as time. Without it, no line is drawn below them.
+    /// The quantity along the horizontal axis, such as time. Without a quantity, no axis is drawn below the rows.
     axis: Option<String>,
     row: Vec<Row>,
     #[serde(default)]
@@ -44,7 +44,7 @@ struct Row {
     boxes: Vec<Bar>,
 }
 
-/// A box from one column to another. A box without a color is dashed, for waiting or for an empty place.
+/// A box from one column to another. A box without a color is dashed; it stands for waiting or for an empty slot.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Bar {
@@ -64,7 +64,7 @@ enum Color {
     Red,
 }
 
-/// An arrow from a place in a row to a place in another, each given as `[row, column]` and counted from 0.
+/// An arrow from a position in one row to a position in another, each given as `[row, column]` and counted from 0.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Arrow {
@@ -82,8 +82,7 @@ const HEIGHT: f64 = 44.0;
 /// Draws all figures, by name.
 ///
 /// # Errors
-/// Fails if the file can't be read, or if something in it doesn't fit in its picture; the error contains the picture's
-/// name.
+/// Fails if the file can't be read, or if something doesn't fit in its picture; the error contains the picture's name.
 pub(super) fn draw(root: &Path) -> anyhow::Result<BTreeMap<String, String>> {
     let text = fs::read_to_string(root.join(DESCRIBED)).with_context(|| format!("can't read {DESCRIBED}"))?;
     let pictures: Pictures = toml::from_str(&text).context(DESCRIBED)?;
@@ -99,7 +98,7 @@ pub(super) fn draw(root: &Path) -> anyhow::Result<BTreeMap<String, String>> {
 impl Picture {
     /// Checks that everything fits.
     fn check(&self) -> anyhow::Result<()> {
-        // Helvetica's letters are on average half as wide as they are high; a slightly larger factor is safe.
+        // On average, letters in Helvetica are half as wide as they are high; a slightly larger factor is safe.
         let width = |text: &str| 0.56 * FONT * text.chars().count() as f64;
         for row in &self.row {
             ensure!(width(&row.label) < LEFT - MARGIN, "the label `{}` is too long", row.label);

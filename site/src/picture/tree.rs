@@ -1,7 +1,7 @@
 //! A picture of NCCL's double binary tree: two trees over all ranks, each of which carries half of the bytes.
 //!
-//! The rules are those of NCCL's `src/graph/trees.cc`. See also Sanders, Speck, and Träff, "Two-tree algorithms for
-//! full bandwidth broadcast, reduction and scan" (2009).
+//! The rules come from NCCL's `src/graph/trees.cc`. See also Sanders, Speck, and Träff, "Two-tree algorithms for full
+//! bandwidth broadcast, reduction and scan" (2009).
 
 use svg::node::element::{Circle, Group};
 
@@ -51,14 +51,14 @@ pub(super) fn draw() -> String {
     let trees = [("first half of the bytes", first(RANKS)), ("second half of the bytes", second(RANKS))];
     let leaves = trees.each_ref().map(|(_, tree)| leaves(tree));
     let description = format!(
-        "Two trees over ranks 0 to 7, each for half of the bytes. In the first one rank 0 is the root and the leaves are {}; the \
-         second one is its mirror image, with rank 7 as the root and the leaves {}. Each rank is a leaf in one of the two.",
+        "Two trees over ranks 0 to 7, each for half of the bytes. In the first tree, rank 0 is the root and the leaves are {}; the \
+         second tree is its mirror image, with rank 7 as the root and the leaves {}. Each rank is a leaf in one of the two trees.",
         leaves[0], leaves[1]
     );
     let deepest = trees.iter().flat_map(|(_, tree)| (0..RANKS).map(|rank| depth(tree, rank))).max();
     let bottom = TOP + LEVEL * deepest.unwrap_or_default() as f64 + RADIUS;
     let mut card = Card::new(
-        "NCCL's two trees over eight ranks: who adds in one is a leaf in the other",
+        "NCCL's two trees over eight ranks: a rank that adds in one is a leaf in the other",
         &description,
         bottom + 138.0,
     );
@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    /// The expected trees are those in the comments of NCCL's source.
+    /// The expected trees come from comments in NCCL's source.
     #[test]
     fn twelve_ranks_are_arranged_as_in_nccl() {
         let some =

@@ -1,6 +1,5 @@
-//! Code on slides: formatted in few columns, so that the last row of the audience can read it, and divided into as few
-//! slides as possible. All code has the font size that `slides.css` sets; the check in a browser finds code that
-//! doesn't fit.
+//! Code on slides: formatted in few columns, so that the last row of the audience can read it, and divided among as few
+//! slides as possible. All code has the font size set in `slides.css`; the browser check finds code that doesn't fit.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -12,7 +11,7 @@ use course::answers::{Change, compare};
 const COLUMNS: usize = 76;
 /// The number of lines of code that fit on a slide.
 pub(super) const LINES: usize = 17;
-/// The number of lines that the name above a block takes, including the space around the block.
+/// The number of lines that the name above a block takes up, including the space around the block.
 pub(super) const LABEL: usize = 3;
 
 /// A block of code.
@@ -30,7 +29,7 @@ impl Block {
     }
 }
 
-/// Formats a source with `rustfmt` in few columns. Anchors are kept.
+/// Formats a source with `rustfmt` in few columns, and keeps its anchors.
 ///
 /// # Errors
 /// Fails if `rustfmt` can't be run or can't parse the source.
@@ -66,7 +65,7 @@ pub(super) fn narrow_statements(code: &str) -> anyhow::Result<String> {
         .fold(String::new(), |text, line| text + line.strip_prefix("    ").unwrap_or(line) + "\n"))
 }
 
-/// Splits a comment line that is too long, because rustfmt doesn't change comments.
+/// Splits an overlong comment line, because rustfmt doesn't change comments.
 fn folded(line: &str) -> Vec<String> {
     let words = line.trim_start().strip_prefix("// ");
     let Some(words) = words.filter(|_| line.chars().count() > COLUMNS) else { return vec![line.to_owned()] };
@@ -92,7 +91,7 @@ pub(super) fn task_and_code(region: &str) -> (String, String) {
     (comment.collect::<Vec<_>>().join(" "), code.collect::<Vec<_>>().join("\n").trim_end().to_owned())
 }
 
-/// Divides code into blocks that each fit on a slide, at the places where a reader would divide it.
+/// Divides code, where a reader would divide it, into blocks that each fit on a slide.
 pub(super) fn pages(code: &str) -> Vec<String> {
     let lines: Vec<&str> = code.lines().collect();
     let mut pages = Vec::new();
@@ -129,13 +128,13 @@ pub(super) fn block(code: &str) -> String {
     Block { language: "rust".to_owned(), text: code.to_owned() }.to_html()
 }
 
-/// Returns the number of lines in which two sources differ.
+/// Returns the number of lines that differ between two sources.
 pub(super) fn changes(from: &str, to: &str) -> usize {
     near(&compare(&plain(from), &plain(to)), 0).len()
 }
 
-/// Returns the lines in which the second source differs from the first, with as much context as `lines` allows.
-/// Comments, imports, and blank lines are ignored. Returns `None` if the differences alone need more lines.
+/// Returns the lines where the second source differs from the first, with as much context as `lines` allows. Comments,
+/// imports, and blank lines are ignored. Returns `None` if the differences alone need more lines.
 pub(super) fn difference(from: &str, to: &str, lines: usize) -> Option<Vec<(Change, String)>> {
     let all = compare(&plain(from), &plain(to));
     (0..=3).rev().map(|around| near(&all, around)).find(|shown| shown.len() <= lines)

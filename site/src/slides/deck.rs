@@ -1,4 +1,4 @@
-//! A deck: the slides of a path, when to show each, and their page.
+//! A deck: the slides for a path, when to show each slide, and the page that contains them.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +10,10 @@ use super::{Exercises, Slide, code, recording};
 use crate::page::{Pages, fenced};
 use crate::source;
 
-/// Returns the slides of a path, with their times.
+/// Returns the slides for a path, with their times.
 ///
 /// # Errors
-/// Fails if a slide asks for something that doesn't exist or doesn't fit; the error names the slide.
+/// Fails if a slide refers to something that doesn't exist, or doesn't fit; the error names the slide.
 pub(super) fn slides(pages: &Pages<'_>, route: &Route, made: &Exercises) -> anyhow::Result<Vec<Slide>> {
     let mut deck = Deck { pages, page: format!("{}/index.html", route.name), slides: Vec::new() };
     let steps = pages.course.steps(route);
@@ -21,7 +21,7 @@ pub(super) fn slides(pages: &Pages<'_>, route: &Route, made: &Exercises) -> anyh
     let mut now = 0;
     let first = steps.first().context("a path has steps")?;
     deck.add(
-        &timed(now, &format!("before the {} minutes of the first step", first.minutes)),
+        &timed(now, &format!("before the first step's {} minutes", first.minutes)),
         deck.file("opening")?,
     );
     for step in &steps {
@@ -53,8 +53,8 @@ impl Deck<'_> {
         }
     }
 
-    /// Appends a step's exercises. Each comes after the slides that its module and the exercise itself show first. If
-    /// the step has more time than its exercises need, that time comes at its start.
+    /// Appends a step's exercises. The slides that an exercise and its module show first come before the exercise. If
+    /// the step has more time than its exercises need, the extra time comes at the start of the step.
     fn exercises(
         &mut self,
         step: &Step,
@@ -85,7 +85,7 @@ impl Deck<'_> {
         Ok(())
     }
 
-    /// Returns the slides to show before an exercise: its own, and the module's if it is the first of its module.
+    /// Returns the slides to show before an exercise: its own, and its module's if the exercise is the module's first.
     fn ideas(&self, exercise: &Exercise, is_first: bool) -> anyhow::Result<Vec<Slide>> {
         let (name, path) = (exercise.folder(), path(exercise.folder()));
         let mut slides = Vec::new();
@@ -105,7 +105,7 @@ impl Deck<'_> {
         Ok(slides)
     }
 
-    /// Returns all slides of a file in `site/slides/`.
+    /// Returns all slides from a file in `site/slides/`.
     fn file(&self, name: &str) -> anyhow::Result<Vec<Slide>> {
         let text = source::read(self.pages.root, &path(name))?;
         (1..).zip(markdown::split(&text)).map(|(number, slide)| self.slide(name, number, &slide)).collect()
@@ -146,10 +146,10 @@ impl Deck<'_> {
         };
         let output = self.pages.outputs.of_command(&command).with_context(|| from.clone())?;
         let told = markdown::to_html(&format!(
-            "## {heading}\n\n{}\n**Predict:** what will it print?",
+            "## {heading}\n\n{}\n**Predict:** What will it print?",
             fenced("console", &format!("$ {}", output.command))
         ))?;
-        let notes = "**If it doesn't run here:** what it printed is below, `↓`. `→` leaves that out.";
+        let notes = "**If it doesn't run here:** a recording of its output is below (`↓`). `→` skips it.";
         let mut slides = vec![slide(id.clone(), told, notes, false)];
         let parts = recording::parts(output).with_context(|| from.clone())?;
         for (number, part) in (1..).zip(parts) {
@@ -177,12 +177,12 @@ pub(super) fn clock(minutes: u32) -> String {
     format!("{}:{:02}", minutes / 60, minutes % 60)
 }
 
-/// Formats a speaker's note about the time, `now` minutes after the start.
+/// Formats a speaker note about the time, `now` minutes after the start.
 fn timed(now: u32, what: &str) -> String {
     format!("{} since the start · {what}", clock(now))
 }
 
-/// Creates the page of a deck.
+/// Creates the page for a deck.
 pub(super) fn page(title: &str, slides: &[Slide]) -> String {
     let mut sections = String::new();
     let mut rest = slides;

@@ -1,4 +1,4 @@
-//! The slides of an exercise, made from its files: the task, a prediction, and the answer.
+//! The slides for an exercise, made from its files: the task, a prediction, and the answer.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,15 +11,15 @@ use course::syllabus::Exercise;
 use super::{Slide, code, deck, markdown};
 use crate::source;
 
-/// The number of lines that a wrong answer may take; the description and the check's message take the rest.
+/// The maximum number of lines for a wrong answer; the description and the check's message take up the rest.
 const DIFFERENCE: usize = 12;
-/// The number of parts above which parts are shown smaller.
+/// With more parts than this, each part is shown smaller.
 const MANY: usize = 4;
 
-/// Creates the slides of an exercise, in order and without times.
+/// Creates the slides for an exercise, in order and without times.
 ///
 /// # Errors
-/// Fails if the solution can't be read or has no region, or if something doesn't fit on a slide; the error names the
+/// Fails if the solution can't be read or has no regions, or if something doesn't fit on a slide; the error names the
 /// slide.
 pub(super) fn slides(root: &Path, exercise: &Exercise, mistakes: &[Mistake]) -> anyhow::Result<Vec<Slide>> {
     let solution = code::narrow(&answers::solution(root, exercise)?)
@@ -75,7 +75,10 @@ fn answer(id: &str, exercise: &Exercise, group: &[Region]) -> Vec<Slide> {
     let slide = |(number, body): (usize, String)| {
         let id = format!("{id}-{name}-{number}");
         let from = format!("slide {id}: solutions/{}, the anchor `{name}`", exercise.file);
-        let notes = format!("Only when most have it. `cargo course diff {}` compares.", exercise.id);
+        let notes = format!(
+            "Show this once most students have it. `cargo course diff {}` compares an answer with it.",
+            exercise.id
+        );
         Slide { id, from, body, notes: markdown::inline(&notes), below: false }
     };
     (1..).zip(bodies).map(slide).collect()
@@ -90,7 +93,7 @@ struct Region {
 
 fn regions(solution: &str) -> anyhow::Result<Vec<Region>> {
     let names = source::anchors(solution);
-    ensure!(!names.is_empty(), "it has no anchor");
+    ensure!(!names.is_empty(), "it has no anchors");
     let region = |name: &str| {
         let (task, code) = code::task_and_code(&source::region(solution, name)?);
         Ok(Region { name: name.to_owned(), task, code })
@@ -124,7 +127,7 @@ fn start(id: &str, exercise: &Exercise, regions: &[Region]) -> Slide {
         exercise.minutes, exercise.file, exercise.id
     );
     let notes = format!(
-        "They work now. `h` gives the next of {} hints, the last of which is nearly the answer. Go on when most are through.",
+        "The students work now. In `watch`, `h` shows the next of {} hints; the last is nearly the answer. Go on when most are done.",
         exercise.hints.len()
     );
     let from = format!("slide {id}: {}", exercise.id);
@@ -140,7 +143,7 @@ fn predict(
     mistakes: &[Mistake],
 ) -> anyhow::Result<Slide> {
     let id = format!("{id}-predict");
-    let from = format!("slide {id}: the mistakes of {}", exercise.id);
+    let from = format!("slide {id}: the mistakes for {}", exercise.id);
     let plain = answers::solution(root, exercise)?;
     let of_it = mistakes.iter().filter(|mistake| mistake.patch.exercise == exercise.id);
     let applied = of_it.map(|mistake| Ok((mistake, mistake.patch.apply(&plain)?)));
@@ -155,10 +158,10 @@ fn predict(
         }
     }
     let (mistake, lines) = shown.with_context(|| {
-        format!("{from}: no mistake differs from the solution in few enough lines to fit")
+        format!("{from}: no mistake fits, because all of them differ from the solution in too many lines")
     })?;
     let body = format!(
-        "<h2>Predict: what does the check say?</h2>\n<p class=\"what\">{}.</p>\n{}<div class=\"fragment answer\"><p><code>{}</code></p><p>{}</p></div>\n",
+        "<h2>Predict: what does the check report?</h2>\n<p class=\"what\">{}.</p>\n{}<div class=\"fragment answer\"><p><code>{}</code></p><p>{}</p></div>\n",
         markdown_line(&deck::capitalised(&mistake.what)),
         code::difference_block(&lines),
         mistake.fails,
@@ -169,14 +172,13 @@ fn predict(
             .collect::<Vec<_>>()
             .join("<br>")
     );
-    let mut notes =
-        format!("Let them say it before you go on. The answer: `{}` fails, with\n", mistake.fails);
+    let mut notes = format!("Let the students answer before you go on. `{}` fails, with\n", mistake.fails);
     for says in &mistake.says {
         let _ = writeln!(notes, "- … {} …", code::escaped(says));
     }
     let _ = writeln!(
         notes,
-        "\n`{}`. The others: `cargo course teach mistakes {}`.",
+        "\n`{}`. For the other mistakes: `cargo course teach mistakes {}`.",
         mistake.patch.path(),
         exercise.id
     );
@@ -205,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_solution_without_anchors_has_no_slides() {
-        assert!(regions("fn f() {}").is_err_and(|error| error.to_string() == "it has no anchor"));
+        assert!(regions("fn f() {}").is_err_and(|error| error.to_string() == "it has no anchors"));
         let regions = regions("// ANCHOR: f\n// Do it.\nx\n// ANCHOR_END: f\n").unwrap();
         assert_eq!((regions[0].task.as_str(), regions[0].code.as_str()), ("Do it.", "x"));
     }

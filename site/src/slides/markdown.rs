@@ -1,4 +1,4 @@
-//! Handwritten slides: a Markdown file in which lines `---` separate the slides.
+//! Handwritten slides: a Markdown file in which `---` lines separate the slides.
 //!
 //! The text after `Note:` is for the speaker. A slide that begins with `<!-- exercise: ID -->` is shown with that
 //! exercise, and only in paths that contain it.
@@ -8,10 +8,10 @@ use pulldown_cmark::{CodeBlockKind, CowStr, Event, Options, Parser, Tag, TagEnd,
 
 use super::code::{self, Block};
 
-/// One slide in its source form.
+/// The source of one slide.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Written {
-    /// The exercise with which the slide is shown.
+    /// The exercise that the slide is shown with.
     pub(super) exercise: Option<String>,
     pub(super) text: String,
     pub(super) notes: String,
@@ -25,7 +25,7 @@ impl Written {
     }
 }
 
-/// Returns the slides of a file, in order.
+/// Returns the slides in a file, in order.
 pub(super) fn split(text: &str) -> Vec<Written> {
     let mut slides = vec![String::new()];
     let mut in_code = false;
@@ -60,7 +60,7 @@ pub(super) fn to_html(text: &str) -> anyhow::Result<String> {
     ensure_alternatives(&events)?;
     let mut blocks = blocks(&events);
     for block in blocks.iter_mut().filter(|block| block.language == "rust") {
-        // Drop the comment of a region, which tells the student what to do, because another slide shows the task.
+        // Drop a region's comment, which tells the student what to do, because another slide shows the task.
         let (_, code) = code::task_and_code(&block.text);
         block.text = code::narrow_statements(&code).context("its code")? + "\n";
     }
@@ -124,7 +124,7 @@ fn ensure_alternatives(events: &[Event<'_>]) -> anyhow::Result<()> {
             let said = events[at..].iter().take_while(|event| !matches!(event, Event::End(TagEnd::Image)));
             let has_words =
                 said.into_iter().any(|event| matches!(event, Event::Text(text) if !text.trim().is_empty()));
-            ensure!(has_words, "the picture {dest_url} has no words for those who can't see it");
+            ensure!(has_words, "the picture {dest_url} has no description for people who can't see it");
         }
     }
     Ok(())
@@ -158,7 +158,7 @@ mod tests {
         assert!(to_html("## A\n\n![words](a.svg)").unwrap().contains("alt=\"words\""));
         assert_eq!(
             to_html("## A\n\n![](a.svg)").unwrap_err().to_string(),
-            "the picture a.svg has no words for those who can't see it"
+            "the picture a.svg has no description for people who can't see it"
         );
         assert!(to_html("A").unwrap_err().to_string().contains("heading"));
     }

@@ -8,7 +8,7 @@ use super::code::escaped;
 use crate::output::Output;
 use crate::page::up;
 
-/// The folder of the pictures, next to the decks.
+/// The folder for the pictures, next to the decks.
 pub(super) const FOLDER: &str = "recordings";
 
 /// The size of a terminal that fits on a slide, with 20-pixel letters.
@@ -41,7 +41,7 @@ impl Part {
 /// Fails if it has too many lines or is too wide.
 pub(super) fn html(output: &Output, page: &str) -> anyhow::Result<String> {
     let parts = parts(output)?;
-    ensure!(parts.len() == 1, "`{}` prints more lines than a slide has room for", output.command);
+    ensure!(parts.len() == 1, "`{}` prints more lines than fit on a slide", output.command);
     Ok(parts[0].html(page))
 }
 
@@ -55,7 +55,7 @@ pub(super) fn parts(output: &Output) -> anyhow::Result<Vec<Part>> {
     let columns = lines.iter().map(|line| strip_str(line).to_string().chars().count()).max().unwrap_or(0);
     ensure!(
         columns <= COLUMNS,
-        "`{}` prints {columns} columns, and a slide has room for {COLUMNS}",
+        "`{}` prints {columns} columns, but a slide has room for only {COLUMNS}",
         output.command
     );
     let even = lines.len().div_ceil(lines.len().div_ceil(LINES));
@@ -116,7 +116,10 @@ mod tests {
     #[test]
     fn output_that_does_not_fit_is_named() {
         let said = |text: String| html(&output(text), "index.html").unwrap_err().to_string();
-        assert_eq!(said("x".repeat(95)), "`cargo course` prints 95 columns, and a slide has room for 94");
-        assert!(said("x\n".repeat(20)).contains("more lines than a slide"));
+        assert_eq!(
+            said("x".repeat(95)),
+            "`cargo course` prints 95 columns, but a slide has room for only 94"
+        );
+        assert!(said("x\n".repeat(20)).contains("more lines than fit on a slide"));
     }
 }

@@ -1,4 +1,4 @@
-//! Runs the checks of the starters and variants in the built scratch workspace.
+//! Runs the checks on the starters and variants in the built scratch workspace.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,29 +22,29 @@ const MISTAKES_EACH: usize = 3;
 /// The minimum number of alternatives for each exercise.
 const ALTERNATIVES_EACH: usize = 3;
 
-/// How many lines of Cargo's output are shown if a program is missing.
+/// The number of lines of Cargo's output to show if a program is missing.
 const LAST_LINES: usize = 12;
 
 /// The parts of the scratch workspace that compile.
 pub(super) struct Built {
     pub(super) folder: PathBuf,
-    /// The tests of packages and variants, by their names.
+    /// The tests for packages and variants, by name.
     pub(super) tests: BTreeMap<String, Test>,
-    /// The errors of the variants that don't compile.
+    /// The errors in the variants that don't compile.
     pub(super) broken: BTreeMap<String, String>,
-    /// All other output of the compiler and Cargo.
+    /// All other output from the compiler and Cargo.
     pub(super) diagnostics: String,
 }
 
-/// The checks of a starter or a variant.
+/// The checks for a starter or a variant.
 pub(super) struct Test {
     pub(super) program: PathBuf,
-    /// The folder in which the program runs; its `src` has the exercise's own lines.
+    /// The folder that the program runs in; its `src` contains the exercise's own lines.
     pub(super) folder: PathBuf,
 }
 
 impl Built {
-    /// Checks that every check of every exercise fails in the starter, at a `todo!` of the exercise's own file.
+    /// Checks that every check of every exercise fails in the starter, at a `todo!` in the exercise's own file.
     pub(super) fn check_starters(&self, course: &Course) -> anyhow::Result<Vec<String>> {
         self.in_parallel(&course.exercises, |exercise| {
             let package = format!("m{}", exercise.folder());
@@ -59,7 +59,8 @@ impl Built {
         })
     }
 
-    /// Checks that every mistake fails its check with its words, and that every exercise has enough mistakes.
+    /// Checks that every mistake makes its check fail with the words it lists, and that every exercise has enough
+    /// mistakes.
     pub(super) fn check_mistakes(
         &self,
         course: &Course,
@@ -86,7 +87,8 @@ impl Built {
         Ok(problems)
     }
 
-    /// Returns the problems of the alternatives. Each must pass all checks of its exercise, and every exercise needs enough of them.
+    /// Returns the problems with the alternatives. Each alternative must pass all of its exercise's checks, and every
+    /// exercise needs enough alternatives.
     pub(super) fn check_alternatives(
         &self,
         course: &Course,
@@ -136,12 +138,12 @@ impl Built {
         })
     }
 
-    /// Returns why a variant is not built.
+    /// Returns why a variant was not built.
     fn errors_of(&self, name: &str) -> String {
         self.broken.get(name).cloned().unwrap_or_else(|| self.end_of_output())
     }
 
-    /// Returns the end of everything that was printed. It also reveals a full disk.
+    /// Returns the last lines of all output. They would also reveal a full disk.
     fn end_of_output(&self) -> String {
         let lines: Vec<&str> = self.diagnostics.lines().collect();
         lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
@@ -158,7 +160,7 @@ impl Built {
 }
 
 impl Test {
-    /// Runs checks as Cargo does.
+    /// Runs checks the way Cargo does.
     fn run(&self, arguments: &[&str]) -> anyhow::Result<Outcomes> {
         let output = Command::new(&self.program)
             .args(arguments)
@@ -182,7 +184,7 @@ impl Test {
         Ok(outcomes)
     }
 
-    /// Returns whether all checks that match a filter pass. A mutant may wait forever, so it gets short time limits.
+    /// Returns whether all checks that match a filter pass. A mutant may wait forever, so its time limits are short.
     pub(super) fn all_pass(&self, filter: &str) -> anyhow::Result<bool> {
         let status = Command::new(&self.program)
             .arg(filter)

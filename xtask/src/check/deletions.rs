@@ -8,15 +8,15 @@ use anyhow::{Context, bail, ensure};
 use course::syllabus::Course;
 use serde::Deserialize;
 
-/// Parts of the lines that synchronize.
+/// Substrings that identify lines that synchronize.
 const CALLS: [&str; 7] =
     [".synchronize(", ".wait(", ".record_event(", ".record(", ".join(", "group_start()", "group_end()"];
 
-/// A deleted line of a solution.
+/// A line deleted from a solution.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Deletion {
-    /// The id of its exercise.
+    /// Its exercise's id.
     pub(super) exercise: String,
     /// The line, without the surrounding spaces.
     line: String,
@@ -27,10 +27,10 @@ pub(super) struct Deletion {
     instead: Option<String>,
     /// The check that fails.
     pub(super) fails: Option<String>,
-    /// Words of the check's message.
+    /// Words in the check's message.
     #[serde(default)]
     pub(super) says: Vec<String>,
-    /// The reason why the deletion has no effect.
+    /// Why the deletion has no effect.
     pub(super) harmless: Option<String>,
     /// The solution without the line.
     #[serde(skip)]
@@ -57,8 +57,8 @@ impl Deletion {
 /// Reads the recorded effects, and deletes the lines.
 ///
 /// # Errors
-/// Fails if the list can't be read, or if the list and the solutions don't have the same lines. The error names the
-/// line.
+/// Fails if the list can't be read, or if the lines in the list don't match the lines in the solutions. The error names
+/// the line.
 pub(super) fn read(root: &Path, course: &Course) -> anyhow::Result<Vec<Deletion>> {
     let path = root.join("tests/deletions.toml");
     let text = fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
@@ -91,9 +91,9 @@ pub(super) fn read(root: &Path, course: &Course) -> anyhow::Result<Vec<Deletion>
             judged += 1;
         }
     }
-    ensure!(judged > 0, "no solution synchronizes anything");
+    ensure!(judged > 0, "no solution contains a synchronizing call");
     match deletions.iter().find(|deletion| deletion.source.is_empty()) {
-        Some(stale) => bail!("tests/deletions.toml: no solution has the line of {}", stale.name()),
+        Some(stale) => bail!("tests/deletions.toml: no solution contains the line for {}", stale.name()),
         None => Ok(deletions),
     }
 }

@@ -1,4 +1,4 @@
-//! Runs cudarc's own examples, from its package, on the virtual GPU. These programs were not written for the course.
+//! Runs the examples from cudarc's own package on the virtual GPU. These programs were not written for the course.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -27,7 +27,7 @@ const fn runs(name: &'static str, says: &'static [&'static str]) -> Example {
     Example { name, checks: "error", succeeds: true, says }
 }
 
-/// The examples that need only the driver and NVRTC. Some assert their results and print nothing.
+/// The examples that need only the driver and NVRTC. Some of them only assert their results and print nothing.
 const EXAMPLES: &[Example] = &[
     runs("01-allocate", &[]),
     runs("02-copy", &[]),
@@ -45,8 +45,8 @@ const EXAMPLES: &[Example] = &[
         &["Updated stack size: 2048 bytes", "Updated cache config: CU_FUNC_CACHE_PREFER_SHARED"],
     ),
     // The example uses handle 0 for the default stream of each GPU, but that handle means the default stream of the
-    // current context. cudarc makes the other GPU's context current while it copies. So the copy is not ordered before
-    // the read that follows it.
+    // current context. cudarc makes the other GPU's context current while it copies. So the copy is not guaranteed to
+    // happen before the read that follows it.
     Example {
         name: "13-copy-multi-gpu",
         checks: "error",
@@ -132,7 +132,7 @@ fn link(file: &Path, link: &Path) -> anyhow::Result<()> {
     symlink(file, link).with_context(|| format!("can't make {}", link.display()))
 }
 
-/// Returns the folder with the source of the cudarc that this workspace uses.
+/// Returns the source folder of the cudarc version that this workspace uses.
 fn source(root: &Path) -> anyhow::Result<PathBuf> {
     let output = cargo(root)
         .args(["metadata", "--format-version", "1"])

@@ -1,5 +1,5 @@
-//! Checks that all packages build the virtual GPU with the same features. If they didn't, Cargo would rebuild it each
-//! time a student switches between packages, because its libraries have the same name.
+//! Checks that all packages build the virtual GPU with the same features. Otherwise, Cargo would rebuild it each time a
+//! student switches between packages, because the libraries have the same name in both builds.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::cargo;
 /// The features of each package, by name and version.
 type Features = BTreeMap<String, String>;
 
-/// Returns the dependencies whose features for another package of the workspace differ from those for `lab`.
+/// Returns the dependencies whose features differ between `lab` and another package in the workspace.
 pub(super) fn differences(root: &Path, course: &Course) -> anyhow::Result<Vec<String>> {
     let of_lab = features(root, "lab")?;
     let modules =

@@ -7,12 +7,12 @@ use anyhow::{Context, ensure};
 use course::starter::read_folder;
 use course::syllabus::{Course, Exercise};
 
-/// Returns the first folder of a path below modules/ or solutions/.
+/// Returns the first folder in a path below modules/ or solutions/.
 pub(super) fn folder_of(path: &Path) -> String {
     path.iter().next().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Returns the workspace's own manifest, adapted to members in a different location.
+/// Returns the workspace's own manifest, adapted to a different location for the members.
 pub(super) fn workspace_manifest(root: &Path, manifest: &str) -> anyhow::Result<String> {
     let mut text = String::new();
     let mut replaced = 0;
@@ -27,12 +27,12 @@ pub(super) fn workspace_manifest(root: &Path, manifest: &str) -> anyhow::Result<
     }
     ensure!(
         replaced == 1,
-        "Cargo.toml has {replaced} lines `members = […]`, expected 1 on a line of its own"
+        "Cargo.toml has {replaced} lines `members = […]`, but exactly 1 is expected, on a line of its own"
     );
     Ok(text)
 }
 
-/// Adds a file of a package, except for programs, because only the checks are run.
+/// Adds a package's file unless it is a program, because only the checks are run.
 pub(super) fn add(
     files: &mut BTreeMap<PathBuf, String>,
     root: &Path,
@@ -55,7 +55,7 @@ pub(super) fn add(
     Ok(())
 }
 
-/// Returns the files of `tests/NN` with only the checks of one exercise and their shared helpers. There are hundreds of
+/// Returns the files of `tests/NN` with only one exercise's checks and their shared helpers. There are hundreds of
 /// members, and most of a module's checks belong to other exercises.
 pub(super) fn own_checks(
     root: &Path,
@@ -79,14 +79,14 @@ pub(super) fn own_checks(
     *all = all.lines().filter(is_own).map(|line| format!("{line}\n")).collect();
     let list = "lab::checks![";
     let (before, rest) = all.split_once(list).context("a module's mod.rs has lab::checks![…]")?;
-    let (names, after) = rest.split_once(']').context("the list of checks ends")?;
+    let (names, after) = rest.split_once(']').context("the list of checks has an end")?;
     let own: Vec<&str> = names.split(',').map(str::trim).filter(|name| !is_other(name)).collect();
     *all = format!("{before}{list}{}]{after}", own.join(", "));
     Ok(files)
 }
 
-/// Returns the manifest of a member: without binaries, with the test program `tests/MAIN.rs` under the package's name, and with
-/// warnings as errors for a starter.
+/// Returns a member's manifest: it has no binaries, names the test program `tests/MAIN.rs` after the package, and turns
+/// warnings into errors for a starter.
 pub(super) fn manifest(manifest: &str, module: &str, package: &str, main: &str) -> anyhow::Result<String> {
     let test = format!("[[test]]\nname = \"{module}\"\n");
     ensure!(manifest.contains(&test), "the manifest of {module} has no\n{test}");

@@ -23,9 +23,9 @@ const MARK: &str = " /* ~ changed by cargo-mutants ~ */";
 /// Options of `cargo xtask mutants`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The exercises to change; all by default
+    /// The exercises to mutate; all by default
     exercises: Vec<String>,
-    /// Change only answers with a line that differs from this commit
+    /// Mutate only answers with a line that differs from this commit
     #[arg(long, value_name = "COMMIT")]
     since: Option<String>,
 }
@@ -59,8 +59,8 @@ struct Position {
 /// A changed answer.
 struct Mutant {
     exercise: String,
-    /// The number of the solution's line where the change begins, and the line before and after the change, without the
-    /// surrounding spaces.
+    /// The line number in the solution where the change begins, and the text of that line before and after the change,
+    /// without the surrounding spaces.
     number: usize,
     line: String,
     becomes: String,
@@ -80,11 +80,11 @@ struct Equivalent {
     exercise: String,
     line: String,
     becomes: String,
-    #[expect(dead_code, reason = "it is for readers of the list")]
+    #[expect(dead_code, reason = "this field is only for readers of the list")]
     reason: String,
 }
 
-/// Runs the checks of each mutant's exercise, and fails if a mutant passes that is not in the list of equivalent ones.
+/// Runs the checks of each mutant's exercise, and fails if a mutant that is not listed as equivalent passes.
 pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     let course = Course::read(root)?;
     for id in &options.exercises {
@@ -105,7 +105,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     };
     let (equivalent, mutants): (Vec<_>, Vec<_>) = mutants.into_iter().partition(is_equivalent);
     if mutants.is_empty() {
-        println!("no answer to change");
+        println!("there is no answer to mutate");
         return Ok(());
     }
     let variants = mutants.iter().map(|mutant| &mutant.variant);
@@ -141,7 +141,7 @@ enum Outcome {
     Survived,
 }
 
-/// Runs the checks of each mutant.
+/// Runs the checks on each mutant.
 fn outcomes(course: &Course, built: &Built, mutants: &[Mutant]) -> anyhow::Result<Vec<Outcome>> {
     map_in_parallel(mutants, |mutant| {
         let exercise = course.exercise(&mutant.exercise)?;
@@ -150,7 +150,7 @@ fn outcomes(course: &Course, built: &Built, mutants: &[Mutant]) -> anyhow::Resul
     })
 }
 
-/// Returns the mutants of an exercise's regions.
+/// Returns the mutants for an exercise's regions.
 fn of_exercise(root: &Path, exercise: &Exercise, since: Option<&str>) -> anyhow::Result<Vec<Mutant>> {
     let file = format!("solutions/{}", exercise.file);
     let source = fs::read_to_string(root.join(&file)).with_context(|| format!("can't read {file}"))?;
@@ -158,7 +158,7 @@ fn of_exercise(root: &Path, exercise: &Exercise, since: Option<&str>) -> anyhow:
     let regions = regions(&source);
     let mut mutants = Vec::new();
     for Listed { file: listed, name, diff, span, function } in list(root, &file)? {
-        ensure!(listed == file, "cargo-mutants changes {listed}, expected {file}");
+        ensure!(listed == file, "cargo-mutants changes {listed}, but {file} was expected");
         let is_answer = regions.iter().any(|(start, end)| *start < span.start.line && span.end.line < *end);
         let function = function.map_or(span, |function| function.span);
         let has_changed = changed
@@ -167,9 +167,9 @@ fn of_exercise(root: &Path, exercise: &Exercise, since: Option<&str>) -> anyhow:
         if !is_answer || !has_changed {
             continue;
         }
-        let patch = diffy::Patch::from_str(&diff).with_context(|| format!("the diff of {name}"))?;
+        let patch = diffy::Patch::from_str(&diff).with_context(|| format!("the diff for {name}"))?;
         let variant = format!("m_{}_{}", exercise.id.replace('/', "_"), mutants.len());
-        let changed = diffy::apply(&source, &patch).with_context(|| format!("the diff of {name}"))?;
+        let changed = diffy::apply(&source, &patch).with_context(|| format!("the diff for {name}"))?;
         let line_of = |text: &str| {
             text.lines().nth(span.start.line - 1).unwrap_or_default().replace(MARK, "").trim().to_owned()
         };
@@ -184,7 +184,7 @@ fn of_exercise(root: &Path, exercise: &Exercise, since: Option<&str>) -> anyhow:
     Ok(mutants)
 }
 
-/// Lists the mutants of a file.
+/// Lists the mutants for a file.
 fn list(root: &Path, file: &str) -> anyhow::Result<Vec<Listed>> {
     let output = Command::new("cargo-mutants")
         .args(["mutants", "--list", "--json", "--diff", "--file", file])
@@ -194,7 +194,7 @@ fn list(root: &Path, file: &str) -> anyhow::Result<Vec<Listed>> {
     if !output.status.success() {
         bail!("cargo-mutants: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
-    serde_json::from_slice(&output.stdout).context("the list of cargo-mutants")
+    serde_json::from_slice(&output.stdout).context("the list from cargo-mutants")
 }
 
 /// Returns the first and the last line of each region, counted from 1.
@@ -213,7 +213,7 @@ fn regions(source: &str) -> Vec<(usize, usize)> {
     regions
 }
 
-/// Returns the lines of a file that differ from a commit.
+/// Returns the lines of a file that differ from the version in a commit.
 fn changed_lines(root: &Path, commit: &str, file: &str) -> anyhow::Result<BTreeSet<usize>> {
     let output = Command::new("git")
         .args(["diff", "--unified=0", commit, "--", file])

@@ -1,4 +1,4 @@
-//! Collects and prints the problems of each check.
+//! Collects and prints the problems that each check finds.
 
 use std::time::Instant;
 
@@ -26,7 +26,7 @@ impl Problems {
         Ok(())
     }
 
-    /// Fails if any check had problems.
+    /// Fails if any check found problems.
     pub(super) fn finish(self) -> anyhow::Result<()> {
         ensure!(self.0 == 0, "{} problems", self.0);
         Ok(())

@@ -1,6 +1,6 @@
 //! Test programs with many variants of an exercise. Building a separate program for each of hundreds of variants would
-//! take three times as long, because the compiler would read the same crates, and the linker would write the same code,
-//! for each program.
+//! take three times as long: for each program, the compiler would read the same crates and the linker would write the
+//! same code.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,10 +12,11 @@ use course::syllabus::Course;
 use super::member;
 use super::variants::Variant;
 
-/// The maximum number of variants in a program. Programs are built in parallel, so there should be several of them.
+/// The maximum number of variants in a program. Programs are built in parallel, so there should be several.
 const VARIANTS_EACH: usize = 16;
 
-/// The folder of the variants' sources. The checks of a variant run in its folder there, as Cargo runs those of a package.
+/// The folder for the variants' sources. A variant's checks run in its folder there, just as Cargo runs a package's
+/// checks in the package's folder.
 const VARIANTS: &str = "variants";
 
 /// A test program, as a package of the scratch workspace.
@@ -24,7 +25,7 @@ pub(super) struct Program {
     /// The names of its variants.
     pub(super) variants: Vec<String>,
     manifest: String,
-    /// The name that the checks use for the library of the exercise: `multi_gpu`.
+    /// The name that the checks use for the exercise's library: `multi_gpu`.
     library: String,
 }
 
@@ -62,7 +63,7 @@ impl Program {
         Ok(programs)
     }
 
-    /// Returns the files of the package in the workspace `folder`, with the variants that `has` selects.
+    /// Returns the files of the package in the workspace `folder`, containing the variants that `has` selects.
     pub(super) fn files(&self, folder: &Path, has: impl Fn(&str) -> bool) -> [(PathBuf, String); 2] {
         let Self { package, library, .. } = self;
         let (mut modules, mut arms) = (String::new(), String::new());
@@ -87,7 +88,7 @@ impl Program {
     }
 }
 
-/// Returns the folder of a variant in the workspace.
+/// Returns a variant's folder in the workspace.
 pub(super) fn folder_of_variant(name: &str) -> PathBuf {
     Path::new(VARIANTS).join(name)
 }
@@ -98,14 +99,14 @@ pub(super) fn variant_of(file: &Path) -> Option<&str> {
     parts.nth(1)?.to_str()
 }
 
-/// Returns the sources of a variant with the checks of its exercise, as modules of a program.
+/// Returns a variant's sources and its exercise's checks, as modules of a program.
 pub(super) fn sources(
     root: &Path,
     course: &Course,
     solutions: &BTreeMap<PathBuf, String>,
     Variant { exercise, name, source }: &Variant,
 ) -> anyhow::Result<BTreeMap<PathBuf, String>> {
-    let exercise = course.exercise(exercise).with_context(|| format!("the exercise of {name}"))?;
+    let exercise = course.exercise(exercise).with_context(|| format!("the exercise for {name}"))?;
     let module = exercise.folder();
     let library = crate_name(solutions, module)?;
     let folder = folder_of_variant(name);
@@ -125,8 +126,8 @@ pub(super) fn sources(
     Ok(files)
 }
 
-/// Returns the name that the checks use for the library of a module: its test program contains `use s04_multi_gpu as
-/// multi_gpu;`.
+/// Returns the name that the checks use for a module's library: the module's test program contains
+/// `use s04_multi_gpu as multi_gpu;`.
 fn crate_name(solutions: &BTreeMap<PathBuf, String>, module: &str) -> anyhow::Result<String> {
     let path = format!("{module}/tests/{module}.rs");
     let text = solutions.get(Path::new(&path)).with_context(|| format!("solutions/ has no {path}"))?;
@@ -135,7 +136,7 @@ fn crate_name(solutions: &BTreeMap<PathBuf, String>, module: &str) -> anyhow::Re
     Ok(name.with_context(|| format!("solutions/{path} has no line `{start}…;`"))?.to_owned())
 }
 
-/// Returns a manifest without its library, whose sources are part of the program.
+/// Returns a manifest without the library, because the library's sources are part of the program.
 fn without_library(manifest: &str) -> anyhow::Result<String> {
     let (before, after) = manifest.split_once("[lib]\n").context("the manifest has no [lib]")?;
     let after = after.split_once("\n[").map_or("", |(_, after)| after);

@@ -25,14 +25,14 @@ pub(super) struct Scratch {
 
 /// What Cargo has built.
 struct Output {
-    /// The test programs, by their packages.
+    /// The test programs, by package.
     executables: BTreeMap<String, PathBuf>,
     errors: Vec<Diagnostic>,
     /// Cargo's human-readable output.
     said: String,
 }
 
-/// A line of Cargo's JSON output.
+/// A line in Cargo's JSON output.
 #[derive(Deserialize)]
 #[serde(tag = "reason", rename_all = "kebab-case")]
 enum Line {
@@ -75,7 +75,7 @@ impl Scratch {
         Self::write_with(root, course, "xtask-check", own, variants.iter())
     }
 
-    /// Writes a workspace that has only these variants, in a separate folder.
+    /// Writes a workspace with only these variants to a separate folder.
     pub(super) fn write_variants<'v>(
         root: &Path,
         course: &Course,
@@ -100,7 +100,8 @@ impl Scratch {
                 .with_context(|| format!("can't read {}", root.join(path).display()))
         };
         files.insert("Cargo.toml".into(), member::workspace_manifest(root, &read("Cargo.toml")?)?);
-        // Cargo rewrites the lock file for the members here. A second copy shows whether the root's has changed since.
+        // Cargo rewrites this lock file for the members. A second copy shows whether the root's lock file has changed
+        // since.
         let lock = read("Cargo.lock")?;
         if fs::read_to_string(folder.join("root.lock")).ok().as_ref() != Some(&lock) {
             files.insert("Cargo.lock".into(), lock.clone());
@@ -124,7 +125,7 @@ impl Scratch {
             println!("building {} …", self.folder.display());
             let Output { executables, errors, said } = self.compile()?;
             let known = broken.len();
-            // The compiler reports some errors only if there are no others, so further variants may turn out not to
+            // The compiler reports some errors only if there are no others, so more variants may turn out not to
             // compile.
             for Diagnostic { rendered, spans, .. } in &errors {
                 if let Some(variant) = spans.iter().find_map(|span| variant_of(&span.file_name)) {
@@ -155,7 +156,7 @@ impl Scratch {
         let output = cargo(&self.folder)
             .args(["build", "--workspace", "--tests", "--keep-going", "--quiet", "--message-format", "json"])
             .env("CARGO_TARGET_DIR", &self.target)
-            // Packages that change are built completely, so the files of incremental builds would only fill the disk.
+            // Packages that change are rebuilt completely, so incremental build files would only fill the disk.
             .env("CARGO_INCREMENTAL", "0")
             .stdin(Stdio::null())
             .output()
@@ -177,7 +178,7 @@ impl Scratch {
         Ok(Output { executables, errors, said: String::from_utf8_lossy(&output.stderr).into_owned() })
     }
 
-    /// Returns the tests of the packages and of the variants, by their names.
+    /// Returns the tests for the packages and the variants, by name.
     fn tests(
         &self,
         executables: &BTreeMap<String, PathBuf>,
@@ -200,7 +201,7 @@ impl Scratch {
     }
 }
 
-/// Makes the folder contain exactly these files. Unchanged files are left alone, so that Cargo rebuilds only what
+/// Makes the folder contain exactly these files. Leaves unchanged files alone, so that Cargo rebuilds only what has
 /// changed.
 fn synchronize(folder: &Path, files: &BTreeMap<PathBuf, String>) -> anyhow::Result<()> {
     let (members, variants) = (Path::new("members"), folder_of_variant(""));

@@ -1,5 +1,5 @@
-//! Creates a copy of the course, and runs sessions of students in `cargo course watch` on it.
-//! `crates/course/tests/sessions` stores their screens.
+//! Creates a copy of the course, and runs student sessions in `cargo course watch` on it.
+//! `crates/course/tests/sessions` stores the screens.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
     let folder = target(root).join("xtask-check");
     let copy = folder.join("sessions");
     let course = Course::read(root)?;
-    let last = course.modules.last().context("course.toml lists no module")?;
+    let last = course.modules.last().context("course.toml lists no modules")?;
     write(root, &copy).with_context(|| format!("can't write {}", copy.display()))?;
     let target = folder.join("target");
     // Builds the modules' dependencies first, so that the simulated students don't wait for them.
@@ -33,16 +33,16 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut test = cargo(root);
     test.args(["test", "-q", "-p", "course", "--test", "commands", "--", "--ignored", "what_students_see"])
         .env("COURSE_SESSIONS", &copy)
-        // This folder contains only the students' own builds.
+        // This folder contains only the simulated students' own builds.
         .env("COURSE_SESSIONS_TARGET", &target);
     command(&mut test)
 }
 
-/// Writes the files that have changed since the last run. The test itself writes the exercises.
+/// Writes the files that have changed since the last run. The exercises are written by the test itself.
 fn write(root: &Path, copy: &Path) -> anyhow::Result<()> {
     let manifest = fs::read_to_string(root.join("Cargo.toml")).context("Cargo.toml")?;
     let manifest = member::workspace_manifest(root, &manifest)?.replace("members/*", "modules/*");
-    // Reports show the sources of earlier modules with their paths in the course.
+    // Reports show earlier modules' sources with their paths in the course.
     let manifest = manifest.replace(&format!("{}/solutions/", root.display()), "solutions/");
     let mut files: BTreeMap<PathBuf, String> = BTreeMap::from([("Cargo.toml".into(), manifest)]);
     for name in ["course.toml", "Cargo.lock"] {

@@ -1,6 +1,6 @@
-//! Parses the output of a test program into the results of its checks.
+//! Parses a test program's output into the results of its checks.
 
-/// The results of the checks of a run.
+/// The results of all checks in a run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcomes {
     /// The names of the checks that passed.
@@ -11,7 +11,7 @@ pub(super) struct Outcomes {
     pub(super) failed: Vec<(String, String)>,
 }
 
-/// Parses the output of a test program in libtest's pretty format.
+/// Parses a test program's output in libtest's pretty format.
 pub(super) fn parse(output: &str) -> Outcomes {
     let mut outcomes = Outcomes::default();
     let mut failing: Option<(String, String)> = None;

@@ -16,16 +16,16 @@ pub(super) struct Variant {
     pub(super) exercise: String,
     /// Its name in the scratch workspace, where it is a Rust module.
     pub(super) name: String,
-    /// The content of the exercise's file.
+    /// The contents of the exercise's file.
     pub(super) source: String,
 }
 
-/// The known answers that apply cleanly to their solutions.
+/// The known answers, sorted by whether they apply cleanly to their solutions.
 pub(super) struct Applied<'a, T> {
     pub(super) answers: Vec<&'a T>,
-    /// A variant for each of these answers.
+    /// A variant for each answer that applies.
     pub(super) variants: Vec<Variant>,
-    /// The problems of the other answers.
+    /// The problems with the other answers.
     pub(super) problems: Vec<String>,
 }
 

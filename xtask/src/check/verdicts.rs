@@ -1,4 +1,4 @@
-//! Judges the check results of a starter, a mistake, or a deletion.
+//! Judges the check results for a starter, a mistake, or a deletion.
 
 use course::mistakes::Mistake;
 use course::syllabus::Exercise;
@@ -6,30 +6,30 @@ use course::syllabus::Exercise;
 use super::deletions::Deletion;
 use super::test_output::Outcomes;
 
-/// Returns the problems of a starter. Every check of an exercise must fail at a `todo!` of the exercise's own file.
+/// Returns the problems with a starter. Every check of an exercise must fail at a `todo!` in the exercise's own file.
 pub(super) fn of_starter(exercise: &Exercise, outcomes: &Outcomes) -> Vec<String> {
     let Exercise { id, file, .. } = exercise;
     let source = file.split_once('/').map_or(file.as_str(), |(_, source)| source);
     let mut problems = Vec::new();
     if outcomes.passed.is_empty() && outcomes.failed.is_empty() {
-        problems.push(format!("{id}: no check ran; name them {}…", exercise.filter()));
+        problems.push(format!("{id}: no check ran; their names must start with {}", exercise.filter()));
     }
     for name in &outcomes.passed {
         problems
-            .push(format!("{id}: {name} passes without an answer; make it look at what the exercise does"));
+            .push(format!("{id}: {name} passes without an answer; make it depend on what the exercise does"));
     }
     for (name, message) in &outcomes.failed {
         if !(message.contains("not yet implemented: ") && message.contains(&format!("{source}:"))) {
             problems.push(format!(
-                "{id}: {name} doesn't fail at a todo! of {source}; the check must come to it. It says:\n{message}"
+                "{id}: {name} doesn't fail at a todo! in {source}; the check must reach it. Its message:\n{message}"
             ));
         }
     }
     problems
 }
 
-/// Returns the problem of a deletion. The deletion must make its recorded check fail with the recorded words, or no
-/// check if it is harmless.
+/// Returns the problem with a deletion, if any. The deletion must make its recorded check fail with the recorded words,
+/// or no check if it is harmless.
 pub(super) fn of_deletion(deletion: &Deletion, outcomes: &Outcomes) -> Option<String> {
     let name = deletion.name();
     let Some(fails) = &deletion.fails else {
@@ -41,33 +41,38 @@ pub(super) fn of_deletion(deletion: &Deletion, outcomes: &Outcomes) -> Option<St
         return Some(format!("{name}: {fails} doesn't fail, but these checks do: {}", failed.join(", ")));
     };
     let missing = deletion.says.iter().find(|words| !message.contains(words.as_str()))?;
-    Some(format!("{name}: {fails} fails, but doesn't say `{missing}`. It says:\n{message}"))
+    Some(format!(
+        "{name}: {fails} fails, but its message doesn't contain `{missing}`. Its message:\n{message}"
+    ))
 }
 
-/// Returns the problems of a right answer. All checks must accept the answer.
+/// Returns the problems with a right answer. All checks must accept the answer.
 pub(super) fn of_alternative(path: &str, outcomes: &Outcomes) -> Vec<String> {
     if outcomes.passed.is_empty() && outcomes.failed.is_empty() {
         return vec![format!("{path}: no check ran")];
     }
     let failed = outcomes.failed.iter();
     failed
-        .map(|(check, message)| format!("{path} is right, but {check} rejects it. It says:\n{message}"))
+        .map(|(check, message)| format!("{path} is right, but {check} rejects it. Its message:\n{message}"))
         .collect()
 }
 
-/// Returns the problem of a mistake. The mistake must make its check fail with its words.
+/// Returns the problem with a mistake, if any. The mistake must make its check fail with the words it lists.
 pub(super) fn of_mistake(mistake: &Mistake, outcomes: &Outcomes) -> Option<String> {
     let (path, fails) = (mistake.patch.path(), &mistake.fails);
     if outcomes.passed.contains(fails) {
         return Some(format!("{path} passes {fails}; make the check catch it"));
     }
     let Some((_, message)) = outcomes.failed.iter().find(|(name, _)| name == fails) else {
-        return Some(format!("{path}: {fails} didn't run; is that its name, and can it run here?"));
+        return Some(format!("{path}: {fails} didn't run; is the name correct, and can the check run here?"));
     };
     let missing: Vec<&str> =
         mistake.says.iter().map(String::as_str).filter(|words| !message.contains(words)).collect();
     (!missing.is_empty()).then(|| {
-        format!("{path}: {fails} fails, but doesn't say `{}`. It says:\n{message}", missing.join("`, `"))
+        format!(
+            "{path}: {fails} fails, but its message doesn't contain `{}`. Its message:\n{message}",
+            missing.join("`, `")
+        )
     })
 }
 

@@ -1,4 +1,4 @@
-//! Checks the form of a page: the order of its headings, and its length.
+//! Checks a page's form: the order of its headings, and its length.
 
 use std::ops::RangeInclusive;
 
@@ -15,11 +15,11 @@ pub(super) struct Page {
     end: Option<String>,
 }
 
-/// The maximum number of words on the page of a module, without the output of programs.
+/// The maximum number of words on a module's page, not counting program output.
 const MOST_WORDS_OF_MODULE: usize = 500;
 
 impl Page {
-    /// Returns the form of the page before an exercise.
+    /// Returns the required form of the page before an exercise.
     pub(super) fn lesson(exercise: &Exercise) -> Self {
         Self {
             title: format!("# {}", exercise.title),
@@ -30,7 +30,7 @@ impl Page {
         }
     }
 
-    /// Returns the form of the page after an exercise.
+    /// Returns the required form of the page after an exercise.
     pub(super) fn after(exercise: &Exercise) -> Self {
         Self {
             title: format!("# After: {}", with_small_initial(&exercise.title)),
@@ -54,17 +54,20 @@ impl Page {
         let mut lines = text.lines().filter(|line| !line.trim().is_empty());
         let (title, below) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
         if title != self.title {
-            problems.push(format!("its first line is `{title}`; write `{}`, as in course.toml", self.title));
+            problems
+                .push(format!("its first line is `{title}`; it must be `{}`, as in course.toml", self.title));
         }
         if !below.starts_with(&self.start) {
-            problems.push(format!("below the title, begin with `{}…`", self.start));
+            problems.push(format!("the text below the title must begin with `{}…`", self.start));
         }
         let mut rest = text;
         for heading in self.headings {
             match rest.split_once(&format!("\n{heading}\n")) {
                 Some((_, after)) => rest = after,
-                None => problems
-                    .push(format!("it has no `{heading}` there; the order is {}", self.headings.join(", "))),
+                None => problems.push(format!(
+                    "it has no `{heading}` in the right place; the order is {}",
+                    self.headings.join(", ")
+                )),
             }
         }
         let count = count(text);
@@ -78,7 +81,7 @@ impl Page {
             problems.push(format!("its last line must be: {end}"));
         }
         if text.matches("<details>").count() != text.matches("</details>").count() {
-            problems.push("a <details> has no end".to_owned());
+            problems.push("a <details> is never closed".to_owned());
         }
         problems
     }
@@ -86,18 +89,18 @@ impl Page {
 
 /// Counts the words that a reader sees.
 pub(super) fn count(text: &str) -> usize {
-    // A comment names the picture that replaces a figure, and describes it for screen readers.
+    // A comment names the picture that replaces a figure and describes it for screen readers.
     let shown = text.lines().filter(|line| !line.starts_with("<!-- "));
     shown.map(|line| line.split_whitespace().count()).sum()
 }
 
-/// Returns the problems of a module's page.
+/// Returns the problems with a module's page.
 pub(super) fn module_problems(text: &str) -> Vec<String> {
     // Every other part is inside a code block.
     let count: usize = text.split("```").step_by(2).map(|part| part.split_whitespace().count()).sum();
     match count <= MOST_WORDS_OF_MODULE {
         true => vec![],
-        false => vec![format!("it has {count} words; write at most {MOST_WORDS_OF_MODULE}")],
+        false => vec![format!("it has {count} words, but at most {MOST_WORDS_OF_MODULE} are allowed")],
     }
 }
 

@@ -1,6 +1,6 @@
 //! Splits code into words: names, numbers, and operators.
 
-/// Names from Rust and its standard library that lessons don't need to introduce.
+/// Names from Rust and its standard library, which lessons don't need to introduce.
 const RUST: &str = include_str!("rust.txt");
 
 /// Returns the code in a Markdown text: its code blocks and code spans.
@@ -45,7 +45,7 @@ fn words_of_line(line: &str, words: &mut Vec<String>) {
     }
 }
 
-/// Returns the functions, methods, types, and constants that the code uses, but neither Rust nor the code itself
+/// Returns the functions, methods, types, and constants that the code uses but that neither Rust nor the code itself
 /// defines.
 pub(super) fn calls(code: &str) -> Vec<String> {
     let all = words(code);

@@ -1,5 +1,4 @@
-//! Texts that are not valid PTX. Each must be rejected with an error that names its line, quickly and without much
-//! memory.
+//! Invalid PTX. Each text must be rejected quickly, without using much memory, and with an error that names the line.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +6,7 @@ use virtual_gpu_ptx::{self as ptx, LoadError};
 
 const HEAD: &str = ".version 8.0\n.target sm_70\n.address_size 64\n";
 
-/// How long a rejection may take, on a machine that is also busy with other work.
+/// The time limit for a rejection, on a machine that is also busy with other work.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Returns a kernel with this body, which starts on line 6.
@@ -15,7 +14,7 @@ fn kernel(body: &str) -> String {
     format!("{HEAD}.visible .entry f(.param .u64 p)\n{{\n{body}\nret;\n}}\n")
 }
 
-/// Loads a source that must be rejected, and rejected quickly.
+/// Loads a source that must be rejected quickly.
 #[track_caller]
 fn refused(source: &str) -> LoadError {
     let start = Instant::now();
@@ -137,7 +136,7 @@ fn calls_without_end() {
     let tower: String =
         (0..100).map(|i| format!(".func f{i}() {{ call f{}; call f{}; ret; }}\n", i + 1, i + 1)).collect();
     refused(&format!("{HEAD}{tower}.func f100() {{ ret; }}\n"));
-    // These are pointers to functions that call through pointers.
+    // The table holds pointers to functions that themselves call through pointers.
     let table = ".global .u64 table[3] = {a, b, c};\n";
     let body = "{ .reg .b64 %x; ld.global.u64 %x, [table]; call %x, (), proto; ret; }";
     let functions: String = ["a", "b", "c"].iter().map(|name| format!(".func {name}() {body}\n")).collect();

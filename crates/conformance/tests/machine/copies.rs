@@ -1,4 +1,5 @@
-//! `cp.async`: the results of a copy after its thread has waited for it, and the reports if a thread does not wait.
+//! `cp.async`: the results of a copy after its thread has waited for it, and the reports about a thread that does not
+//! wait.
 
 use virtual_gpu_machine::Execution;
 
@@ -72,7 +73,7 @@ fn nothing_but_a_wait_ends_a_copy() {
         assert_eq!((race.kind(), race.under_way), ("read after write", true), "{body}");
         assert_eq!((race.earlier.thread[0], race.later.thread[0]), (0, 0), "{body}");
         assert!(race.to_string().contains("a copy that its thread has not waited for"), "{race}");
-        assert_eq!(got, [u32::MAX; 32], "{body}: nothing is there yet");
+        assert_eq!(got, [u32::MAX; 32], "{body}: the copied data must not have arrived yet");
         assert!(done.unwritten.is_some());
     }
     // The last group is still pending.
@@ -92,7 +93,7 @@ fn a_copy_races_with_stores_and_other_copies() {
         cp.async.ca.shared.global [%r5], [%d1], 4;
         cp.async.wait_all; mov.u32 %r4, 0;",
     );
-    assert_eq!(done.race.expect("a neighbor has read there").kind(), "write after write");
+    assert_eq!(done.race.expect("a neighbor has read these bytes").kind(), "write after write");
     assert_eq!(got, [0; 32]);
 }
 
@@ -100,7 +101,7 @@ fn a_copy_races_with_stores_and_other_copies() {
 fn copies_that_are_not_committed_are_in_no_group() {
     let body = "cp.async.wait_all; cp.async.ca.shared.global [%r2], [%d1], 4;";
     let (done, _) = copies(&format!("{body} cp.async.wait_group 0; ld.shared.u32 %r4, [%r2];"));
-    assert!(done.race.expect("it was not committed").under_way);
+    assert!(done.race.expect("the copy was never committed").under_way);
     let (done, _) = copies(&format!("{body} cp.async.wait_all; ld.shared.u32 %r4, [%r2];"));
     assert!(done.race.is_none());
 }

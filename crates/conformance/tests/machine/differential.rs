@@ -15,7 +15,7 @@ thread_local! {
     static COMPARED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Whether the machine's result is right; if it isn't, the error describes the right result.
+/// Whether the machine's result is right; if it isn't, the error describes the expected result.
 type Verdict = Result<(), String>;
 
 /// Runs an instruction on `LANES` sets of operands and judges each result.
@@ -53,8 +53,8 @@ fn register(bits: u32) -> &'static str {
     }
 }
 
-/// Generates numbers of a format: zeros, infinities, NaN, the smallest and the largest, some close to each other and
-/// some not.
+/// Generates numbers in a format: zeros, infinities, NaN, the smallest and the largest numbers, and others, some of
+/// which are close to each other.
 fn floats(format: Format, seed: u64) -> impl FnMut(usize) -> u64 {
     let mut numbers = Numbers(seed);
     let mut last = 0;
@@ -88,7 +88,7 @@ fn floats(format: Format, seed: u64) -> impl FnMut(usize) -> u64 {
     }
 }
 
-/// Generates integers of all sizes, including the limits of their types.
+/// Generates integers of all magnitudes, including the limits of their types.
 fn integers(seed: u64) -> impl FnMut(usize) -> u64 {
     let mut numbers = Numbers(seed);
     move |_| {
@@ -115,8 +115,8 @@ fn exact(op: &str, format: Format, [a, b, c]: [u64; 3]) -> Exact {
     }
 }
 
-/// Returns the result if an operand is infinite or NaN. Only the kind of the result matters, and doubles have the same
-/// kinds.
+/// Returns the result if an operand is infinite or NaN. Only the class of the result matters, and doubles have the same
+/// classes.
 fn of_odd(op: &str, format: Format, operands: [u64; 3]) -> u64 {
     // For finite numbers, only the sign and whether they are zero matter; larger values could make a product overflow.
     let [a, b, c] = operands
@@ -153,7 +153,7 @@ fn check_sum(op: &str, format: Format, mode: (&str, Mode), flush: bool, saturate
             expected = if is_positive { expected.min(one) } else { 0 };
         }
         if flush {
-            // The manual does not specify whether a result that rounding makes normal counts as subnormal.
+            // The manual does not specify whether a subnormal result that rounding makes normal is flushed.
             let smallest =
                 format.sign().wrapping_shr(format.bits() - 1) << (format.infinity().trailing_zeros());
             let size = expected & (format.sign() - 1);
@@ -183,7 +183,7 @@ fn sums_and_products_in_every_rounding() {
     assert!(COMPARED.get() >= 60_000, "{}", COMPARED.get());
 }
 
-/// Returns the side of a quotient or root on which a candidate lies: the sign of the exact result minus the candidate.
+/// Returns which side of a quotient or root a candidate is on: the sign of the exact result minus the candidate.
 fn side(op: &str, format: Format, [a, b]: [u64; 2], candidate: u64) -> i32 {
     let opposite = |bits: u64| bits ^ format.sign();
     let number = |bits| Exact::number(format, bits);

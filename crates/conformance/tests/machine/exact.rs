@@ -1,5 +1,5 @@
 //! Exact arithmetic, followed by rounding to each format as the IEEE standard defines it, for comparison with the
-//! faster arithmetic of the machine.
+//! machine's faster arithmetic.
 
 /// A rounding mode: `.rn`, `.rz`, `.rm`, `.rp`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,11 +16,11 @@ pub(crate) const MODES: [(&str, Mode); 4] =
 /// A binary floating-point format.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Format {
-    /// The name of its type in PTX.
+    /// The name of its PTX type.
     pub(crate) name: &'static str,
-    /// The number of bits of the fraction.
+    /// The number of fraction bits.
     fraction: u32,
-    /// The number of bits of the exponent.
+    /// The number of exponent bits.
     exponent: u32,
 }
 
@@ -91,7 +91,7 @@ impl Format {
     }
 }
 
-/// The number of words of an exact number.
+/// The number of words in an exact number.
 const WORDS: usize = 68;
 
 /// The exponent of its lowest bit, which is below the square of the smallest double.
@@ -159,7 +159,7 @@ impl Exact {
         large
     }
 
-    /// Rounds to a number of a format in the direction of the mode.
+    /// Rounds to a number in the format, in the direction that the mode requires.
     pub(crate) fn round(&self, format: Format, mode: Mode) -> u64 {
         if self.is_zero() {
             let negative = self.terms_negative.unwrap_or(mode == Mode::Down);
@@ -195,7 +195,7 @@ impl Exact {
         sign | if bits < format.infinity() { bits } else { format.infinity() - u64::from(!away) }
     }
 
-    /// Returns -1, 0, or 1, like the sign of the number.
+    /// Returns the number's sign: -1, 0, or 1.
     pub(crate) fn signum(&self) -> i32 {
         match (self.is_zero(), self.negative) {
             (true, _) => 0,

@@ -1,4 +1,4 @@
-//! Faults that students cause, and their reports.
+//! Faults that students' kernels cause, and the reports about them.
 
 use virtual_gpu_core::memory::BadAddress;
 use virtual_gpu_core::source_location::CallSite;
@@ -84,7 +84,7 @@ fn a_barrier_that_some_threads_skip_is_a_fault() {
 
 #[test]
 fn threads_that_reach_different_barriers_are_a_fault() {
-    // The first warp reaches both barriers, the second warp reaches only the second.
+    // The first warp reaches both barriers, but the second warp reaches only the second barrier.
     let mut gpu = Gpu::new(&barriers(
         "setp.ge.u32 %p1, %r1, 32; @%p1 bra SECOND; bar.sync 0; SECOND: bar.sync 0; add.u32 %r2, %r1, 1; ret;",
     ));

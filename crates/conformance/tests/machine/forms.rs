@@ -102,7 +102,7 @@ fn integers_of_64_bits() {
     });
 }
 
-/// Returns numbers of all sizes, including special values.
+/// Returns numbers of all magnitudes, including special values.
 fn singles() -> Vec<f32> {
     let mut values = vec![
         0.0,
@@ -195,7 +195,7 @@ fn single_pairs() -> Vec<(f32, f32)> {
     pairs
 }
 
-/// Returns the float next to an exact value in the given direction. The value is given as a double and the remainder
+/// Returns the float next to an exact value in the given direction. The value consists of a double and the remainder
 /// that the double omits.
 fn directed(value: f64, rest: f64, up: bool) -> f32 {
     let nearest = value as f32;

@@ -27,7 +27,7 @@ macro_rules! plain {
 }
 plain!(u8 i8 u16 i16 u32 i32 u64 i64 u128 f32 f64);
 
-/// Builds the arguments of a launch from plain values, in order.
+/// Builds a launch's arguments from plain values, in order.
 #[macro_export]
 macro_rules! arguments {
     ($($argument:expr),* $(,)?) => {
@@ -40,13 +40,13 @@ pub(crate) struct Gpu {
     pub(crate) module: Module,
     globals: Vec<u64>,
     pub(crate) limit: u64,
-    /// The maximum number of instructions of one thread.
+    /// The maximum number of instructions that one thread may execute.
     pub(crate) thread_limit: u64,
     pub(crate) dynamic_shared: u32,
     pub(crate) resident: u64,
     pub(crate) stack: u64,
     pub(crate) print_buffer: u64,
-    /// The address of the barrier of a cooperative launch.
+    /// The address of a cooperative launch's barrier.
     pub(crate) workspace: u64,
 }
 
@@ -145,7 +145,7 @@ impl Gpu {
     }
 }
 
-/// A generator of random-looking numbers that are the same on every run.
+/// Generates random-looking numbers, which are the same on every run.
 pub(crate) struct Numbers(pub(crate) u64);
 
 impl Numbers {

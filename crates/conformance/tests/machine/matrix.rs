@@ -31,7 +31,7 @@ impl Form {
         self.name.contains("tf32")
     }
 
-    /// Converts a number to the type of the multiplicands: its bits and its value.
+    /// Converts a number to the multiplicands' type, and returns its bits and its value.
     fn element(&self, value: f64) -> (u32, f64) {
         if self.name.contains("bf16") {
             let rounded = bf16::from_f64(value);
@@ -69,7 +69,7 @@ impl Form {
     }
 
     /// Multiplies matrices in row-major order: `a` has 16 rows, and `b` and `c` have 8 columns. `a` and `b` are rounded
-    /// first. Returns the machine's result and that of plain loops.
+    /// first. Returns the machine's result and the result of plain loops.
     fn multiply(&self, a: &[f64], b: &[f64], c: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let inner = self.inner;
         let (a, b) = (a.iter().map(|&x| self.element(x)), b.iter().map(|&x| self.element(x)));
@@ -117,7 +117,7 @@ impl Form {
         (product, expected.collect())
     }
 
-    /// Runs the instruction on one warp. Each lane reads 16 words, those of `a`, `b`, and `c`, and writes 4 words.
+    /// Runs the instruction on one warp. Each lane reads 16 words, its parts of `a`, `b`, and `c`, and writes 4 words.
     fn run(&self, fragments: &[u32]) -> Vec<u32> {
         let registers = |range: std::ops::Range<usize>| -> String {
             range.map(|at| format!("%r{at}")).collect::<Vec<_>>().join(", ")

@@ -1,5 +1,5 @@
-//! Tests PTX with random changes: it is rejected, or it runs, or it faults. Nothing panics, hangs, or uses unbounded
-//! memory.
+//! Tests PTX with random changes. Each text must be rejected, run, or fault; none may cause a panic, hang, or use
+//! unbounded memory.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,8 @@ const SOURCES: [&str; 11] = [
     include_str!("../kernels/12.9-compute_90/integers.ptx"),
 ];
 
-/// Returns modules with one kernel each: a file's head, with its variables and functions, and one of its kernels.
+/// Returns modules with one kernel each: a file's head with its variables and functions, followed by one of its
+/// kernels.
 fn modules() -> Vec<String> {
     let mut modules = Vec::new();
     for source in SOURCES {
@@ -32,7 +33,7 @@ fn modules() -> Vec<String> {
     modules
 }
 
-/// Splits a text into words, numbers, and single characters, with the blanks after them.
+/// Splits a text into words, numbers, and single characters, each with the blanks that follow it.
 fn pieces(text: &str) -> Vec<&str> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '$' | '%');
     let mut pieces = Vec::new();
@@ -80,8 +81,8 @@ impl Mutator {
             return self.with_other_bytes(module.into_bytes());
         }
         let mut pieces: Vec<String> = pieces(&module).into_iter().map(str::to_owned).collect();
-        // Half of the modules get only changes after which they often still load: another register, label, or number
-        // from the same text.
+        // Half of the modules get only changes that often leave them loadable: another register, label, or number from
+        // the same text.
         let is_gentle = self.numbers.next().is_multiple_of(2);
         for _ in 0..1 + self.below(6) {
             let (at, other) = (self.below(pieces.len()), self.below(pieces.len()));
@@ -111,7 +112,7 @@ impl Mutator {
         self.vocabulary[at].clone()
     }
 
-    /// Replaces a piece by another piece that differs only in its digits.
+    /// Replaces a piece with another piece that differs only in its digits.
     fn exchange(&mut self, pieces: &mut [String]) {
         let shape = |piece: &str| piece.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
         let ends_in_digit = |piece: &str| piece.ends_with(|c: char| c.is_ascii_digit());
@@ -160,7 +161,7 @@ fn load_and_run(source: &str) -> bool {
     true
 }
 
-/// The longest time that one module may take, on a machine that is also busy with other work.
+/// The time limit for one module, on a machine that is also busy with other work.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Tries `count` modified modules, and returns how many of them loaded.

@@ -1,4 +1,4 @@
-//! The output and the assertions of kernels.
+//! Kernel output and kernel assertions.
 
 use virtual_gpu_machine::FaultKind;
 

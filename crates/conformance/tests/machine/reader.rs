@@ -1,4 +1,4 @@
-//! The PTX that the reader accepts, and its errors about all other PTX.
+//! The PTX that the reader accepts, and its error messages about all other PTX.
 
 use virtual_gpu_ptx::{self as ptx, LoadError};
 

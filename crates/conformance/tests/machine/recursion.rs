@@ -143,7 +143,7 @@ fn a_function_that_calls_itself_prints_from_its_own_variables() {
         mov.u64 %d3, text; st.param.b64 [f], %d3; st.param.b64 [a], %d2;
         call (r), vprintf, (f, a); }";
     let done = counting_down(body).run("test", 1, 5, &[]);
-    // Thread 2 does not make the call.
+    // Thread 2 skips the call.
     assert_eq!(String::from_utf8(done.printed.concat()).unwrap(), "1\n1\n1\n2\n2\n3\n3\n4\n");
 }
 

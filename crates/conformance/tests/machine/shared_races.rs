@@ -7,7 +7,7 @@ use crate::gpu::Gpu;
 
 const RACES: &str = include_str!("../ptx/shared_races.ptx");
 
-/// Returns the race in a launch of one block of 64 threads with a source of 64 numbers, a destination, and a number.
+/// Launches one block of 64 threads with a source of 64 numbers, a destination, and a number. Returns the race, if any.
 fn race(kernel: &str, how: i32) -> Option<Race> {
     let mut gpu = Gpu::new(RACES);
     let numbers: Vec<i32> = (0..64).collect();
@@ -15,7 +15,7 @@ fn race(kernel: &str, how: i32) -> Option<Race> {
     gpu.run(kernel, 1, 64, arguments!(x, y, how)).race.map(|race| *race)
 }
 
-/// Returns the kind of a race, and the lines and threads of its earlier and later access.
+/// Returns the kind of a race, and the lines and threads of its earlier and later accesses.
 fn sides(race: &Race) -> (&'static str, [u32; 2], [u32; 2]) {
     let line = |report: &virtual_gpu_machine::ThreadReport| report.cuda_line.as_ref().unwrap().line;
     let (earlier, later) = (&race.earlier, &race.later);

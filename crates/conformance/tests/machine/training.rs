@@ -57,7 +57,8 @@ fn a_tiled_product_of_odd_sizes() {
         let arguments = arguments!(at_a, at_b, c, m as u32, n as u32, k as u32);
         let done = gpu.launch("matmul", [2, 3, 1], [16, 16, 1], arguments).unwrap();
         assert!(done.unwritten.is_none(), "{}", done.unwritten.unwrap());
-        // Tiles of 16 are padded with zeros, so the order of the sums is the same. A debug build doesn't fuse.
+        // Tiles of 16 are padded with zeros, so the order of the sums is the same. A debug build doesn't fuse
+        // multiplications and additions.
         let product = |add: fn(f32, f32, f32) -> f32| -> Vec<f32> {
             let cells = (0..m).flat_map(|row| (0..n).map(move |column| (row, column)));
             cells

@@ -1,5 +1,5 @@
 //! Programs that checks start in separate processes, in order to set variables that the driver reads only once, or to
-//! observe the end of a process.
+//! observe how a process ends.
 
 use std::process::{Command, ExitCode};
 
@@ -40,7 +40,7 @@ pub(crate) fn run() -> Option<ExitCode> {
     })
 }
 
-/// Runs a program to its end. Returns whether it succeeded, and what it printed to both outputs.
+/// Runs a program to its end. Returns whether it succeeded, and what it printed to standard output and standard error.
 pub(crate) fn start(program: &str, switches: &[(&str, &str)]) -> anyhow::Result<(bool, String)> {
     let mut command = Command::new(std::env::current_exe()?);
     command.env(PROGRAM, program).env("RUST_BACKTRACE", "0").envs(switches.iter().copied());

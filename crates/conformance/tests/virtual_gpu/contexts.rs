@@ -1,4 +1,4 @@
-//! Contexts in addition to the primary one, and the properties of a context: its flags, limits, and preferences.
+//! Contexts other than the primary one, and a context's properties: its flags, limits, and preferences.
 
 use std::sync::Arc;
 
@@ -147,7 +147,7 @@ fn synchronous_memory_operations() -> anyhow::Result<()> {
     context.set_flags(CUctx_flags::CU_CTX_SYNC_MEMOPS)?;
     // SAFETY: the buffer has 16 bytes.
     unsafe { sys::cuMemsetD8_v2(address, 7, 16) }.result()?;
-    // A copy on a stream that waits for nothing sees the value, because the memset has waited.
+    // A copy on a stream that waits for nothing sees the value, because the memset was synchronous.
     assert_eq!(other.clone_dtoh(&buffer)?, [7; 16]);
     Ok(())
 }
@@ -178,7 +178,7 @@ fn current() -> anyhow::Result<Option<sys::CUcontext>> {
     Ok(result::ctx::get_current()?)
 }
 
-/// Creates a context of GPU 0 in addition to its primary one, and makes it current on this thread.
+/// Creates a context on GPU 0 in addition to its primary context, and makes it current on this thread.
 fn create() -> anyhow::Result<sys::CUcontext> {
     result::init()?;
     // SAFETY: device 0 exists.
@@ -186,7 +186,7 @@ fn create() -> anyhow::Result<sys::CUcontext> {
 }
 
 fn destroy(context: sys::CUcontext) -> Result<(), DriverError> {
-    // SAFETY: no check uses objects of the context afterward; an invalid handle is refused.
+    // SAFETY: no check uses the context's objects afterward; an invalid handle is refused.
     unsafe { sys::cuCtxDestroy_v2(context) }.result()
 }
 
@@ -230,7 +230,7 @@ fn destroyed_with_its_memory() -> anyhow::Result<()> {
     let primary = context()?;
     let (free, _) = primary.mem_get_info()?;
     let other = create()?;
-    // SAFETY: each address is used for its own memory.
+    // SAFETY: each address is used only for its own allocation.
     unsafe {
         let own = result::malloc_sync(1 << 20)?;
         let freed = result::malloc_sync(1 << 20)?;
@@ -263,7 +263,7 @@ fn belongs_to_one_context() -> anyhow::Result<()> {
     let primary = context()?;
     let stream = primary.new_stream()?;
     let made = create()?;
-    // SAFETY: the context is new, and is destroyed nowhere else.
+    // SAFETY: the context is new, and nothing else destroys it.
     let other = unsafe { CudaContext::from_raw_context(0, 0, made) }?;
     assert!(!other.is_primary());
     let values = other.new_stream()?.clone_htod(&[1u32, 2, 3])?;

@@ -12,7 +12,7 @@ use crate::fails;
 
 const COOPERATIVE: &str = include_str!("../ptx/cooperative.ptx");
 
-/// The number of blocks of 1024 threads that an H100 can hold: two on each of 132 multiprocessors.
+/// The number of blocks of 1024 threads that an H100 can hold: two on each of its 132 multiprocessors.
 const RESIDENT: u32 = 264;
 
 pub(crate) fn checks() -> Vec<Check> {

@@ -1,4 +1,4 @@
-//! The driver's functions and errors, and the reports about kernels that fail.
+//! The driver's functions and errors, and the reports about failing kernels.
 
 use std::sync::Arc;
 
@@ -173,7 +173,7 @@ fn launches_over_the_limits() -> anyhow::Result<()> {
         (LaunchConfig { shared_mem_bytes: 100_000, ..shape(1, 1) }, "100000 bytes of dynamic shared memory"),
     ];
     for (shape, words) in shapes {
-        // SAFETY: the arguments are those of `add`.
+        // SAFETY: the arguments match the parameters of `add`.
         let result = unsafe { stream.launch_builder(&add).arg(&mut buffer).arg(&1f32).launch(shape) };
         fails(result, CUresult::CUDA_ERROR_INVALID_VALUE, &[words]);
     }
@@ -186,7 +186,7 @@ fn launches_over_the_limits() -> anyhow::Result<()> {
         CUresult::CUDA_ERROR_INVALID_VALUE,
         &["65 threads in a block: the kernel allows at most 64"],
     );
-    // A refused launch has done nothing, and has no effect on later calls.
+    // A refused launch does nothing and has no effect on later calls.
     assert_eq!(stream.clone_dtoh(&buffer)?, [0.0; 2000]);
     Ok(())
 }
@@ -213,7 +213,7 @@ fn kernel_reads_unwritten() -> anyhow::Result<()> {
     let (fill, add) = (kernel(&stream, "fill")?, kernel(&stream, "add")?);
     // SAFETY: `fill` writes all but the last element.
     let mut buffer = unsafe { stream.alloc::<f32>(64) }?;
-    // SAFETY: the arguments are those of the kernels, and the buffer has an element for each thread.
+    // SAFETY: the arguments match the kernels' parameters, and the buffer has an element for each thread.
     unsafe {
         stream.launch_builder(&fill).arg(&mut buffer).arg(&2f32).arg(&63u32).launch(shape(1, 64))?;
         stream.launch_builder(&add).arg(&mut buffer.slice_mut(..63)).arg(&1f32).launch(shape(1, 63))?;
@@ -330,8 +330,8 @@ fn names_of_codes() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that the system ends a process that dereferences a device pointer, as with a real GPU. With `guarded`, the
-/// virtual GPU handles faults itself, and has to pass this one on.
+/// Checks that the operating system kills a process that dereferences a device pointer, as with a real GPU. With
+/// `guarded`, the virtual GPU handles faults itself and has to pass this one on.
 fn no_host_memory(guarded: bool) -> anyhow::Result<()> {
     use cudarc::driver::DevicePtr;
     let stream = stream()?;

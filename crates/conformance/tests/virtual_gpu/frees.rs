@@ -1,4 +1,4 @@
-//! Memory that one stream frees while another uses it: the report is the same, regardless of which comes first.
+//! One stream frees memory while another stream uses it: the report is the same, regardless of which comes first.
 //!
 //! Event tracking is off, because cudarc would add the missing wait.
 
@@ -43,7 +43,7 @@ pub(crate) fn hold(stream: &CudaStream) -> anyhow::Result<impl FnOnce() + use<>>
 
 type Use<'a> = &'a dyn Fn(&Arc<CudaStream>, &mut CudaSlice<f32>, &Kernels) -> anyhow::Result<()>;
 
-/// Uses memory on stream 2 and frees it on stream 1, in both orders and unordered: all reports are the same.
+/// Uses memory on stream 2 and frees it on stream 1, in both orders and in no fixed order: all reports are the same.
 fn alike(used: Use<'_>) -> anyhow::Result<()> {
     let mut reports = Vec::new();
     for (gpu, held) in [None, Some(0), Some(1)].into_iter().enumerate() {
@@ -126,7 +126,7 @@ fn enqueued_later() -> anyhow::Result<()> {
         CUresult::CUDA_ERROR_INVALID_VALUE,
         &["bytes 0..16 of memory that has been freed", "frees.rs:"],
     );
-    // SAFETY: the memory of the slice is already freed; `leak` prevents a second free.
+    // SAFETY: the slice's memory has already been freed; `leak` prevents a second free.
     let mut again = unsafe { two.upgrade_device_ptr::<f32>(address, 1000) };
     kernels.scale(&two, &mut again, 2.0)?;
     let _ = again.leak();

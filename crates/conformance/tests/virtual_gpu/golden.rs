@@ -12,7 +12,11 @@ pub(crate) fn is_kept(name: &str, report: &str) -> anyhow::Result<()> {
         return Ok(std::fs::write(file, said)?);
     }
     let kept = std::fs::read_to_string(&file).unwrap_or_default();
-    anyhow::ensure!(said == kept, "{} is no longer what is said:\n{kept}\nnow:\n{said}", file.display());
+    anyhow::ensure!(
+        said == kept,
+        "{} differs from the report; stored:\n{kept}\nreported:\n{said}",
+        file.display()
+    );
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Stream capture and graphs, according to the rules of the CUDA Programming Guide.
+//! Stream capture and graphs, according to the rules in the CUDA Programming Guide.
 
 use std::ffi::c_void;
 use std::sync::Arc;

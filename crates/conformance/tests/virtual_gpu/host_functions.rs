@@ -1,4 +1,4 @@
-//! Host functions of the program that run in stream order.
+//! The program's host functions, which run in stream order.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -26,7 +26,7 @@ fn standard_error_of(program: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Re
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
     // SAFETY: the two descriptors are new, and nothing else uses them.
     let (mut read, write) = unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) };
-    // SAFETY: no other thread of this process holds a lock: the driver has not been called yet.
+    // SAFETY: no other thread in this process holds a lock: the driver has not been called yet.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: both are open.
@@ -47,7 +47,7 @@ fn kept() -> anyhow::Result<()> {
     let said = standard_error_of(|| {
         let context = CudaContext::new(1)?;
         let stream = context.new_stream()?;
-        // The modules' variables don't count as memory of the program.
+        // The modules' variables don't count as the program's memory.
         let kernels = Kernels::load(&context)?;
         for _ in 0..3 {
             std::mem::forget(stream.alloc_zeros::<f32>(1024)?);

@@ -22,7 +22,7 @@ use CUresult::{
     CUDA_ERROR_MISALIGNED_ADDRESS as MISALIGNED_ADDRESS,
 };
 
-/// The result of a program.
+/// A program's result.
 type Outcome = Result<(), DriverError>;
 
 /// A program that is wrong or right, depending on its argument.
@@ -78,7 +78,7 @@ fn is_reported(litmus: &Litmus) -> anyhow::Result<()> {
     is_kept(&format!("memory_{}", litmus.name), &said)
 }
 
-/// Returns whether a report shows a line of this file.
+/// Returns whether a report shows a line in this file.
 fn shows(report: &str, line: u32) -> bool {
     report.lines().any(|shown| shown.trim_start().starts_with(&format!("{line} |")))
 }
@@ -355,10 +355,10 @@ fn misaligned_atomic(bench: &Bench, wrong: bool) -> Outcome {
 }
 
 fn kernel_reads_unwritten(bench: &Bench, wrong: bool) -> Outcome {
-    // SAFETY: the check is about the content of this memory.
+    // SAFETY: this check is about uninitialized memory.
     let data = named!(bench, unsafe { bench.stream.alloc::<f32>(64) }?);
     let written: u32 = if wrong { 32 } else { 64 };
-    // The report does not name this line, because this kernel is right.
+    // The report does not name this line, because this kernel is correct.
     let (kernel, first, second) = (bench.kernel("write"), bench.address(&data), written);
     launched!(bench, bench.build(&kernel).arg(&first).arg(&second).launch(shape(1, 64)))?;
     bench.lines.borrow_mut().pop();
@@ -417,7 +417,7 @@ fn endless(bench: &Bench, wrong: bool) -> Outcome {
 }
 
 fn copy_unwritten(bench: &Bench, wrong: bool) -> Outcome {
-    // SAFETY: the check is about the content of this memory.
+    // SAFETY: this check is about uninitialized memory.
     let mut data = named!(bench, unsafe { bench.stream.alloc::<u8>(64) }?);
     if !wrong {
         bench.stream.memset_zeros(&mut data)?;

@@ -55,11 +55,11 @@ fn main() -> ExitCode {
     if let Some(ended) = child::run() {
         return ended;
     }
-    // Start before the environment is changed below, because it may be one that a check has chosen.
+    // Run this before changing the environment below, because a check may have chosen this process's environment.
     if let Some(code) = rank_processes::obey(&[&nccl_processes::PROGRAMS, nccl_wrong::PROGRAMS].concat()) {
         return code;
     }
-    // SAFETY: no other thread runs yet.
+    // SAFETY: no other thread is running yet.
     unsafe {
         std::env::set_var("LAB_TIER", "virtual");
         std::env::set_var("VIRTUAL_GPU_COUNT", "8");
@@ -106,7 +106,7 @@ fn main() -> ExitCode {
     lab::check::run(checks.concat())
 }
 
-/// Returns the driver's text of an error.
+/// Returns the driver's text for an error.
 fn text(error: DriverError) -> String {
     error.error_string().unwrap().to_string_lossy().into_owned()
 }

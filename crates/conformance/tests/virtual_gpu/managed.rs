@@ -63,7 +63,7 @@ fn collectives() -> anyhow::Result<()> {
     let buffers: Vec<_> = ranks.iter().map(|rank| allocate(&rank.stream, 4)).collect::<Result<_, _>>()?;
     let at = |rank: usize, first: u64| buffers[rank].device_ptr(&ranks[rank].stream).0 + 4 * first;
     for (rank, buffer) in buffers.iter().enumerate() {
-        // SAFETY: nothing is enqueued yet, and the memory has four numbers.
+        // SAFETY: nothing has been enqueued yet, and the memory holds four numbers.
         unsafe { (at(rank, 0) as *mut [u32; 4]).write([rank as u32 + 1, 10, 20, 30]) };
         assert_eq!(buffer.len(), 4);
     }
@@ -80,7 +80,7 @@ fn collectives() -> anyhow::Result<()> {
     .unwrap();
     for (r, rank) in ranks.iter().enumerate() {
         rank.stream.synchronize()?;
-        // SAFETY: everything that was enqueued is done.
+        // SAFETY: all enqueued work is done.
         assert_eq!(unsafe { (at(r, 0) as *const [u32; 4]).read() }, [3, 20, 40, 60]);
     }
     let short = ranks[0].call(Function::AllReduce, at(0, 1), at(0, 1), with).unwrap_err().1;
@@ -146,7 +146,7 @@ fn attached() -> anyhow::Result<()> {
         data.as_mut_slice()?.fill(3);
     }
     let address = data.device_ptr(&stream).0;
-    // SAFETY: the range is that of `data`.
+    // SAFETY: the range covers exactly `data`.
     unsafe {
         let on_gpu = sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: 1 };
         let advice = sys::CUmem_advise::CU_MEM_ADVISE_SET_PREFERRED_LOCATION;

@@ -57,7 +57,7 @@ pub(crate) fn stream(gpu: usize) -> Arc<CudaStream> {
     CudaContext::new(gpu).unwrap().new_stream().unwrap()
 }
 
-/// Returns NCCL's text of this thread's last error.
+/// Returns NCCL's text for this thread's last error.
 pub(crate) fn last_error() -> String {
     // SAFETY: NCCL ignores the communicator; the text lives as long as the process.
     unsafe { std::ffi::CStr::from_ptr(sys::ncclGetLastError(std::ptr::null_mut())) }
@@ -328,7 +328,7 @@ fn dropped_in_flight() -> anyhow::Result<()> {
 }
 
 /// One rank never makes the call. The others query the stream, find that the call isn't done, abort, and continue with
-/// their own communicator, because the stream can be used again.
+/// a communicator of their own, because the stream can be used again.
 fn abort_after_a_query() -> anyhow::Result<()> {
     let (old, new) = (Id::new().unwrap(), Id::new().unwrap());
     let sums = lab::each_rank(3, |rank| {
@@ -371,7 +371,7 @@ fn wait_inside_a_group() -> anyhow::Result<()> {
     Ok(own.synchronize()?)
 }
 
-/// Rank 1's kernel takes longer than the timeout of rank 0, which waits for it.
+/// Rank 1's kernel takes longer than the timeout, and rank 0 waits for it.
 pub(crate) fn late() -> anyhow::Result<()> {
     lab::attach(2)?;
     let id = Id::new().unwrap();

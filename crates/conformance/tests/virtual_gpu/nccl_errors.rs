@@ -1,4 +1,4 @@
-//! NCCL's error table, row by row: the code that NCCL returns for each call, and the words that name the problem.
+//! NCCL's error table, row by row: the code that NCCL returns for each call, and words that identify the problem.
 
 use cudarc::driver::CudaSlice;
 use cudarc::nccl::result::get_uniqueid;
@@ -124,7 +124,7 @@ fn pointers() -> anyhow::Result<()> {
     refuse(Function::AllGather, own, own + 32, &["(recvbuff)", "32 bytes outside"]);
     refuse(Function::AllReduce, own, own + 4, &["sendbuff and recvbuff overlap", "exactly the same buffer"]);
     refuse(Function::AllToAll, own, own, &["can't be done in place"]);
-    // Pointers are ignored if a rank neither sends nor receives the buffer, or if it has no bytes.
+    // A pointer is ignored if the rank neither reads nor writes that buffer, or if the buffer has no bytes.
     let one_each = |function, first: [u64; 2], second: [u64; 2]| {
         in_group(|| {
             ranks[0].call(function, first[0], first[1], floats(8)).unwrap();
@@ -209,8 +209,8 @@ fn making() -> anyhow::Result<()> {
     refused(communicators(&[0, 99]).map(|_| ()), ncclInvalidArgument, &["no GPU 99"]);
     refused(communicators(&[-1]).map(|_| ()), ncclInvalidArgument, &["no GPU -1"]);
     refused(communicators(&[1, 1]).map(|_| ()), ncclInvalidUsage, &["GPU 1 is in the list twice"]);
-    // Each communicator needs its own id (NVIDIA/nccl#206); NCCL itself waits forever if no process listens anymore
-    // (#1038).
+    // Each communicator needs its own id (NVIDIA/nccl#206); NCCL itself waits forever if no process is listening
+    // anymore (#1038).
     init(1, 0).unwrap();
     let words = [
         "this id has already been used to create a communicator",
@@ -248,7 +248,7 @@ fn one_gpu() -> anyhow::Result<()> {
 }
 
 fn shared_gpu() -> anyhow::Result<()> {
-    // SAFETY: no other thread runs yet, and the library has not started.
+    // SAFETY: no other thread is running yet, and the library has not been initialized.
     unsafe { std::env::set_var("NCCL_MULTI_RANK_GPU_ENABLE", "1") };
     let own = [stream(0), stream(0), stream(1)];
     let ranks: Vec<_> = communicators(&[0, 0, 1])
@@ -326,11 +326,11 @@ fn ends() -> anyhow::Result<()> {
 
 fn groups() -> anyhow::Result<()> {
     let (pair, buffers) = two();
-    // SAFETY: the function takes no argument.
+    // SAFETY: the function takes no arguments.
     let end = || answer(unsafe { sys::ncclGroupEnd() });
     refused(end(), ncclInvalidUsage, &["ncclGroupEnd without a matching ncclGroupStart"]);
     let [own, other] = [address(&buffers[0]), address(&buffers[1])];
-    // The end returns an error from inside the group again, and nothing is launched.
+    // `ncclGroupEnd` returns an error from inside the group once more, and nothing is launched.
     let failed = in_group(|| {
         pair[0].call(Function::AllReduce, own, own, floats(4)).unwrap();
         pair[1].call(Function::AllReduce, 0, 0, floats(4)).unwrap_err();
@@ -338,7 +338,7 @@ fn groups() -> anyhow::Result<()> {
     });
     refused(failed, ncclInvalidArgument, &["(sendbuff)"]);
     assert_eq!(pair[0].stream.clone_dtoh(&buffers[0])?, [1.0; 16]);
-    // In nested groups, only the outermost end launches.
+    // In nested groups, only the outermost `ncclGroupEnd` launches.
     in_group(|| {
         in_group(|| pair[0].call(Function::AllReduce, own, own, floats(4)).unwrap()).unwrap();
         in_group(|| pair[1].call(Function::AllReduce, other, other, floats(4)).unwrap()).unwrap();
@@ -412,7 +412,7 @@ fn not_blocking() -> anyhow::Result<()> {
             });
         }
     });
-    // One group contains a communicator of each kind.
+    // One group contains both kinds of communicator.
     let (mixed, _) = two();
     let id = get_uniqueid().unwrap();
     let free = std::thread::scope(|scope| {
@@ -435,7 +435,7 @@ fn not_blocking() -> anyhow::Result<()> {
 fn not_there() -> anyhow::Result<()> {
     ranks(0, 1, |_, _| {
         let mut memory = std::ptr::null_mut();
-        // SAFETY: the function only reports that it is not supported.
+        // SAFETY: the function does nothing but report that it is not supported.
         let code = unsafe { sys::ncclMemAlloc(&mut memory, 64) };
         refused(answer(code), ncclInternalError, &["ncclMemAlloc is not supported"]);
         assert!(last_error().contains("ncclMemAlloc"));

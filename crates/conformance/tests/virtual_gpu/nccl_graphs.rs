@@ -53,7 +53,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Runs a program without a mistake.
+/// Runs a correct program.
 fn right(n: usize, program: fn(&TestRank) -> Said) -> anyhow::Result<()> {
     for (rank, said) in crate::twins::run(n, program, false).into_iter().enumerate() {
         anyhow::ensure!(said.is_ok(), "rank {rank}: {}", said.unwrap_err());
@@ -131,7 +131,7 @@ fn all_reduce(rank: &Rank, buffer: u64) -> Said {
     said(rank.call(Function::AllReduce, buffer, buffer, floats(6)))
 }
 
-/// All calls of a group wait for all of its streams, and block them.
+/// All calls in a group wait for all of the group's streams and block them.
 fn several_streams(me: &TestRank) -> Said {
     let first = &me.own.stream;
     let second = driver(first.context().new_stream())?;

@@ -1,4 +1,4 @@
-//! `NCCL_DEBUG`: the lines that the real library prints, for programs that count them.
+//! `NCCL_DEBUG`: the lines that the real library also prints, for programs that count them.
 
 use lab::Check;
 

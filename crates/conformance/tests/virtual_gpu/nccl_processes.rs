@@ -1,4 +1,5 @@
-//! Ranks in separate processes: right programs with the right numbers, processes that end, and all kinds of bad input.
+//! Ranks in separate processes: correct programs and their results, processes that end early, and all kinds of bad
+//! input.
 
 mod bootstrap;
 mod garbage;
@@ -60,7 +61,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// The programs that the processes of these checks run.
+/// The programs that these checks' processes run.
 pub(crate) const PROGRAMS: [(&str, Program); 16] = [
     ("sums", values::sums),
     ("again", ids::again),
@@ -81,7 +82,7 @@ pub(crate) const PROGRAMS: [(&str, Program); 16] = [
 ];
 
 const SHORT: [(&str, &str); 1] = [("VIRTUAL_GPU_TIMEOUT", "2")];
-/// A timeout so long that a wait that times out fails the check.
+/// A timeout long enough that a check fails if any wait times out.
 const LONG: [(&str, &str); 1] = [("VIRTUAL_GPU_TIMEOUT", "60")];
 
 fn plan<'a>(program: &'a str, layout: &'a [usize]) -> Plan<'a> {
@@ -95,7 +96,7 @@ fn all_right(plan: &Plan<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that every rank reports these words.
+/// Checks that every rank's error contains these words.
 fn all_report(plan: &Plan<'_>, words: &[&str]) -> anyhow::Result<()> {
     for (rank, said) in run(plan)?.into_iter().enumerate() {
         reported(&format!("rank {rank}"), said, words)?;
@@ -104,7 +105,7 @@ fn all_report(plan: &Plan<'_>, words: &[&str]) -> anyhow::Result<()> {
 }
 
 fn reported(who: &str, said: Said, words: &[&str]) -> anyhow::Result<()> {
-    let Err(text) = said else { anyhow::bail!("{who} got no error") };
+    let Err(text) = said else { anyhow::bail!("{who} received no error") };
     for word in words {
         ensure!(text.contains(word), "{who}: no `{word}` in:\n{text}");
     }
@@ -139,7 +140,7 @@ fn times(me: &TestRank) -> Said {
     if elapsed >= least {
         Ok(())
     } else {
-        Err(format!("{elapsed} ms, and at least {least} ms were expected"))
+        Err(format!("{elapsed} ms, but at least {least} ms were expected"))
     }
 }
 

@@ -1,5 +1,5 @@
 //! Ranks and threads in arrangements other than one thread per rank: ranks that move between threads, one thread that
-//! calls for GPUs that are not current, and a thread that polls instead of waiting.
+//! makes calls for GPUs that are not current, and a thread that polls instead of waiting.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ impl Handed {
         Self(rank, buffer)
     }
 
-    /// Makes an in-place all-reduce, some time after that of the previous rank, and waits for it.
+    /// Runs an in-place all-reduce some time after the previous rank's, and waits for it.
     fn step(&self) {
         let Self(rank, buffer) = self;
         rank.stream.context().bind_to_thread().unwrap();
@@ -53,7 +53,7 @@ impl Handed {
     }
 }
 
-/// Runs each rank in a new thread, which ends.
+/// Runs each rank in a new thread, which then ends.
 fn in_new_threads(ranks: &[Handed]) {
     std::thread::scope(|scope| {
         for rank in ranks {
@@ -94,7 +94,7 @@ fn helper() -> anyhow::Result<()> {
 }
 
 /// "There is no need to set the CUDA device before every NCCL communication call within a group" (NCCL's User Guide,
-/// "Group Calls"): a default stream is that of the communicator's GPU.
+/// "Group Calls"): a default stream means the default stream of the communicator's GPU.
 fn default_streams() -> anyhow::Result<()> {
     let streams: Vec<Arc<CudaStream>> =
         (0..3).map(|gpu| CudaContext::new(gpu).unwrap().default_stream()).collect();
@@ -126,7 +126,7 @@ fn polling() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A rank polls forever although another rank has gone. A rank with its own deadline reaches that first, and a rank
+/// A rank polls forever although another rank is gone. If a rank has its own deadline, it reaches that first; a rank
 /// that polls only occasionally is not in a loop.
 pub(crate) fn asks() -> anyhow::Result<()> {
     lab::attach(2)?;

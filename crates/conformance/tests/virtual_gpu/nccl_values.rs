@@ -90,7 +90,7 @@ const CANARY: f64 = 77.0;
 /// The number of elements before a buffer, so that it does not start at the beginning of its allocation.
 const OFFSET: usize = 3;
 
-/// Runs one collective on one rank, in place or not. Returns the content of its receive buffer, and of the memory
+/// Runs one collective on one rank, in place or not. Returns the contents of its receive buffer and of the memory
 /// around it.
 fn run<T: Element>(rank: &Rank, function: Function, in_place: bool, with: Arguments) -> Vec<T> {
     let (n, own, count) = (rank.n, rank.rank, with.count);
@@ -98,7 +98,7 @@ fn run<T: Element>(rank: &Rank, function: Function, in_place: bool, with: Argume
     let (give, get) = parts(function, n);
     let data: Vec<T> = (0..give * count).map(|at| T::of(given(own, at))).collect();
     let canaries = |len: usize| vec![T::of(CANARY); len + 2 * OFFSET];
-    // In place, the smaller buffer is the rank's own part of the larger one.
+    // In place, the smaller buffer is the rank's own part of the larger buffer.
     let shift = |larger: usize| if larger > 1 { own * count } else { 0 };
     let mut target = canaries(give.max(get) * count);
     let (send, receive, keep): (u64, u64, CudaSlice<T>);
@@ -127,7 +127,7 @@ fn run<T: Element>(rank: &Rank, function: Function, in_place: bool, with: Argume
     got[OFFSET..][..get * count].to_vec()
 }
 
-/// Returns the number of parts of `count` elements that a rank sends, and the number that it receives.
+/// Returns how many parts of `count` elements a rank sends, and how many it receives.
 fn parts(function: Function, n: usize) -> (usize, usize) {
     match function {
         Function::AllGather | Function::Gather => (1, n),
@@ -227,7 +227,7 @@ fn scalars() -> anyhow::Result<()> {
             };
             let mut operator = ncclRedOp_t::ncclSum;
             let data_type = ncclDataType_t::ncclFloat32;
-            // SAFETY: the scalar is in the stated place, and lives until the stream is done.
+            // SAFETY: the scalar is where the call says it is, and lives until the stream is done.
             answer(unsafe {
                 sys::ncclRedOpCreatePreMulSum(&mut operator, scalar, data_type, residence, rank.comm)
             })
@@ -245,7 +245,8 @@ fn scalars() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Odd and even ranks split. Each half is ordered by its keys, and works in parallel with its parent and its sibling.
+/// Splits the ranks into odd and even. Each half is ordered by its keys and works in parallel with its parent and its
+/// sibling.
 fn splits() -> anyhow::Result<()> {
     raw_ranks(0, 6, |rank| {
         let own = rank.rank as i32;
@@ -258,7 +259,7 @@ fn splits() -> anyhow::Result<()> {
         };
         let half = Rank::of(split(rank.comm, own % 2, -own), rank.stream.clone());
         assert_eq!((half.n, half.rank), (3, (5 - rank.rank) / 2));
-        // Equal keys keep the order of ranks. Rank 0 takes part but gets no communicator.
+        // Ranks with equal keys keep their order. Rank 0 takes part but gets no communicator.
         let rest = split(rank.comm, if own == 0 { -1 } else { 0 }, 7);
         let buffer = rank.stream.clone_htod(&[own as f32]).unwrap();
         let sum = |of: &Rank| {
@@ -274,7 +275,7 @@ fn splits() -> anyhow::Result<()> {
             assert_eq!((rest.n, rest.rank), (5, rank.rank - 1));
             assert_eq!(sum(&rest), 3.0 * 9.0 + 2.0 * 6.0);
         }
-        // In a group, the communicator exists after the group's end.
+        // In a group, the communicator exists only after the group ends.
         let mut child = std::ptr::null_mut();
         in_group(|| {
             // SAFETY: as above.
@@ -286,7 +287,7 @@ fn splits() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sums numbers that round differently in every order.
+/// Sums numbers whose sum rounds differently in every order.
 fn same_bits() -> anyhow::Result<()> {
     let sums = raw_ranks(0, 5, |rank| {
         let data: Vec<f32> =

@@ -1,5 +1,5 @@
-//! Wrong programs. Each must end by itself, without using the wall clock, with a report that contains these words and
-//! the lines of both sides. The right twin must cause no report.
+//! Wrong programs. Each must end by itself, without using the wall clock, with a report that contains the given words
+//! and the lines on both sides. The right twin must cause no report.
 
 use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t};
 use cudarc::nvrtc::Ptx;
@@ -10,13 +10,13 @@ use crate::rank_processes::{self, Plan, Program};
 use crate::raw::{Arguments, Function, address, answer, floats, in_group};
 use crate::twins::{Said, TestRank, driver, pair, peer, said, split, twins, wait};
 
-/// Words that are different if the other rank is in another process, about which less is known.
+/// Words that differ if the other rank is in another process, because less is known about that rank.
 const ELSEWHERE: [(&str, &str); 6] = [
     ("rank 2 never makes the call: its thread has ended", "rank 2 is gone: process"),
-    // It may end before another rank has called.
+    // The process may end before another rank makes its call.
     ("ranks 0 and 1 wait in ncclAllReduce", "rank 2 is gone: process"),
     ("its thread is waiting in cuStreamSynchronize", "has not called it"),
-    // Other ranks are not informed of a call that moves nothing.
+    // Other ranks are not informed about a call that moves no data.
     ("ncclAllReduce(count 0, float32, sum), which NCCL drops", "rank 0 never called it"),
     ("the same count", "every rank must make every collective call"),
     ("deadlock: calls that never complete", "deadlock: a collective that never completes"),
@@ -50,8 +50,8 @@ fn twins_in_processes(program: &str, n: usize, words: &[&str]) -> anyhow::Result
     }
 }
 
-/// Defines two checks for each program, with threads and with processes, from its name, its number of ranks, the words,
-/// and the code of each rank.
+/// Defines two checks for each program, one with threads and one with processes, from its name, its number of ranks,
+/// the words, and the code for each rank.
 macro_rules! programs {
     ($($name:ident($n:literal, [$($word:literal),*]) |$me:ident| $body:block)*) => {
         pub(crate) fn checks() -> Vec<Check> {
@@ -381,7 +381,7 @@ programs! {
     a_group_that_is_never_ended(2, ["rank 0 waits in ncclAllReduce", "rank 1 never"]) |me| {
         let buffer = me.buffer(4);
         if me.is_wrong(1) {
-            // SAFETY: the function takes no argument.
+            // SAFETY: the function takes no arguments.
             unsafe { sys::ncclGroupStart() };
             return me.all_reduce(&buffer);
         }

@@ -1,4 +1,4 @@
-//! The number of blocks of a kernel that can be resident at the same time, as reported by the driver.
+//! How many of a kernel's blocks can be resident at the same time, as reported by the driver.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -133,7 +133,7 @@ fn bad_arguments() -> anyhow::Result<()> {
     // SAFETY: an invalid handle is refused and not dereferenced.
     let other = unsafe { sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&raw mut count, unknown, 1, 0) };
     fails(other.result(), CUresult::CUDA_ERROR_INVALID_HANDLE, &["0x300000 is not a function"]);
-    // SAFETY: as above; there is no configuration to read.
+    // SAFETY: as above; the null configuration is not read.
     let nothing = unsafe {
         sys::cuOccupancyMaxPotentialClusterSize(&raw mut count, plain.cu_function(), std::ptr::null())
     };

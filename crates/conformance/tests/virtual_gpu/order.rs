@@ -1,5 +1,5 @@
-//! Races between streams that are created and destroyed, and between ranks in different threads. `races/` has the pairs
-//! of programs.
+//! Races between streams that are created and destroyed, and between ranks in different threads. `races/` contains the
+//! pairs of programs.
 //!
 //! Event tracking is off, because cudarc would add the missing call.
 
@@ -22,7 +22,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Returns two streams of GPU 0, and a buffer that has been written.
+/// Returns two streams on GPU 0 and a buffer that has been written.
 fn two_streams() -> (Arc<CudaStream>, Arc<CudaStream>, CudaSlice<u8>) {
     let context = untracked(0);
     let (one, other) = (context.new_stream().unwrap(), context.new_stream().unwrap());
@@ -61,11 +61,11 @@ fn behind_dropped_work() -> anyhow::Result<()> {
         one.memset_zeros(&mut buffer)?;
         one.synchronize()?;
     }
-    // The default stream waits for the work of blocking streams, and of no other streams.
+    // The default stream waits for work on blocking streams, but for no other streams.
     for (kind, is_waited_for) in [(StreamKind::Default, true), (StreamKind::NonBlocking, false)] {
         let stream = result::stream::create(kind)?;
         let address = buffer.device_ptr(&one).0;
-        // SAFETY: the buffer has this length, and lives until the end.
+        // SAFETY: the buffer has this length, and lives until the end of the check.
         unsafe {
             result::memset_d8_async(address, 1, 4096, stream)?;
             result::stream::destroy(stream)?;

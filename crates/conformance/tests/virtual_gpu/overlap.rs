@@ -28,7 +28,7 @@ const MICROSECOND: u64 = 1_000;
 /// The allowed relative error of a formula.
 const WITHIN: f32 = 0.03;
 
-/// One of two ranks, with a compute stream in addition to its communicator's stream.
+/// One of two ranks. It has a compute stream in addition to its communicator's stream.
 struct Rank {
     comm: Comm,
     compute: Arc<CudaStream>,
@@ -78,7 +78,7 @@ fn mean(intervals: &[Interval]) -> anyhow::Result<f32> {
 
 fn near(measured: f32, formula: f32, what: &str) {
     let off = (measured / formula - 1.0).abs();
-    assert!(off <= WITHIN, "{what}: {measured} ms, the formula says {formula} ms");
+    assert!(off <= WITHIN, "{what}: measured {measured} ms, but the formula predicts {formula} ms");
 }
 
 impl Rank {
@@ -158,8 +158,8 @@ fn pipeline() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// With work before and after an all-reduce, on one compute and one comm stream, an iteration takes max(before + after,
-/// reduce).
+/// If an iteration's work surrounds an all-reduce, one compute stream and one comm stream take max(before + after,
+/// reduce) per iteration.
 fn steady_state() -> anyhow::Result<()> {
     const ITERATIONS: usize = 12;
     const FIRST: usize = 4;
@@ -170,7 +170,7 @@ fn steady_state() -> anyhow::Result<()> {
                 (0..ITERATIONS).map(|_| rank.zeros(reduced)).collect::<anyhow::Result<Vec<_>>>()?;
             let mut stages: [Vec<Interval>; 3] = Default::default();
             let mut summed: Option<CudaEvent> = None;
-            // There is one more round than iterations, in which the last iteration ends.
+            // One more round than there are iterations lets the last iteration end.
             for buffer in buffers.iter_mut().map(Some).chain([None]) {
                 let mut compute = |stage: usize| {
                     Interval::of(&rank.compute, || {
@@ -224,14 +224,14 @@ fn slowdown() -> anyhow::Result<()> {
     })
 }
 
-/// Returns two streams of one GPU that share nothing.
+/// Returns two streams on one GPU that share nothing.
 fn two_streams() -> anyhow::Result<(Arc<CudaContext>, [Arc<CudaStream>; 2])> {
     let context = untracked(0);
     let streams = [context.new_stream()?, context.new_stream()?];
     Ok((context, streams))
 }
 
-/// Returns when kernels on two streams end, in milliseconds from the start of the first.
+/// Returns when the kernels on two streams end, in milliseconds after the first kernel starts.
 fn ends(
     streams: &[Arc<CudaStream>; 2],
     mut launch: impl FnMut(usize) -> anyhow::Result<()>,
@@ -271,7 +271,7 @@ pub(crate) fn fit() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Kernels that each use the whole memory bandwidth don't gain from two streams.
+/// Kernels that each use the full memory bandwidth gain nothing from two streams.
 fn kernels_that_share() -> anyhow::Result<()> {
     let (context, streams) = two_streams()?;
     let kernels = Kernels::load(&context)?;
@@ -279,6 +279,6 @@ fn kernels_that_share() -> anyhow::Result<()> {
     context.synchronize()?;
     let [first, second] =
         ends(&streams, |stream| kernels.scale(&streams[stream], &mut work[stream].as_view_mut(), 1.0))?;
-    near(second, 2.0 * first, "two kernels that each use the whole memory");
+    near(second, 2.0 * first, "two kernels that each use the full memory");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Tests sends and receives through cudarc on the virtual libraries. `nccl_wrong` has the tests of wrong programs.
+//! Tests sends and receives through cudarc on the virtual libraries. `nccl_wrong` tests wrong programs.
 
 use cudarc::nccl::result::{group_end, group_start};
 use cudarc::nccl::safe::Comm;
@@ -136,7 +136,7 @@ fn to_itself() -> anyhow::Result<()> {
             comm.send(&sent, rank as i32).unwrap();
         });
         assert_eq!(stream.clone_dtoh(&got).unwrap(), values(rank, rank, 9));
-        // In place, nothing moves.
+        // In place, no data moves.
         grouped(|| {
             comm.send(&sent, rank as i32).unwrap();
             comm.recv(&mut sent, rank as i32).unwrap();
@@ -176,7 +176,8 @@ fn mixed() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Rank 0's send completes while rank 1 still waits for rank 2 in the same group; rank 2 calls only after that.
+/// Rank 0's send completes while rank 1 is still waiting for rank 2 in the same group; rank 2 makes its call only after
+/// that.
 fn independent() -> anyhow::Result<()> {
     let sent = std::sync::Barrier::new(2);
     ranks(0, 3, |rank, comm| {

@@ -1,4 +1,4 @@
-//! The output and assertions of kernels, on the standard outputs of the program.
+//! Kernel output and kernel assertions, on the program's standard output and standard error.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -25,7 +25,7 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// A standard output or standard error that is redirected to an anonymous file.
+/// Standard output or standard error, redirected to an anonymous file.
 struct Captured {
     descriptor: i32,
     before: i32,

@@ -1,4 +1,4 @@
-//! Random programs of matched calls. They must compute the right numbers without a report or a hang.
+//! Random programs whose calls match. They must compute the right numbers without a report or a hang.
 //!
 //! `RANDOM_PROGRAMS=1000 cargo test -p conformance --test virtual_gpu random` runs more programs than the few that run
 //! by default.
@@ -88,7 +88,7 @@ fn program(random: &mut SplitMix64, ranks: usize) -> Vec<Step> {
         .collect()
 }
 
-/// Returns the content of a buffer before the first step.
+/// Returns a buffer's contents before the first step.
 fn initial(rank: usize, buffer: usize, len: usize) -> Vec<i32> {
     (0..len).map(|i| (i * 31 + rank * 17 + buffer * 7) as i32 % 1009 - 500).collect()
 }
@@ -200,7 +200,7 @@ fn fresh_ids(me: &TestRank) -> anyhow::Result<[Id; COMMUNICATORS]> {
     let mut numbers = Vec::new();
     for _ in 0..COMMUNICATORS {
         let made = *Id::new().unwrap().internal();
-        // The sum over the ranks is rank 0's value.
+        // The sum over all ranks is rank 0's value.
         numbers.extend(made.map(|byte| if me.rank == 0 { f32::from(byte as u8) } else { 0.0 }));
     }
     let stream = &me.own.stream;

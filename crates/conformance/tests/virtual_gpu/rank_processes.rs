@@ -29,7 +29,7 @@ pub(crate) struct Process {
     lines: Receiver<String>,
 }
 
-/// How to run a program.
+/// How a program is run.
 pub(crate) struct Plan<'a> {
     pub(crate) program: &'a str,
     /// The number of ranks in each process, as threads.
@@ -90,7 +90,7 @@ pub(crate) fn spawn(order: &str, env: &[(&str, &str)]) -> anyhow::Result<Process
     Ok(Process { child, ids, lines })
 }
 
-/// Runs a program, and returns the errors of each rank, in order. Every process has to end by itself.
+/// Runs a program, and returns each rank's errors, in rank order. Every process has to end by itself.
 pub(crate) fn run(plan: &Plan<'_>) -> anyhow::Result<Vec<Said>> {
     let processes = start(plan)?;
     let mut said = Vec::new();
@@ -105,13 +105,13 @@ pub(crate) fn run(plan: &Plan<'_>) -> anyhow::Result<Vec<Said>> {
 }
 
 impl Process {
-    /// Returns the errors of the next rank of this process.
+    /// Returns the errors from the next rank in this process.
     pub(crate) fn said(&self) -> anyhow::Result<Said> {
         let line = self.line(SAID)?;
         match line.split_once(' ') {
             None if line == "ok" => Ok(Ok(())),
             Some(("error", text)) => Ok(Err(text.replace("\\n", "\n"))),
-            _ => bail!("a rank said {line}"),
+            _ => bail!("a rank printed {line}"),
         }
     }
 }

@@ -9,7 +9,7 @@ use cudarc::nccl::sys::{self, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResul
 
 use crate::nccl::{last_error, stream};
 
-/// The result of a call; the error has the code and NCCL's text.
+/// The result of a call; an error holds the code and NCCL's text.
 pub(crate) type Answer = Result<(), (ncclResult_t, String)>;
 
 pub(crate) fn answer(code: ncclResult_t) -> Answer {
@@ -24,7 +24,7 @@ pub(crate) fn address<T>(slice: &CudaSlice<T>) -> u64 {
     slice.device_ptr(slice.stream()).0
 }
 
-/// One rank's handle to a communicator, used only by this thread. It is destroyed on drop.
+/// One rank's handle to a communicator, used only by this thread. Dropping it destroys the communicator.
 pub(crate) struct Rank {
     pub(crate) comm: ncclComm_t,
     pub(crate) rank: usize,
@@ -95,8 +95,7 @@ impl Rank {
         self.leaked.set(true);
     }
 
-    /// Makes a collective, or a send or receive whose peer is the root. The addresses of the buffers are not checked
-    /// here.
+    /// Calls a collective, or a send or receive whose peer is the root. The buffer addresses are not checked here.
     pub(crate) fn call(&self, function: Function, send: u64, receive: u64, with: Arguments) -> Answer {
         self.call_on(&self.stream, function, send, receive, with)
     }
@@ -179,7 +178,7 @@ pub(crate) fn raw_ranks<T: Send>(first: usize, n: usize, work: impl Fn(Rank) -> 
 
 /// Runs `calls` in a group, and returns the result of the group's end.
 pub(crate) fn in_group(calls: impl FnOnce()) -> Answer {
-    // SAFETY: neither function takes an argument.
+    // SAFETY: neither function takes arguments.
     unsafe {
         answer(sys::ncclGroupStart()).unwrap();
         calls();

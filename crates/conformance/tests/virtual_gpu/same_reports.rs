@@ -1,4 +1,4 @@
-//! Tests that a wrong program causes the same reports regardless of the timing of its threads.
+//! Tests that a wrong program causes the same reports regardless of thread timing.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const PAUSE: &str = "LAB_TESTS_PAUSE";
 
 const RANKS: usize = 8;
 
-/// Runs a program four times with different timing of its threads. The order of the reports may differ.
+/// Runs a program four times with different thread timings. The order of the reports may differ.
 fn same(program: &str, finds: &str) -> anyhow::Result<()> {
     let reports = |pause: &str| {
         let (well, said) = child::start(program, &[(PAUSE, pause)])?;
@@ -141,7 +141,7 @@ pub(crate) fn leaves() -> anyhow::Result<()> {
     })
 }
 
-/// Odd ranks use the two communicators in reverse order, and wait in between.
+/// Odd ranks use the two communicators in reverse order and wait in between.
 pub(crate) fn orders() -> anyhow::Result<()> {
     lab::attach(RANKS)?;
     let other = Id::new().readable()?;

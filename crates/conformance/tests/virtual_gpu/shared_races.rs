@@ -71,7 +71,7 @@ fn one_place() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A kernel that copies a number to shared memory, and reads it before the copy has ended.
+/// A kernel that copies a number to shared memory and reads it before the copy has completed.
 const COPY: &str = "\
 .version 8.0
 .target sm_80

@@ -1,4 +1,4 @@
-//! Tests `VIRTUAL_GPU_TOPOLOGY`, `NCCL_ALGO`, and `NCCL_PROTO`: their effect on times, and the refusal of bad values
+//! Tests `VIRTUAL_GPU_TOPOLOGY`, `NCCL_ALGO`, and `NCCL_PROTO`: their effect on times, and that bad values are refused
 //! before anything runs.
 
 use std::path::PathBuf;
@@ -94,7 +94,7 @@ pub(crate) fn reduce() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the time in milliseconds of an all-reduce of this many ranks and floats, with these variables.
+/// Returns the time in milliseconds of an all-reduce over this many ranks and floats, with these variables set.
 fn milliseconds(switches: &[(&str, &str)], ranks: usize, len: usize) -> anyhow::Result<f32> {
     let (ranks, len) = (ranks.to_string(), len.to_string());
     let size = [(RANKS, ranks.as_str()), (LEN, len.as_str())];
@@ -115,8 +115,8 @@ fn own_file() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The times that a program's events measure agree with `MODEL.md`: the bus bandwidth of eight ranks whose data
-/// represent 10⁴ times as much data.
+/// The times that a program's events measure agree with `MODEL.md`. The example is the bus bandwidth for eight ranks
+/// whose data represents 10⁴ times as much data.
 fn published() -> anyhow::Result<()> {
     let a100 = "name = \"slow-a100\"\nlike = \"dgx-a100\"\nthroughput_divided_by = 1e4\n";
     let path = file(a100)?;

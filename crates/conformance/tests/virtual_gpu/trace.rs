@@ -108,7 +108,7 @@ fn eight_threads() -> anyhow::Result<()> {
     let first = run("trace::threads", "0")?;
     for pause in ["1", "2", "3"] {
         let again = run("trace::threads", pause)?;
-        assert_eq!(first.0, again.0, "the times of events");
+        assert_eq!(first.0, again.0, "the event times");
         assert!(first.1 == again.1, "the traces differ");
     }
     Ok(())
@@ -142,7 +142,7 @@ pub(crate) fn alone() -> anyhow::Result<()> {
 fn one_thread() -> anyhow::Result<()> {
     let first = run("trace::alone", "0")?;
     let again = run("trace::alone", "0")?;
-    assert_eq!(first.0, again.0, "the times of events");
+    assert_eq!(first.0, again.0, "the event times");
     assert!(first.1 == again.1, "the traces differ");
     Ok(())
 }
@@ -178,7 +178,7 @@ fn schema() -> anyhow::Result<()> {
     }
     assert!(order.is_sorted_by(|(one, at), (other, then)| one < other || (one == other && at <= then)));
 
-    // Each slice is inside another slice, or after it.
+    // Each slice is either inside another slice or after it.
     for (track, slices) in &tracks {
         assert!(names.contains_key(track) && names[&(track.0, 0)].contains("classroom"), "{track:?}");
         let mut open: Vec<f64> = Vec::new();

@@ -10,10 +10,10 @@ use crate::device::untracked;
 use crate::raw::{Answer, Arguments, Function, Rank, address, answer, communicators, floats};
 use crate::text;
 
-/// The result of a rank.
+/// One rank's result.
 pub(crate) type Said = Result<(), String>;
 
-/// One rank, in whose thread a program runs.
+/// A rank whose program runs in a thread of its own.
 pub(crate) struct TestRank {
     pub(crate) rank: usize,
     pub(crate) n: usize,
@@ -21,12 +21,12 @@ pub(crate) struct TestRank {
     pub(crate) wrong: bool,
     pub(crate) first_gpu: usize,
     pub(crate) own: Rank,
-    /// The id of `own`, and an id for another communicator of the same ranks.
+    /// The id of `own`, and an id for another communicator for the same ranks.
     pub(crate) ids: [ncclUniqueId; 2],
 }
 
 impl TestRank {
-    /// Joins another communicator of the same ranks, on a new stream.
+    /// Joins another communicator for the same ranks, on a new stream.
     pub(crate) fn second(&self) -> Rank {
         let stream = self.own.stream.context().new_stream().unwrap();
         Rank::join(self.ids[1], self.rank, self.n, stream)
@@ -109,16 +109,20 @@ pub(crate) fn twins(n: usize, program: fn(&TestRank) -> Said, words: &[&str]) ->
     let fits = |report: &String| words.iter().all(|word| report.contains(word));
     anyhow::ensure!(reports.iter().any(fits), "no report with {words:?} in:\n{}", reports.join("\n---\n"));
     let guessed = reports.iter().find(|report| report.contains("not proved"));
-    anyhow::ensure!(guessed.is_none(), "decided by the wall clock: {}", guessed.unwrap_or(&String::new()));
+    anyhow::ensure!(
+        guessed.is_none(),
+        "the wall clock decided the outcome: {}",
+        guessed.unwrap_or(&String::new())
+    );
     Ok(())
 }
 
 pub(crate) fn split(comm: ncclComm_t, color: i32, child: &mut ncclComm_t) -> Answer {
-    // SAFETY: the communicator is alive, and the child is writable until it is made.
+    // SAFETY: the communicator is alive, and the child is writable until it is created.
     answer(unsafe { sys::ncclCommSplit(comm, color, 0, child, std::ptr::null_mut()) })
 }
 
-/// Creates a communicator of two GPUs that one thread drives.
+/// Creates a communicator for two GPUs that one thread drives.
 pub(crate) fn pair(me: &TestRank) -> [Rank; 2] {
     let gpus = [me.first_gpu + 1, me.first_gpu + 2];
     let streams: [Arc<CudaStream>; 2] = gpus.map(|gpu| untracked(gpu).new_stream().unwrap());

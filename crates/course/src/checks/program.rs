@@ -13,14 +13,14 @@ use super::stop::{Stop, Then};
 use super::verdict::{Checked, Outcome};
 use crate::syllabus::{Exercise, Module};
 
-/// The built test program of a module.
+/// A module's test program, already built.
 #[derive(Clone, Debug)]
 pub struct Tests {
     program: PathBuf,
     folder: PathBuf,
 }
 
-/// The messages about a build that Cargo prints, one per line. Messages with other reasons are ignored.
+/// The messages that Cargo prints about a build, one per line. Messages with other reasons are ignored.
 #[derive(Deserialize)]
 #[serde(tag = "reason")]
 enum Said {
@@ -44,7 +44,7 @@ struct Diagnostic {
     spans: Vec<IgnoredAny>,
 }
 
-/// One line of the JSON output of a test program.
+/// One line of a test program's JSON output.
 #[derive(Deserialize)]
 struct Event {
     #[serde(rename = "type")]
@@ -54,16 +54,16 @@ struct Event {
     stdout: Option<String>,
 }
 
-/// libtest's variable for the number of checks that run in parallel.
+/// libtest's variable that sets how many checks run in parallel.
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
-/// Returns the Cargo that started this program, or else the one in the `PATH`.
+/// Returns a command that runs the Cargo that started this program, or else `cargo` from the `PATH`.
 pub fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// Builds the test program of a student's module, with the checks of one exercise or of all. The compiler's messages
-/// are in color if requested.
+/// Builds the test program for a student's module, with the checks for one exercise or for all exercises. The
+/// compiler's messages are in color if requested.
 ///
 /// # Errors
 /// Fails if Cargo can't be run, or fails for a reason other than an error in the code. Errors in the code are returned
@@ -118,16 +118,16 @@ pub fn build(
     }
 }
 
-/// The options for running the checks.
+/// Options for running the checks.
 pub struct Options<'a> {
     /// The function to call with a check's name when the check starts.
     pub started: &'a mut dyn FnMut(&str),
-    /// Whether a person is waiting: then time limits are short, and the first check that exceeds its limit ends the
+    /// Whether a person is waiting. If so, time limits are short, and the first check that exceeds its limit ends the
     /// run.
     pub is_interactive: bool,
-    /// The width of the terminal that shows the output of the checks, if there is one.
+    /// The width of the terminal that shows the checks' output, if there is one.
     pub columns: Option<usize>,
-    /// A folder to create, in which the checks store what their streams did.
+    /// A folder to create, where the checks store what their streams did.
     pub timelines: Option<&'a Path>,
 }
 
@@ -149,7 +149,7 @@ impl Tests {
             TimeLimits::set_interactive(&mut command);
         }
         if std::env::var_os(TEST_THREADS).is_none() {
-            // Many checks mostly wait, so even two cores can run eight of them.
+            // Many checks spend most of their time waiting, so even two cores can run eight at a time.
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             command.env(TEST_THREADS, cores.max(8).to_string());
         }
@@ -158,7 +158,7 @@ impl Tests {
             command.env("COLUMNS", columns.to_string());
         }
         if let Some(folder) = timelines {
-            // Without the folder, there is no picture, but there is still a verdict.
+            // Without the folder there is no timeline, but there is still a verdict.
             let _ = Timelines::keep_in(folder, &mut command);
         }
         let mut outcomes = BTreeMap::new();

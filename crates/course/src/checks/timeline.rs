@@ -19,7 +19,7 @@ pub fn timelines(root: &Path) -> PathBuf {
 const SOME: f64 = 0.01;
 
 /// Returns the timeline to look at after a run. After a failure, this is the timeline of the first check that failed.
-/// After a success, it is that of the check with the most hidden communication, if there is any.
+/// After a success, it is the timeline of the check that hid the most communication, if any check did.
 pub fn timeline(root: &Path, exercise: &Exercise, verdict: &Verdict) -> Option<Chart> {
     let folder = timelines(root);
     match verdict {
@@ -67,7 +67,7 @@ mod tests {
         };
         let counts = Counts::default();
         let shown = |verdict: &Verdict| timeline(&root, &an_exercise(), verdict).map(|chart| chart.title);
-        assert_eq!(shown(&Verdict::Passed(counts)), None, "no check has kept one");
+        assert_eq!(shown(&Verdict::Passed(counts)), None, "no check stored a timeline");
         keep("devices::serial", 0.0);
         assert_eq!(shown(&Verdict::Passed(counts)), None, "nothing is hidden");
         keep("devices::best", 1.5);

@@ -12,13 +12,13 @@ pub enum Verdict {
     Passed(Counts),
     /// At least one check failed.
     Failed(Counts, Vec<Failure>),
-    /// The module doesn't compile. Contains the compiler's errors, as it prints them.
+    /// The module doesn't compile. Contains the errors as the compiler prints them.
     Broken(Vec<String>),
     /// None of the checks can run on this machine.
     Ignored(Counts),
 }
 
-/// The numbers of checks that passed, failed, or didn't run.
+/// How many checks passed, failed, or didn't run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Checks that passed.
@@ -51,7 +51,7 @@ impl Verdict {
         !matches!(self, Self::Ignored(_))
     }
 
-    /// Returns the failure to look at first: that of the first check, because checks are ordered from simple to
+    /// Returns the failure to look at first. It is the first check's failure, because checks are ordered from simple to
     /// complex.
     pub fn first_failure(&self) -> Option<&Failure> {
         let Self::Failed(_, failures) = self else { return None };
@@ -85,7 +85,7 @@ impl Outcome {
             "ok" => Self::Passed,
             "ignored" => Self::Ignored,
             _ => {
-                let text = stdout.unwrap_or("it says nothing");
+                let text = stdout.unwrap_or("the check failed without a message");
                 let text = text.strip_prefix("Error: \"").unwrap_or(text);
                 Self::Failed(text.strip_suffix("\"\n").unwrap_or(text).trim_end().to_owned())
             }
@@ -93,7 +93,7 @@ impl Outcome {
     }
 }
 
-/// Combines those results among a module's checks that belong to one exercise.
+/// Combines the results of those checks in a module that belong to one exercise.
 ///
 /// # Errors
 /// Fails if none of them belongs to the exercise.
@@ -113,7 +113,9 @@ pub fn verdict(exercise: &Exercise, checks: &[Checked]) -> anyhow::Result<Verdic
         }
     }
     Ok(match counts {
-        Counts { passed: 0, failed: 0, ignored: 0, skipped: 0 } => bail!("there is no check {filter}…"),
+        Counts { passed: 0, failed: 0, ignored: 0, skipped: 0 } => {
+            bail!("no check has a name that starts with {filter}")
+        }
         Counts { failed: 1.., .. } => Verdict::Failed(counts, failures),
         Counts { passed: 0, .. } => Verdict::Ignored(counts),
         _ => Verdict::Passed(counts),

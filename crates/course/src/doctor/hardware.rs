@@ -6,12 +6,12 @@ use lab::explain::error_text;
 
 use super::diagnosis::{Diagnosis, Status};
 
-/// Describes the GPUs of the tier for one rank, or why there are none.
+/// Describes the GPUs of the tier that one rank runs on, or why there are none.
 pub(super) fn gpus() -> Vec<Diagnosis> {
     described_gpus().unwrap_or_else(|error| vec![Diagnosis::new("GPUs", Status::Bad, error_text(&error))])
 }
 
-/// Describes the names and memory of the GPUs, and which pairs of GPUs can access each other's memory.
+/// Describes the GPUs' names and memory, and which pairs of GPUs can access each other's memory.
 fn described_gpus() -> anyhow::Result<Vec<Diagnosis>> {
     let tier = lab::attach(1)?;
     let count = usize::try_from(CudaContext::device_count()?)?;
@@ -35,7 +35,7 @@ fn described_gpus() -> anyhow::Result<Vec<Diagnosis>> {
     Ok(diagnoses)
 }
 
-/// Reports which of the first `count` GPUs can't access the memory of which others.
+/// Reports which of the first `count` GPUs can't access which other GPUs' memory.
 fn peer_access(tier: Tier, count: usize) -> anyhow::Result<Diagnosis> {
     let mut unreachable = Vec::new();
     for ordinal in 0..count {
@@ -51,14 +51,17 @@ fn peer_access(tier: Tier, count: usize) -> anyhow::Result<Diagnosis> {
     }
     let note = |says: String| Diagnosis::new("peer access", Status::Note, says);
     Ok(match unreachable.as_slice() {
-        [] => Diagnosis::good("peer access", "each GPU reaches each other's memory"),
-        pairs if pairs.len() == count * (count - 1) => note("no GPU reaches another's memory".to_owned())
-            .help(match tier {
-                Tier::Virtual => "kernels can't; copies and NCCL take the ways of the node that is modeled",
-                _ => "copies and NCCL go through the host's memory, and kernels can't",
-            }),
+        [] => Diagnosis::good("peer access", "every GPU can access every other GPU's memory"),
+        pairs if pairs.len() == count * (count - 1) => {
+            note("no GPU can access another GPU's memory".to_owned()).help(match tier {
+                Tier::Virtual => {
+                    "kernels can't use peer memory; copies and NCCL use the modeled node's links"
+                }
+                _ => "kernels can't use peer memory; copies and NCCL go through host memory",
+            })
+        }
         pairs => note(format!("not from {}", pairs.join(", ")))
-            .help("copies and NCCL go through the host's memory there, which is slower"),
+            .help("between these GPUs, copies and NCCL go through host memory, which is slower"),
     })
 }
 
@@ -66,7 +69,7 @@ fn gib(bytes: usize) -> String {
     format!("{:.1}", bytes as f64 / f64::from(1 << 30))
 }
 
-/// Reports the host memory that is available according to Linux.
+/// Reports how much host memory is available according to Linux.
 pub(super) fn memory() -> Diagnosis {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib = text.lines().find_map(|line| {
@@ -75,9 +78,9 @@ pub(super) fn memory() -> Diagnosis {
     match kib {
         Some(kib) if kib < 2 << 20 => {
             Diagnosis::new("host memory", Status::Note, format!("{} GiB free", gib(kib << 10)))
-                .help("building takes about 2 GiB")
+                .help("building the course needs about 2 GiB")
         }
         Some(kib) => Diagnosis::good("host memory", format!("{} GiB free", gib(kib << 10))),
-        None => Diagnosis::new("host memory", Status::Note, "/proc/meminfo does not contain it"),
+        None => Diagnosis::new("host memory", Status::Note, "/proc/meminfo does not list it"),
     }
 }

@@ -24,12 +24,12 @@ fn nccl(survey: &Survey) -> Diagnosis {
     match (&survey.nccl, &survey.driver) {
         (Ok(version), _) => {
             let name =
-                if has_plain_nccl() { "" } else { ", as libnccl.so.2 only: the course finds it there, too" };
+                if has_plain_nccl() { "" } else { ", only as libnccl.so.2; the course finds it there, too" };
             Diagnosis::good("NCCL", format!("NCCL {version}{name}"))
         }
         (Err(why), Err(_)) => Diagnosis::new("NCCL", Status::Note, why.clone()),
         (Err(why), Ok(_)) => Diagnosis::new("NCCL", Status::Bad, why.clone()).help(format!(
-            "LD_LIBRARY_PATH is {}; NCCL comes with NVIDIA's packages (libnccl2), or pip's nvidia-nccl-cu12",
+            "LD_LIBRARY_PATH is {}; install NCCL from NVIDIA's packages (libnccl2) or from pip (nvidia-nccl-cu12)",
             std::env::var("LD_LIBRARY_PATH")
                 .map_or_else(|_| "not set".to_owned(), |path| format!("`{path}`"))
         )),
@@ -39,7 +39,7 @@ fn nccl(survey: &Survey) -> Diagnosis {
 fn nvrtc() -> Diagnosis {
     match nvrtc_version() {
         Ok(version) => Diagnosis::good("NVRTC", version),
-        Err(why) => Diagnosis::new("NVRTC", Status::Note, why).help("only authors of kernels need it"),
+        Err(why) => Diagnosis::new("NVRTC", Status::Note, why).help("only kernel authors need it"),
     }
 }
 

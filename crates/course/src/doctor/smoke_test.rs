@@ -25,7 +25,7 @@ pub(super) fn run() -> Diagnosis {
             );
             match started.elapsed() > Duration::from_secs(10) {
                 true => Diagnosis::new("smoke test", Status::Note, took)
-                    .help("that is slow: is something else running?"),
+                    .help("this is slow; is something else running?"),
                 false => Diagnosis::good("smoke test", took),
             }
         }
@@ -53,7 +53,7 @@ fn smoke() -> anyhow::Result<usize> {
         let wrong = sums.iter().find(|sum| **sum != expected);
         ensure!(
             wrong.is_none(),
-            "rank {rank} has the sum {}, but {expected} is right",
+            "rank {rank} has the sum {}, but {expected} was expected",
             wrong.context("one")?
         );
     }

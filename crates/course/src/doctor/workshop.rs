@@ -1,4 +1,5 @@
-//! The examinations for the week before a workshop: whether this machine can build the course, and how long that takes.
+//! Examinations for the week before a workshop: whether this machine can build the course, and how long the build
+//! takes.
 
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
@@ -34,8 +35,8 @@ fn version(tool: &str) -> Diagnosis {
 }
 
 fn disk(root: &Path) -> anyhow::Result<Diagnosis> {
-    let stats =
-        rustix::fs::statvfs(root).with_context(|| format!("can't ask for the disk of {}", root.display()))?;
+    let stats = rustix::fs::statvfs(root)
+        .with_context(|| format!("can't determine the free disk space at {}", root.display()))?;
     let free = (stats.f_bavail * stats.f_frsize) as f64 / f64::from(1 << 30);
     let says = format!("{free:.0} GiB free at {}", root.display());
     Ok(match free < DISK_GIB {
@@ -54,11 +55,14 @@ fn ports() -> Diagnosis {
         Ok(address.port())
     };
     match meet() {
-        Ok(port) => {
-            Diagnosis::good("ports", format!("processes reach each other, for example on port {port}"))
+        Ok(port) => Diagnosis::good(
+            "ports",
+            format!("processes can connect to each other, for example on port {port}"),
+        ),
+        Err(error) => {
+            Diagnosis::new("ports", Status::Bad, format!("one process can't connect to another: {error}"))
+                .help("exercises with several processes need TCP connections on 127.0.0.1")
         }
-        Err(error) => Diagnosis::new("ports", Status::Bad, format!("a process can't reach another: {error}"))
-            .help("exercises with several processes need TCP on 127.0.0.1"),
     }
 }
 
@@ -78,7 +82,7 @@ fn cold_build(root: &Path) -> anyhow::Result<Diagnosis> {
     Ok(match output.status.success() {
         true => Diagnosis::good("cold build", format!("{took} s, without a network")),
         false => Diagnosis::new("cold build", Status::Bad, String::from_utf8_lossy(&output.stderr).trim())
-            .help("with a network, once: cargo fetch"),
+            .help("run this once with a network connection: cargo fetch"),
     })
 }
 

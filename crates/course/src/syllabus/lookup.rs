@@ -10,7 +10,7 @@ impl Course {
     /// Returns the exercise with that id or file. The part after the slash is enough if it is unique.
     ///
     /// # Errors
-    /// Fails if there is none, or if there are several; the error lists all ids that may be meant.
+    /// Fails if there is none, or if there are several; the error lists all ids that the name may refer to.
     pub fn exercise(&self, id: &str) -> anyhow::Result<&Exercise> {
         let named: Vec<&Exercise> = self
             .exercises

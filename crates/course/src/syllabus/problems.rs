@@ -6,11 +6,12 @@ use std::path::Path;
 use super::{Course, Exercise, Route, Step};
 
 impl Course {
-    /// Returns the problems of the list, and how to fix each. `exists` returns whether a path below the root is a file.
+    /// Returns the problems with the list, and how to fix each. `exists` returns whether a path below the root is a
+    /// file.
     pub fn problems(&self, exists: impl Fn(&str) -> bool) -> Vec<String> {
         let mut problems = self.path_problems();
         if self.exercises.is_empty() {
-            problems.push("it lists no exercise".to_owned());
+            problems.push("it lists no exercises".to_owned());
         }
         problems.extend(self.missing_lessons(&exists));
         for (index, exercise) in self.exercises.iter().enumerate() {
@@ -42,10 +43,10 @@ impl Course {
         let (file, test, folder) = (&exercise.file, &exercise.test, exercise.folder());
         let mut problems = Vec::new();
         if earlier.iter().any(|other| other.file == *file) {
-            problems.push(format!("{file} is another exercise's file too; give it its own"));
+            problems.push(format!("{file} is also another exercise's file; give this exercise its own file"));
         }
         if self.modules.iter().all(|module| module.folder != folder) {
-            problems.push(format!("no [[module]] has the folder `{folder}` that its file is in"));
+            problems.push(format!("its file is in the folder `{folder}`, but no [[module]] has that folder"));
         }
         if test.split('/').next() != Some(folder) {
             problems.push(format!("its test {test} is not in tests/{folder}"));
@@ -62,7 +63,7 @@ impl Course {
         problems
     }
 
-    /// Checks that an exercise comes after those that it needs, and that its id and its checks are unique.
+    /// Checks that an exercise comes after the exercises that it needs, and that its id and its checks are unique.
     fn order_problems(&self, exercise: &Exercise, earlier: &[Exercise]) -> Vec<String> {
         let is_earlier = |id: &str| earlier.iter().any(|other| other.id == id);
         let mut problems = Vec::new();
@@ -77,18 +78,18 @@ impl Course {
             problems.push(format!("`cargo test {own}` runs the checks of {} too; rename its test", other.id));
         }
         if is_earlier(&exercise.id) {
-            problems.push("an exercise before it has the same id".to_owned());
+            problems.push("an earlier exercise has the same id".to_owned());
         }
         problems
     }
 
-    /// Returns the problems of the paths.
+    /// Returns the problems with the paths.
     fn path_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (index, path) in self.paths.iter().enumerate() {
             let mut own = Vec::new();
             if self.paths[..index].iter().any(|other| other.name == path.name) {
-                own.push("a path before it has the same name".to_owned());
+                own.push("an earlier path has the same name".to_owned());
             }
             if path.title.trim().is_empty() {
                 own.push("its title is empty".to_owned());
@@ -100,13 +101,13 @@ impl Course {
         problems
     }
 
-    /// Checks that a path's exercises exist, and that each occurs once and after those that it needs.
+    /// Checks that a path's exercises exist, and that each occurs once and after the exercises that it needs.
     fn exercises_of_path_problems(&self, path: &Route) -> Vec<String> {
         let steps = self.steps(path);
         let on_it: Vec<&str> = steps.iter().flat_map(|step| &step.exercises).map(String::as_str).collect();
         let mut problems = Vec::new();
         if on_it.is_empty() {
-            problems.push("it has no exercise".to_owned());
+            problems.push("it has no exercises".to_owned());
         }
         for (at, id) in on_it.iter().enumerate() {
             if on_it[..at].contains(id) {
@@ -129,7 +130,7 @@ impl Course {
                 self.exercises.iter().any(|one| on_it.contains(&one.id.as_str()) && one.needs.contains(id));
             if on_it.contains(&id.as_str()) || !is_needed {
                 problems
-                    .push(format!("catch_up has `{id}`, which is on the path, or which nothing on it needs"));
+                    .push(format!("catch_up contains `{id}`, which is already on the path or which nothing on the path needs"));
             }
         }
         problems
@@ -143,10 +144,13 @@ impl Course {
         let needed = exercises.map(|exercise| exercise.minutes).sum::<u32>().max(1);
         if step.minutes < needed {
             problems
-                .push(format!("{:?} takes {needed} minutes, and is given {}", step.exercises, step.minutes));
+                .push(format!("{:?} takes {needed} minutes, but is given {}", step.exercises, step.minutes));
         }
         if step.exercises.is_empty() != step.instead.is_some() {
-            problems.push(format!("a step of {} minutes has either `exercises` or `instead`", step.minutes));
+            problems.push(format!(
+                "a step of {} minutes must have either `exercises` or `instead`",
+                step.minutes
+            ));
         }
         problems
     }
@@ -156,20 +160,20 @@ impl Course {
 fn content_problems(exercise: &Exercise) -> Vec<String> {
     let mut problems = Vec::new();
     if exercise.id.split('/').filter(|part| !part.is_empty()).count() != 2 {
-        problems.push("an id is `module/exercise`, such as `init/devices`".to_owned());
+        problems.push("an id must have the form `module/exercise`, such as `init/devices`".to_owned());
     }
     if exercise.hints.len() < 2 {
         problems.push(format!("it has {} hints; give it at least 2", exercise.hints.len()));
     }
     let mut texts = [&exercise.title, &exercise.objective].into_iter().chain(&exercise.hints);
     if texts.any(|text| text.trim().is_empty()) {
-        problems.push("its title, its objective or a hint is empty".to_owned());
+        problems.push("its title, its objective, or a hint is empty".to_owned());
     }
     if !(1..=60).contains(&exercise.minutes) {
-        problems.push(format!("{} minutes; an exercise takes 1 to 60", exercise.minutes));
+        problems.push(format!("minutes is {}, but must be from 1 to 60", exercise.minutes));
     }
     if exercise.min_ranks == 0 {
-        problems.push("min_ranks is 0; it takes at least 1".to_owned());
+        problems.push("min_ranks is 0, but must be at least 1".to_owned());
     }
     problems
 }
@@ -184,11 +188,11 @@ mod tests {
         assert_eq!(Course::parse(GOOD).unwrap().problems(|_| true), Vec::<String>::new());
         for (from, to, words) in [
             ("hints = [\"count\", \"open\"]", "hints = [\"count\"]", "has 1 hints"),
-            ("minutes = 10", "minutes = 0", "0 minutes"),
+            ("minutes = 10", "minutes = 0", "minutes is 0"),
             ("needs = []", "needs = [\"init/later\"]", "not an earlier exercise"),
             ("test = \"01_init", "test = \"02_other", "is not in tests/01_init"),
             ("min_ranks = 1", "min_ranks = 0", "at least 1"),
-            ("id = \"init/devices\"", "id = \"devices\"", "an id is"),
+            ("id = \"init/devices\"", "id = \"devices\"", "an id must have the form"),
         ] {
             let problems = Course::parse(&GOOD.replace(from, to)).unwrap().problems(|_| true);
             assert!(problems.len() == 1 && problems[0].contains(words), "{problems:?}");
@@ -228,11 +232,11 @@ mod tests {
                 "which comes later",
             ),
             ("[\"init/devices\", \"init/buffers\"]", "[\"init/devices\", \"init/devices\"]", "comes twice"),
-            ("minutes = 25", "minutes = 19", "takes 20 minutes, and is given 19"),
+            ("minutes = 25", "minutes = 19", "takes 20 minutes, but is given 19"),
             (
                 "name = \"short\"",
                 "name = \"short\"\ncatch_up = [\"init/devices\"]",
-                "catch_up has `init/devices`",
+                "catch_up contains `init/devices`",
             ),
             (
                 "[\"init/devices\", \"init/buffers\"]",

@@ -21,11 +21,11 @@ const LEFT_OUT: [&str; 8] = [
     ".ci/",
 ];
 
-/// Writes the course without its solutions. Later modules build on the student's own earlier ones.
+/// Writes the course without its solutions. Later modules then build on the student's own earlier modules.
 pub(super) fn write(root: &Path, course: &Course, to: &Path) -> anyhow::Result<String> {
     let name = to.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let top = name.strip_suffix(".tar.gz").filter(|top| !top.is_empty());
-    let top = top.with_context(|| format!("{}: call it something.tar.gz", to.display()))?;
+    let top = top.with_context(|| format!("{}: the file name must end in .tar.gz", to.display()))?;
     let around = course::progress::folder(root).join(format!("archive-{}", std::process::id()));
     let made = stage(root, course, &around.join(top)).and_then(|count| {
         let new = to.with_file_name(format!(".{name}.{}", std::process::id()));
@@ -38,7 +38,7 @@ pub(super) fn write(root: &Path, course: &Course, to: &Path) -> anyhow::Result<S
     });
     // Leftover files are harmless.
     let _ = fs::remove_dir_all(&around);
-    Ok(format!("{} files are in {}\n", made?, to.display()))
+    Ok(format!("wrote {} files to {}\n", made?, to.display()))
 }
 
 /// Copies the files to a separate folder, with a manifest and a lock file for the remaining packages.
@@ -52,7 +52,7 @@ fn stage(root: &Path, course: &Course, staging: &Path) -> anyhow::Result<usize> 
     let mut count = 0;
     for name in names.split('\0').filter(is_kept) {
         let (from, to) = (root.join(name), staging.join(name));
-        fs::create_dir_all(to.parent().context("it lies in a folder")?)?;
+        fs::create_dir_all(to.parent().context("the archive is in a folder")?)?;
         fs::copy(&from, &to).with_context(|| format!("can't copy {}", from.display()))?;
         count += 1;
     }

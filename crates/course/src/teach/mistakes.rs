@@ -10,7 +10,7 @@ use course::syllabus::Course;
 use crate::files::colored;
 use crate::session::{DIM, STRONG};
 
-/// Describes the mistakes of an exercise: what is wrong, how it differs from the solution, which check finds it, and
+/// Describes an exercise's known mistakes: what is wrong, how it differs from the solution, which check finds it, and
 /// the check's message.
 pub(super) fn show(root: &Path, course: &Course, id: &str) -> anyhow::Result<String> {
     let exercise = course.exercise(id)?;
@@ -24,6 +24,6 @@ pub(super) fn show(root: &Path, course: &Course, id: &str) -> anyhow::Result<Str
         }
         let _ = writeln!(text, "  {DIM}{}{DIM:#}\n", mistake.patch.path());
     }
-    ensure!(!text.is_empty(), "{} has no mistake", exercise.id);
+    ensure!(!text.is_empty(), "{} has no known mistakes", exercise.id);
     Ok(text)
 }

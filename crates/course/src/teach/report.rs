@@ -12,22 +12,22 @@ use course::syllabus::{Course, Module};
 use crate::session::{BAD, GOOD, STRONG, print};
 use crate::work::{Line, LineState};
 
-/// The content of each student's file, by the student's name.
+/// The contents of each student's file, by the student's name.
 type Students = BTreeMap<String, (PathBuf, Vec<Line>)>;
 
 /// Prints a row for each student, from files written by `cargo course verify --keep-going --json` and named after the
-/// students. Other files are skipped, each with a warning; the exit code tells whether there were any.
+/// students. Other files are skipped, each with a warning; the exit code shows whether there were any.
 pub(super) fn run(course: &Course, places: &[PathBuf]) -> anyhow::Result<ExitCode> {
     let (students, code) = read(course, places)?;
     if students.is_empty() {
         let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
-        bail!("no output of `cargo course verify --json` is in {}", places.join(", "));
+        bail!("found no output from `cargo course verify --json` in {}", places.join(", "));
     }
     print(&table(course, &students))?;
     Ok(code)
 }
 
-/// Reads every student's file. The exit code tells whether all files were valid.
+/// Reads every student's file. The exit code shows whether all files were valid.
 fn read(course: &Course, places: &[PathBuf]) -> anyhow::Result<(Students, ExitCode)> {
     let mut students = Students::new();
     let mut code = ExitCode::SUCCESS;
@@ -35,7 +35,7 @@ fn read(course: &Course, places: &[PathBuf]) -> anyhow::Result<(Students, ExitCo
         let lines = match read_lines(course, &file) {
             Ok(lines) => lines,
             Err(error) => {
-                anstream::eprintln!("{BAD}warning:{BAD:#} {error:#}; it is left out");
+                anstream::eprintln!("{BAD}warning:{BAD:#} {error:#}; skipping it");
                 code = ExitCode::FAILURE;
                 continue;
             }
@@ -44,7 +44,11 @@ fn read(course: &Course, places: &[PathBuf]) -> anyhow::Result<(Students, ExitCo
         match students.get(&name) {
             Some((other, _)) if *other == file => {}
             Some((other, _)) => {
-                bail!("{} and {}: two students of one name; rename one file", other.display(), file.display())
+                bail!(
+                    "{} and {}: two students have the same name; rename one file",
+                    other.display(),
+                    file.display()
+                )
             }
             None => _ = students.insert(name, (file, lines)),
         }
@@ -98,11 +102,11 @@ fn read_lines(course: &Course, file: &Path) -> anyhow::Result<Vec<Line>> {
         for Line { id, .. } in &lines {
             let is_of_course = course.exercises.iter().any(|exercise| exercise.id == *id);
             ensure!(is_of_course, "this course has no exercise `{id}`");
-            ensure!(known.insert(id), "{id} is there twice");
+            ensure!(known.insert(id), "{id} occurs twice");
         }
         Ok(lines)
     };
-    read().with_context(|| format!("{} is not what `cargo course verify --json` prints", file.display()))
+    read().with_context(|| format!("{} is not output from `cargo course verify --json`", file.display()))
 }
 
 /// Returns the JSON files in a folder, or the file itself.

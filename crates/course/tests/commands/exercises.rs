@@ -64,7 +64,7 @@ fn after_an_exercise_there_is_more_to_read() {
     assert_data_eq!(
         student.fails(&["discuss", "first"]),
         str![[r#"
-error: one/first is not right yet, and its page "after" shows answers; first: cargo course run one/first
+error: one/first is not right yet, and its discussion shows answers; get it right first: cargo course run one/first
 
 "#]]
     );
@@ -81,7 +81,7 @@ Question
 
 Why?
 
-with the answers: cargo course discuss --answers one/first
+to show the answers: cargo course discuss --answers one/first
 this page: modules/01_one/lessons/first.after.md
 
 "#]]
@@ -162,7 +162,7 @@ How the solution does it: cargo course diff ID
     assert!(student.says(&["list"]).contains("3 of 3\n"));
     assert!(student.says(&["next"]).contains("You have finished the course."));
     assert!(student.says(&["diff", "two/third"]).contains("your file is the solution"));
-    // A verdict only counts for the answer that was checked.
+    // A verdict counts only for the answer that was checked.
     student.write("modules/02_two/src/third.rs", &solution("third", 4));
     assert!(student.says(&["list"]).contains("written  two/third"));
 }
@@ -173,7 +173,10 @@ fn next_is_the_next_one_after_the_exercise_just_solved() {
     student.solve("01_one/src/second.rs");
     assert!(student.says(&["run", "second"]).contains("Next: two/third"));
     student.solve("02_two/src/third.rs");
-    assert!(student.says(&["run"]).contains("Next: one/first"), "after the last, from the beginning");
+    assert!(
+        student.says(&["run"]).contains("Next: one/first"),
+        "after the last exercise, the search starts from the beginning"
+    );
     let student = Student::new("caught_up");
     assert!(student.says(&["catch-up", "02", "--yes"]).contains("Next: two/third"));
     assert!(student.fails(&["run"]).contains("two/third is not right yet"));
@@ -186,7 +189,7 @@ fn hints_come_one_by_one() {
         student.says(&["hint"]),
         str![[r#"
 one/first, hint 1 of 2: It is a number.
-A clearer one: cargo course hint one/first
+For a clearer one: cargo course hint one/first
 
 "#]]
     );
@@ -205,7 +208,7 @@ That was the last. The solution: cargo course diff --spoil one/first
 #[test]
 fn the_solution_shows_once_the_answer_is_right() {
     let student = Student::new("diff");
-    assert!(student.fails(&["diff", "first"]).contains("say --spoil to see the solution all the same"));
+    assert!(student.fails(&["diff", "first"]).contains("add --spoil to see the solution anyway"));
     assert_data_eq!(
         student.says(&["diff", "first", "--spoil"]),
         str![[r#"

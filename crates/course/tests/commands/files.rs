@@ -12,11 +12,11 @@ fn no_work_of_a_student_is_lost() {
     let student = Student::new("reset");
     let file = "modules/01_one/src/first.rs";
     let starter = student.read(file);
-    assert!(student.says(&["reset", "first"]).contains("is as you got it"));
+    assert!(student.says(&["reset", "first"]).contains("still has its starter"));
     student.write(file, "mine");
     // Without a terminal, the command does not ask.
     let told = student.says(&["reset", "first"]);
-    assert!(told.contains("what you had is in [ROOT]/.course/backups/0001"), "{told}");
+    assert!(told.contains("your file is in [ROOT]/.course/backups/0001"), "{told}");
     assert_eq!(
         (student.read(file), student.read(".course/backups/0001/01_one/src/first.rs")),
         (starter.clone(), "mine".into())
@@ -24,29 +24,31 @@ fn no_work_of_a_student_is_lost() {
 
     student.write(file, "mine again");
     let printed = student.says(&["catch-up", "02", "--yes"]);
-    assert!(printed.contains("2 solutions are in place"), "{printed}");
+    assert!(printed.contains("installed 2 solutions"), "{printed}");
     assert_eq!(student.read(".course/backups/0002/01_one/src/first.rs"), "mine again");
     assert_eq!(student.read(file), student.read("solutions/01_one/src/first.rs"));
     assert!(
         student.read("modules/02_two/src/third.rs").contains("todo!"),
-        "the module itself is the student's"
+        "the module itself still has the student's files"
     );
     let told = student.says(&["restore"]);
-    assert!(told.starts_with("one/first, one/second as in [ROOT]/.course/backups/0002"), "{told}");
+    assert!(told.starts_with("restored one/first, one/second from [ROOT]/.course/backups/0002"), "{told}");
     assert_eq!(student.read(file), "mine again");
     student.says(&["restore", "1"]);
     assert_eq!(student.read(file), "mine");
     assert!(student.fails(&["restore", "9"]).contains("there is no backup 0009; there are 0001, 0002, 0003"));
     student.says(&["restore", "3"]);
     student.says(&["test", "01"]);
-    assert!(student.says(&["catch-up", "02"]).contains("everything before 02_two is right"));
+    assert!(student.says(&["catch-up", "02"]).contains("everything before 02_two is already right"));
 
-    // If no backup can be made, nothing is overwritten.
+    // If no backup can be created, nothing is overwritten.
     student.write(file, "mine for ever");
     fs::remove_dir_all(student.root.join(".course")).unwrap();
     student.write(".course/backups", "a file");
     assert!(
-        student.fails(&["reset", "first", "--yes"]).contains("can't make a backup in [ROOT]/.course/backups")
+        student
+            .fails(&["reset", "first", "--yes"])
+            .contains("can't create a backup in [ROOT]/.course/backups")
     );
     assert_eq!(student.read(file), "mine for ever");
 }
@@ -94,9 +96,7 @@ fn a_missing_file_stops_nothing_else() {
     let starter = student.read(file);
     fs::remove_file(student.root.join(file)).unwrap();
     assert!(student.says(&["list"]).contains("  missing  one/first"));
-    assert!(
-        student.fails(&["run"]).contains("is missing; it comes back with `cargo course reset one/first`")
-    );
+    assert!(student.fails(&["run"]).contains("is missing; restore it with `cargo course reset one/first`"));
     let error = student.fails(&["verify", "--keep-going"]);
     assert!(
         error.contains("one/first can't be checked") && error.contains("two/third is not right"),
@@ -162,15 +162,15 @@ fn a_folder_that_can_t_be_written_is_named() {
         hint.1,
         str![[r#"
 one/first, hint 1 of 2: It is a number.
-A clearer one: cargo course hint one/first
-warning: your progress can't be kept: can't write [ROOT]/.course/progress.json: Permission denied (os error 13)
+For a clearer one: cargo course hint one/first
+warning: your progress can't be saved: can't write [ROOT]/.course/progress.json: Permission denied (os error 13)
 
 "#]]
     );
     assert_data_eq!(
         reset.1,
         str![[r#"
-error: can't make a backup in [ROOT]/.course/backups: Permission denied (os error 13)
+error: can't create a backup in [ROOT]/.course/backups: Permission denied (os error 13)
 
 "#]]
     );

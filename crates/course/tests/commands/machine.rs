@@ -1,4 +1,4 @@
-//! The commands about the machine, the student's own programs, and tables.
+//! Commands for the machine, the student's own programs, and tables.
 
 use std::process::Command;
 
@@ -53,9 +53,9 @@ fn two_tables_are_compared_row_by_row() {
     assert_data_eq!(
         student.says(&["compare", "a.csv", "b.csv"]),
         str![[r#"
-implementation model_size world_size: avg_step_time_ms of a.csv, of b.csv, and their ratio
+implementation model_size world_size: avg_step_time_ms in a.csv, in b.csv, and their ratio
   naive small 4        2.000        3.000    1.500
-1 rows stand in one of the tables only
+rows that are in only one of the tables: 1
 
 "#]]
     );
@@ -63,11 +63,15 @@ implementation model_size world_size: avg_step_time_ms of a.csv, of b.csv, and t
     assert!(
         student
             .fails(&["compare", "a.csv", "c.csv"])
-            .contains("c.csv is neither a table of `cargo course bench` nor")
+            .contains("c.csv is neither a table from `cargo course bench` nor")
     );
     student.write("d.csv", &format!("{head}naive,small,64,2,4,8,fast,1.0\n"));
-    assert!(student.fails(&["compare", "d.csv", "a.csv"]).contains("d.csv, line 2: avg_step_time_ms is `"));
+    assert!(
+        student
+            .fails(&["compare", "d.csv", "a.csv"])
+            .contains("d.csv, line 2: avg_step_time_ms must be a time above 0")
+    );
     student.write("f.csv", head);
-    assert!(student.fails(&["compare", "a.csv", "f.csv"]).contains("f.csv has no row"));
+    assert!(student.fails(&["compare", "a.csv", "f.csv"]).contains("f.csv has no rows"));
     assert!(student.fails(&["compare", "e.csv", "a.csv"]).contains("can't read e.csv"));
 }

@@ -51,7 +51,7 @@ fn bad_input_is_named() {
     assert!(
         student
             .fails(&["overlap", "--compute", "0", "--comm", "1"])
-            .contains("--compute 0: a time in ms, above 0")
+            .contains("--compute 0: must be a time in ms above 0")
     );
 
     student.write("modules/01_one/src/first.rs", "pub fn first() -> u32 { \"1\" }");

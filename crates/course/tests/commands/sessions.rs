@@ -18,7 +18,7 @@ use snapbox::{Assert, Data, IntoData};
 
 use crate::terminal::{Size, Terminal};
 
-/// The variable for the folder in which `cargo xtask` has built a copy of the course.
+/// The variable for the folder where `cargo xtask` has built a copy of the course.
 const FOLDER: &str = "COURSE_SESSIONS";
 
 /// The variable for Cargo's target folder.
@@ -31,9 +31,9 @@ const LAST_WORDS: &str = "q quit";
 struct Sitting {
     exercise: &'static str,
     first: First,
-    /// The keys that the student presses after the first answer, and after the solution.
+    /// The keys that the student presses after the first answer and after the solution.
     keys: [&'static str; 2],
-    /// Variables for the checks. They make sure that the order of threads does not determine which check exceeds a time
+    /// Variables for the checks. They ensure that thread scheduling does not determine which check exceeds a time
     /// limit.
     variables: &'static [(&'static str, &'static str)],
 }
@@ -207,7 +207,11 @@ impl Place {
         student.terminal.resize(Size::LARGE);
         student.sees("the next exercise", Size::LARGE);
         student.terminal.press("q");
-        anyhow::ensure!(student.terminal.ends_well(), "{}: it doesn't end well", sitting.exercise);
+        anyhow::ensure!(
+            student.terminal.ends_well(),
+            "{}: the session doesn't end successfully",
+            sitting.exercise
+        );
         Ok(student.seen)
     }
 }

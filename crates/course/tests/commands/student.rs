@@ -52,8 +52,8 @@ title = "A short way"
 steps = [{ minutes = 20, exercises = ["one/first"] }, { minutes = 5, instead = "pause" }]
 "#;
 
-/// A test program that prints what a module's tests print with the flags that `cargo course` passes: one check for each
-/// exercise.
+/// A test program that prints what a module's tests would print with the flags that `cargo course` passes. It has one
+/// check per exercise.
 const TESTS: &str = r###"
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
@@ -145,7 +145,7 @@ impl Student {
             .unwrap()
     }
 
-    /// Returns the output of a command that succeeds.
+    /// Runs a command that must succeed, and returns its output.
     #[track_caller]
     pub(crate) fn says(&self, arguments: &[&str]) -> String {
         let (is_well, out, err) = self.run(arguments);
@@ -153,7 +153,7 @@ impl Student {
         out
     }
 
-    /// Returns the output of a command that fails.
+    /// Runs a command that must fail, and returns its output.
     #[track_caller]
     pub(crate) fn fails(&self, arguments: &[&str]) -> String {
         let (is_well, out, err) = self.run(arguments);

@@ -12,7 +12,7 @@ fn verify_is_for_programs_and_report_is_for_instructors() {
     student.solve("01_one/src/first.rs");
     student.says(&["hint", "second"]);
     let json = student.fails(&["verify", "--json"]);
-    assert!(!json.contains("two/third"), "it stops behind the first module that isn't right: {json}");
+    assert!(!json.contains("two/third"), "it must stop after the first module that isn't right: {json}");
     let (_, json, _) = student.run(&["verify", "--json", "--keep-going"]);
     assert!(json.contains("two/third"), "{json}");
     student.write("class/ann.json", &json);
@@ -30,7 +30,7 @@ bartholomew      3      0      1       2/2     1/1
     for (strange, words) in [
         ("{}", "invalid type: map"),
         ("", "EOF"),
-        (&json.replace("one/second", "one/first"), "one/first is there twice"),
+        (&json.replace("one/second", "one/first"), "one/first occurs twice"),
         (&json.replace("one/second", "one/fifth"), "this course has no exercise `one/fifth`"),
         (
             &json.replace("\"wrong\"", "\"fine\""),
@@ -39,23 +39,20 @@ bartholomew      3      0      1       2/2     1/1
     ] {
         student.write("class/zoe.json", strange);
         let error = student.fails(&["teach", "report", "class", "class/ann.json"]);
-        let warning = "warning: class/zoe.json is not what `cargo course verify --json` prints: ";
-        assert!(
-            error.contains(warning) && error.contains(words) && error.contains("it is left out"),
-            "{error}"
-        );
+        let warning = "warning: class/zoe.json is not output from `cargo course verify --json`: ";
+        assert!(error.contains(warning) && error.contains(words) && error.contains("skipping it"), "{error}");
         assert!(error.contains("\nann  ") && !error.contains("\nzoe"), "{error}");
     }
     student.write("other/ann.json", &json);
     assert!(
         student
             .fails(&["teach", "report", "class", "other"])
-            .contains("class/ann.json and other/ann.json: two students of one name")
+            .contains("class/ann.json and other/ann.json: two students have the same name")
     );
     assert!(
         student
             .fails(&["teach", "report", "solutions"])
-            .contains("no output of `cargo course verify --json` is in solutions")
+            .contains("found no output from `cargo course verify --json` in solutions")
     );
 }
 
@@ -83,7 +80,7 @@ zero  it counts from 0
     assert_data_eq!(
         student.fails(&["teach", "mistakes", "one/second"]),
         str![[r#"
-error: one/second has no mistake
+error: one/second has no known mistakes
 
 "#]]
     );
@@ -100,7 +97,7 @@ fn the_starter_archive_has_no_solution() {
     assert_data_eq!(
         student.says(&["teach", "starter-archive", "class.tar.gz"]),
         str![[r#"
-12 files are in class.tar.gz
+wrote 12 files to class.tar.gz
 
 "#]]
     );
@@ -123,12 +120,14 @@ fn the_starter_archive_has_no_solution() {
         assert!(error.contains("one/first: this copy of the course has no solutions"), "{error}");
     }
     for name in [".tar.gz", "class.zip/.tar.gz"] {
-        assert!(student.fails(&["teach", "starter-archive", name]).contains("call it something.tar.gz"));
+        assert!(
+            student.fails(&["teach", "starter-archive", name]).contains("the file name must end in .tar.gz")
+        );
     }
     assert_data_eq!(
         student.fails(&["teach", "starter-archive", "class.zip"]),
         str![[r#"
-error: class.zip: call it something.tar.gz
+error: class.zip: the file name must end in .tar.gz
 
 "#]]
     );

@@ -1,4 +1,4 @@
-//! A program in a terminal: a Linux pseudo-terminal with a test at its other end.
+//! Runs a program in a terminal: a Linux pseudo-terminal with the test at its other end.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -17,7 +17,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 /// The time limit for a wait, which may include a build.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long the program must be silent before a screen counts as complete.
+/// How long the program must print nothing before a screen is considered complete.
 const SILENCE: Duration = Duration::from_millis(20);
 
 /// The columns and rows of a terminal.
@@ -39,7 +39,7 @@ impl Size {
 pub(crate) struct Terminal {
     keyboard: File,
     printed: Receiver<Vec<u8>>,
-    /// Printed text that no test has asked for yet.
+    /// Printed text that the test has not waited for yet.
     text: String,
     /// What a person sees on the screen.
     screen: vt100::Parser,
@@ -64,7 +64,7 @@ impl Terminal {
             setsid()?;
             Ok(ioctl_tiocsctty(std::io::stdin())?)
         };
-        // SAFETY: both are plain system calls, which a forked process may make.
+        // SAFETY: both are plain system calls, which are allowed after a fork.
         unsafe { command.pre_exec(become_terminal) };
         let child = command.stdin(own()).stdout(own()).stderr(own()).spawn().unwrap();
         let mut printer = keyboard.try_clone().unwrap();
@@ -152,7 +152,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The program may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

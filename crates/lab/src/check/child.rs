@@ -25,7 +25,7 @@ use crate::tier::{Tier, attached, own_sources};
 /// Runs the ordered check and reports its result to the parent through standard input.
 pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
     if std::os::unix::process::parent_id() != order.parent {
-        eprintln!("error: {ORDER} is how the test program starts its own children; unset it");
+        eprintln!("error: {ORDER} is reserved for processes that the test program starts; unset it");
         return ExitCode::from(2);
     }
     let Some(check) = checks.iter().find(|check| check.name() == order.check) else {
@@ -37,7 +37,7 @@ pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
     match end_with_parent().and_then(|()| std::io::stdin().as_fd().try_clone_to_owned()) {
         Ok(pipe) => *verdict() = Some(File::from(pipe)),
         Err(error) => {
-            eprintln!("error: no pipe to the test program: {error}");
+            eprintln!("error: can't open the pipe to the test program: {error}");
             return ExitCode::from(2);
         }
     }
@@ -56,7 +56,8 @@ pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
         // SAFETY: `leaving` takes no arguments and doesn't unwind.
         unsafe { libc::atexit(leaving) };
         if attached() != Some(Tier::Virtual) {
-            // SAFETY: the check has not started any threads yet, and those of this harness access no environment variables.
+            // SAFETY: the check has not started any threads yet, and the harness's own threads access no environment
+            // variables.
             unsafe { NcclLog::open_for_check() };
         }
         Timelines::record()?;
@@ -71,7 +72,7 @@ pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
     });
     // The verdict stands even if its timeline can't be written.
     if let Err(error) = Timelines::keep(check.name()) {
-        eprintln!("no timeline is kept: {error:#}");
+        eprintln!("can't save the timeline: {error:#}");
     }
     if passed { ExitCode::SUCCESS } else { ExitCode::from(101) }
 }
@@ -89,8 +90,8 @@ fn left_behind(check: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()>
     };
     if let Some(what) = what {
         bail!(
-            "{what} still running after everything is done\n  each thread must end before the function returns: tell it to stop, and join \
-             what thread::spawn returned"
+            "{what} still running after everything is done\n  each thread must end before the function returns: tell it to stop, and join the \
+             handle that thread::spawn returned"
         );
     }
     let objects = driver.live_objects()?;
@@ -105,8 +106,8 @@ fn left_behind(check: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()>
         _ => format!("{count} times {}", object_name(function)),
     };
     bail!(
-        "{what} is never released: it still exists after the last use, when everything that the function returned is dropped\n{}\n  \
-         drop it, or don't keep it: mem::forget, leak(), statics, and threads that don't end keep things",
+        "{what} is never released: it still exists after everything that the function returned has been dropped\n{}\n  \
+         drop it, and don't keep it alive with mem::forget, leak(), a static, or a thread that never ends",
         shown(line)
     )
 }
@@ -137,22 +138,23 @@ fn verdict() -> MutexGuard<'static, Option<File>> {
 /// Sends the parent a record.
 fn tell(record: &Record) {
     if let Some(pipe) = &mut *verdict() {
-        // If the write fails, the parent is gone; the exit status still carries the verdict.
+        // If the write fails, the parent is gone; the exit status still reports the verdict.
         let _ = record.write(pipe).and_then(|()| pipe.flush());
     }
 }
 
 /// Reports to the parent that the check's process is exiting, no matter which code called `exit`.
 extern "C" fn leaving() {
-    // A process that the check forked has this handler too.
+    // A process that the check has forked has this handler too.
     if Order::given().is_some_and(|order| order.parent == std::os::unix::process::parent_id()) {
         tell(&Record::Leaving);
     }
 }
 
-/// Ends this process and those it started as soon as the read end of its pipe is closed, because the parent is gone then.
+/// Ends this process and the processes it started as soon as the read end of its pipe is closed, because the parent is
+/// then gone.
 ///
-/// The kernel's parent-death signal would end only this process, and leave running those it started.
+/// The kernel's parent-death signal would end only this process and leave the processes it started running.
 fn end_with_parent() -> std::io::Result<()> {
     let pipe = std::io::stdin().as_fd().try_clone_to_owned()?;
     thread::Builder::new().name("parent watch".to_owned()).spawn(move || {

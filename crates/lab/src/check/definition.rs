@@ -5,7 +5,7 @@ use std::sync::Arc;
 /// The function that a check's processes run: see [`Check::process`].
 pub(super) type Process = Arc<dyn Fn() -> anyhow::Result<String> + Send + Sync>;
 
-/// A check: its name, the minimum number of ranks for which its result is meaningful, and its function.
+/// A check: its name, the minimum number of ranks that makes its result meaningful, and its function.
 #[derive(Clone)]
 pub struct Check {
     name: String,
@@ -16,10 +16,11 @@ pub struct Check {
     functions: &'static [&'static str],
 }
 
-/// Lists the checks of a module's exercises: for each of these files, what its function `checks` returns.
+/// Lists the checks for a module's exercises: for each of these files, what its function `checks` returns.
 ///
-/// With the cfg `one_exercise`, the list contains only those files whose names are also cfgs. `cargo course` builds the
-/// checks of the exercise at hand in this way, because all checks of a module take twice as long to build.
+/// With the cfg `one_exercise`, the list contains only those files whose names are also cfgs. In this way,
+/// `cargo course` builds only the checks for the current exercise, because building all checks in a module takes twice
+/// as long.
 #[macro_export]
 macro_rules! checks {
     ($($file:ident),* $(,)?) => {{
@@ -34,8 +35,8 @@ macro_rules! checks {
 }
 
 impl Check {
-    /// Creates a check for which one rank is enough. Its name starts with the exercise, so that `cargo test` can filter
-    /// by it: `devices::each_gpu_has_its_own_context`.
+    /// Creates a check that needs only one rank. Its name starts with the exercise, so that `cargo test` can filter by
+    /// it: `devices::each_gpu_has_its_own_context`.
     pub fn new(
         name: impl Into<String>,
         function: impl Fn() -> anyhow::Result<()> + Send + Sync + 'static,
@@ -50,8 +51,8 @@ impl Check {
         }
     }
 
-    /// Sets the functions of the exercise that the check calls. Their names are added to a failure that names none of
-    /// them.
+    /// Sets the exercise's functions that the check calls. Their names are added to a failure message that contains
+    /// none of them.
     #[must_use]
     pub fn calls(mut self, functions: &'static [&'static str]) -> Self {
         self.functions = functions;

@@ -1,4 +1,4 @@
-//! Time limits for interactive use, shorter than those of `cargo test`.
+//! Time limits for interactive use, which are shorter than the limits for `cargo test`.
 
 use std::process::Command;
 
@@ -6,9 +6,10 @@ use std::process::Command;
 const CHECK: &str = "LAB_TIMEOUT";
 /// The variable with the number of seconds that a rank waits for the others to join its communicator.
 const BOOTSTRAP: &str = "VIRTUAL_GPU_BOOTSTRAP_TIMEOUT";
-/// The bootstrap timeout for interactive use. Ranks in threads of one process join within milliseconds of each other.
+/// The bootstrap timeout for interactive use. Ranks in threads of the same process join within milliseconds of each
+/// other.
 const SHORT_BOOTSTRAP: &str = "2";
-/// The bootstrap timeout of processes. They start one after another, and on a busy machine each may take seconds.
+/// The bootstrap timeout for processes. They start one after another, and on a busy machine each may take seconds.
 const BOOTSTRAP_OF_PROCESSES: &str = "10";
 
 /// The time limits for a run of checks, set through environment variables.
@@ -16,7 +17,7 @@ const BOOTSTRAP_OF_PROCESSES: &str = "10";
 pub enum TimeLimits {}
 
 impl TimeLimits {
-    /// Sets the limits of a test program for interactive use. Limits that are already set are kept.
+    /// Sets a test program's limits for interactive use. Limits that are already set are kept.
     pub fn set_interactive(command: &mut Command) {
         for (name, seconds) in [(CHECK, "10"), (BOOTSTRAP, SHORT_BOOTSTRAP)] {
             if std::env::var_os(name).is_none() {
@@ -25,7 +26,7 @@ impl TimeLimits {
         }
     }
 
-    /// Gives the ranks of a process that a check starts the usual time to join.
+    /// Gives ranks in a process that a check starts the usual time to join.
     pub(super) fn set_for_process(command: &mut Command) {
         if std::env::var_os(BOOTSTRAP).is_some_and(|seconds| seconds == SHORT_BOOTSTRAP) {
             command.env(BOOTSTRAP, BOOTSTRAP_OF_PROCESSES);
@@ -41,7 +42,7 @@ impl TimeLimits {
 /// The words that the harness uses to report a check that it stopped.
 pub(super) const STILL_RUNNING: &str = " still running after ";
 
-/// The words that the virtual GPU uses to report a wait that it gave up.
+/// The words that the virtual GPU uses to report a wait that it gave up on.
 const NOT_PROVED: &str = "(not proved: ";
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! Passes the name of a check to the process that runs it.
+//! Passes a check's name to the process that runs the check.
 
 use std::ffi::{OsStr, OsString};
 
 /// The variable with the parent and the check: `PID NAME`.
 pub(super) const ORDER: &str = "LAB_RUN_ONE_CHECK";
 
-/// The order that the parent gave to this process.
+/// The order that the parent gave this process.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Order {
     pub(super) parent: u32,

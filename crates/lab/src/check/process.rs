@@ -21,12 +21,12 @@ pub(super) struct Ended {
     pub(super) output: String,
 }
 
-/// Runs one check in a new process of this executable, and ends the process after `timeout`.
+/// Runs one check in a new process of this executable, and kills the process after `timeout`.
 ///
 /// # Errors
 /// Fails if the process can't be started.
 pub(super) fn run(check: &str, timeout: Duration, capture: bool) -> anyhow::Result<Ended> {
-    let mut command = Command::new(std::env::current_exe().context("where is this executable?")?);
+    let mut command = Command::new(std::env::current_exe().context("can't find this executable")?);
     command.env(ORDER, Order::text(check));
     // The parent finds reports in the output by their first words, which color codes would break up.
     command.env_remove("CLICOLOR_FORCE");
@@ -42,9 +42,9 @@ pub(super) fn run(check: &str, timeout: Duration, capture: bool) -> anyhow::Resu
         None
     };
     let verdict = collect(verdict);
-    let mut child = command.spawn().context("a process for the check")?;
-    // The command holds this process's copies of the write ends, and the readers reach the end only once they are
-    // closed.
+    let mut child = command.spawn().context("can't start a process for the check")?;
+    // The command holds this process's copies of the write ends, and the readers reach the end only once these copies
+    // are closed.
     drop(command);
 
     let in_time = wait_in_background(&child).recv_timeout(timeout).is_ok();
@@ -72,8 +72,8 @@ fn collect(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     receiver
 }
 
-/// Returns everything that a pipe delivered. A process that left the group may hold the pipe open forever; the result
-/// then ends at the first second without data.
+/// Returns everything that a pipe delivered. A process that left the group may hold the pipe open forever; in that
+/// case, the result ends after one second without data.
 fn finish(pipe: &Receiver<Vec<u8>>) -> Vec<u8> {
     let mut bytes = Vec::new();
     while let Ok(chunk) = pipe.recv_timeout(Duration::from_secs(1)) {
@@ -82,14 +82,14 @@ fn finish(pipe: &Receiver<Vec<u8>>) -> Vec<u8> {
     bytes
 }
 
-/// Reports the end of the process without reaping it. Until it is reaped, no other process gets its number, so it can
-/// be killed without a race.
+/// Reports that the process has ended, without reaping it. Until it is reaped, no other process can get its number, so
+/// it can be killed without a race.
 fn wait_in_background(child: &Child) -> Receiver<()> {
     let (sender, receiver) = channel();
     let pid = child.id();
     thread::spawn(move || {
         loop {
-            // SAFETY: `info` is plain data, for which zeros are a valid value, and `waitid` writes only into it.
+            // SAFETY: `info` is plain data, so zeros are a valid value, and `waitid` writes only into it.
             let result = unsafe {
                 let mut info: libc::siginfo_t = std::mem::zeroed();
                 libc::waitid(libc::P_PID, pid, &mut info, libc::WEXITED | libc::WNOWAIT)
@@ -103,7 +103,8 @@ fn wait_in_background(child: &Child) -> Receiver<()> {
     receiver
 }
 
-/// Ends the check's process and those it started. The process isn't reaped yet, so no other process has its number.
+/// Ends the check's process and the processes it started. The check's process hasn't been reaped yet, so no other
+/// process has its number.
 fn end_group(child: &Child) {
     if let Ok(group) = i32::try_from(child.id()) {
         // SAFETY: `kill` takes two numbers. `process_group(0)` created the group for this child.

@@ -1,7 +1,7 @@
-//! Runs ranks as separate processes, as a launcher does.
+//! Runs ranks as separate processes, the way a launcher does.
 //!
 //! A check with [`Check::process`] starts this executable again, once for each rank. Each process runs that function
-//! and prints its result in one line.
+//! and prints its result on one line.
 
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,16 +19,16 @@ use crate::panics::panic_text;
 
 /// The variable with the name of the check whose process function this process should run.
 const PROCESS: &str = "LAB_RUN_ONE_PROCESS";
-/// The prefix of the line in which a process reports its result.
+/// The prefix of the line that a process reports its result on.
 const SAID: &str = "lab: said ";
-/// Replaces line ends within that line.
+/// Stands for line ends within that line.
 const LINE_END: &str = "\u{1e}";
 
 /// The result of a process: the return value of its function, or its error as text.
 pub type Said = Result<String, String>;
 
 /// Starts one process of the calling check for each element of `variables`, and waits for all of them. The processes
-/// run in parallel, each with its element's variables in its environment. The variables of `without` are removed first,
+/// run in parallel, each with its element's variables in its environment. The variables in `without` are removed first,
 /// no matter where they were set.
 ///
 /// # Errors
@@ -41,7 +41,7 @@ pub fn run(without: &[&str], variables: &[Vec<(&str, String)>]) -> anyhow::Resul
             command.env_remove(name);
         }
         command.envs(own.iter().map(|(name, value)| (name, value)));
-        processes.push(command.stdout(Stdio::piped()).spawn().context("a process for a rank")?);
+        processes.push(command.stdout(Stdio::piped()).spawn().context("can't start a process for a rank")?);
     }
     // Each process has its own reader thread, so that a process that prints a lot does not have to wait until the
     // others have been read.
@@ -49,7 +49,7 @@ pub fn run(without: &[&str], variables: &[Vec<(&str, String)>]) -> anyhow::Resul
         processes.into_iter().map(|process| thread::spawn(|| process.wait_with_output())).collect();
     let mut said = Vec::new();
     for reader in readers {
-        let output = reader.join().map_err(|_| anyhow!("a reader of a rank's process panicked"))??;
+        let output = reader.join().map_err(|_| anyhow!("the thread reading a rank's process panicked"))??;
         let mut lines = said_in(&output.stdout);
         let line = lines.pop();
         said.push(
@@ -60,8 +60,7 @@ pub fn run(without: &[&str], variables: &[Vec<(&str, String)>]) -> anyhow::Resul
 }
 
 /// Lets a launcher such as `mpirun` start the processes of the calling check. `launcher` runs with this executable as
-/// its last argument and without the variables of `without`. Returns the results of the processes in no particular
-/// order.
+/// its last argument and without the variables in `without`. Returns the processes' results in no particular order.
 ///
 /// # Errors
 /// Fails if the launcher can't be started, or none of its processes reports a result.
@@ -90,16 +89,16 @@ pub fn run_by(mut launcher: Command, without: &[&str]) -> anyhow::Result<Vec<Sai
     Ok(said)
 }
 
-/// Returns a command that runs the process function of the current check with this executable.
+/// Returns a command that runs the current check's process function with this executable.
 fn itself() -> anyhow::Result<Command> {
     let check = own_check().context("only a check can start processes")?;
-    let mut command = Command::new(std::env::current_exe().context("where is this executable?")?);
+    let mut command = Command::new(std::env::current_exe().context("can't find this executable")?);
     command.env(PROCESS, check).env_remove(ORDER).stdin(Stdio::null());
     TimeLimits::set_for_process(&mut command);
     Ok(command)
 }
 
-/// Parses the results of the processes, in the order of their lines.
+/// Parses the processes' results, in the order of their lines.
 fn said_in(output: &[u8]) -> Vec<Said> {
     let text = String::from_utf8_lossy(output).into_owned();
     let lines = text.lines().filter_map(|line| line.strip_prefix(SAID));
@@ -123,7 +122,7 @@ pub(super) fn obey(checks: &[Check]) -> Option<ExitCode> {
     let result = catch_unwind(AssertUnwindSafe(|| {
         let check = checks.iter().find(|check| check.name() == name);
         let Some((check, function)) = check.and_then(|check| Some((check, check.process_function()?))) else {
-            bail!("{PROCESS} is how a check starts its own processes; unset it")
+            bail!("{PROCESS} is reserved for processes that a check starts; unset it")
         };
         crate::tier::attach(check.ranks())?;
         function()
@@ -135,7 +134,7 @@ pub(super) fn obey(checks: &[Check]) -> Option<ExitCode> {
         Err(_) => ("error", panicked.unwrap_or_default()),
     };
     let line = format!("{SAID}{kind} {}\n", text.replace('\n', LINE_END));
-    // One write keeps the line whole, because a launcher may mix the output of its processes.
+    // A single write keeps the line intact, because a launcher may mix its processes' output.
     let written = std::io::stdout().lock().write_all(line.as_bytes());
     Some(if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,14 +1,15 @@
-//! Finds the threads of this process that an exercise leaves behind.
+//! Finds the threads in this process that an exercise leaves behind.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a thread may take to end after the check has returned. All work that it could wait for is done by then.
+/// How long a thread may take to end after the check has returned. All work that it could be waiting for is done by
+/// then.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// The prefix of the names of the virtual GPU's own threads.
+/// The prefix of the virtual GPU's own thread names.
 const OF_VIRTUAL_GPU: &str = "virtual GPU";
 
 /// The threads that exist at one point in time.
@@ -19,8 +20,8 @@ impl Threads {
         Self(others())
     }
 
-    /// Waits until all threads that started since then have ended, except for the virtual GPU's own. Returns how many don't
-    /// end.
+    /// Waits until all threads that started since then have ended, except for the virtual GPU's own. Returns how many
+    /// did not end.
     pub(super) fn never_ended(&self) -> usize {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -33,7 +34,7 @@ impl Threads {
     }
 }
 
-/// Returns the kernel's IDs of all threads except the virtual GPU's own.
+/// Returns the kernel's IDs for all threads except the virtual GPU's own.
 fn others() -> BTreeSet<String> {
     let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let is_other = |thread: &fs::DirEntry| {

@@ -1,4 +1,4 @@
-//! Finds the tiers on which the selected checks run.
+//! Finds the tiers that the selected checks run on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ pub(super) type Tiers = BTreeMap<usize, Result<Tier, String>>;
 /// many.
 ///
 /// If not even one rank can run, every check would be ignored, and the run would print `ok` without checking anything.
-/// That case is therefore an error of the whole run.
+/// That case is therefore an error for the entire run.
 pub(super) fn selected(arguments: &Arguments, checks: &[Check]) -> anyhow::Result<Tiers> {
     let asked: BTreeSet<usize> = checks
         .iter()
@@ -34,7 +34,7 @@ pub(super) fn selected(arguments: &Arguments, checks: &[Check]) -> anyhow::Resul
 /// Returns the line that announces where the checks run.
 ///
 /// # Errors
-/// Returns the errors of [`tier::describe`].
+/// Returns any error from [`tier::describe`].
 pub(super) fn announcement(tiers: &Tiers) -> anyhow::Result<String> {
     announcement_with(tiers, tier::describe)
 }

@@ -1,5 +1,4 @@
-//! Keeps the timelines of checks for the program that shows the verdict, in one file per check in the `LAB_TIMELINES`
-//! folder.
+//! Saves checks' timelines for the program that shows the verdict, in one file per check in the `LAB_TIMELINES` folder.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -15,12 +14,12 @@ use crate::timeline::{Chart, Row, last_spans, recorded};
 /// The variable with the folder.
 const FOLDER: &str = "LAB_TIMELINES";
 
-/// The timelines of checks.
+/// Checks' timelines.
 #[derive(Debug)]
 pub enum Timelines {}
 
 impl Timelines {
-    /// Makes the checks of a test program keep their timelines in `folder`, after emptying it.
+    /// Makes a test program's checks save their timelines in `folder`, after emptying it.
     ///
     /// # Errors
     /// Fails if the folder can't be emptied.
@@ -34,13 +33,13 @@ impl Timelines {
         Ok(())
     }
 
-    /// Returns the timeline of a check in `folder`, if the check kept one.
+    /// Returns a check's timeline from `folder`, if the check saved one.
     pub fn of(folder: &Path, check: &str) -> Option<Chart> {
         let text = std::fs::read_to_string(file(folder, check)).ok()?;
         serde_json::from_str(&text).ok()
     }
 
-    /// Makes the virtual GPU record what runs when, if `LAB_TIMELINES` names a folder.
+    /// Makes the virtual GPU record what runs and when, if `LAB_TIMELINES` names a folder.
     ///
     /// # Errors
     /// Fails if the virtual driver can't record operations.
@@ -51,11 +50,11 @@ impl Timelines {
         }
     }
 
-    /// Keeps the timeline of this process's check, if `LAB_TIMELINES` names a folder: the spans that the check measured,
-    /// or else what the virtual GPU recorded. Only checks that delay a stream have a recorded timeline.
+    /// Saves the timeline of this process's check, if `LAB_TIMELINES` names a folder: the spans that the check
+    /// measured, or else what the virtual GPU recorded. Only checks that delay a stream have a recorded timeline.
     ///
     /// # Errors
-    /// Fails if the file can't be written, or with the driver's error.
+    /// Fails if the file can't be written, or if a driver call fails.
     pub(super) fn keep(check: &str) -> anyhow::Result<()> {
         let Some(folder) = std::env::var_os(FOLDER) else { return Ok(()) };
         let (names, rows) = match (last_spans(), VirtualDriver::find()?) {

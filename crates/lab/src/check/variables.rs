@@ -14,7 +14,7 @@ pub(super) fn adopt(arguments: &mut Arguments) -> anyhow::Result<()> {
     {
         match value.to_str().and_then(|text| text.parse().ok()) {
             Some(threads) if threads > 0 => arguments.test_threads = Some(threads),
-            _ => bail!("RUST_TEST_THREADS={}: a whole number above 0 was expected", value.display()),
+            _ => bail!("RUST_TEST_THREADS={}: must be a whole number above 0", value.display()),
         }
     }
     Ok(())
@@ -27,7 +27,7 @@ pub(super) fn timeout(value: Option<OsString>) -> anyhow::Result<Duration> {
     match value.to_str().and_then(|text| text.parse().ok()) {
         Some(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds)),
         _ => bail!(
-            "LAB_TIMEOUT={}: whole seconds above 0 were expected, such as {DEFAULT_SECONDS}",
+            "LAB_TIMEOUT={}: must be a whole number of seconds above 0, such as {DEFAULT_SECONDS}",
             value.display()
         ),
     }

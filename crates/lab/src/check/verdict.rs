@@ -13,7 +13,7 @@ pub(super) enum Record {
     Failed(String),
     /// The check's function returned `Ok`.
     Passed,
-    /// The process is exiting. Later records of other threads only reflect the shutdown of the driver.
+    /// The process is exiting. Later records from other threads only reflect the driver's shutdown.
     Leaving,
 }
 
@@ -33,7 +33,7 @@ impl Record {
         to.write_all(&bytes)
     }
 
-    /// Reads every whole record of `bytes`, up to the first unfinished or unknown record.
+    /// Reads every complete record in `bytes`, up to the first unfinished or unknown record.
     pub(super) fn read_all(mut bytes: &[u8]) -> Vec<Self> {
         let mut records = Vec::new();
         while let [kind, a, b, c, d, rest @ ..] = bytes {

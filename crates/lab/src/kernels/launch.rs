@@ -56,7 +56,10 @@ impl Call<'_> {
     pub(super) fn index(&self, argument: &str, length: usize) -> anyhow::Result<u32> {
         let kernel = self.kernel;
         u32::try_from(length).ok().with_context(|| {
-            format!("kernel `{kernel}`: `{argument}` has {length} elements, more than {}", u32::MAX)
+            format!(
+                "kernel `{kernel}`: `{argument}` has {length} elements, but at most {} are possible",
+                u32::MAX
+            )
         })
     }
 
@@ -104,7 +107,8 @@ impl Call<'_> {
     /// Launches the kernel, unless its grid is empty.
     ///
     /// # Safety
-    /// The arguments match the kernel's in type and order, and each buffer holds all elements that the kernel accesses.
+    /// The arguments must match the kernel's in type and order, and each buffer must hold all elements that the kernel
+    /// accesses.
     pub(super) unsafe fn launch(
         &self,
         shape: LaunchConfig,

@@ -10,7 +10,7 @@ impl Kernels {
     /// Computes `losses[row]` = −log softmax(`logits[row]`)`[labels[row]]`. A loss is NaN if its label is not a class.
     ///
     /// # Errors
-    /// See [`Kernels`]. Also fails if there is no class.
+    /// See [`Kernels`]. Also fails if there are no classes.
     pub fn cross_entropy(
         &self,
         stream: &CudaStream,
@@ -34,7 +34,7 @@ impl Kernels {
     /// factor of 1 / rows, this is the gradient of the mean cross-entropy.
     ///
     /// # Errors
-    /// See [`Kernels`]. Also fails if there is no class.
+    /// See [`Kernels`]. Also fails if there are no classes.
     pub fn cross_entropy_gradient(
         &self,
         stream: &CudaStream,
@@ -55,10 +55,10 @@ impl Kernels {
         unsafe { call.launch(elements(rows), &[&gradient, &logits, &labels, &factor, &rows, &classes]) }
     }
 
-    /// Adds to `count[0]` the number of rows whose first largest score is the label's.
+    /// Adds to `count[0]` the number of rows whose first largest score belongs to the label.
     ///
     /// # Errors
-    /// See [`Kernels`]. Also fails if there is no class.
+    /// See [`Kernels`]. Also fails if there are no classes.
     pub fn count_correct(
         &self,
         stream: &CudaStream,

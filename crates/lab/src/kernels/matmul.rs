@@ -59,7 +59,7 @@ impl Kernels {
     }
 }
 
-/// Launches a matrix product, in which `a` or `b` may be read as its transpose.
+/// Launches a matrix product. It may read `a` or `b` as its transpose.
 fn product(
     call: &Call<'_>,
     c: &mut impl DevicePtrMut<f32>,
@@ -73,7 +73,7 @@ fn product(
     let (m, n, k) = (call.index("m", m)?, call.index("n", n)?, call.index("k", k)?);
     ensure!(
         m.div_ceil(TILE) <= MOST_ROWS_OF_BLOCKS,
-        "kernel `{}`: {m} rows are more than a grid can hold",
+        "kernel `{}`: {m} rows are more than fit in a grid",
         call.kernel
     );
     let (a, _a_read) = a.device_ptr(call.stream);

@@ -6,10 +6,10 @@ use cudarc::driver::{CudaStream, LaunchConfig};
 
 use super::Kernels;
 
-/// The shortest delay that can hide other work, in nanoseconds. Only checks that are about time have delays this long.
+/// The shortest delay that can hide other work, in nanoseconds. Only checks about time use delays this long.
 pub(crate) const LONG_DELAY: u64 = 100_000;
 
-/// Whether this process has delayed a stream for long.
+/// Whether this process has delayed a stream for [`LONG_DELAY`] or longer.
 static HAS_DELAYED: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether this process has delayed a stream for [`LONG_DELAY`] or longer.

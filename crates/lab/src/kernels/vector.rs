@@ -1,5 +1,5 @@
-//! The kernels of `vector.cu`: those that reduce a vector to one number, and those that apply one number to each
-//! element of a vector.
+//! The kernels of `vector.cu`: some reduce a vector to one number, and others apply one number to each element of a
+//! vector.
 
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 
@@ -91,6 +91,6 @@ fn by_one_number(
     call.expect_length(name, number.len(), 1)?;
     let (number, _read) = number.device_ptr(call.stream);
     let (x, _written) = x.device_ptr_mut(call.stream);
-    // SAFETY: both kernels are (float*, const float*, unsigned); the buffers hold n elements and 1.
+    // SAFETY: both kernels are (float*, const float*, unsigned); the buffers hold n and 1 elements.
     unsafe { call.launch(elements(n), &[&x, &number, &n]) }
 }

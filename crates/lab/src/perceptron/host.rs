@@ -35,12 +35,12 @@ impl HostPerceptron {
         &self.parameters
     }
 
-    /// Returns all parameters for writing.
+    /// Returns a mutable slice of all parameters.
     pub fn parameters_mut(&mut self) -> &mut [f64] {
         &mut self.parameters
     }
 
-    /// Returns the mean loss (cross-entropy, in nats) over the samples of `rows`, and its gradient in the order of
+    /// Returns the mean loss (cross-entropy, in nats) over the samples in `rows`, and its gradient in the order of
     /// [`Layout`]. Both are 0 if `rows` is empty.
     ///
     /// # Panics

@@ -11,10 +11,10 @@ use cudarc::driver::{CudaContext, CudaStream};
 use super::choice::{RANKS_PER_GPU, Tier, tier_for};
 use crate::library::Library;
 
-/// The largest world size of checks on the virtual tier, where GPUs cost nothing.
+/// The largest world size for checks on the virtual tier, where GPUs cost nothing.
 const VIRTUAL_WORLD_SIZES: usize = 5;
 
-/// Loads the libraries of the tier on which `ranks` ranks can run. Call it before the first use of cudarc. Further
+/// Loads the libraries for the tier that `ranks` ranks can run on. Call it before the first use of cudarc. Further
 /// calls only check that the tier has room for `ranks` ranks.
 ///
 /// # Errors
@@ -27,7 +27,7 @@ pub fn attach(ranks: usize) -> anyhow::Result<Tier> {
         None => {
             let tier = tier_for(ranks)?;
             load(tier)?;
-            cudarc::driver::result::init().context("the driver does not start")?;
+            cudarc::driver::result::init().context("the driver failed to start")?;
             *attached = Some(tier);
             tier
         }
@@ -75,7 +75,7 @@ fn load_virtual() -> anyhow::Result<()> {
     own_sources().map_or(Ok(()), |own| tell_path(&driver, c"virtualGpuShowSourcesFirst", &own))
 }
 
-/// Returns the source folder of the exercises under test, or `None` in other programs. Cargo and the course run a
+/// Returns the source folder of the exercises being tested, or `None` in other programs. Cargo and the course run a
 /// module's checks in the module's folder.
 pub(crate) fn own_sources() -> Option<PathBuf> {
     let package = std::env::current_dir().ok()?;
@@ -86,9 +86,9 @@ pub(crate) fn own_sources() -> Option<PathBuf> {
     Some(package.join("src")).filter(|sources| is_module && sources.is_dir())
 }
 
-/// Calls a function of the virtual driver that takes a path.
+/// Calls a virtual driver function that takes a path.
 fn tell_path(driver: &Library, function: &CStr, path: &Path) -> anyhow::Result<()> {
-    let symbol = driver.symbol(function).context("libvirtual_cuda.so is not the course's own")?;
+    let symbol = driver.symbol(function).context("libvirtual_cuda.so is not the course's virtual driver")?;
     // SAFETY: the function takes a C string and returns nothing.
     let function: extern "C" fn(*const std::ffi::c_char) = unsafe { std::mem::transmute(symbol) };
     let path = CString::new(path.as_os_str().as_bytes())?;
@@ -101,11 +101,13 @@ fn tell_path(driver: &Library, function: &CStr, path: &Path) -> anyhow::Result<(
 /// # Errors
 /// Fails if it is in neither place.
 pub fn built_library(name: &str) -> anyhow::Result<PathBuf> {
-    let executable = std::env::current_exe().context("can't tell where this program is")?;
+    let executable = std::env::current_exe().context("can't find this program's own path")?;
     let folder = executable.parent().unwrap_or(Path::new("."));
     let places = [folder.join("deps"), folder.to_owned(), folder.join("../deps")];
     let found = places.iter().map(|place| place.join(name)).find(|path| path.is_file());
-    found.with_context(|| format!("{name} is not next to {}: build with cargo", executable.display()))
+    found.with_context(|| {
+        format!("{name} is not next to {}: build the program with cargo", executable.display())
+    })
 }
 
 /// Returns the number of ranks that the attached libraries have room for.
@@ -120,14 +122,14 @@ fn most_ranks(tier: Tier) -> anyhow::Result<usize> {
 /// # Panics
 /// Panics before [`attach`], because a check without a world size would pass without checking anything.
 pub fn world_sizes() -> Vec<usize> {
-    let (tier, most) = *ROOM.get().expect("lab::attach comes before lab::world_sizes");
+    let (tier, most) = *ROOM.get().expect("lab::attach must be called before lab::world_sizes");
     (1..=if tier == Tier::Virtual { most.min(VIRTUAL_WORLD_SIZES) } else { most }).collect()
 }
 
 /// Creates a stream for each rank, on the GPU that the rank uses.
 ///
 /// # Errors
-/// Fails if the attached tier has no room for this many ranks, or with the driver's error.
+/// Fails if the attached tier has no room for this many ranks, or if a driver call fails.
 pub fn streams(world_size: usize) -> anyhow::Result<Vec<Arc<CudaStream>>> {
     attach(world_size)?;
     let gpus = usize::try_from(CudaContext::device_count()?)?;

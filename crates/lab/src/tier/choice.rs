@@ -7,13 +7,13 @@ use super::survey::{NcclVersion, Survey, survey};
 /// The number of ranks that may share a GPU, as NCCL documents for `NCCL_MULTI_RANK_GPU_ENABLE`.
 pub(super) const RANKS_PER_GPU: usize = 2;
 
-/// The first version of NCCL in which ranks can share a GPU.
+/// The first NCCL version that lets ranks share a GPU.
 const SHARING_NCCL: NcclVersion = NcclVersion::new(2, 30, 0);
 
-/// The number of GPUs of the virtual tier, unless `VIRTUAL_GPU_COUNT` or [`TOPOLOGY`] set another.
+/// The number of GPUs on the virtual tier, unless `VIRTUAL_GPU_COUNT` or [`TOPOLOGY`] sets another number.
 const VIRTUAL_GPUS: usize = 8;
 
-/// The variable with the machine whose times the virtual tier models.
+/// The variable that names the machine whose times the virtual tier models.
 pub(super) const TOPOLOGY: &str = "VIRTUAL_GPU_TOPOLOGY";
 
 /// The libraries behind cudarc's calls.
@@ -37,7 +37,7 @@ impl std::fmt::Display for Tier {
     }
 }
 
-/// Chooses the tier on which `ranks` ranks can run, without loading anything for cudarc.
+/// Chooses the tier that `ranks` ranks can run on, without loading anything for cudarc.
 ///
 /// # Errors
 /// Fails if `LAB_TIER` names an unknown tier, or a tier that can't run this many ranks here. The error contains the
@@ -46,11 +46,11 @@ pub fn tier_for(ranks: usize) -> anyhow::Result<Tier> {
     let asked = std::env::var_os("LAB_TIER").unwrap_or_else(|| "auto".into());
     let tier = choose(&asked.to_string_lossy(), ranks, survey())?;
     if tier == Tier::Virtual {
-        // The driver rejects an invalid count when it starts. It also reports only then how many GPUs a topology has.
+        // The driver rejects an invalid count when it starts. Only then does it report how many GPUs a topology has.
         let count = std::env::var("VIRTUAL_GPU_COUNT").ok().and_then(|count| count.trim().parse().ok());
         let default = if std::env::var_os(TOPOLOGY).is_some() { usize::MAX } else { VIRTUAL_GPUS };
         let gpus = count.filter(|&gpus| gpus > 0).unwrap_or(default);
-        ensure!(ranks <= gpus, "needs {ranks} GPUs, the virtual tier has {gpus} (VIRTUAL_GPU_COUNT)");
+        ensure!(ranks <= gpus, "needs {ranks} GPUs, but the virtual tier has {gpus} (VIRTUAL_GPU_COUNT)");
     }
     Ok(tier)
 }
@@ -66,7 +66,7 @@ fn choose(asked: &str, ranks: usize, survey: &Survey) -> anyhow::Result<Tier> {
         "real" => {
             let gpus = gpus.map_err(|why| anyhow::anyhow!("LAB_TIER=real: {why}"))?;
             survey.nccl.as_ref().map_err(|why| anyhow::anyhow!("LAB_TIER=real: {why}"))?;
-            ensure!(gpus >= ranks, "needs {ranks} GPUs, this machine has {gpus} (LAB_TIER=real)");
+            ensure!(gpus >= ranks, "needs {ranks} GPUs, but this machine has {gpus} (LAB_TIER=real)");
             Ok(Tier::Real)
         }
         "shared" => {
@@ -74,17 +74,20 @@ fn choose(asked: &str, ranks: usize, survey: &Survey) -> anyhow::Result<Tier> {
             let version = *survey.nccl.as_ref().map_err(|why| anyhow::anyhow!("LAB_TIER=shared: {why}"))?;
             ensure!(
                 version >= SHARING_NCCL,
-                "LAB_TIER=shared: NCCL {version} lets no ranks share a GPU; 2.30 or later does"
+                "LAB_TIER=shared: NCCL {version} doesn't let ranks share a GPU; this needs NCCL 2.30 or later"
             );
             let most = gpus * RANKS_PER_GPU;
-            ensure!(most >= ranks, "needs {ranks} ranks, {gpus} shared GPUs carry {most} (LAB_TIER=shared)");
+            ensure!(
+                most >= ranks,
+                "needs {ranks} ranks, but {gpus} shared GPUs have room for {most} (LAB_TIER=shared)"
+            );
             Ok(Tier::Shared)
         }
-        other => bail!("LAB_TIER={other}: it is one of auto, real, shared, virtual"),
+        other => bail!("LAB_TIER={other}: must be one of auto, real, shared, virtual"),
     }
 }
 
-/// Returns a line that explains on which tier `ranks` ranks run here, and why.
+/// Returns a line that explains which tier `ranks` ranks run on here, and why.
 ///
 /// # Errors
 /// Fails like [`tier_for`].
@@ -99,11 +102,11 @@ pub fn describe(ranks: usize) -> anyhow::Result<String> {
         (_, nccl) => {
             let why = match (&survey.driver, nccl) {
                 _ if std::env::var("LAB_TIER").is_ok_and(|tier| tier.trim() == "virtual") => {
-                    "LAB_TIER asks for it".into()
+                    "requested by LAB_TIER".into()
                 }
                 (Err(why), _) => why.clone(),
                 (Ok(_), Err(why)) => why.clone(),
-                (Ok(_), Ok(_)) => format!("{ranks} ranks, and only {gpus} real GPUs"),
+                (Ok(_), Ok(_)) => format!("{ranks} ranks, but only {gpus} real GPUs"),
             };
             format!("virtual: GPUs in software ({why})")
         }
@@ -143,7 +146,7 @@ mod tests {
         assert_eq!(choose("shared", 2, &one).unwrap(), Tier::Shared);
         assert!(choose("shared", 3, &one).unwrap_err().to_string().contains("needs 3 ranks"));
         assert!(
-            choose("real", 2, &one).unwrap_err().to_string().contains("needs 2 GPUs, this machine has 1")
+            choose("real", 2, &one).unwrap_err().to_string().contains("needs 2 GPUs, but this machine has 1")
         );
         assert!(choose("fast", 1, &one).unwrap_err().to_string().contains("LAB_TIER=fast"));
     }

@@ -14,7 +14,7 @@ const NO_DEVICE: c_int = 100;
 pub struct Survey {
     /// The installed driver, if it has a GPU, or the reason why it can't be used.
     pub driver: Result<Driver, String>,
-    /// The version of NCCL, or the reason why there is none.
+    /// NCCL's version, or the reason why NCCL can't be used.
     pub nccl: Result<NcclVersion, String>,
 }
 
@@ -23,15 +23,15 @@ pub struct Survey {
 pub struct Driver {
     /// The number of real GPUs, at least 1.
     pub gpus: usize,
-    /// The version of CUDA that the driver supports.
+    /// The CUDA version that the driver supports.
     pub cuda: CudaVersion,
 }
 
-/// A version of CUDA, as `cuDriverGetVersion` encodes it: 1000 × major + 10 × minor.
+/// A CUDA version, as `cuDriverGetVersion` encodes it: 1000 × major + 10 × minor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CudaVersion(i32);
 
-/// A version of NCCL, as `ncclGetVersion` encodes it since 2.9: 10000 × major + 100 × minor + patch.
+/// An NCCL version, as `ncclGetVersion` has encoded it since 2.9: 10000 × major + 100 × minor + patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NcclVersion(i32);
 
@@ -49,27 +49,27 @@ impl NcclVersion {
 }
 
 impl std::fmt::Display for CudaVersion {
-    /// Formats the version like `12.9`.
+    /// Formats the version in the form `12.9`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
     }
 }
 
 impl std::fmt::Display for NcclVersion {
-    /// Formats the version like `2.30.7`.
+    /// Formats the version in the form `2.30.7`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{}.{}", self.0 / 10_000, self.0 / 100 % 100, self.0 % 100)
     }
 }
 
-/// Looks for a driver with a GPU, and for NCCL, on the first call. Queries only their figures.
+/// Looks for a driver with a GPU, and for NCCL, on the first call. Queries only the number of GPUs and the versions.
 pub fn survey() -> &'static Survey {
     static SURVEY: OnceLock<Survey> = OnceLock::new();
     SURVEY.get_or_init(|| {
         let driver = driver();
         let nccl = match driver {
             Ok(_) => nccl_version(),
-            Err(_) => Err("not looked for without a GPU".to_owned()),
+            Err(_) => Err("not searched for, because there is no GPU".to_owned()),
         };
         Survey { driver, nccl }
     })
@@ -78,19 +78,19 @@ pub fn survey() -> &'static Survey {
 fn driver() -> Result<Driver, String> {
     // The driver's own SONAME, which the virtual library never has.
     let driver = Library::open(Path::new("libcuda.so.1"))
-        .map_err(|_| "no NVIDIA driver is installed (libcuda.so.1 is not found)".to_owned())?;
+        .map_err(|_| "no NVIDIA driver is installed (libcuda.so.1 was not found)".to_owned())?;
     let init = driver.symbol(c"cuInit").ok_or("libcuda.so.1 has no cuInit")?;
     // SAFETY: `cuInit` takes an unsigned int and returns a result code.
     let init: extern "C" fn(c_uint) -> c_int = unsafe { std::mem::transmute(init) };
     match init(0) {
         0 => {}
-        NO_DEVICE => return Err("the NVIDIA driver finds no GPU (CUDA_ERROR_NO_DEVICE)".to_owned()),
-        code => return Err(format!("the NVIDIA driver does not start (cuInit returns error {code})")),
+        NO_DEVICE => return Err("the NVIDIA driver found no GPU (CUDA_ERROR_NO_DEVICE)".to_owned()),
+        code => return Err(format!("the NVIDIA driver failed to start (cuInit returned error {code})")),
     }
     // SAFETY: `cuDeviceGetCount` writes an int and returns a result code.
     let gpus = match unsafe { driver.int_from(c"cuDeviceGetCount") }? {
         count @ 1.. => count as usize,
-        _ => return Err("the NVIDIA driver finds no GPU".to_owned()),
+        _ => return Err("the NVIDIA driver found no GPU".to_owned()),
     };
     // SAFETY: `cuDriverGetVersion` writes an int and returns a result code.
     let cuda = CudaVersion(unsafe { driver.int_from(c"cuDriverGetVersion") }?);
@@ -103,27 +103,27 @@ pub fn has_plain_nccl() -> bool {
     Library::open(Path::new("libnccl.so")).is_ok()
 }
 
-/// Returns the version of NVRTC, the compiler for kernels, or the reason why there is none.
+/// Returns the version of NVRTC, the compiler for kernels, or the reason why NVRTC can't be used.
 pub fn nvrtc_version() -> Result<String, String> {
     let names = ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2"];
     let nvrtc = names
         .iter()
         .find_map(|name| Library::open(Path::new(name)).ok())
-        .ok_or_else(|| format!("none of {} is found", names.join(", ")))?;
+        .ok_or_else(|| format!("none of {} was found", names.join(", ")))?;
     let version = nvrtc.symbol(c"nvrtcVersion").ok_or("the library has no nvrtcVersion")?;
     // SAFETY: `nvrtcVersion` writes two ints and returns a result code.
     let version: extern "C" fn(*mut c_int, *mut c_int) -> c_int = unsafe { std::mem::transmute(version) };
     let (mut major, mut minor) = (0, 0);
     match version(&raw mut major, &raw mut minor) {
         0 => Ok(format!("{major}.{minor}")),
-        code => Err(format!("nvrtcVersion returns error {code}")),
+        code => Err(format!("nvrtcVersion returned error {code}")),
     }
 }
 
 fn nccl_version() -> Result<NcclVersion, String> {
     // Opening `libnccl.so` instead would claim that name, including for the virtual library.
     let nccl = Library::open(Path::new("libnccl.so.2"))
-        .map_err(|error| format!("NCCL is not found: {error}; is its folder on LD_LIBRARY_PATH?"))?;
+        .map_err(|error| format!("NCCL was not found: {error}; is its folder in LD_LIBRARY_PATH?"))?;
     // SAFETY: `ncclGetVersion` writes an int and returns a result code.
     unsafe { nccl.int_from(c"ncclGetVersion") }.map(NcclVersion)
 }

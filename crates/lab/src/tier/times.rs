@@ -1,4 +1,4 @@
-//! Distinguishes times from a GPU's clock from times of a model.
+//! Distinguishes times from a GPU's clock from times from a model.
 
 use cudarc::driver::CudaContext;
 
@@ -9,7 +9,7 @@ use super::choice::{TOPOLOGY, Tier};
 /// `modeled for the machine ...` with a note on what the model leaves out. Every figure is shown with this text.
 ///
 /// # Errors
-/// Returns the driver's error.
+/// Fails if a driver call fails.
 pub fn whose_times() -> anyhow::Result<String> {
     Ok(match attached() {
         Some(Tier::Virtual) => {

@@ -1,4 +1,4 @@
-//! Draws a timeline of several GPUs or several runs: in the terminal, in Perfetto, or on a slide.
+//! Draws a timeline for several GPUs or several runs: in the terminal, in Perfetto, or on a slide.
 
 mod perfetto;
 mod picture;
@@ -17,7 +17,7 @@ use super::{Kind, Span};
 pub struct Row {
     /// The GPU's work. All rows of a chart have the same time origin.
     pub spans: Vec<Span>,
-    /// The possible error of all its times relative to those of the other rows, in milliseconds.
+    /// The possible error of all its times relative to the other rows' times, in milliseconds.
     pub uncertainty: f64,
 }
 
@@ -30,7 +30,7 @@ pub struct Chart {
     pub note: String,
     /// The rows, one for each GPU or each run.
     pub rows: Vec<Row>,
-    /// The names of the rows. A row without a name here is named after its GPU: `GPU 0`, `GPU 1`, and so on.
+    /// The row names. A row without a name here is named after its GPU: `GPU 0`, `GPU 1`, and so on.
     pub names: Vec<String>,
 }
 
@@ -49,21 +49,21 @@ impl Kind {
 const SMALLEST: f64 = 5e-5;
 
 impl Chart {
-    /// Returns the name of a row.
+    /// Returns a row's name.
     fn name(&self, row: usize) -> String {
         self.names.get(row).cloned().unwrap_or_else(|| format!("GPU {row}"))
     }
 
-    /// Returns the number of characters of the longest row name.
+    /// Returns the number of characters in the longest row name.
     fn longest_name(&self) -> usize {
         (0..self.rows.len()).map(|row| self.name(row).chars().count()).max().unwrap_or_default()
     }
 
-    /// Writes the trace of [`perfetto`](Self::perfetto) and the picture of [`svg`](Self::svg), each if its path is
-    /// given.
+    /// Writes the trace from [`perfetto`](Self::perfetto) and the picture from [`svg`](Self::svg), each only if its
+    /// path is given.
     ///
     /// # Errors
-    /// Fails if a file can't be written, and names its path.
+    /// Fails if a file can't be written. The error names its path.
     pub fn write(&self, perfetto: Option<&Path>, svg: Option<&Path>) -> anyhow::Result<()> {
         let write = |path: &Path, text: String| {
             std::fs::write(path, text).with_context(|| format!("can't write {}", path.display()))
@@ -88,7 +88,7 @@ impl Chart {
     }
 }
 
-/// Formats an uncertainty like ` ± 3.1 µs`. Returns an empty string if it is too small.
+/// Formats an uncertainty, as in ` ± 3.1 µs`. Returns an empty string if it is too small.
 fn plus_minus(milliseconds: f64) -> String {
     if milliseconds >= SMALLEST { format!(" ± {:.1} µs", 1e3 * milliseconds) } else { String::new() }
 }

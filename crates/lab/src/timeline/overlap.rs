@@ -14,8 +14,8 @@ pub struct Overlap {
 }
 
 impl Overlap {
-    /// Returns the overlap of one GPU's communication with its compute work. Without communication, uses its copies;
-    /// without either, returns `None`.
+    /// Returns the overlap of one GPU's communication with its compute work. If there is no communication, uses copies;
+    /// if there are neither, returns `None`.
     pub fn of(spans: &[Span]) -> Option<Self> {
         let covered = |kind| union(spans.iter().filter(|span| span.kind == kind));
         let compute = covered(Kind::Compute);
@@ -28,7 +28,7 @@ impl Overlap {
     }
 }
 
-/// Formats the overlap like `hidden: 4.00 ms of communication ran while the GPU computed; exposed: 0.50 ms`.
+/// Formats the overlap, as in `hidden: 4.00 ms of communication ran while the GPU computed; exposed: 0.50 ms`.
 impl std::fmt::Display for Overlap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { kind, hidden, exposed } = self;
@@ -40,7 +40,7 @@ impl std::fmt::Display for Overlap {
 /// Returns the number of milliseconds during which more than one span runs.
 pub(super) fn at_once(spans: &[Span]) -> f64 {
     let mut ends: Vec<(f64, i32)> = spans.iter().flat_map(|span| [(span.start, 1), (span.end, -1)]).collect();
-    // If a span ends at the moment at which another begins, the end comes first.
+    // If a span ends at the moment when another begins, the end comes first.
     ends.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
     let (mut running, mut since, mut sum) = (0, 0.0, 0.0);
     for (time, change) in ends {

@@ -1,4 +1,4 @@
-//! Finds the last work of GPU 0's streams in what the virtual GPU recorded.
+//! Finds the last work on GPU 0's streams in what the virtual GPU recorded.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::kernels::LONG_DELAY;
 /// The kernel that checks use to delay streams.
 const DELAY: &str = "spin";
 
-/// An operation of a stream.
+/// An operation on a stream.
 struct Operation {
     /// The index of its stream.
     stream: usize,
@@ -29,9 +29,8 @@ enum What {
     HostCopy,
 }
 
-/// Returns the last work on GPU 0's streams: after the last upload of data, or before the last download, in a stream
-/// that also computes. The result has rows with their names; it is `None` if nothing can overlap, or if nothing takes
-/// long.
+/// Returns the last work on GPU 0's streams: after the last upload of data, or before the last download, on a stream
+/// that also computes. Returns rows with their names, or `None` if nothing can overlap or nothing takes long.
 pub(crate) fn rows(recorded: Vec<calls::Operation>) -> Option<Vec<(String, Vec<Span>)>> {
     // Streams in the order of their first operations.
     let mut streams: Vec<(u64, String)> = Vec::new();
@@ -50,7 +49,7 @@ pub(crate) fn rows(recorded: Vec<calls::Operation>) -> Option<Vec<(String, Vec<S
         let mut own = operations.iter().filter(|operation| operation.stream == stream);
         own.any(|operation| matches!(operation.what, What::Kernel | What::Collective))
     };
-    // A check fills and reads its buffers in streams that also do work, before and after each run of the exercise.
+    // A check fills and reads its buffers on streams that also do work, before and after each run of the exercise.
     let is_border = |operation: &Operation| operation.what == What::HostCopy && runs_work(operation.stream);
     let pieces: Vec<(Operation, Option<Kind>)> = {
         let borders: Vec<bool> = operations.iter().map(is_border).collect();
@@ -84,7 +83,7 @@ impl Operation {
     }
 }
 
-/// Returns the kind of each operation. A delay in a communicator's stream counts as communication.
+/// Returns the kind of each operation. A delay on a communicator's stream counts as communication.
 fn kinds(operations: &[Operation]) -> Vec<Kind> {
     let of_stream = |stream: usize| operations.iter().filter(move |operation| operation.stream == stream);
     let only_communicates = |stream: usize| {
@@ -104,7 +103,7 @@ fn kinds(operations: &[Operation]) -> Vec<Kind> {
     operations.iter().enumerate().map(kind).collect()
 }
 
-/// Returns whether a run contains a long delay, and work of two streams or of two kinds.
+/// Returns whether a run contains a long delay, and work on two streams or of two kinds.
 fn shows_overlap(run: &[(Operation, Option<Kind>)]) -> bool {
     let Some((first, kind)) = run.first() else { return false };
     let others = run.iter().any(|(operation, other)| operation.stream != first.stream || other != kind);
@@ -135,7 +134,7 @@ fn by_stream(run: &[(Operation, Option<Kind>)], name: impl Fn(usize) -> String) 
 mod tests {
     use super::*;
 
-    /// Operations of GPU 0: each has a stream, a category, a name, and its start and end in milliseconds.
+    /// Operations on GPU 0: each has a stream, a category, a name, and its start and end in milliseconds.
     fn of(operations: &[(u64, &str, &str, f64, f64)]) -> Option<Vec<(String, Vec<Span>)>> {
         let recorded = operations.iter().map(|&(stream, category, name, start, end)| calls::Operation {
             stream,
@@ -173,7 +172,7 @@ mod tests {
         let [(name, spans)] = &rows.unwrap()[..] else { panic!("one row") };
         assert_eq!(name, "GPU 0");
         assert_eq!(names(spans, Kind::Compute), ["scale", "axpy"]);
-        // The delay of a communicator's stream counts as communication.
+        // The delay on a communicator's stream counts as communication.
         assert_eq!(names(spans, Kind::Communication), ["spin", "ncclAllReduce"]);
     }
 

@@ -9,7 +9,7 @@ use crate::gpu::{Gpu, Numbers};
 
 const BUILDS: [&str; 4] = builds!("halves");
 
-/// Returns the 16 bits of random numbers and of the special values in `odd`.
+/// Returns the 16-bit patterns of random numbers and of the special values in `odd`.
 pub(super) fn bits(seed: u64, count: usize, odd: &[u16]) -> Vec<u16> {
     let mut numbers = Numbers(seed);
     (0..count)
@@ -28,7 +28,7 @@ fn wide(bits: u16) -> f64 {
     f16::from_bits(bits).to_f64()
 }
 
-/// Returns the nearest finite number of a format, with ties to even. It tries both neighbors, without the shortcuts of
+/// Returns the nearest finite number in a format, with ties to even. It tries both neighbors, without the shortcuts of
 /// a conversion. `decode` reads the format, and `infinity` is its infinity.
 pub(super) fn nearest(value: f64, infinity: u16, decode: impl Fn(u16) -> f64) -> u16 {
     if value.is_nan() {

@@ -61,7 +61,7 @@ fn carry_chains_of_four_words() {
             let word = |number: u128, at: usize| (number >> (32 * at)) as u32;
             let (sum, difference) = (x.wrapping_add(y), x.wrapping_sub(y));
             let product = x.wrapping_mul(u128::from(y as u32));
-            // The fifth word contains what the lower four words lose.
+            // The fifth word contains the overflow from the lower four words.
             let top = (u128::from(word(x, 3)) * u128::from(y as u32)
                 + (((x & (u128::MAX >> 32)) * u128::from(y as u32)) >> 96))
                 >> 32;
@@ -166,7 +166,7 @@ fn integer_intrinsics() {
     }
 }
 
-/// Applies a function to each part of two words.
+/// Applies a function to each pair of corresponding parts in two words.
 fn each_part(parts: u32, signed: bool, a: u32, b: u32, f: impl Fn(i64, i64) -> i64) -> u32 {
     let bits = 32 / parts;
     let part = |word: u32, at: u32| {

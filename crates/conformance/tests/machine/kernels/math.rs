@@ -1,5 +1,5 @@
-//! Tests of `math.cu`. The bounds are those of the CUDA C++ Programming Guide, "Mathematical Functions": the largest
-//! error in units in the last place. The reference is the host's library in double precision. Comparisons of
+//! Tests of `math.cu`. The bounds come from the CUDA C++ Programming Guide, "Mathematical Functions": the largest error
+//! in units in the last place. The reference is the host's math library in double precision. Comparisons of
 //! double-precision results allow one more unit for the host's own error.
 
 use super::{assert_each, builds};
@@ -99,7 +99,7 @@ const SINGLE: [Single; 40] = [
     ("fdimf", 0.0, |x, y| f64::from((x as f32 - y as f32).max(0.0))),
 ];
 
-/// Returns the exponent of `frexp`, whose fraction is in 0.5..1.
+/// Returns the exponent that `frexp` returns, with the fraction in 0.5..1.
 fn exponent(x: f64) -> i32 {
     if x == 0.0 { 0 } else { (x.abs().to_bits() >> 52) as i32 - 1022 }
 }
@@ -270,7 +270,7 @@ fn classes_and_comparisons_of_special_numbers() {
         gpu.run("classes", 1, 128, arguments!(at_a, at_b, out, 100_i32));
         assert_each("classes", &gpu.read::<i32>(out), |i| {
             let (x, y) = (f64::from(a[i]), b[i]);
-            // Zeros of different signs are equal, so it does not matter which one counts as the smaller.
+            // Zeros of different signs are equal, so it does not matter which zero is considered smaller.
             let is_smaller = a[i].min(y as f32) == a[i];
             let answers = [
                 x.is_nan(),
@@ -307,8 +307,8 @@ fn softmax_of_rows() {
             let exponents: Vec<f64> = row.iter().map(|x| f64::from(*x).exp()).collect();
             let sum: f64 = exponents.iter().sum();
             for (got, exponent) in got.iter().zip(exponents) {
-                // The errors come from the difference from the largest element (at most 40), expf, the sum, and the
-                // division.
+                // Four steps add errors: subtracting the largest element (a difference of at most 40), expf, the sum,
+                // and the division.
                 assert!((f64::from(*got) - exponent / sum).abs() <= 4e-6 * exponent / sum);
             }
         }

@@ -1,4 +1,4 @@
-//! The kernels of `tests/kernels`, compiled by two versions of NVRTC for two architectures, and compared with plain
+//! The kernels in `tests/kernels`, compiled by two versions of NVRTC for two architectures, and compared with plain
 //! Rust.
 //!
 //! `cargo xtask kernels --tests` compiles them again.
@@ -25,7 +25,7 @@ macro_rules! builds {
 }
 use builds;
 
-/// Compares the elements of each thread with `expected`. Each thread has `N` consecutive elements.
+/// Compares each thread's elements with `expected`. Each thread has `N` consecutive elements.
 #[track_caller]
 fn assert_each<T: PartialEq + std::fmt::Debug, const N: usize>(
     kernel: &str,
@@ -39,7 +39,7 @@ fn assert_each<T: PartialEq + std::fmt::Debug, const N: usize>(
     }
 }
 
-/// Returns integers of all sizes, including the limits of their type.
+/// Returns integers of all magnitudes, including the limits of their type.
 fn words(seed: u64, count: usize) -> Vec<u32> {
     let edges = [0, 1, u32::MAX, 1 << 31, u32::MAX >> 1, 0x8000_8000, 0x7f80_7f80, 0x00ff_00ff, 31, 32];
     let mut numbers = crate::gpu::Numbers(seed);

@@ -12,7 +12,7 @@ fn small(seed: u64, count: usize) -> Vec<i32> {
     (0..count).map(|_| (numbers.next() % 100) as i32).collect()
 }
 
-/// Returns the numbers of a thread's warp, and the thread's lane.
+/// Returns the numbers in a thread's warp, and the thread's lane.
 fn warp_of(a: &[i32], thread: usize) -> (&[i32], usize) {
     (&a[thread / 32 * 32..][..32], thread % 32)
 }

@@ -21,7 +21,7 @@ pub(super) fn an_interface_by_name() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The processes of a node share the GPUs that they can see.
+/// The processes on a node share the GPUs that they can see.
 pub(super) fn a_gpu_for_each_process() -> anyhow::Result<()> {
     let one = |gpu: &'static str| [("CUDA_VISIBLE_DEVICES", gpu)];
     let words =

@@ -1,4 +1,4 @@
-//! Connections that carry garbage, to the root's port and from a process that isn't a root.
+//! Garbage on connections to the root's port, and from a process that isn't a root.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,7 +9,8 @@ use anyhow::ensure;
 use super::{SHORT, free_port, reported};
 use crate::rank_processes::spawn;
 
-/// Strangers connect to the root's port before, while, and after the other processes connect, and don't disturb them.
+/// Strangers connect to the root's port before, while, and after the other processes connect. They must not disturb
+/// them.
 pub(super) fn garbage_on_the_port() -> anyhow::Result<()> {
     let address = format!("127.0.0.1:{}", free_port()?);
     let env = [("NCCL_COMM_ID", address.as_str())];
@@ -26,7 +27,7 @@ pub(super) fn garbage_on_the_port() -> anyhow::Result<()> {
     let mut kept = Vec::new();
     for bytes in garbage {
         let mut stream = connect(&address)?;
-        // The process may have closed the connection already.
+        // The process may already have closed the connection.
         let _ = stream.write_all(bytes);
         kept.push(stream);
     }
@@ -35,7 +36,7 @@ pub(super) fn garbage_on_the_port() -> anyhow::Result<()> {
     for process in [root, member] {
         process.said()?.map_err(anyhow::Error::msg)?;
     }
-    // A process without the id either received an error about that, or received no answer.
+    // A process without the id must receive either an error about the missing id or no answer.
     let mut answer = [0; 16];
     kept[5].set_read_timeout(Some(Duration::from_secs(1)))?;
     kept[5].read_exact(&mut answer)?;
@@ -54,7 +55,7 @@ fn connect(address: &str) -> anyhow::Result<TcpStream> {
     }
 }
 
-/// Another program listens at the root's address: it sends garbage, closes the connection, or never answers.
+/// Another program is listening at the root's address: it sends garbage, closes the connection, or never answers.
 pub(super) fn garbage_instead_of_the_root() -> anyhow::Result<()> {
     let cases: [(Option<&[u8]>, &str); 4] = [
         (Some(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "does not use the virtual GPU"),

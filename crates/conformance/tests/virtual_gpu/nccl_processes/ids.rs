@@ -6,7 +6,7 @@ use crate::rank_processes::{Plan, run};
 use crate::raw::Rank;
 use crate::twins::{Said, TestRank};
 
-/// Creates a second communicator with the id of the first; both are used.
+/// Creates a second communicator with the first one's id; both are used.
 pub(super) fn again(me: &TestRank) -> Said {
     let TestRank { rank, n, ids, .. } = *me;
     let stream = me.own.stream.context().new_stream().unwrap();

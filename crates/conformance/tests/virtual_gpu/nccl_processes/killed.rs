@@ -1,4 +1,4 @@
-//! Processes that are killed, or that return while others still need them.
+//! Processes that are killed, or that return while other processes still need them.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::rank_processes::{Plan, Process, run, start};
 use crate::raw::{Function, address, answer, floats};
 use crate::twins::{Said, TestRank, said, split};
 
-/// Kills the last process, which sleeps. The others must get an error long before their timeout.
+/// Kills the last process while it sleeps. The others must get an error long before their timeout.
 pub(super) fn killed(program: &str, words: &str) -> anyhow::Result<()> {
     let mut processes = start(&Plan { env: &LONG, ..plan(program, &[1, 1, 1]) })?;
     kill_and_check(&mut processes, 2, &[words])
@@ -28,7 +28,7 @@ fn kill_and_check(processes: &mut Vec<Process>, which: usize, words: &[&str]) ->
     for process in &*processes {
         process.line("ready")?;
     }
-    // The others are in the call that waits, or will be soon.
+    // The other processes are in the call that waits, or will be soon.
     std::thread::sleep(Duration::from_millis(50));
     let mut victim = processes.remove(which);
     victim.child.kill()?;
@@ -73,12 +73,12 @@ fn waits_for(me: &TestRank, sleeper: usize) -> Said {
 fn remote_error(me: &TestRank, buffer: &CudaSlice<f32>) -> Option<String> {
     let code = async_error(me.own.comm);
     if code != ncclResult_t::ncclRemoteError {
-        return Some(format!("ncclCommGetAsyncError says {code:?}"));
+        return Some(format!("ncclCommGetAsyncError reported {code:?}"));
     }
     let again = me.own.call(Function::AllReduce, address(buffer), address(buffer), floats(4));
     match again {
         Err((ncclResult_t::ncclRemoteError, _)) => None,
-        other => Some(format!("the next call says {other:?}")),
+        other => Some(format!("the next call returned {other:?}")),
     }
 }
 
@@ -87,7 +87,7 @@ pub(super) fn splits(me: &TestRank) -> Said {
     let mut child = std::ptr::null_mut();
     match split(me.own.comm, 0, &mut child) {
         Err((ncclResult_t::ncclRemoteError, text)) => Err(text),
-        other => Err(format!("the split says {other:?}")),
+        other => Err(format!("the split returned {other:?}")),
     }
 }
 
@@ -108,7 +108,7 @@ pub(super) fn polls(me: &TestRank) -> Said {
     }
 }
 
-/// Initializes a communicator of one more rank, which never joins.
+/// Initializes a communicator for one more rank, which never joins.
 pub(super) fn initializes(me: &TestRank) -> Said {
     let comm = init_without_waiting(me, me.n + 1);
     ready(me, me.n - 1);

@@ -8,7 +8,7 @@ use crate::nccl::last_error;
 use crate::raw::{Answer, Function, Rank, address, answer, config, floats};
 use crate::twins::{Said, TestRank, said, split};
 
-/// Begins to create the second id's communicator of `n` ranks; [`poll`] waits until it is ready.
+/// Starts creating a communicator for `n` ranks with the second id; [`poll`] waits until it is ready.
 pub(super) fn init_without_waiting(me: &TestRank, n: usize) -> ncclComm_t {
     let mut config = config();
     config.blocking = 0;
@@ -20,7 +20,7 @@ pub(super) fn init_without_waiting(me: &TestRank, n: usize) -> ncclComm_t {
     comm
 }
 
-/// Polls until no call of the communicator is in progress.
+/// Polls until no call on the communicator is in progress.
 pub(super) fn poll(comm: ncclComm_t) -> Said {
     loop {
         match async_error(comm) {
@@ -51,7 +51,7 @@ pub(super) fn not_blocking(me: &TestRank) -> Said {
     in_progress(split(comm, (me.rank % 2) as i32, &mut child))?;
     let half = Rank::of(child, own.stream.clone());
     if half.n != me.n / 2 {
-        return Err(format!("{} of {} ranks are in a half", half.n, me.n));
+        return Err(format!("a half has {} of {} ranks", half.n, me.n));
     }
     // SAFETY: the communicator is alive.
     in_progress(answer(unsafe { sys::ncclCommFinalize(comm) }))

@@ -1,4 +1,4 @@
-//! Right programs: every function of NCCL computes the right values, in any mix of processes and threads.
+//! Correct programs: every NCCL function computes the right values, with any mix of processes and threads.
 
 use cudarc::driver::CudaSlice;
 use cudarc::nccl::sys::{self, ncclComm_t};
@@ -27,7 +27,7 @@ pub(super) fn sums(me: &TestRank) -> Said {
         let expected: Vec<f32> =
             (0..len).map(|_| all.iter_mut().map(|of| of.next().unwrap()).sum()).collect();
         if got != expected {
-            return Err(format!("rank {rank}: wrong sums of {len}"));
+            return Err(format!("rank {rank}: wrong sums of {len} elements"));
         }
         driver(me.own.stream.memset_zeros(&mut buffer))?;
     }
@@ -49,7 +49,7 @@ pub(super) fn given(rank: usize, part: usize) -> Vec<f32> {
     (0..LEN).map(|i| (100 * rank + 10 * part + i) as f32).collect()
 }
 
-/// Calls every function of NCCL, on data that shows where it came from.
+/// Calls every NCCL function, on data that shows where it came from.
 pub(super) fn functions(me: &TestRank) -> Said {
     let TestRank { rank, n, .. } = *me;
     let own = &me.own;
@@ -90,7 +90,7 @@ pub(super) fn functions(me: &TestRank) -> Said {
     said(child.call(Function::AllGather, address(&from), address(&gathered), floats(LEN)))?;
     expect("a half", own, &gathered, siblings.iter().flat_map(|&rank| given(rank, 1)).collect())?;
 
-    // The second id's communicator uses another connection.
+    // The communicator with the second id uses another connection.
     let second = me.second();
     collectives(&second, rank, n)?;
     // SAFETY: the communicators are alive.
@@ -130,7 +130,7 @@ pub(super) fn upload(own: &Rank, values: &[f32]) -> Result<CudaSlice<f32>, Strin
 
 pub(super) fn expect(what: &str, own: &Rank, got: &CudaSlice<f32>, expected: Vec<f32>) -> Said {
     let got = driver(own.stream.clone_dtoh(got))?;
-    if got == expected { Ok(()) } else { Err(format!("{what}: {got:?} and not {expected:?}")) }
+    if got == expected { Ok(()) } else { Err(format!("{what}: expected {expected:?}, but got {got:?}")) }
 }
 
 fn collectives(own: &Rank, rank: usize, n: usize) -> Said {

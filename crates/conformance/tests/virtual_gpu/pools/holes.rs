@@ -28,8 +28,8 @@ fn allocate(stream: &Arc<CudaStream>, bytes: u64) -> Result<CudaSlice<u8>, Drive
     unsafe { stream.alloc(bytes as usize) }
 }
 
-/// Allocates eight buffers of 1 MiB, which fill four granules, and frees those with these numbers. The pool holds its
-/// memory until it is trimmed.
+/// Allocates eight buffers of 1 MiB, which fill four granules, and frees the ones with these numbers. The pool holds
+/// its memory until it is trimmed.
 fn eight(stream: &Arc<CudaStream>, freed: &[usize]) -> anyhow::Result<Vec<CudaSlice<u8>>> {
     let threshold = Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
     set_figure(default_pool(0)?, threshold, u64::MAX)?;
@@ -43,7 +43,7 @@ fn eight(stream: &Arc<CudaStream>, freed: &[usize]) -> anyhow::Result<Vec<CudaSl
 /// The numbers of every other buffer.
 const EVERY_OTHER: [usize; 4] = [0, 2, 4, 6];
 
-/// The case of the lesson `multi_gpu/pools`, with the same figures.
+/// The example in the lesson `multi_gpu/pools`, with the same numbers.
 fn holes() -> anyhow::Result<()> {
     let (stream, pool) = (stream(0)?, default_pool(0)?);
     let all = eight(&stream, &[])?;
@@ -85,7 +85,7 @@ fn neighbors() -> anyhow::Result<()> {
 
 fn remapped() -> anyhow::Result<()> {
     let (stream, pool) = (stream(0)?, default_pool(0)?);
-    // The second and the fourth granule are free, and 1 MiB of the third.
+    // The second and fourth granules are free, and so is 1 MiB of the third.
     let kept = eight(&stream, &[2, 3, 5, 6, 7])?;
     assert_eq!(figures(pool)?, [3 * MIB, 8 * MIB, 8 * MIB, 8 * MIB]);
     let long = allocate(&stream, 5 * MIB)?;
@@ -96,7 +96,7 @@ fn remapped() -> anyhow::Result<()> {
 
 fn trimmed() -> anyhow::Result<()> {
     let (stream, pool) = (stream(0)?, default_pool(0)?);
-    // Of the four granules, three are free.
+    // Three of the four granules are free.
     let kept = eight(&stream, &[0, 1, 2, 3, 5, 6, 7])?;
     let trim_to = |keep: u64| -> anyhow::Result<[u64; 4]> {
         // SAFETY: the pool is alive.
@@ -107,7 +107,7 @@ fn trimmed() -> anyhow::Result<()> {
     // At least this many bytes remain.
     assert_eq!(trim_to(5 * MIB)?[2], 6 * MIB);
     assert_eq!(trim_to(0)?[2], 2 * MIB);
-    // Setting a mark to 0 resets it to the current value.
+    // Setting a high-water mark to 0 resets it to the current value.
     set_figure(pool, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)?;
     assert_eq!(figures(pool)?, [MIB, 8 * MIB, 2 * MIB, 2 * MIB]);
     drop(kept);

@@ -61,7 +61,7 @@ pairs! {
         bench.end()
     }
 
-    /// An all-gather writes the parts of all ranks, including the rank's own.
+    /// An all-gather writes all ranks' parts, including the rank's own.
     a_part_of_what_is_gathered |bench, wrong| {
         let [near, far] = bench.comms();
         let (x, y) = (buffer(&bench.one), buffer(&bench.far));

@@ -156,12 +156,12 @@ pairs! {
         bench.end()
     }
 
-    /// cudarc's tracking makes programs wait; without tracking, nothing does.
+    /// cudarc's tracking makes programs wait; without tracking, nothing makes them wait.
     event_tracking_is_off |_bench, wrong| {
         let context = CudaContext::new(2)?;
         let (one, two) = (context.new_stream()?, context.new_stream()?);
         if wrong {
-            // SAFETY: this is what the check tests.
+            // SAFETY: the check tests exactly this use.
             unsafe { context.disable_event_tracking() };
         }
         let mut x = one.alloc_zeros::<u8>(4096)?;
@@ -171,8 +171,8 @@ pairs! {
         Ok(two.synchronize()?)
     }
 
-    /// cudarc keeps one event for the reads of a slice: if two streams read it, a later write waits only for the
-    /// second.
+    /// cudarc keeps one event for the reads of a slice: if two streams read it, a later write waits only for the second
+    /// read.
     event_tracking_forgets_a_read_before_the_last |_bench, wrong| {
         let context = CudaContext::new(2)?;
         let (one, two) = (context.new_stream()?, context.new_stream()?);

@@ -1,5 +1,5 @@
 //! Pairs of programs: in the wrong one, a call is missing, comes too early, or is on the wrong stream, or a buffer is
-//! used twice. The wrong program causes the report that is stored in `reports/`, and the right one causes none.
+//! used twice. The wrong program causes the report stored in `reports/`, and the right one causes none.
 //!
 //! Event tracking is off in all but the last programs, because cudarc would add the missing call.
 
@@ -35,7 +35,7 @@ use crate::device::untracked;
 use crate::golden::is_kept;
 use crate::text;
 
-/// The objects that the programs use: two streams of GPU 0 and one of GPU 1, none of which waits for the others or for
+/// The objects that the programs use: two streams on GPU 0 and one on GPU 1. None of them waits for the others or for
 /// the default stream.
 struct Bench {
     one: Arc<CudaStream>,
@@ -54,13 +54,13 @@ impl Bench {
         Ok(bench)
     }
 
-    /// Creates a stream that waits for the default stream, and for which the default stream waits.
+    /// Creates a stream that waits for the default stream and that the default stream waits for.
     fn blocking_stream(&self) -> anyhow::Result<sys::CUstream> {
         self.one.context().bind_to_thread()?;
         Ok(result::stream::create(result::stream::StreamKind::Default)?)
     }
 
-    /// Creates a communicator of GPU 0 and GPU 1, on `two` and `far`.
+    /// Creates a communicator for GPU 0 and GPU 1, on `two` and `far`.
     fn comms(&self) -> [Comm; 2] {
         let comms = Comm::from_devices(vec![self.two.clone(), self.far.clone()]).expect("communicators");
         let Ok(comms) = comms.try_into() else { panic!("not two communicators") };

@@ -8,9 +8,9 @@ use svg::node::element::{Description, Group, Line, Title};
 use super::{Chart, Row, SMALLEST, plus_minus};
 use crate::timeline::Kind;
 
-/// The width of the SVG, that of a 16:9 slide.
+/// The width of the SVG, which is the width of a 16:9 slide.
 const WIDTH: f64 = 1280.0;
-/// The left end of the time axis, if no row's name is longer than that of a GPU.
+/// The left end of the time axis, if no row's name is longer than a GPU's name.
 const LEFT: f64 = 210.0;
 /// The space between a row's name and its bars, for labels up to the width of `compute`.
 const LINE: f64 = 120.0;
@@ -154,7 +154,7 @@ fn fitting(name: &str, width: f64) -> Option<&str> {
     [name, name.rsplit(' ').next().unwrap_or(name)].into_iter().find(fits)
 }
 
-/// Rounds to tenths, because further digits would only add noise to the file.
+/// Rounds to tenths, because more digits would only add noise to the file.
 fn tenths(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }

@@ -27,9 +27,9 @@ impl Chart {
         text + &self.scale(label_width, COLUMNS)
     }
 
-    /// Returns the chart of one GPU for a terminal, with at most `lines` lines of at most `columns` columns. The
-    /// streams come first. The lines below them show how much work was hidden and exposed, and whether the times are
-    /// measured or modeled. Returns an empty string if the terminal is too small.
+    /// Returns one GPU's chart for a terminal, with at most `lines` lines of at most `columns` columns. The streams
+    /// come first. The lines below them show how much work was hidden and exposed, and whether the times are measured
+    /// or modeled. Returns an empty string if the terminal is too small.
     pub fn summary(&self, columns: usize, lines: usize) -> String {
         let all: Vec<(usize, Kind)> = (0..self.rows.len())
             .flat_map(|at| self.kinds().into_iter().map(move |kind| (at, kind)))
@@ -67,8 +67,8 @@ impl Chart {
         text
     }
 
-    /// Returns how many milliseconds the streams of one GPU overlapped: hidden communication or copies, or other work
-    /// if there is neither.
+    /// Returns how many milliseconds one GPU's streams overlapped: hidden communication or copies, or other work if
+    /// there is neither.
     pub fn overlapped(&self) -> f64 {
         let spans = self.all_spans();
         Overlap::of(&spans).map_or_else(|| at_once(&spans), |overlap| overlap.hidden)
