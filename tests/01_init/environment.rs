@@ -74,7 +74,10 @@ fn unless_it_panics<T>(function: impl FnOnce() -> anyhow::Result<T>) -> anyhow::
 
 /// Checks that a process that must report an error did not panic.
 fn check_no_panic(situation: &str, error: &str) -> anyhow::Result<()> {
-    ensure!(!error.starts_with(THE_FUNCTION), "{situation}: the contract asks for an error here; {error}");
+    ensure!(
+        !error.starts_with(THE_FUNCTION),
+        "{situation}: the contract requires an error here, but {error}"
+    );
     Ok(())
 }
 

@@ -138,7 +138,7 @@ pub(crate) fn with_solution(session: &Session, exercise: &Exercise) -> anyhow::R
 fn compared(session: &Session, exercise: &Exercise) -> anyhow::Result<String> {
     let changes = compare(&read_answer(session.root, exercise)?, &solution(session.root, exercise)?);
     Ok(match changes.is_empty() {
-        true => format!("{}: your file is the solution\n", exercise.id),
+        true => format!("{}: your file matches the solution\n", exercise.id),
         false => format!("- yours, {}\n+ the solution\n{}", exercise.file, colored(&changes)),
     })
 }

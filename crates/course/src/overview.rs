@@ -190,7 +190,7 @@ pub(crate) fn hint(
         (true, true) => "h shows a clearer one.".to_owned(),
         (true, false) => format!("For a clearer one: cargo course hint {}", exercise.id),
         (false, _) => {
-            format!("That was the last. The solution: cargo course diff --spoil {}", exercise.id)
+            format!("That was the last hint. The solution: cargo course diff --spoil {}", exercise.id)
         }
     };
     let _ = writeln!(text, "{DIM}{more}{DIM:#}");

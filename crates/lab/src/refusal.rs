@@ -71,7 +71,7 @@ pub fn caught<T>(function: impl FnOnce() -> T) -> Result<T, Caught> {
 /// Panics if the call reaches a `todo!`.
 pub fn without_panic<T>(call: &str, function: impl FnOnce() -> T) -> anyhow::Result<T> {
     caught(function)
-        .map_err(|panic| anyhow!("{call}: the contract asks for an error here; the function {panic}"))
+        .map_err(|panic| anyhow!("{call}: the contract requires an error here, but the function {panic}"))
 }
 
 /// Makes the panic hook record where a watched thread panics. Other threads panic as before.
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             format!(
-                "open(9): the contract asks for an error here; the function panicked at {place}: there are 2 GPUs"
+                "open(9): the contract requires an error here, but the function panicked at {place}: there are 2 GPUs"
             )
         );
     }

@@ -161,7 +161,7 @@ How the solution does it: cargo course diff ID
     student.says(&["verify"]);
     assert!(student.says(&["list"]).contains("3 of 3\n"));
     assert!(student.says(&["next"]).contains("You have finished the course."));
-    assert!(student.says(&["diff", "two/third"]).contains("your file is the solution"));
+    assert!(student.says(&["diff", "two/third"]).contains("your file matches the solution"));
     // A verdict counts only for the answer that was checked.
     student.write("modules/02_two/src/third.rs", &solution("third", 4));
     assert!(student.says(&["list"]).contains("written  two/third"));
@@ -198,7 +198,7 @@ For a clearer one: cargo course hint one/first
         str![[r#"
 one/first, hint 1 of 2: It is a number.
 one/first, hint 2 of 2: It is 1.
-That was the last. The solution: cargo course diff --spoil one/first
+That was the last hint. The solution: cargo course diff --spoil one/first
 
 "#]]
     );
