@@ -117,7 +117,7 @@ mod tests {
         made(&folder, make).unwrap();
         made(&folder, make).unwrap();
         fs::remove_file(folder.join(MARK)).unwrap();
-        assert!(made(&folder, make).unwrap_err().to_string().contains("would be lost"));
+        assert!(made(&folder, make).unwrap_err().to_string().contains("would delete"));
         fs::remove_dir_all(folder).unwrap();
     }
 }

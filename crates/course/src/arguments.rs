@@ -99,7 +99,7 @@ pub(crate) enum Command {
     /// Show the next exercise that is not right
     #[command(after_help = "Example: cargo course next")]
     Next,
-    /// Install the solutions of all earlier modules; your files are backed up
+    /// Install the solutions of earlier modules; your files are backed up
     #[command(after_help = "Example: cargo course catch-up 04")]
     CatchUp {
         /// The module that you want to start: its number, its name, or its folder

@@ -110,7 +110,7 @@ mod tests {
         for (outcomes, words) in [
             (passed, "passes b::it_works"),
             (failed("b::other", "got 1"), "b::it_works didn't run"),
-            (failed("b::it_works", "got 2"), "doesn't say `got 1`"),
+            (failed("b::it_works", "got 2"), "its message doesn't contain `got 1`"),
         ] {
             let problem = of_mistake(&mistake(), &outcomes).unwrap();
             assert!(
