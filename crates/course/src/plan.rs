@@ -102,12 +102,12 @@ impl Plan {
                 calls: sum_and_gather(),
             },
             Way {
-                name: "ZeRO-2: also the gradients",
+                name: "ZeRO-2: gradients, too",
                 bytes: [model, model / gpus, optimizer / gpus],
                 calls: sum_and_gather(),
             },
             Way {
-                name: "ZeRO-3, FSDP: also the parameters",
+                name: "ZeRO-3, FSDP: parameters, too",
                 bytes: [model / gpus, model / gpus, optimizer / gpus],
                 calls: vec![collective(Function::AllGather, 2), collective(Function::ReduceScatter, 1)],
             },
