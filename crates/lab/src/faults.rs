@@ -82,8 +82,9 @@ where
         // This succeeds only if a group is open.
         if group_end().is_ok() {
             bail!(
-                "`{function}` leaves a group open if {} fails; end the group on every path out of the function\n{}",
-                name(&failed),
+                "`{function}` left a group open after {} failed; end the group on every path out of the function\n  this check made \
+                 the call on this line fail:\n{}",
+                failed.function,
                 shown(&failed.line)
             );
         }
@@ -93,23 +94,24 @@ where
 
 /// Judges the result of `function` after a call has failed.
 fn judge(function: &str, failed: &Call, returned: Result<anyhow::Result<()>, String>) -> anyhow::Result<()> {
-    let call = name(failed);
+    let call = &failed.function;
+    let made_to_fail = format!("this check made the call on this line fail:\n{}", shown(&failed.line));
     match returned {
         Err(panic) => {
+            // The value is the failure that this check caused.
+            let panic =
+                panic.split_once("on an `Err` value").map_or(&*panic, |(before, _)| before.trim_end());
             bail!(
-                "`{function}` panics if {call} fails; it must return the error\n  it {panic}\n{}",
-                shown(&failed.line)
+                "`{function}` panicked after {call} failed; it must return the error\n  it {panic}\n  {made_to_fail}"
             )
         }
         Ok(Ok(())) => bail!(
-            "`{function}` returns Ok although {call} failed; it must return the error\n  the call that failed:\n{}",
-            shown(&failed.line)
+            "`{function}` returned Ok although {call} failed; it must return the error\n  {made_to_fail}"
         ),
         Ok(Err(error)) if !has_cause(&error, failed) => bail!(
-            "`{function}` returns an error without the cause if {call} fails; pass the error on with `?`, or keep it as a source\n  \
-             the error: {}\n  the call that failed:\n{}",
+            "`{function}` returned an error without the cause after {call} failed; pass the error on with `?`, or keep it as a \
+             source\n  the error: {}\n  {made_to_fail}",
             causes_text(&error).replace('\n', "\n  "),
-            shown(&failed.line)
         ),
         Ok(Err(_)) => Ok(()),
     }
@@ -125,9 +127,4 @@ fn has_cause(error: &anyhow::Error, failed: &Call) -> bool {
         ["CUDA_ERROR_", "ncclInvalid", "ncclInternalError", "ncclUnhandledCudaError", "ncclRemoteError"];
     let has_other_code = others.iter().any(|code| text.contains(code));
     codes.iter().any(|code| text.contains(code)) || (text.contains(&failed.function) && !has_other_code)
-}
-
-/// Describes a call.
-fn name(call: &Call) -> String {
-    format!("{} (made to fail by this check)", call.function)
 }
