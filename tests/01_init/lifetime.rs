@@ -190,7 +190,8 @@ fn each_tensor_is_summed_once_and_whole() -> anyhow::Result<()> {
         let sums: Vec<_> = LENGTHS.repeat(ITERATIONS).into_iter().map(|len| ("AllReduce", len)).collect();
         // One wait is enough, and a second one is harmless. With a wait in each iteration, there would be a third.
         let waits = ITERATIONS as u64 - 1;
-        let budget = Budget::of("run").communicators(1).collectives(&sums).host_waits(waits);
+        let budget =
+            Budget::of("run").case("with 3 iterations").communicators(1).collectives(&sums).host_waits(waits);
         let budget = budget.copies(0).fills(0).kernels(0).allocations(0).new_streams(0);
         let budget = budget.streams(&[(stream, "the stream of `rank`")]);
         budget.spend(|| run(&unconnected, ITERATIONS, &mut views, |_, _| Ok(())))?;

@@ -145,7 +145,7 @@ fn a_buffer_of_another_length_is_an_error() -> anyhow::Result<()> {
                 let stale = irregular::integers(100 + rank, len);
                 let mut whole = Guarded::new(&stream, &stale)?;
                 let call =
-                    format!("gathering {world_size} shards of {SHARD} elements into a buffer of {len}");
+                    format!("gathering {SHARD} elements per rank, {needed} in all, into a buffer of {len}");
                 let result =
                     without_panic(&call, || all_gather(&comm, &shard.view(), &mut whole.view_mut()))?;
                 stream.synchronize()?;

@@ -201,8 +201,8 @@ fn the_old_communicator_goes_first() -> anyhow::Result<()> {
             ensure!(
                 most <= ranks,
                 "rank {lost} of {world_size} is lost, but the GPU of old rank {rank} had {most} communicators at the \
-                 same time; expected {ranks}: abort the old one before you create the new one. Creating it may wait \
-                 for everything that the GPU still has to do, including the old world's sum, which never ends"
+                 same time; expected {ranks}\n  abort the old one before you create the new one: creating one may wait for \
+                 the GPU's pending work, and the old world's sum never ends"
             );
         }
     }

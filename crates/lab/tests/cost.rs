@@ -214,13 +214,7 @@ fn a_lost_error_is_named_with_its_call() -> anyhow::Result<()> {
             Ok(())
         })
     });
-    refusal(
-        refused,
-        &[
-            "`clear` returned Ok although cuMemsetD8Async failed",
-            "memset_zeros(&mut buffer)",
-        ],
-    )
+    refusal(refused, &["`clear` returned Ok although cuMemsetD8Async failed", "memset_zeros(&mut buffer)"])
 }
 
 fn a_panic_is_named() -> anyhow::Result<()> {
