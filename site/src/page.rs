@@ -192,7 +192,7 @@ fn section<'t>(text: &'t str, place: &str) -> anyhow::Result<&'t str> {
     found.map(|(start, _)| &text[start..]).with_context(|| format!("it has no heading #{place}"))
 }
 
-/// Returns a heading's anchor in an address, as computed by GitHub and mdBook.
+/// Returns the URL fragment for a heading, as GitHub and mdBook compute it.
 fn name_of(heading: &str) -> String {
     let kept = heading.chars().filter_map(|letter| match letter {
         ' ' => Some('-'),

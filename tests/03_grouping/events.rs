@@ -43,7 +43,7 @@ impl Bench {
     fn new(rounds: usize) -> anyhow::Result<Self> {
         let producer = lab::streams(1)?.remove(0);
         let context = producer.context();
-        // SAFETY: events or a synchronize must order all uses on different streams; the check verifies this.
+        // SAFETY: events or a synchronize call must order all uses on different streams; the check verifies this.
         unsafe { context.disable_event_tracking() };
         let consumer = context.new_stream()?;
         lab::name_stream(&producer, "producer")?;

@@ -75,7 +75,7 @@ fn output(rank: usize, world_size: usize, round: usize) -> Vec<f32> {
 impl<'a> Bench<'a> {
     fn new(comm: &'a Comm) -> anyhow::Result<Self> {
         let context = comm.context();
-        // SAFETY: events or a synchronize order all uses on different streams.
+        // SAFETY: events or a synchronize call order all uses on different streams.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
         lab::name_stream(&compute, "compute")?;

@@ -119,7 +119,7 @@ struct Model<'a> {
 impl<'a> Model<'a> {
     fn new(comm: &'a Comm, delays: Delays) -> anyhow::Result<Self> {
         let (rank, context) = (comm.rank(), comm.context());
-        // SAFETY: events or a synchronize must order all uses on different streams; the check verifies this.
+        // SAFETY: events or a synchronize call must order all uses on different streams; the check verifies this.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
         lab::name_stream(&compute, "compute")?;

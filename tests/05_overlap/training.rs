@@ -31,7 +31,7 @@ pub(super) fn layout(lengths: &[usize]) -> Vec<Range<usize>> {
 /// A function that returns whether a rank's samples leave a parameter unused in a step.
 type Unused = fn(rank: usize, step: usize, parameter: usize) -> bool;
 
-/// The delays of the streams before their work, in nanoseconds.
+/// How long each stream is delayed before its work, in nanoseconds.
 #[derive(Clone, Copy, Default)]
 struct Delays {
     /// The delay of the compute stream before each gradient.

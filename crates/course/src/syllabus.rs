@@ -50,7 +50,7 @@ pub struct Exercise {
     pub needs: Vec<String>,
     /// The minimum number of ranks for its checks to be conclusive.
     pub min_ranks: usize,
-    /// Its source file, below `modules/` and `solutions/`: `01_init/src/devices.rs`.
+    /// Its source file, under both `modules/` and `solutions/`: `01_init/src/devices.rs`.
     pub file: String,
     /// Its checks, below `tests/`: `01_init/devices.rs`. Their names start with the file's name.
     pub test: String,

@@ -59,7 +59,7 @@ pub fn returns_at_once_on_each(
             "`{name}` returned only when {its_stream}, which the check had blocked for {} s, was done: {}\n  it must enqueue its work and return",
             LONGEST.as_secs(),
             how_it_waits(&calls).unwrap_or_else(|| {
-                "something in it makes the host wait for the GPU, such as a synchronize or a copy to the host".to_owned()
+                "something in it makes the host wait for the GPU, such as a synchronize call or a copy to the host".to_owned()
             })
         );
     }
@@ -143,7 +143,7 @@ impl Block {
         }
     }
 
-    /// Releases the stream. Returns whether it was blocked until now.
+    /// Releases the stream. Returns whether it was blocked until this call.
     fn release(&self) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let was_blocked = *state == State::Blocked;

@@ -381,7 +381,7 @@ pub(crate) fn waits(call: &Call) -> bool {
     Cost::HostWaits.of(call) > 0
 }
 
-/// Returns whether a call asks whether work is done.
+/// Returns whether a call queries the completion of work.
 pub(crate) fn polls(call: &Call) -> bool {
     Cost::Polls.of(call) > 0
 }

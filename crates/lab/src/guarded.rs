@@ -37,7 +37,7 @@ impl<T: Element + DeviceRepr> Guarded<T> {
         self.slice.slice(GUARD..GUARD + self.len)
     }
 
-    /// Returns a mutable view of the inside.
+    /// Returns a mutable view of the buffer between the guards.
     pub fn view_mut(&mut self) -> CudaViewMut<'_, T> {
         self.slice.slice_mut(GUARD..GUARD + self.len)
     }
@@ -67,7 +67,7 @@ fn check_guards<T: Element>(whole: &[T], len: usize) -> anyhow::Result<()> {
                 format!("{} past its end", elements(index - GUARD + 1))
             };
             bail!(
-                "something wrote outside of a buffer of {}, {place}\n  expected the guard value {expected}, got {got}",
+                "something wrote outside a buffer of {}, {place}\n  expected the guard value {expected}, got {got}",
                 elements(len)
             );
         }
@@ -88,8 +88,8 @@ mod tests {
     fn a_write_on_either_side_is_reported_with_its_distance() {
         assert!(check_guards(&whole(5), 5).is_ok());
         for (index, words) in [
-            (GUARD - 1, "outside of a buffer of 5 elements, 1 element before its start"),
-            (GUARD + 5, "outside of a buffer of 5 elements, 1 element past its end"),
+            (GUARD - 1, "outside a buffer of 5 elements, 1 element before its start"),
+            (GUARD + 5, "outside a buffer of 5 elements, 1 element past its end"),
             (0, "67 elements before its start"),
             (2 * GUARD + 4, "67 elements past"),
         ] {

@@ -35,7 +35,7 @@ pub const LOSS: &str = include_str!("../kernels/loss.ptx");
 pub const VECTOR: &str = include_str!("../kernels/vector.ptx");
 /// The PTX of `spin`.
 pub const SPIN: &str = include_str!("../kernels/spin.ptx");
-/// The PTX of `trap`, a kernel without arguments that always fails, for checks about failing kernels.
+/// The PTX of `trap`, a kernel that takes no arguments and always fails, for checks of kernel failures.
 pub const TRAP: &str =
     ".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry trap() {\n    trap;\n    ret;\n}\n";
 

@@ -37,7 +37,7 @@ const START: [&str; 12] = [
     "cuModuleGetFunction",
     "ncclGetUniqueId",
 ];
-/// Functions that only do something after several others have been called in a row.
+/// Functions that do nothing until several others have been called in sequence.
 const OFTEN: [&str; 5] = [
     "cuStreamBeginCapture_v2",
     "cuStreamEndCapture",

@@ -27,7 +27,7 @@ pub use kernel::{
 
 use lexer::{Lexeme, Token};
 
-/// The maximum length of a text, in bytes. A text's tokens take up to sixteen times as much memory.
+/// The maximum length of a string, in bytes. A text's tokens take up to sixteen times as much memory.
 const MAX_BYTES: usize = 32 << 20;
 
 /// Reads a PTX text of at most 32 MiB.

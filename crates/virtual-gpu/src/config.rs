@@ -29,7 +29,7 @@ const SWITCHES: [&str; 7] = [
     FAIL,
 ];
 
-/// How problems without a CUDA error are reported (`VIRTUAL_GPU_CHECKS`).
+/// How to report problems that have no CUDA error (`VIRTUAL_GPU_CHECKS`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checks {
     /// The call that detects a problem fails.

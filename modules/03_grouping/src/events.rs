@@ -19,11 +19,11 @@ pub fn hand_over(
     consume: impl FnOnce(&CudaViewMut<f32>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     // ANCHOR: hand_over
-    // Let the consumer wait for the producer:
+    // Make the consumer wait for the producer:
     // 1. on the GPU, the work from `consume` starts only after the work from `produce` is done;
     // 2. both closures get `buffer` itself, not a copy;
     // 3. the host does not wait for either stream.
-    todo!("Let the consumer wait for the producer")
+    todo!("Make the consumer wait for the producer")
     // ANCHOR_END: hand_over
 }
 

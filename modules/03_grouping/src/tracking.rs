@@ -63,11 +63,11 @@ pub fn write_after_reads(
     write: impl FnOnce(&mut CudaSlice<f32>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     // ANCHOR: write_after_reads
-    // Let the writer wait for all readers:
+    // Make the writer wait for all readers:
     // 1. on the GPU, the write starts only after every read is done;
     // 2. no reader waits for another reader;
     // 3. the readers and the writer get `slice` itself, not a copy;
     // 4. the host does not wait for any stream, and tracking stays on.
-    todo!("Let the writer wait for all readers")
+    todo!("Make the writer wait for all readers")
     // ANCHOR_END: write_after_reads
 }

@@ -52,7 +52,7 @@ pub(super) fn narrow(source: &str) -> anyhow::Result<String> {
 /// Formats statements in few columns, unless they already fit.
 ///
 /// # Errors
-/// Fails like [`narrow`].
+/// Fails in the same cases as [`narrow`].
 pub(super) fn narrow_statements(code: &str) -> anyhow::Result<String> {
     if code.lines().all(|line| line.chars().count() <= COLUMNS) {
         return Ok(code.to_owned());

@@ -79,7 +79,7 @@ pub fn write_after_reads(
     write: impl FnOnce(&mut CudaSlice<f32>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     // ANCHOR: write_after_reads
-    // Let the writer wait for all readers:
+    // Make the writer wait for all readers:
     // 1. on the GPU, the write starts only after every read is done;
     // 2. no reader waits for another reader;
     // 3. the readers and the writer get `slice` itself, not a copy;

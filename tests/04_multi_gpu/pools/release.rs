@@ -31,7 +31,7 @@ impl Streams {
     fn new() -> anyhow::Result<Self> {
         let own = lab::streams(1)?.remove(0);
         let context = own.context();
-        // SAFETY: `release` or a synchronize must order all uses on different streams, and the check verifies this.
+        // SAFETY: `release` or a synchronize call must order all uses on different streams, and the check verifies this.
         unsafe { context.disable_event_tracking() };
         let (other, kernels) = (context.new_stream()?, Kernels::load(context)?);
         lab::name_stream(&own, "owner")?;
@@ -103,7 +103,7 @@ pub(super) fn released(spins: Spins) -> anyhow::Result<()> {
     let done = ends.iter().map(CudaEvent::try_is_complete).collect::<Result<Vec<_>, _>>()?;
     ensure!(
         done.contains(&false),
-        "`release` returned only when all work was done: let one stream wait for the other, and not the host"
+        "`release` returned only when all work was done: make one stream wait for the other, and not the host"
     );
     let mut next = streams.zeros()?;
     for (stream, next) in streams.both().into_iter().zip(&mut next) {

@@ -72,7 +72,7 @@ impl<'a> Pipeline<'a> {
     /// exercise orders the work.
     pub(super) fn new(comm: &'a Comm, iterations: usize, len: usize, delays: Delays) -> anyhow::Result<Self> {
         let context = comm.context();
-        // SAFETY: events or a synchronize must order all uses on different streams; the check verifies this.
+        // SAFETY: events or a synchronize call must order all uses on different streams; the check verifies this.
         unsafe { context.disable_event_tracking() };
         let compute = context.new_stream()?;
         lab::name_stream(&compute, "compute")?;

@@ -199,7 +199,7 @@ impl Test {
     }
 }
 
-/// Runs `look` for each item, on one thread per core. The results are in the order of the items.
+/// Runs `look` for each item, on one thread per core. The results are in the same order as the items.
 pub(super) fn map_in_parallel<T: Sync, R: Send>(
     items: &[T],
     look: impl Fn(&T) -> anyhow::Result<R> + Sync,

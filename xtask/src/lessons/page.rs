@@ -30,7 +30,7 @@ impl Page {
         }
     }
 
-    /// Returns the required form of the page after an exercise.
+    /// Returns the form required for the page that follows an exercise.
     pub(super) fn after(exercise: &Exercise) -> Self {
         Self {
             title: format!("# After: {}", with_small_initial(&exercise.title)),

@@ -74,7 +74,7 @@ fn stream(gpu: usize) -> anyhow::Result<Arc<CudaStream>> {
 }
 
 fn default_pool(device: i32) -> Result<CUmemoryPool, DriverError> {
-    // SAFETY: a missing device is refused.
+    // SAFETY: a nonexistent device is rejected.
     unsafe { result::device::get_default_mem_pool(device) }
 }
 

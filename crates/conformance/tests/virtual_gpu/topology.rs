@@ -58,7 +58,7 @@ fn bad_figure() -> anyhow::Result<()> {
             "name = \"mine\"\nlike = \"pcie\"\n[copy]\nlatency_ns = -5\n",
             "copy.latency_ns = -5: it must be a number from 0",
         ),
-        ("name = \"mine\"\nlike = \"pcie\"\n[copy]\nlatency = 5\n", "copy.latency: there is no such figure"),
+        ("name = \"mine\"\nlike = \"pcie\"\n[copy]\nlatency = 5\n", "copy.latency: unknown figure"),
         ("name: mine\n", "is not valid TOML: TOML parse error at line 1, column 7"),
     ] {
         let path = file(content)?;

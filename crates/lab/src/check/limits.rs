@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-/// The variable with the number of seconds that a check may take.
+/// The environment variable that sets how many seconds a check may take.
 const CHECK: &str = "LAB_TIMEOUT";
 /// The variable with the number of seconds that a rank waits for the others to join its communicator.
 const BOOTSTRAP: &str = "VIRTUAL_GPU_BOOTSTRAP_TIMEOUT";

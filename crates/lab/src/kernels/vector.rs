@@ -79,7 +79,7 @@ impl Kernels {
     }
 }
 
-/// Launches a kernel that applies a number, which is in a separate buffer, to each element. `name` is the number's
+/// Launches a kernel that combines each element with a number from a separate buffer. `name` is the number's
 /// argument.
 fn by_one_number(
     call: &Call<'_>,

@@ -212,25 +212,25 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
     };
     let [first_place, later_place] = [place(earlier, &first_line), place(later, &later_line)];
     let in_words = format!(
-        "record an event on {} after {first_place}, and let {} wait for it before {later_place}",
+        "record an event on {} after {first_place}, and make {} wait for it before {later_place}",
         name(earlier),
         name(later)
     );
     if !is_of_one_thread {
         return report.fact("two threads enqueued the operations, and neither waited for the other's operation to complete").help(
-            "record an event on the stream that must come first, and let the other stream wait for it",
+            "record an event on the stream that must come first, and make the other stream wait for it",
         );
     }
     let in_graph = |side: &Accessor| side.stream_name.ends_with(OF_A_GRAPH);
     const LAUNCHING: &str = "the stream on which the graph is launched";
     match (in_graph(earlier), in_graph(later)) {
         (true, false) => {
-            let waits = format!("let {} wait for it before {later_place}", name(later));
+            let waits = format!("make {} wait for it before {later_place}", name(later));
             return report.help(format!("record an event on {LAUNCHING}, after the launch, and {waits}"));
         }
         (false, true) => {
             let records = format!("record an event on {} after {first_place}", name(earlier));
-            return report.help(format!("{records}, and let {LAUNCHING} wait for it before the launch"));
+            return report.help(format!("{records}, and make {LAUNCHING} wait for it before the launch"));
         }
         _ => {}
     }
@@ -249,7 +249,7 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
             earlier.what
         );
         return report.fact(fact).help(format!(
-            "enqueue {} after everything else that accesses these bytes, or let {} wait for {} in between",
+            "enqueue {} after everything else that accesses these bytes, or make {} wait for {} in between",
             earlier.what,
             name(later),
             name(earlier)

@@ -71,7 +71,7 @@ impl Page {
         self.lasts.len()
     }
 
-    /// Keeps only the histories that at least one byte has.
+    /// Drops every history that no byte has anymore.
     fn clean(&mut self) {
         let mut moved: Vec<Option<u16>> = vec![None; self.lasts.len()];
         let mut kept = Vec::new();

@@ -288,7 +288,7 @@ impl Figures {
 
     fn none_left(&self) -> Result<(), String> {
         match self.table.keys().next() {
-            Some(key) => Err(format!("{}{key}: there is no such figure", self.path)),
+            Some(key) => Err(format!("{}{key}: unknown figure", self.path)),
             None => Ok(()),
         }
     }
@@ -332,7 +332,7 @@ mod tests {
         );
         assert_eq!(
             refused("latency_ns = 1500", "latency_ns = 1500\nlatency = 3"),
-            "copy.latency: there is no such figure"
+            "copy.latency: unknown figure"
         );
         assert_eq!(
             refused("link = \"nvlink\"", "link = \"usb\""),

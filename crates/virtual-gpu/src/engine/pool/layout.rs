@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(place(&mut layout, 2 * MIB, OTHER).positions, 4 * MIB..6 * MIB);
         let reused = place(&mut layout, MIB, ONE);
         assert_eq!((reused.positions.clone(), layout.used()), (0..MIB, 6 * MIB));
-        // The reused part stays in use when the free has run.
+        // The reused part stays in use after the free has run.
         free(&mut layout, &freed);
         assert_eq!(layout.used(), 3 * MIB);
         assert!(layout.holes(OTHER).eq([3 * MIB]));
