@@ -137,8 +137,9 @@ fn judge(rank: usize, world_size: usize, failing: &[usize], outcome: &Outcome) -
                 text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect();
             ensure!(
                 failing.iter().all(|failed| named.contains(failed)),
-                "rank {rank} of {world_size}: the error from `together` must name ranks {failing:?}, which failed; \
-                 got: {text}"
+                "rank {rank} of {world_size}: the error from `together` must name {}, which failed; got: \
+                 {text}",
+                named_ranks(failing)
             );
             Ok(())
         }

@@ -240,8 +240,9 @@ fn check_comparison(
         };
         bail!(
             "may_be_sum({:?}, {exact:?}, {bits}, {world_size}, {largest:?}) for {name}: expected {expected}, got {got}\n  \
-             the two differ by {off:e}, and sum_bound returns {bound:e}{cause}",
-            exact + off
+             the two differ by {:e}, and sum_bound returns {bound:e}{cause}",
+            exact + off,
+            exact + off - exact
         );
     }
     Ok(())

@@ -263,8 +263,8 @@ fn the_gpus_get_one_clock() -> anyhow::Result<()> {
     for (gpu, (row, apart)) in rows.iter().zip([0.0, 0.004, 0.002]).enumerate() {
         ensure!(
             abs_diff_eq!(row.uncertainty, apart, epsilon = ROUNDING),
-            "GPU {gpu} has an `uncertainty` of {} ms, expected {apart} ms\n  its collectives end up to {apart} ms \
-             before or after GPU 0's",
+            "GPU {gpu} has an `uncertainty` of {} ms, expected {apart} ms\n  once aligned, the ends of its \
+             collectives differ from GPU 0's by up to {apart} ms, in both directions",
             row.uncertainty
         );
     }

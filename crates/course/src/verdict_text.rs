@@ -50,7 +50,7 @@ fn counted(counts: &Counts) -> String {
 
 /// Returns what to look at first: the compiler's first error, or the first check that failed. Returns an empty text if
 /// nothing is wrong.
-pub(crate) fn details(exercise: &Exercise, verdict: &Verdict) -> String {
+pub(crate) fn details(root: &Path, exercise: &Exercise, verdict: &Verdict) -> String {
     let mut text = String::new();
     match verdict {
         Verdict::Broken(errors) => {
@@ -70,9 +70,14 @@ pub(crate) fn details(exercise: &Exercise, verdict: &Verdict) -> String {
             // The output of a check must not contain terminal control sequences.
             let message = strip_str(&failure.message).to_string();
             let file = exercise.starter(Path::new(""));
+            // A report names the line itself.
+            let names_file = message.contains(&*file.to_string_lossy());
+            let answer = std::fs::read_to_string(exercise.starter(root)).unwrap_or_default();
+            let line = function_line(&answer, &message).filter(|_| !names_file);
+            let line = line.map_or_else(String::new, |line| format!(":{line}"));
             let _ = write!(
                 text,
-                "{BAD}FAILED{BAD:#} {STRONG}{}{STRONG:#} {DIM}({}){DIM:#}\n{message}",
+                "{BAD}FAILED{BAD:#} {STRONG}{}{STRONG:#} {DIM}({}{line}){DIM:#}\n{message}",
                 failure.check,
                 file.display()
             );
@@ -81,6 +86,19 @@ pub(crate) fn details(exercise: &Exercise, verdict: &Verdict) -> String {
     }
     text.push('\n');
     text
+}
+
+/// Returns the line, counted from 1, of the first function of the answer that the message quotes.
+fn function_line(answer: &str, message: &str) -> Option<usize> {
+    let quoted = message.split('`').skip(1).step_by(2);
+    let names = quoted.filter_map(|code| code.split('(').next()?.rsplit("::").next());
+    names.filter(|name| !name.is_empty()).find_map(|name| {
+        let defines = |line: &str| {
+            let after = line.split_once(&format!("fn {name}"));
+            after.is_some_and(|(_, rest)| rest.starts_with(['(', '<']))
+        };
+        answer.lines().position(defines).map(|index| index + 1)
+    })
 }
 
 /// The maximum number of further failures that are named.
@@ -99,7 +117,7 @@ pub(crate) fn other_failures(exercise: &Exercise, verdict: &Verdict) -> String {
         names.push(format!("{more} more"));
     }
     let (command, names) = (exercise.test_command(), names.join(", "));
-    format!("\n{DIM}Fix this one first. Also failing: {names} ({command}){DIM:#}\n")
+    format!("\n{DIM}Fix this one first. Also failing: {names}\n  {command}{DIM:#}\n")
 }
 
 /// The maximum number of lines of a timeline.
@@ -177,4 +195,18 @@ pub(crate) fn after_success(session: &Session, exercise: &Exercise, keys: bool) 
         None => text.push_str(&overview::finale(session)),
     }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_names_the_line_of_the_quoted_function() {
+        let answer = "pub fn shift(x: u8) {}\n\nimpl Sums {\n    pub fn sum<T>(&self) {}\n}\n";
+        assert_eq!(function_line(answer, "`shift` on rank 0: it is wrong"), Some(1));
+        assert_eq!(function_line(answer, "`Sums::sum` returned Ok"), Some(4));
+        assert_eq!(function_line(answer, "after `sum(3)`, `shift` failed"), Some(4));
+        assert_eq!(function_line(answer, "`shi` and `other` differ"), None);
+    }
 }

@@ -1,5 +1,6 @@
 //! The commands that check exercises: run, test, and verify.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use course::checks::{self, Verdict};
@@ -30,7 +31,7 @@ pub(crate) fn run(session: &mut Session, id: Option<&str>) -> anyhow::Result<Exi
     let verdict = session.check_one(exercise, &mut |check| under_way.started(check));
     drop(under_way);
     let verdict = verdict?;
-    let details = details(exercise, &verdict);
+    let details = details(session.root, exercise, &verdict);
     let details = match columns() {
         Some(columns) => wrapped(&details, columns),
         None => details,
@@ -58,15 +59,15 @@ pub(crate) fn test(session: &mut Session, module: &str) -> anyhow::Result<ExitCo
     let module = session.course.module(module)?;
     eprintln!("checking {} …", module.folder);
     let verdicts = session.check_module(module)?;
-    show(&verdicts)?;
+    show(session.root, &verdicts)?;
     Ok(exit(verdicts.iter().all(|(_, verdict)| verdict.is_right())))
 }
 
 /// Prints the details of the first exercise that failed, and then a line for each exercise.
-fn show(verdicts: &[(&Exercise, Verdict)]) -> anyhow::Result<()> {
+fn show(root: &Path, verdicts: &[(&Exercise, Verdict)]) -> anyhow::Result<()> {
     let told = verdicts
         .iter()
-        .map(|(exercise, verdict)| details(exercise, verdict) + &other_failures(exercise, verdict));
+        .map(|(exercise, verdict)| details(root, exercise, verdict) + &other_failures(exercise, verdict));
     let mut text = told.into_iter().find(|told| !told.is_empty()).map_or(String::new(), |told| told + "\n");
     for (exercise, verdict) in verdicts {
         text.push_str(&headline(exercise, verdict));
@@ -130,7 +131,7 @@ pub(crate) fn verify(session: &mut Session, keep_going: bool, json: bool) -> any
             true => {
                 lines.extend(verdicts.iter().map(|(exercise, verdict)| Line::of(session, exercise, verdict)))
             }
-            false => show(&verdicts)?,
+            false => show(session.root, &verdicts)?,
         }
         if !all_right && !keep_going {
             break;

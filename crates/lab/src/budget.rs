@@ -294,8 +294,8 @@ impl Budget {
         Ok(())
     }
 
-    /// Returns the calls of the collectives that are not expected, or all of them if that leaves none, or if several
-    /// sets of collectives are accepted.
+    /// Returns the calls on the lines of the collectives that are not expected, or all calls if that leaves none, or if
+    /// several sets of collectives are accepted.
     fn unexpected<'c>(&self, made: &[(&str, usize)], calls: &[&'c Call]) -> Vec<&'c Call> {
         let [accepted] = &self.collectives[..] else { return calls.to_vec() };
         let mut missing: Vec<(&str, usize)> = accepted.clone();
@@ -307,9 +307,9 @@ impl Budget {
             None => true,
         };
         let extra: Vec<bool> = made.iter().map(is_extra).collect();
-        let unexpected: Vec<&Call> =
-            calls.iter().zip(extra).filter_map(|(call, extra)| extra.then_some(*call)).collect();
-        if unexpected.is_empty() { calls.to_vec() } else { unexpected }
+        let lines: Vec<&SourceLine> =
+            calls.iter().zip(extra).filter_map(|(call, extra)| extra.then_some(&call.line)).collect();
+        calls.iter().copied().filter(|call| lines.is_empty() || lines.contains(&&call.line)).collect()
     }
 
     fn check_limit(&self, cost: Cost, at_most: u64, calls: &[Call]) -> anyhow::Result<()> {

@@ -82,8 +82,8 @@ where
         // This succeeds only if a group is open.
         if group_end().is_ok() {
             bail!(
-                "`{function}` left a group open after {} failed; end the group on every path out of the function\n  this check made \
-                 the call on this line fail:\n{}",
+                "`{function}` left a group open after {} failed; end the group on every path out of the function\n  the call that \
+                 this check made fail:\n{}",
                 failed.function,
                 shown(&failed.line)
             );
@@ -95,7 +95,7 @@ where
 /// Judges the result of `function` after a call has failed.
 fn judge(function: &str, failed: &Call, returned: Result<anyhow::Result<()>, String>) -> anyhow::Result<()> {
     let call = &failed.function;
-    let made_to_fail = format!("this check made the call on this line fail:\n{}", shown(&failed.line));
+    let made_to_fail = format!("the call that this check made fail:\n{}", shown(&failed.line));
     match returned {
         Err(panic) => {
             // The value is the failure that this check caused.

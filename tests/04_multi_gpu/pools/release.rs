@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use cudarc::driver::sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT as USED;
 use cudarc::driver::{CudaEvent, CudaSlice, CudaStream};
-use lab::{Expected, Kernels, MemoryPool, irregular};
+use lab::{Expected, Kernels, MemoryPool, irregular, with_host_waits};
 
 use crate::multi_gpu::pools::release;
 
@@ -99,11 +99,12 @@ pub(super) fn released(spins: Spins) -> anyhow::Result<()> {
     let in_use = pool.figure(USED)? - before;
 
     let ends = streams.read(&buffer, &spins, &mut read)?;
-    release(buffer, &streams.other)?;
+    let ((), waits) = with_host_waits(|| release(buffer, &streams.other))?;
     let done = ends.iter().map(CudaEvent::try_is_complete).collect::<Result<Vec<_>, _>>()?;
     ensure!(
         done.contains(&false),
-        "`release` returned only when all work was done: make one stream wait for the other, and not the host"
+        "`release` returned only when all work was done: make the owner stream wait for the user stream, and not the \
+         host{waits}"
     );
     let mut next = streams.zeros()?;
     for (stream, next) in streams.both().into_iter().zip(&mut next) {

@@ -18,12 +18,17 @@ pub fn timelines(root: &Path) -> PathBuf {
 /// The shortest overlap, in milliseconds, that is worth showing after a success.
 const SOME: f64 = 0.01;
 
-/// Returns the timeline to look at after a run. After a failure, this is the timeline of the first check that failed.
+/// Returns the timeline to look at after a run. After a failure, this is the timeline of the first check that failed,
+/// unless it failed because of a data race.
 /// After a success, it is the timeline of the check that hid the most communication, if any check did.
 pub fn timeline(root: &Path, exercise: &Exercise, verdict: &Verdict) -> Option<Chart> {
     let folder = timelines(root);
     match verdict {
-        Verdict::Failed(..) => Timelines::of(&folder, &verdict.first_failure()?.check),
+        Verdict::Failed(..) => {
+            // A race is in the order of two operations, which a picture of one run doesn't show.
+            let failure = verdict.first_failure().filter(|failure| !failure.message.contains("data race"))?;
+            Timelines::of(&folder, &failure.check)
+        }
         Verdict::Passed(_) => {
             let names = fs::read_dir(&folder).ok()?.flatten().map(|entry| entry.file_name());
             let mut checks: Vec<String> = names

@@ -43,7 +43,7 @@ impl Watch<'_> {
                 (String::new(), format!("{DIM}{what} …{time}{DIM:#}\n\n"))
             }
             Below::Verdict(verdict) => {
-                let mut body = wrapped(&details(self.exercise, verdict), columns);
+                let mut body = wrapped(&details(self.session.root, self.exercise, verdict), columns);
                 let mut last = headline(self.exercise, verdict);
                 let chart = self.chart.as_ref().map_or_else(String::new, |chart| drawn(chart, columns));
                 // People look at a picture before they read text. If the screen has room for both, a long message is
