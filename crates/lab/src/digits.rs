@@ -77,29 +77,45 @@ impl Samples {
     }
 
     fn push(&mut self, line: &str) -> anyhow::Result<()> {
-        let columns = line.split(',').count();
-        ensure!(columns == PIXELS + 1, "{columns} columns, expected {}", PIXELS + 1);
-        for (column, text) in line.split(',').enumerate() {
-            let most = if column < PIXELS { FULL } else { CLASSES as u8 - 1 };
-            let value = text.trim().parse().ok().filter(|value: &u8| *value <= most);
-            let column_from_1 = column + 1;
-            let value = value.with_context(|| {
-                format!("column {column_from_1}: `{text}` is not a whole number from 0 to {most}")
-            })?;
-            if column < PIXELS {
-                self.pixels.push(f32::from(value) / f32::from(FULL));
-            } else {
-                self.labels.push(value.into());
+        // Every process of a check does this, in an unoptimized build, where `split` and `parse` take 25 ms for the file.
+        let bytes = line.as_bytes();
+        let (mut column, mut start, mut end) = (0, 0, 0);
+        while end <= bytes.len() {
+            if end == bytes.len() || bytes[end] == b',' {
+                self.push_value(column, &line[start..end])?;
+                column += 1;
+                start = end + 1;
             }
+            end += 1;
+        }
+        ensure!(column == PIXELS + 1, "{column} columns, expected {}", PIXELS + 1);
+        Ok(())
+    }
+
+    /// Adds the value of a column, which is counted from 0.
+    fn push_value(&mut self, column: usize, text: &str) -> anyhow::Result<()> {
+        let value = match *text.as_bytes() {
+            [ones @ b'0'..=b'9'] => ones - b'0',
+            [b'1', ones @ b'0'..=b'9'] => 10 + ones - b'0',
+            _ => u8::MAX,
+        };
+        let most = if column < PIXELS { FULL } else { CLASSES as u8 - 1 };
+        ensure!(value <= most, "column {}: `{text}` is not a whole number from 0 to {most}", column + 1);
+        if column < PIXELS {
+            self.pixels.push(f32::from(value) / f32::from(FULL));
+        } else {
+            self.labels.push(value.into());
         }
         Ok(())
     }
 
     fn select(&self, indices: &[usize]) -> Self {
-        Self {
-            pixels: indices.iter().flat_map(|&index| self.image(index)).copied().collect(),
-            labels: indices.iter().map(|&index| self.labels[index]).collect(),
+        let mut selected = Self::default();
+        for &index in indices {
+            selected.pixels.extend_from_slice(self.image(index));
+            selected.labels.push(self.labels[index]);
         }
+        selected
     }
 
     /// Returns the number of samples.
