@@ -212,7 +212,7 @@ fn what_lies_outside_is_an_error() -> anyhow::Result<()> {
         })?;
         Expected::of("`to` after a rejected copy(…)", &stale).exactly(&to.read()?)?;
     }
-    for (part, at) in [(0..504, 0), (100..101, 503), (30..60, 480)] {
+    for (part, at) in [(0..504, 0), (100..101, 503), (30..60, 480), (7..8, 700)] {
         let mut to = Guarded::new(&streams[0], &stale)?;
         refused(
             &format!("copy(from, {part:?}, to, {at}) with 503 elements in `to`"),

@@ -435,7 +435,12 @@ fn only_the_own_gpu_is_opened() -> anyhow::Result<()> {
     };
     for local_rank in 0..gpus {
         let assignment = Assignment { rank: local_rank, local_rank, world_size: gpus + 1 };
-        budget(1).spend(|| own_stream(&assignment))?;
+        budget(1).spend(|| own_stream(&assignment)).with_context(|| {
+            format!(
+                "own_stream failed for local rank {local_rank} with {gpus} GPUs and world size {}; only the local rank matters",
+                gpus + 1
+            )
+        })?;
     }
     let missing = Assignment { rank: gpus, local_rank: gpus, world_size: gpus + 1 };
     budget(0).spend(|| Ok(own_stream(&missing).is_ok()))?;

@@ -6,7 +6,8 @@ use anyhow::{Context, bail, ensure};
 use approx::{abs_diff_eq, relative_eq};
 use cudarc::nccl::ReduceOp;
 use init::rendezvous::rendezvous;
-use lab::{Budget, Check, Readable, each_call_fails, irregular, without_panic};
+use lab::tier::times_are_modeled;
+use lab::{Budget, Check, Readable, Stopwatch, each_call_fails, irregular, without_panic};
 
 use crate::collectives::bandwidth::Operation::{
     self, AllGather, AllReduce, Broadcast, Reduce, ReduceScatter,
@@ -28,6 +29,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("bandwidth::a_collective_has_a_row", a_collective_has_a_row)
             .calls(&["measure"])
             .min_ranks(3),
+        Check::new("bandwidth::short_rounds_are_not_rounded", short_rounds_are_not_rounded)
+            .calls(&["measure"]),
         Check::new("bandwidth::times_on_a_line_give_the_line", times_on_a_line_give_the_line).calls(&["fit"]),
         Check::new("bandwidth::each_time_weighs_as_much_as_any_other", each_time_weighs_as_much_as_any_other)
             .calls(&["fit"]),
@@ -173,6 +176,27 @@ fn only_warm_rounds_count() -> anyhow::Result<()> {
     )
 }
 
+fn short_rounds_are_not_rounded() -> anyhow::Result<()> {
+    const NANOSECONDS: u64 = 1_500;
+    if !times_are_modeled() {
+        println!("rounds this short can't be measured exactly enough on a real GPU");
+        return Ok(());
+    }
+    let (stream, kernels) = spinning()?;
+    let watch = Stopwatch::start(&stream)?;
+    for _ in 0..ROUNDS {
+        kernels.spin(&stream, NANOSECONDS)?;
+    }
+    let expected = watch.microseconds()? / ROUNDS as f64;
+    let got = measure(&stream, AllReduce, 4, 4096, || kernels.spin(&stream, NANOSECONDS))?.microseconds;
+    ensure!(
+        relative_eq!(got, expected, max_relative = 0.1),
+        "`measure` is wrong for rounds of {expected:.3} µs: `microseconds` in the row is {got}; expected the mean, with its \
+         fraction"
+    );
+    Ok(())
+}
+
 fn check_row(operation: Operation, world_size: usize, bytes: usize, row: &Row) -> anyhow::Result<()> {
     let Row { bytes: said, microseconds, algbw, busbw } = *row;
     ensure!(said == bytes, "the row's `bytes` is {said}, expected {bytes}");
@@ -265,6 +289,7 @@ fn times_on_a_line_give_the_line() -> anyhow::Result<()> {
         (8.0, 2.5e-3, vec![100, 50, 3000]),
         (40.0, 1.0e-5, vec![1 << 20, 1 << 10]),
         (25.0, 2.0e-5, vec![4096, 8, 1 << 20, 4096]),
+        (25.0, 2.0e-5, vec![4096, 4096, 1 << 20]),
     ] {
         let line = Line { alpha, beta };
         let times: Vec<_> = sizes.iter().map(|&bytes| (bytes, alpha + beta * bytes as f64)).collect();

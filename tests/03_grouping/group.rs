@@ -223,7 +223,9 @@ fn refused(
     of: &str,
 ) -> anyhow::Result<()> {
     let [one, other] = numbers.map(|number| number.to_string());
-    let result = without_panic(&format!("average_all with {one} and {other} {of}"), || average(comms, some))?;
+    let call = format!("average_all with {one} and {other} {of}");
+    let average = || without_panic(&call, || average(comms, some));
+    let result = Budget::of("average_all").case("with wrong lengths or numbers").groups(0).spend(average)?;
     let Err(error) = result else {
         bail!("{one} and {other} {of}: average_all returned Ok; expected an error")
     };

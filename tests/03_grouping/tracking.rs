@@ -165,6 +165,12 @@ fn two_slices_stay_tracked() -> anyhow::Result<()> {
 }
 
 fn one_slice_is_worked_on_at_once() -> anyhow::Result<()> {
+    let bench = Bench::new(2)?;
+    halves(&bench, ONE_SLICE, [0, 0])?;
+    ensure!(
+        !bench.streams[0].context().is_event_tracking(),
+        "`in_one_slice` switched event tracking on again; expected it to stay off"
+    );
     worked_on_at_once(ONE_SLICE)
 }
 

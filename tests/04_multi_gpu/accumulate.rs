@@ -187,8 +187,10 @@ impl Attempt<'_> {
     fn compare_parameters(&self, got: &[f32]) -> anyhow::Result<()> {
         let (step, world_size) = (self.step, self.world_size());
         let right = step.after();
-        let mut expected = Expected::new(self.rank, "the parameter buffer", &right)
-            .if_instead(&step.unchanged(), "the parameters were not updated");
+        let mut expected = Expected::new(self.rank, "the parameter buffer", &right).if_instead(
+            &step.unchanged(),
+            "the parameters are unchanged: there was no update, or the gradient was 0",
+        );
         if world_size > 1.0 {
             let of_own = self.of_own().1;
             expected = expected

@@ -45,7 +45,7 @@ const LENGTHS: [usize; 4] = [37, 60, 1031, 3];
 
 fn padded_lengths() -> anyhow::Result<()> {
     for world_size in 1..=9 {
-        for len in [1, 2, 3, 8, 10, 37, 60, 1031] {
+        for len in [0, 1, 2, 3, 8, 10, 37, 60, 1031] {
             let padded = padded_len(len, world_size);
             let told = format!("{len} parameters on {world_size} ranks: a padded length of {padded}");
             ensure!(
@@ -243,13 +243,16 @@ fn with_mistakes<'a>(
             .to_owned(),
     };
     expected
-        .if_instead(&before, "the parameters were not updated")
+        .if_instead(&before, "the parameters are unchanged: there was no update, or the gradient was 0")
         .if_instead(&joined(right, &before), stepped_alone)
         .if_instead(
             &joined(&before, right),
             "the rank's own part is from before the step: gather after the step, not before it",
         )
-        .if_instead(&aside(0..world_size, 1.0), "the gradients were summed, not averaged")
+        .if_instead(
+            &aside(0..world_size, 1.0),
+            format!("the step is {world_size} times as long: the gradients were summed, not averaged, or the learning rate was multiplied"),
+        )
         .if_instead(&unaveraged, "each rank stepped with its own gradient: nothing was averaged")
 }
 

@@ -182,8 +182,10 @@ fn compare_parameters(
     let never = stale(&|index| HostPerceptron::new(HIDDEN, SEED + index as u64));
     let once = stale(&|_| HostPerceptron::new(HIDDEN, SEED));
     let right = step.after();
-    let mut expected = Expected::of("the parameter buffer on GPU 0", &right)
-        .if_instead(&step.unchanged(), "the parameters were not updated");
+    let mut expected = Expected::of("the parameter buffer on GPU 0", &right).if_instead(
+        &step.unchanged(),
+        "the parameters are unchanged: there was no update, or the gradient was 0",
+    );
     if count > 1 {
         expected = expected
             .if_instead(
@@ -234,8 +236,8 @@ fn compare_loss(samples: &Samples, step: &Step, count: usize, got: f32) -> anyho
     let of_first = step.before.loss_and_gradient(samples, first).0;
     let cause = match () {
         () if is(of_first) || is(weight * of_first) => {
-            "\n  likely cause: this is the loss of one shard, GPU 0's: each replica's loss is stored after its \
-             gradient; gather both"
+            "\n  likely cause: this is the loss of one shard, GPU 0's, because the loss was not gathered, or not yet: \
+             each replica's loss is stored after its gradient; gather both"
         }
         () => "",
     };

@@ -198,13 +198,21 @@ fn results_are_fetched_at_once() -> anyhow::Result<()> {
     let compute = &bench.compute;
     let mut results = Results::new(compute, LEN)?;
     for index in 0..2 {
-        let values = Guarded::new(compute, &batch(index))?;
-        compute.synchronize()?;
+        // The second buffer was created on another stream than the one that it is fetched on.
+        let created_on = if index == 0 { compute } else { &bench.copies };
+        let values = Guarded::new(created_on, &batch(index))?;
+        created_on.synchronize()?;
         let spun = bench.busy(compute)?;
         results.fetch(compute, &values.view())?;
         ensure!(
             !spun.try_is_complete()?,
             "`fetch` returned only when all work before the copy was done; it must return while that work runs"
+        );
+        results.values()?;
+        ensure!(
+            spun.try_is_complete()?,
+            "`fetch` copied before the earlier work on `stream` was done: it must copy on `stream`, even if the buffer was \
+             created on another stream"
         );
         Expected::of("`landing` after `fetch`", &batch(index))
             .if_instead(&vec![0.0; LEN], "these are zeros: nothing was copied to `landing`")

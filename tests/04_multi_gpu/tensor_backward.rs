@@ -124,7 +124,10 @@ fn check_mlp(case: &Case<'_>) -> anyhow::Result<()> {
         let own_units = |values: &[f32]| columns_of(values, units, own.clone());
         let mixed = added(all_parts(case, units).map(|part| columns_of(&unbent, units, part)));
         Expected::new(case.comm.rank(), "mlp.hidden_gradient", &own_units(&hidden_gradient))
-            .if_instead(&own_units(&unbent), "ReLU is missing in the backward pass")
+            .if_instead(
+                &own_units(&unbent),
+                "ReLU is missing in the backward pass, or comes before the gradient that it applies to",
+            )
             .if_instead(&bend(&mixed, &own_hidden), THE_WRONG_SIDE)
             .if_instead(
                 &added(all_parts(case, units).map(|part| columns_of(&hidden_gradient, units, part))),

@@ -64,6 +64,13 @@ fn a_column_shard_has_its_columns() -> anyhow::Result<()> {
             }
         );
         let expected = with_columns(&whole, columns.clone());
+        ensure!(
+            shard.weights.len() == expected.weights.len(),
+            "{told}: there are {} weights, expected {}: one for each input and each column. In the whole layer, a row is as \
+             long as there are outputs",
+            shard.weights.len(),
+            expected.weights.len()
+        );
         let in_a_row = &whole.weights[columns.start * inputs..columns.end * inputs];
         Expected::of(&format!("the weight matrix of {told}"), &expected.weights)
             .if_instead(
