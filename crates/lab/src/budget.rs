@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use cudarc::driver::CudaStream;
 use cudarc::nccl::Comm;
 
@@ -365,18 +365,26 @@ impl Budget {
         let Some(copy) = calls.iter().rposition(is_copy).filter(|_| self.waits_for_values) else {
             return Ok(());
         };
-        ensure!(
-            calls[copy..].iter().any(|call| match call.function.as_str() {
-                // Waiting for another stream doesn't wait for the copy.
-                "cuStreamSynchronize" | "cuStreamQuery" => call.arguments[0] == calls[copy].arguments[3],
-                _ => Cost::HostWaits.of(call) + Cost::Polls.of(call) > 0,
-            }),
-            "{} does not wait after its last copy to the host; expected a wait, such as `synchronize`: CUDA only says that the \
-             copy may wait{}",
-            self.subject(),
-            listed(&[&calls[copy]], repeated)
-        );
-        Ok(())
+        let after = &calls[copy..];
+        let waits = |call: &Call| Cost::HostWaits.of(call) + Cost::Polls.of(call) > 0;
+        let is_for_copy = |call: &Call| match call.function.as_str() {
+            "cuStreamSynchronize" | "cuStreamQuery" => call.arguments[0] == calls[copy].arguments[3],
+            _ => true,
+        };
+        if after.iter().any(|call| waits(call) && is_for_copy(call)) {
+            return Ok(());
+        }
+        let (subject, line) = (self.subject(), listed(&[&calls[copy]], repeated));
+        if let Some(elsewhere) = after.iter().find(|call| waits(call)) {
+            bail!(
+                "{subject} waits for another stream than that of its last copy to the host{line}\n  the wait:{}",
+                listed(&[elsewhere], repeated)
+            );
+        }
+        bail!(
+            "{subject} does not wait after its last copy to the host; expected a wait, such as `synchronize`: CUDA only says that the \
+             copy may wait{line}"
+        )
     }
 }
 
