@@ -142,25 +142,48 @@ fn check_close(what: &str, got: f64, expected: f64) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Compares a prediction with the expected one.
+fn check_predicted(
+    buckets: f64,
+    [compute, communication, latency]: [f64; 3],
+    expected: f64,
+) -> anyhow::Result<()> {
+    let got = predicted(buckets, compute, communication, latency);
+    // What the time would be if each all-reduce took this long.
+    let time = |averaged: f64| {
+        let computed = compute / buckets;
+        computed + (buckets - 1.0) * computed.max(averaged) + averaged
+    };
+    let mistakes = [
+        (
+            time(communication / buckets) + latency,
+            "the latency was counted once, but every all-reduce has it",
+        ),
+        (time(communication / buckets), "the latency is missing"),
+        (compute + communication + buckets * latency, "nothing overlaps in it"),
+        (
+            compute.max(communication + buckets * latency),
+            "the first bucket has to be computed before any all-reduce",
+        ),
+    ];
+    let is_it = |value: f64| relative_eq!(got, value, epsilon = 0.0, max_relative = 1e-9);
+    let cause = mistakes.iter().find(|(value, _)| is_it(*value) && !relative_eq!(*value, expected));
+    let cause = cause.map_or_else(String::new, |(_, cause)| format!("\n  likely cause: {cause}"));
+    ensure!(
+        is_it(expected),
+        "predicted({buckets} buckets, compute {compute}, communication {communication}, latency {latency}) is {got}, expected \
+         {expected}{cause}"
+    );
+    Ok(())
+}
+
 fn the_arithmetic_is_that_of_the_lesson() -> anyhow::Result<()> {
     // With one bucket, nothing overlaps.
-    check_close(
-        "predicted(1 bucket, compute 8, communication 12, latency 1)",
-        predicted(1.0, 8.0, 12.0, 1.0),
-        21.0,
-    )?;
+    check_predicted(1.0, [8.0, 12.0, 1.0], 21.0)?;
     // Communication takes longer: 2 + 4 · (3 + 1).
-    check_close(
-        "predicted(4 buckets, compute 8, communication 12, latency 1)",
-        predicted(4.0, 8.0, 12.0, 1.0),
-        18.0,
-    )?;
+    check_predicted(4.0, [8.0, 12.0, 1.0], 18.0)?;
     // Computation takes longer: 5 + 3 · 5 + (1 + 1).
-    check_close(
-        "predicted(4 buckets, compute 20, communication 4, latency 1)",
-        predicted(4.0, 20.0, 4.0, 1.0),
-        22.0,
-    )?;
+    check_predicted(4.0, [20.0, 4.0, 1.0], 22.0)?;
     check_close("best_number(compute 900, latency 9)", best_number(900.0, 9.0), 10.0)?;
     check_close("best_number(compute 8, latency 0.5)", best_number(8.0, 0.5), 4.0)
 }
