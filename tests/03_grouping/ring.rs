@@ -199,7 +199,21 @@ fn check_sum(comm: &Comm, kernels: &Kernels, len: usize) -> anyhow::Result<()> {
     let left = &inputs[(rank + world_size - 1) % world_size];
     let right = &inputs[(rank + 1) % world_size];
     let others = (world_size - 1) as f32;
+    // After each shift, a rank has its total and its left neighbor's.
+    let totals_passed = |index: usize| {
+        let mut totals: Vec<f32> = inputs.iter().map(|input| input[index]).collect();
+        for _ in 1..world_size {
+            let left: Vec<f32> =
+                (0..world_size).map(|rank| totals[(rank + world_size - 1) % world_size]).collect();
+            totals.iter_mut().zip(left).for_each(|(total, left)| *total += left);
+        }
+        totals[rank]
+    };
     Expected::new(rank, &format!("the total over {world_size} ranks"), &each(&sum))
+        .if_instead(
+            &each(&totals_passed),
+            "each shift passes the running total on, so values are added several times; pass on what was received",
+        )
         .if_instead(
             &each(&|index| inputs[rank][index] + others * left[index]),
             format!(

@@ -110,18 +110,22 @@ impl<'a> Pipeline<'a> {
             let sum = |index: usize| inputs.iter().map(|input| 2.0 * input[index]).sum::<f32>();
             // Integers below 2²⁴ are exact in an f32.
             let expected = each(&|index| 3.0 * sum(index) + own[index]);
-            Expected::new(rank, &format!("the buffer of iteration {iteration}"), &expected)
-                .if_instead(&stale(rank, iteration, self.len), "it holds its old values")
-                .if_instead(&each(&sum), "this is the sum, without the postprocessing")
-                .if_instead(
-                    &each(&|index| 7.0 * own[index]),
-                    "these are only this rank's values: the other ranks' values are missing",
-                )
-                .if_instead(
-                    &each(&|index| 3.5 * sum(index)),
-                    "the sum includes values that had already been postprocessed",
-                )
-                .exactly(&buffer.read()?)?;
+            Expected::new(
+                rank,
+                &format!("the buffer of iteration {iteration} of {}", buffers.len()),
+                &expected,
+            )
+            .if_instead(&stale(rank, iteration, self.len), "it holds its old values")
+            .if_instead(&each(&sum), "this is the sum, without the postprocessing")
+            .if_instead(
+                &each(&|index| 7.0 * own[index]),
+                "these are only this rank's values: the other ranks' values are missing",
+            )
+            .if_instead(
+                &each(&|index| 3.5 * sum(index)),
+                "the sum includes values that had already been postprocessed",
+            )
+            .exactly(&buffer.read()?)?;
         }
         Ok(())
     }
