@@ -161,11 +161,11 @@ fn one_communicator_does_for_all() -> anyhow::Result<()> {
         );
         compare(world_size, |p, n, t, f| run_anew(p, n, t, f), 0)?;
         let after = log.communicators()?;
-        let anew = after - before - made;
+        let created = after - before - made;
         ensure!(
-            anew == world_size * ITERATIONS,
+            created == world_size * ITERATIONS,
             "`run_anew`, which calls `run` in each of {ITERATIONS} iterations on each of {world_size} ranks, created \
-             {anew} communicators, expected {}",
+             {created} communicators; expected {}",
             world_size * ITERATIONS
         );
         before = after;

@@ -63,7 +63,8 @@ fn neighbours_sit_in_a_circle() -> anyhow::Result<()> {
             for neighbour in [left, right] {
                 ensure!(
                     neighbour < world_size,
-                    "{neighbours}, but there is no rank {neighbour}: the right neighbor of the last rank is rank 0"
+                    "{neighbours}; the last rank is {}, and its right neighbor is rank 0",
+                    world_size - 1
                 );
             }
             // Each rank's right neighbor is the next rank, and the last rank's right neighbor is rank 0.

@@ -366,18 +366,25 @@ impl Budget {
             return Ok(());
         };
         let after = &calls[copy..];
-        let waits = |call: &Call| Cost::HostWaits.of(call) + Cost::Polls.of(call) > 0;
+        let is_wait = |call: &&Call| waits(call) || polls(call);
+        // Another stream may wait for an event after the copy.
+        let waits_for_event = |stream: u64| {
+            after.iter().any(|call| call.function == "cuStreamWaitEvent" && call.arguments[0] == stream)
+        };
         let is_for_copy = |call: &Call| match call.function.as_str() {
-            "cuStreamSynchronize" | "cuStreamQuery" => call.arguments[0] == calls[copy].arguments[3],
+            "cuStreamSynchronize" | "cuStreamQuery" => {
+                let stream = call.arguments[0];
+                stream == calls[copy].arguments[3] || waits_for_event(stream)
+            }
             _ => true,
         };
-        if after.iter().any(|call| waits(call) && is_for_copy(call)) {
+        if after.iter().filter(is_wait).any(is_for_copy) {
             return Ok(());
         }
         let (subject, line) = (self.subject(), listed(&[&calls[copy]], repeated));
-        if let Some(elsewhere) = after.iter().find(|call| waits(call)) {
+        if let Some(elsewhere) = after.iter().find(is_wait) {
             bail!(
-                "{subject} waits for another stream than that of its last copy to the host{line}\n  the wait:{}",
+                "{subject} waits for the wrong stream after its last copy to the host{line}\n  the wait:{}",
                 listed(&[elsewhere], repeated)
             );
         }

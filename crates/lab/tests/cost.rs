@@ -161,7 +161,29 @@ fn a_missing_wait_is_named() -> anyhow::Result<()> {
         stream.synchronize()?;
         Ok(stream.clone_dtoh(&buffer)?)
     });
-    refusal(refused, &["`read` does not wait after its last copy to the host; expected a wait", "clone_dtoh"])
+    refusal(
+        refused,
+        &["`read` does not wait after its last copy to the host; expected a wait", "clone_dtoh"],
+    )?;
+    let other = stream.context().new_stream()?;
+    let elsewhere = budget.spend(|| {
+        let values = stream.clone_dtoh(&buffer)?;
+        other.synchronize()?;
+        Ok(values)
+    });
+    let words = [
+        "`read` waits for the wrong stream after its last copy to the host",
+        "clone_dtoh",
+        "other.synchronize()",
+    ];
+    refusal(elsewhere, &words)?;
+    budget.spend(|| {
+        let values = stream.clone_dtoh(&buffer)?;
+        other.wait(&stream.record_event(None)?)?;
+        other.synchronize()?;
+        Ok(values)
+    })?;
+    Ok(())
 }
 
 fn other_streams_are_named() -> anyhow::Result<()> {
