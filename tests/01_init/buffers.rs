@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use cudarc::driver::CudaStream;
 use lab::{
-    Budget, Check, Expected, Guarded, Kernels, caught, each_call_fails, irregular, returns_at_once,
+    Budget, Check, Expected, Guarded, Kernels, caught, each_call_fails, ensure, irregular, returns_at_once,
     without_panic,
 };
 

@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use anyhow::{anyhow, bail, ensure};
+use anyhow::{anyhow, bail};
 use cudarc::driver::{CudaContext, CudaStream};
 use lab::explain::error_text;
-use lab::{Budget, Check, Expected, each_call_fails, irregular, without_panic};
+use lab::{Budget, Check, Expected, each_call_fails, ensure, irregular, without_panic};
 
 use crate::init::devices::open;
 

@@ -1,9 +1,9 @@
 //! Checks for `init/environment`. A separate process with a launcher's variables reads each assignment.
 
-use anyhow::{Context, anyhow, bail, ensure};
+use anyhow::{Context, anyhow, bail};
 use cudarc::driver::CudaContext;
 use cudarc::nccl::{Comm, Id};
-use lab::{Budget, Check, Readable, caught, each_call_fails, processes};
+use lab::{Budget, Check, Readable, caught, each_call_fails, ensure, processes};
 
 use crate::exercise::launch::{
     LAUNCHERS, MPICH, Numbers, OPEN_MPI, SLURM, TORCHRUN, all_variables, check_heard, mpirun, what_it_hears,

@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use anyhow::{bail, ensure};
+use anyhow::bail;
 use cudarc::nccl::{Comm, Id, ReduceOp};
 use lab::explain::error_text;
 use lab::{
-    Budget, Check, Expected, Guarded, Readable, each_call_fails, each_rank, irregular, named_ranks,
+    Budget, Check, Expected, Guarded, Readable, each_call_fails, each_rank, ensure, irregular, named_ranks,
     without_panic, world_of_one,
 };
 

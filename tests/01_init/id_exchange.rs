@@ -6,10 +6,10 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use cudarc::nccl::{Comm, Id};
 use lab::faults::each_call_of_all_threads_fails;
-use lab::{Check, Readable, each_rank, processes, without_panic};
+use lab::{Check, Readable, each_rank, ensure, processes, without_panic};
 
 use crate::exercise::launch::{
     LAUNCHERS, all_variables, check_heard, free_address, mpirun, own_numbers, root_address, root_variables,

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use anyhow::{bail, ensure};
+use anyhow::bail;
 use cudarc::driver::CudaStream;
 use cudarc::nccl::Comm;
 use lab::roll_call::{Answer, roll_call_on_one_thread};
-use lab::{Budget, Check, each_call_fails, without_panic};
+use lab::{Budget, Check, each_call_fails, ensure, without_panic};
 
 use crate::init::init_all::{Identity, communicators, identity};
 

@@ -1,8 +1,10 @@
 //! Checks for `init/kernel`.
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use cudarc::driver::{LaunchConfig, PushKernelArg};
-use lab::{Budget, Check, Expected, Guarded, each_call_fails, irregular, returns_at_once, without_panic};
+use lab::{
+    Budget, Check, Expected, Guarded, each_call_fails, ensure, irregular, returns_at_once, without_panic,
+};
 
 use crate::init::kernel::{THREADS, axpy, grid, load};
 

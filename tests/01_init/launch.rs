@@ -3,9 +3,10 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::Command;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use cudarc::driver::CudaContext;
 use cudarc::nccl::Comm;
+use lab::ensure;
 use lab::roll_call::{Answer, roll_call};
 
 /// A launcher's variables for rank, local rank, and world size, in that order.

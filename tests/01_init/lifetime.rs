@@ -3,11 +3,12 @@
 use std::cell::Cell;
 use std::sync::Mutex;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use cudarc::driver::CudaViewMut;
 use cudarc::nccl::Id;
 use lab::{
-    Budget, Check, Expected, Guarded, Kernels, NcclLog, Readable, each_call_fails, each_rank, irregular,
+    Budget, Check, Expected, Guarded, Kernels, NcclLog, Readable, each_call_fails, each_rank, ensure,
+    irregular,
 };
 
 use crate::init::lifetime::{UnconnectedRank, run, run_anew};

@@ -2,8 +2,8 @@
 
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, ensure};
-use lab::Check;
+use anyhow::Context;
+use lab::{Check, ensure};
 
 use super::launch::{OPEN_MPI, all_variables, free_address};
 

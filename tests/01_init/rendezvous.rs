@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::thread;
 
-use anyhow::{bail, ensure};
+use anyhow::bail;
 use cudarc::driver::{CudaStream, result::ctx};
 use lab::faults::each_call_of_all_threads_fails;
 use lab::roll_call::{Answer, roll_call};
-use lab::{Budget, Check, without_panic};
+use lab::{Budget, Check, ensure, without_panic};
 
 use crate::init::rendezvous::rendezvous;
 

@@ -2,11 +2,13 @@
 
 use std::cell::Cell;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use cudarc::nccl::{Comm, ReduceOp};
 use half::{bf16, f16};
 use init::rendezvous::rendezvous;
-use lab::{Budget, Check, Expected, Guarded, HostGroup, Kernels, Readable, each_call_fails, irregular};
+use lab::{
+    Budget, Check, Expected, Guarded, HostGroup, Kernels, Readable, each_call_fails, ensure, irregular,
+};
 
 use crate::collectives::backends::{staged_sum, times_as_long};
 use crate::exercise::reference::small_worlds;

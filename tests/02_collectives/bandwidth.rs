@@ -2,12 +2,12 @@
 
 use std::cell::Cell;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use approx::{abs_diff_eq, relative_eq};
 use cudarc::nccl::ReduceOp;
 use init::rendezvous::rendezvous;
 use lab::tier::times_are_modeled;
-use lab::{Budget, Check, Readable, Stopwatch, each_call_fails, irregular, without_panic};
+use lab::{Budget, Check, Readable, Stopwatch, each_call_fails, ensure, irregular, without_panic};
 
 use crate::collectives::bandwidth::Operation::{
     self, AllGather, AllReduce, Broadcast, Reduce, ReduceScatter,

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use approx::relative_eq;
 use cudarc::driver::DeviceRepr;
 use cudarc::nccl::{Comm, NcclType, ReduceOp};
@@ -10,7 +10,8 @@ use half::{bf16, f16};
 use init::rendezvous::rendezvous;
 use lab::compare::Element;
 use lab::{
-    Budget, Check, Expected, Guarded, Readable, each_call_fails, irregular, returns_at_once, world_of_one,
+    Budget, Check, Expected, Guarded, Readable, each_call_fails, ensure, irregular, returns_at_once,
+    world_of_one,
 };
 
 use crate::collectives::dtypes::{average_halves, may_be_sum, mean_of_bytes, sum_bound};

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::{
-    Budget, Check, Expected, Guarded, NcclLog, each_call_fails, irregular, returns_at_once, without_panic,
-    world_of_one,
+    Budget, Check, Expected, Guarded, NcclLog, each_call_fails, ensure, irregular, returns_at_once,
+    without_panic, world_of_one,
 };
 
 use crate::collectives::reduce_scatter::{average_in_two_steps, average_part};

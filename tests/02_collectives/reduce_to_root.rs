@@ -1,10 +1,10 @@
 //! Checks for `collectives/reduce`.
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use cudarc::nccl::{Comm, ReduceOp};
 use init::rendezvous::rendezvous;
 use lab::{
-    Budget, Check, Expected, Guarded, each_call_fails, irregular, returns_at_once, without_panic,
+    Budget, Check, Expected, Guarded, each_call_fails, ensure, irregular, returns_at_once, without_panic,
     world_of_one,
 };
 

@@ -1,6 +1,7 @@
 //! Checks for calls that must be rejected.
 
-use anyhow::{bail, ensure};
+use anyhow::bail;
+use lab::ensure;
 
 /// Checks that a call was rejected on this rank, and that the error contains all these numbers.
 pub(super) fn refused(

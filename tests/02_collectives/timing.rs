@@ -4,11 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure};
+use anyhow::bail;
 use cudarc::driver::{CudaEvent, CudaStream};
 use cudarc::nccl::ReduceOp;
 use init::rendezvous::rendezvous;
-use lab::{Budget, Check, Readable, each_call_fails, irregular, with_host_waits};
+use lab::{Budget, Check, Readable, each_call_fails, ensure, irregular, with_host_waits};
 
 use crate::collectives::timing::{finish_line, gpu_milliseconds, host_times};
 use crate::exercise::spinning::spinning;

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use cudarc::driver::CudaStream;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::{
-    Budget, Check, Expected, Guarded, each_call_fails, irregular, returns_at_once, without_panic,
+    Budget, Check, Expected, Guarded, each_call_fails, ensure, irregular, returns_at_once, without_panic,
     world_of_one,
 };
 

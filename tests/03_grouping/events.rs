@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
-use lab::{Budget, Check, Expected, Guarded, Kernels, each_call_fails, irregular};
+use lab::{Budget, Check, Expected, Guarded, Kernels, each_call_fails, ensure, irregular};
 
 use crate::grouping::events::{hand_over, relay};
 

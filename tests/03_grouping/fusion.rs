@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::{
-    Budget, Check, Expected, Guarded, NcclLog, each_call_fails, irregular, returns_at_once, without_panic,
-    world_of_one,
+    Budget, Check, Expected, Guarded, NcclLog, each_call_fails, ensure, irregular, returns_at_once,
+    without_panic, world_of_one,
 };
 
 use crate::exercise::foreign::beside_another_gpu;

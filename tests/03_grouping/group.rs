@@ -1,10 +1,10 @@
 //! Checks for `grouping/group`.
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use cudarc::nccl::Comm;
 use init::init_all::communicators;
 use lab::{
-    Budget, Check, Expected, Guarded, NcclLog, each_call_fails, irregular, returns_at_once_on_each,
+    Budget, Check, Expected, Guarded, NcclLog, each_call_fails, ensure, irregular, returns_at_once_on_each,
     without_panic,
 };
 

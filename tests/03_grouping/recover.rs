@@ -4,13 +4,13 @@ use std::cell::Cell;
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use cudarc::driver::CudaEvent;
 use cudarc::nccl::{Comm, Id};
 use init::rendezvous::rendezvous;
 use lab::roll_call::roll_call;
 use lab::{
-    Budget, Check, Expected, Guarded, NcclLog, Readable, each_call_fails, irregular, without_panic,
+    Budget, Check, Expected, Guarded, NcclLog, Readable, each_call_fails, ensure, irregular, without_panic,
     world_of_one,
 };
 

@@ -6,14 +6,14 @@ use std::cell::Cell;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use cudarc::driver::{CudaSlice, CudaStream, LaunchConfig};
 use cudarc::nccl::Comm;
 use cudarc::nvrtc::Ptx;
 use init::rendezvous::rendezvous;
 use lab::kernels::TRAP;
 use lab::yields::yields;
-use lab::{Budget, Check, Expected, Kernels, each_call_fails, without_panic, world_of_one};
+use lab::{Budget, Check, Expected, Kernels, each_call_fails, ensure, without_panic, world_of_one};
 
 use crate::grouping::straggler::{Register, barrier, complete_by, lateness};
 

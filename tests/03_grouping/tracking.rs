@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, CudaViewMut};
 use lab::timeline::timed;
-use lab::{Budget, Check, Expected, Kernels, each_call_fails, irregular};
+use lab::{Budget, Check, Expected, Kernels, each_call_fails, ensure, irregular};
 
 use crate::grouping::tracking::{in_one_slice, in_two_slices, write_after_reads};
 

@@ -3,11 +3,11 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use anyhow::{anyhow, bail, ensure};
+use anyhow::{anyhow, bail};
 use approx::abs_diff_eq;
 use init::rendezvous::rendezvous;
 use lab::digits::{Digits, Samples};
-use lab::{Budget, Check, Expected, NcclLog, Perceptron, each_call_fails};
+use lab::{Budget, Check, Expected, NcclLog, Perceptron, each_call_fails, ensure};
 
 use super::whole_batch::{
     HIDDEN, LEARNING_RATE, SEED, Step, alone_on, another_rate, batches, piece, steps, times, to_its_end,

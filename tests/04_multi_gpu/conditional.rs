@@ -3,9 +3,9 @@
 //! Parameters and gradients are integers, and the learning rate is a power of 2. If the world size is also a power of
 //! 2, every step is exact.
 
-use anyhow::{bail, ensure};
+use anyhow::bail;
 use init::rendezvous::rendezvous;
-use lab::{Budget, Check, Expected, Guarded, Kernels, each_call_fails, irregular, world_of_one};
+use lab::{Budget, Check, Expected, Guarded, Kernels, each_call_fails, ensure, irregular, world_of_one};
 
 use crate::multi_gpu::conditional::{any_rank, step};
 

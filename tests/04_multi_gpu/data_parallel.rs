@@ -7,12 +7,12 @@ mod training;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use anyhow::{bail, ensure};
+use anyhow::bail;
 use approx::{abs_diff_eq, abs_diff_ne};
 use init::rendezvous::rendezvous;
 use lab::digits::Digits;
 use lab::perceptron::Layout;
-use lab::{Budget, Check, Perceptron, each_call_fails};
+use lab::{Budget, Check, Perceptron, each_call_fails, ensure};
 
 use super::whole_batch::{alone_on, to_its_end};
 use crate::multi_gpu::data_parallel::{shard, start_equal, step};

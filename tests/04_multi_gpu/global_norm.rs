@@ -1,12 +1,13 @@
 //! Checks for `multi_gpu/global_norm`: numbers that depend on all ranks' parts.
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use approx::abs_diff_eq;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::compare::UNIT_ROUNDOFF;
 use lab::{
-    Budget, Check, Expected, Guarded, Kernels, each_call_fails, irregular, returns_at_once, world_of_one,
+    Budget, Check, Expected, Guarded, Kernels, each_call_fails, ensure, irregular, returns_at_once,
+    world_of_one,
 };
 
 use crate::multi_gpu::global_norm::{average_and_clip, global_norm, softmax};

@@ -5,13 +5,13 @@ mod training;
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use anyhow::{bail, ensure};
+use anyhow::bail;
 use cudarc::driver::CudaStream;
 use cudarc::nccl::Comm;
 use lab::digits::{CLASSES, Digits};
 use lab::faults::each_call_of_all_threads_fails;
 use lab::perceptron::Layout;
-use lab::{Budget, Check, Expected, Perceptron, Readable, each_call_fails};
+use lab::{Budget, Check, Expected, Perceptron, Readable, each_call_fails, ensure};
 
 use super::tensor::part;
 use super::whole_batch::{LEARNING_RATE, alone_on, to_its_end};

@@ -6,14 +6,14 @@ mod release;
 
 use std::sync::Arc;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
 use cudarc::driver::sys::CUmemPool_attribute::{
     CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT as RESERVED, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH as RESERVED_HIGH,
     CU_MEMPOOL_ATTR_USED_MEM_CURRENT as USED, CU_MEMPOOL_ATTR_USED_MEM_HIGH as USED_HIGH,
 };
 use cudarc::driver::{CudaSlice, CudaStream};
-use lab::{Budget, Check, Expected, Kernels, MemoryPool, each_call_fails, irregular, without_panic};
+use lab::{Budget, Check, Expected, Kernels, MemoryPool, each_call_fails, ensure, irregular, without_panic};
 
 use crate::multi_gpu::pools::{Distances, Layer, PoolReport, allocate as allocate_layers};
 use crate::multi_gpu::pools::{release as release_buffer, report, watch};

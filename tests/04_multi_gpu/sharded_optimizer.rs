@@ -5,10 +5,11 @@
 //! size is also a power of 2, an average does not round. In that case, all numbers are exact for the few steps made
 //! here.
 
-use anyhow::ensure;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Budget, Check, Expected, Guarded, each_call_fails, irregular, returns_at_once, world_of_one};
+use lab::{
+    Budget, Check, Expected, Guarded, each_call_fails, ensure, irregular, returns_at_once, world_of_one,
+};
 
 use crate::multi_gpu::sharded_optimizer::{ShardedOptimizer, padded_len};
 

@@ -3,11 +3,11 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{Context, anyhow};
 use approx::abs_diff_eq;
 use lab::digits::{Digits, PIXELS, Samples};
 use lab::perceptron::HostPerceptron;
-use lab::{Budget, Check, Expected, Kernels, each_call_fails, returns_at_once_on_each};
+use lab::{Budget, Check, Expected, Kernels, each_call_fails, ensure, returns_at_once_on_each};
 
 use super::whole_batch::{HIDDEN, LEARNING_RATE, SEED, Step, another_rate, batches, piece, steps, times};
 use crate::multi_gpu::single_process::SingleProcess;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use cudarc::driver::sys::{self, CU_MEMHOSTALLOC_WRITECOMBINED};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use lab::kernels::SCALE_AND_ADD_ONE;
-use lab::{Budget, Check, Expected, Guarded, Kernels, each_call_fails, irregular, with_host_waits};
+use lab::{Budget, Check, Expected, Guarded, Kernels, each_call_fails, ensure, irregular, with_host_waits};
 
 use crate::multi_gpu::staging::{Feed, Results, scaled_sum};
 

@@ -1,10 +1,9 @@
 //! Checks for `multi_gpu/tensor_forward`: layers that span several GPUs have the same results as on one GPU.
 
-use anyhow::ensure;
 use init::rendezvous::rendezvous;
 use lab::{
-    Budget, Check, Expected, Guarded, Linear, Mlp, Weights, each_call_fails, irregular, returns_at_once,
-    world_of_one,
+    Budget, Check, Expected, Guarded, Linear, Mlp, Weights, each_call_fails, ensure, irregular,
+    returns_at_once, world_of_one,
 };
 
 use super::tensor::{

@@ -1,11 +1,11 @@
 //! Checks for `overlap/analysis`.
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use approx::abs_diff_eq;
 use cudarc::nccl::{Comm, ReduceOp};
 use init::rendezvous::rendezvous;
 use lab::timeline::{Kind, Row, Span, Timeline};
-use lab::{Check, Kernels, Readable, Tier, without_panic};
+use lab::{Check, Kernels, Readable, Tier, ensure, without_panic};
 
 use crate::exercise::bench::{MILLISECOND, mean};
 use crate::overlap::analysis::{Overlap, align, busy, measure, predicted};

@@ -1,11 +1,11 @@
 //! Helpers that several checks share, for running ranks and examining spans.
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use approx::abs_diff_eq;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::Tier;
 use lab::timeline::Span;
+use lab::{Tier, ensure};
 
 pub(super) const MILLISECOND: u64 = 1_000_000;
 

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use anyhow::{anyhow, ensure};
+use anyhow::anyhow;
 use approx::relative_eq;
-use lab::Check;
+use lab::{Check, ensure};
 
 use super::training::{LENGTHS, layout};
 use crate::overlap::bucket_plan::{best_number, plan, predicted};

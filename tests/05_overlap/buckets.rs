@@ -3,11 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use anyhow::ensure;
 use collectives::all_reduce::average_in_place;
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 use cudarc::nccl::Comm;
-use lab::{Budget, Check, NcclLog, Trainable, each_call_fails, world_of_one};
+use lab::{Budget, Check, NcclLog, Trainable, each_call_fails, ensure, world_of_one};
 
 use super::training::{self, Known, LENGTHS, layout, plain};
 use super::two_streams::{Mark, Rank, check_formula, mean, on_two_ranks};

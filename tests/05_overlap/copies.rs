@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use anyhow::ensure;
 use cudarc::driver::{CudaContext, CudaEvent, CudaViewMut, PinnedHostSlice};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::timeline::{Kind, Timeline, timed};
-use lab::{Budget, Check, Expected, Guarded, Kernels, Readable, each_call_fails, irregular, with_host_waits};
+use lab::{
+    Budget, Check, Expected, Guarded, Kernels, Readable, each_call_fails, ensure, irregular, with_host_waits,
+};
 
 use crate::exercise::bench::{MILLISECOND, ensure_beside_or, on_each_rank, on_ranks, on_two_ranks, span};
 use crate::overlap::copies::{Streams, Work, stream_through};

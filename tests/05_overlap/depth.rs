@@ -1,12 +1,11 @@
 //! Checks for `overlap/depth`.
 
-use anyhow::ensure;
 use approx::abs_diff_eq;
 use cudarc::driver::result::device::get_default_mem_pool;
 use cudarc::driver::sys::{CUmemPool_attribute, cuMemPoolGetAttribute, cuMemPoolSetAttribute};
 use cudarc::driver::{CudaContext, CudaSlice, CudaViewMut};
 use cudarc::nccl::ReduceOp;
-use lab::{Budget, Check, Expected, Readable, each_call_fails, irregular, with_host_waits};
+use lab::{Budget, Check, Expected, Readable, each_call_fails, ensure, irregular, with_host_waits};
 
 use super::quiet::QuietStages;
 use super::two_streams::{

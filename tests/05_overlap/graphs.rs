@@ -4,14 +4,14 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::thread;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use cudarc::driver::sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 use cudarc::driver::sys::CUstreamCaptureStatus;
 use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, CudaViewMut};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::explain::error_text;
 use lab::{
-    Budget, Check, Expected, Guarded, Kernels, Readable, each_call_fails, irregular, with_host_waits,
+    Budget, Check, Expected, Guarded, Kernels, Readable, each_call_fails, ensure, irregular, with_host_waits,
     without_panic,
 };
 

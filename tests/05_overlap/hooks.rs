@@ -1,8 +1,7 @@
 //! Checks for `overlap/hooks`.
 
-use anyhow::ensure;
 use cudarc::nccl::Comm;
-use lab::{Budget, Check, NcclLog, each_call_fails};
+use lab::{Budget, Check, NcclLog, each_call_fails, ensure};
 
 use super::quiet::QuietModel;
 use super::training::{self, Known, LENGTHS, plain};

@@ -2,11 +2,11 @@
 
 mod pipeline;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use cudarc::driver::{CudaSlice, CudaViewMut};
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::{Budget, Check, each_call_fails, with_host_waits};
+use lab::{Budget, Check, each_call_fails, ensure, with_host_waits};
 
 use super::quiet::QuietStages;
 use super::two_streams::{on_two_ranks, one_rank};

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use anyhow::{bail, ensure};
+use anyhow::bail;
 use cudarc::driver::{CudaSlice, CudaStream};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::kernels::Product;
 use lab::timeline::{Kind, Timeline};
-use lab::{Budget, Check, Expected, Guarded, Kernels, Readable, each_call_fails, irregular, with_host_waits};
+use lab::{
+    Budget, Check, Expected, Guarded, Kernels, Readable, each_call_fails, ensure, irregular, with_host_waits,
+};
 
 use crate::exercise::bench::{
     MILLISECOND, ensure_beside_or, ensure_takes, mean, on_each_rank, on_ranks, on_two_ranks, span,

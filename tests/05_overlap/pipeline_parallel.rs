@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use anyhow::{bail, ensure};
+use anyhow::bail;
 use approx::abs_diff_eq;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, DevicePtr};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::timeline::{Kind, Span, Timeline};
-use lab::{Budget, Check, Expected, Guarded, Kernels, Readable, each_call_fails, irregular, with_host_waits};
+use lab::{
+    Budget, Check, Expected, Guarded, Kernels, Readable, each_call_fails, ensure, irregular, with_host_waits,
+};
 
 use crate::exercise::bench::{
     MILLISECOND, ensure_beside, ensure_takes, mean, on_each_rank, on_ranks, on_two_ranks,

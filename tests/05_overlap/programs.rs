@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, bail, ensure};
-use lab::Check;
+use anyhow::{Context, bail};
+use lab::{Check, ensure};
 
 /// The path of the program. Cargo passes only the paths of a package's own programs to its tests.
 const LADDER: Option<&str> = option_env!("CARGO_BIN_EXE_s05_overlap");

@@ -3,9 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use anyhow::ensure;
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
-use lab::Trainable;
+use lab::{Trainable, ensure};
 
 use super::training::{LENGTHS, layout};
 use super::two_streams::Rank;

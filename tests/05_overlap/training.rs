@@ -3,11 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use anyhow::ensure;
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 use cudarc::nccl::Comm;
 use lab::compare::UNIT_ROUNDOFF;
-use lab::{Expected, Guarded, Trainable, irregular, with_host_waits};
+use lab::{Expected, Guarded, Trainable, ensure, irregular, with_host_waits};
 
 use super::two_streams::{MILLISECOND, Mark, Rank, on_each_rank, on_two_ranks};
 

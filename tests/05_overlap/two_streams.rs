@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use anyhow::ensure;
 use approx::abs_diff_eq;
 use cudarc::driver::{CudaEvent, CudaStream};
 use cudarc::nccl::{Comm, ReduceOp};
 use init::rendezvous::rendezvous;
 use lab::timeline::timed;
-use lab::{Kernels, Readable, world_of_one};
+use lab::{Kernels, Readable, ensure, world_of_one};
 
 pub(super) const MILLISECOND: u64 = 1_000_000;
 

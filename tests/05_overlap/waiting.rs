@@ -4,13 +4,15 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, LaunchConfig};
 use cudarc::nccl::Comm;
 use cudarc::nvrtc::Ptx;
 use lab::compare::UNIT_ROUNDOFF;
 use lab::kernels::TRAP;
-use lab::{Budget, Check, Expected, Guarded, each_call_fails, irregular, with_host_waits, without_panic};
+use lab::{
+    Budget, Check, Expected, Guarded, each_call_fails, ensure, irregular, with_host_waits, without_panic,
+};
 
 use super::two_streams::{MILLISECOND, Rank, alone, on_each_rank, on_two_ranks, one_rank};
 use crate::overlap::waiting::{Pending, all_at_the_end, at_once, before_use, polling};

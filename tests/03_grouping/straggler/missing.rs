@@ -4,12 +4,12 @@ use std::cell::{Cell, OnceCell};
 use std::sync::{Barrier, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure};
+use anyhow::bail;
 use cudarc::driver::CudaSlice;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::Kernels;
 use lab::explain::error_text;
+use lab::{Kernels, ensure};
 
 use super::{DEADLINE, LONG_AFTER, MILLISECOND, prepared, worlds};
 use crate::grouping::straggler::{Register, barrier, lateness};

@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::ensure;
 use cudarc::driver::{CudaSlice, CudaStream};
-use lab::Expected;
+use lab::{Expected, ensure};
 
 use super::{MIB, PoolReport, allocate, truth};
 use crate::multi_gpu::pools::{Buffers, Layer, allocate as allocate_layers};

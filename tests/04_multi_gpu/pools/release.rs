@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use cudarc::driver::sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT as USED;
 use cudarc::driver::{CudaEvent, CudaSlice, CudaStream};
-use lab::{Expected, Kernels, MemoryPool, irregular, with_host_waits};
+use lab::{Expected, Kernels, MemoryPool, ensure, irregular, with_host_waits};
 
 use crate::multi_gpu::pools::release;
 

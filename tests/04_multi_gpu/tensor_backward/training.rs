@@ -5,12 +5,11 @@
 
 use std::ops::Range;
 
-use anyhow::ensure;
 use approx::abs_diff_eq;
 use cudarc::nccl::ReduceOp;
 use init::rendezvous::rendezvous;
 use lab::compare::UNIT_ROUNDOFF;
-use lab::{Kernels, Mlp, Readable, Weights, irregular};
+use lab::{Kernels, Mlp, Readable, Weights, ensure, irregular};
 
 use super::super::tensor::{ODD, SAMPLES, Sizes, part, with_columns, with_rows};
 use crate::multi_gpu::tensor_backward::mlp_backward;
