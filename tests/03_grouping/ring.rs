@@ -13,16 +13,16 @@ use lab::{
 
 use crate::exercise::foreign::beside_another_gpu;
 use crate::exercise::open_group;
-use crate::grouping::ring::{neighbours, shift, sum_around};
+use crate::grouping::ring::{neighbors, shift, sum_around};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("ring::neighbours_sit_in_a_circle", neighbours_sit_in_a_circle).calls(&["neighbours"]),
-        Check::new("ring::what_comes_is_the_left_neighbour_s", what_comes_is_the_left_neighbour_s)
+        Check::new("ring::neighbors_sit_in_a_circle", neighbors_sit_in_a_circle).calls(&["neighbors"]),
+        Check::new("ring::what_comes_is_the_left_neighbor_s", what_comes_is_the_left_neighbor_s)
             .calls(&["shift"])
             .min_ranks(3),
         Check::new("ring::two_ranks_exchange", || shifts(2)).calls(&["shift"]).min_ranks(2),
-        Check::new("ring::a_rank_alone_is_its_own_neighbour", || shifts(1)).calls(&["shift"]),
+        Check::new("ring::a_rank_alone_is_its_own_neighbor", || shifts(1)).calls(&["shift"]),
         Check::new("ring::shift_returns_at_once", shift_returns_at_once).calls(&["shift"]).min_ranks(2),
         Check::new("ring::after_an_error_no_group_is_open", after_an_error_no_group_is_open)
             .calls(&["shift"])
@@ -54,16 +54,15 @@ fn worlds_of_three_and_more() -> impl Iterator<Item = usize> {
     lab::world_sizes().into_iter().filter(|&size| size >= 3)
 }
 
-fn neighbours_sit_in_a_circle() -> anyhow::Result<()> {
+fn neighbors_sit_in_a_circle() -> anyhow::Result<()> {
     for world_size in 1..=8 {
         for rank in (0..world_size).rev() {
-            let (left, right) = neighbours(rank, world_size);
-            let neighbours =
-                format!("neighbours({rank}, {world_size}) returned left {left} and right {right}");
-            for neighbour in [left, right] {
+            let (left, right) = neighbors(rank, world_size);
+            let neighbors = format!("neighbors({rank}, {world_size}) returned left {left} and right {right}");
+            for neighbor in [left, right] {
                 ensure!(
-                    neighbour < world_size,
-                    "{neighbours}; the last rank is {}, and its right neighbor is rank 0",
+                    neighbor < world_size,
+                    "{neighbors}; the last rank is {}, and its right neighbor is rank 0",
                     world_size - 1
                 );
             }
@@ -72,7 +71,7 @@ fn neighbours_sit_in_a_circle() -> anyhow::Result<()> {
             let previous = if rank == 0 { world_size - 1 } else { rank - 1 };
             ensure!(
                 (left, right) == (previous, next),
-                "{neighbours}, expected left {previous} and right {next}{}",
+                "{neighbors}, expected left {previous} and right {next}{}",
                 if (left, right) == (next, previous) { ": left and right are swapped" } else { "" }
             );
         }
@@ -85,7 +84,7 @@ fn stale(rank: usize, len: usize) -> Vec<f32> {
     irregular::integers(1000 + rank, len)
 }
 
-fn what_comes_is_the_left_neighbour_s() -> anyhow::Result<()> {
+fn what_comes_is_the_left_neighbor_s() -> anyhow::Result<()> {
     worlds_of_three_and_more().try_for_each(shifts)
 }
 

@@ -8,13 +8,13 @@ use lab::{Kernels, Readable};
 
 /// Returns the left and the right neighbor of `rank`, in that order. The ranks form a circle: the right neighbor of the
 /// last rank is rank 0. `rank` is below `world_size`.
-pub fn neighbours(rank: usize, world_size: usize) -> (usize, usize) {
-    // ANCHOR: neighbours
+pub fn neighbors(rank: usize, world_size: usize) -> (usize, usize) {
+    // ANCHOR: neighbors
     // Find the two neighbors of `rank`:
     // 1. the left neighbor comes first in the pair;
     // 2. the ranks form a circle, so both neighbors are ranks in this world.
     todo!("Find the two neighbors of `rank`")
-    // ANCHOR_END: neighbours
+    // ANCHOR_END: neighbors
 }
 
 /// Sends `outgoing` to the right neighbor, and fills `incoming` with what the left neighbor sends. Returns without waiting for the

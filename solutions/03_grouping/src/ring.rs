@@ -8,13 +8,13 @@ use lab::{Kernels, Readable};
 
 /// Returns the left and the right neighbor of `rank`, in that order. The ranks form a circle: the right neighbor of the
 /// last rank is rank 0. `rank` is below `world_size`.
-pub fn neighbours(rank: usize, world_size: usize) -> (usize, usize) {
-    // ANCHOR: neighbours
+pub fn neighbors(rank: usize, world_size: usize) -> (usize, usize) {
+    // ANCHOR: neighbors
     // Find the two neighbors of `rank`:
     // 1. the left neighbor comes first in the pair;
     // 2. the ranks form a circle, so both neighbors are ranks in this world.
     ((rank + world_size - 1) % world_size, (rank + 1) % world_size)
-    // ANCHOR_END: neighbours
+    // ANCHOR_END: neighbors
 }
 
 /// Sends `outgoing` to the right neighbor, and fills `incoming` with what the left neighbor sends. Returns without waiting for the
@@ -31,7 +31,7 @@ pub fn shift(comm: &Comm, outgoing: &CudaView<f32>, incoming: &mut CudaViewMut<f
     // 2. the ranks never deadlock, no matter how large the buffers are;
     // 3. no group is left open, even if one of the calls fails;
     // 4. the host does not wait for the GPU.
-    let (left, right) = neighbours(comm.rank(), comm.world_size());
+    let (left, right) = neighbors(comm.rank(), comm.world_size());
     group_start().readable()?;
     let sent = comm.send(outgoing, right as i32).readable();
     let received = comm.recv(incoming, left as i32).readable();

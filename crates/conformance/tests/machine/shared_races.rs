@@ -24,13 +24,13 @@ fn sides(race: &Race) -> (&'static str, [u32; 2], [u32; 2]) {
 
 #[test]
 fn a_read_of_what_another_thread_wrote_needs_a_barrier() {
-    let found = race("neighbour", 0).unwrap();
+    let found = race("neighbor", 0).unwrap();
     assert_eq!(sides(&found), ("read after write", [7, 9], [1, 0]));
     assert_eq!((found.location.variable.as_deref(), found.location.offset), (Some("tile"), 4));
     assert!(found.in_warp);
     let text = found.to_string();
     assert!(text.contains("byte 4 of `tile`: read after write; nothing orders it after"), "{text}");
-    assert_eq!(race("neighbour", 1), None);
+    assert_eq!(race("neighbor", 1), None);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 // Threads of a block that meet in shared memory, with and without synchronization. Blocks of 64 threads.
 
 // The second line reads what the neighbor wrote.
-extern "C" __global__ void neighbour(const int *x, int *y, int synchronize) {
+extern "C" __global__ void neighbor(const int *x, int *y, int synchronize) {
     __shared__ int tile[64];
     int i = threadIdx.x;
     tile[i] = x[i];

@@ -17,7 +17,7 @@ const RESIDENT: u32 = 264;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("cooperative::a_grid_synchronises", grid_synchronises),
+        Check::new("cooperative::a_grid_synchronizes", grid_synchronizes),
         Check::new("cooperative::more_blocks_than_fit_are_refused", too_large),
         Check::new("cooperative::an_ordinary_launch_has_no_grid_barrier", ordinary),
         Check::new("cooperative::an_earlier_block_waits_for_a_later_one", earlier_waits),
@@ -32,7 +32,7 @@ fn load(kernel: &str) -> (Arc<CudaStream>, CudaFunction) {
     (context.default_stream(), function)
 }
 
-fn grid_synchronises() -> anyhow::Result<()> {
+fn grid_synchronizes() -> anyhow::Result<()> {
     let (stream, function) = load("reverse_steps");
     let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH;
     assert_eq!(stream.context().attribute(attribute)?, 1);

@@ -17,7 +17,7 @@ const PRINT: &str = include_str!("../ptx/print.ptx");
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("printf::nothing_is_shown_before_a_synchronisation", shown_when_synchronised),
+        Check::new("printf::nothing_is_shown_before_a_synchronization", shown_when_synchronized),
         Check::new("printf::a_launch_and_a_blocking_copy_show_what_is_there", shown_by_launch_and_copy),
         Check::new("printf::the_buffer_has_the_size_of_its_limit", limited),
         Check::new("printf::a_closed_output_does_no_harm", closed_output),
@@ -76,7 +76,7 @@ fn print_lines(stream: &Arc<CudaStream>, module: &Arc<CudaModule>, count: i32) -
     Ok(())
 }
 
-fn shown_when_synchronised() -> anyhow::Result<()> {
+fn shown_when_synchronized() -> anyhow::Result<()> {
     let (_, stream, module) = module();
     let mut output = Captured::new(1);
     print_lines(&stream, &module, 2)?;

@@ -34,7 +34,7 @@ fn run(kernel: &str, how: i32) -> Result<Vec<i32>, DriverError> {
 
 fn missing_barrier() -> anyhow::Result<()> {
     let words = [
-        "kernel `neighbour` has a data race in shared memory",
+        "kernel `neighbor` has a data race in shared memory",
         "block (0,0,0), thread (1,0,0) writes 4 bytes",
         "shared_races.cu:7",
         "block (0,0,0), thread (0,0,0) reads 4 bytes",
@@ -44,13 +44,13 @@ fn missing_barrier() -> anyhow::Result<()> {
         "virtual_gpu/shared_races.rs:",
         "help: add `__syncthreads()` or, within a warp, `__syncwarp()` between shared_races.cu:7 and shared_races.cu:9",
     ];
-    fails(run("neighbour", 0), CUresult::CUDA_ERROR_LAUNCH_FAILED, &words);
+    fails(run("neighbor", 0), CUresult::CUDA_ERROR_LAUNCH_FAILED, &words);
     Ok(())
 }
 
 fn barrier() -> anyhow::Result<()> {
     let expected: Vec<i32> = (0..64).map(|i| (i + 1) % 64).collect();
-    assert_eq!(run("neighbour", 1)?, expected);
+    assert_eq!(run("neighbor", 1)?, expected);
     Ok(())
 }
 
