@@ -45,10 +45,26 @@ fn on_each_rank<T: Send>(
     })
 }
 
+/// The error of a failed preparation. Its type tells it from another error with the same text.
+#[derive(Debug)]
+struct DiskFull {
+    machine: usize,
+}
+
+impl std::fmt::Display for DiskFull {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the disk on machine {} is full", self.machine)
+    }
+}
+
+impl std::error::Error for DiskFull {}
+
 /// The outcome of one rank's attempt.
 struct Outcome {
     /// The result of `together`, with any error as text.
     result: Result<Vec<f32>, String>,
+    /// Whether the error is that of `prepare` itself, perhaps with context.
+    is_own_error: bool,
     /// Whether the rank communicated.
     communicated: bool,
     /// The number of owners that the prepared value still has.
@@ -68,7 +84,9 @@ fn attempt(comm: &Comm, failing: &[usize]) -> anyhow::Result<Outcome> {
             comm,
             || {
                 let prepared = (Guarded::new(&stream, &values)?, owner);
-                ensure!(!failing.contains(&rank), "the disk on machine {} is full", 700 + rank);
+                if failing.contains(&rank) {
+                    return Err(DiskFull { machine: 700 + rank }.into());
+                }
                 Ok(prepared)
             },
             |(mut buffer, _owner)| {
@@ -82,8 +100,9 @@ fn attempt(comm: &Comm, failing: &[usize]) -> anyhow::Result<Outcome> {
         [] => work(),
         _ => without_panic(&format!("`together` when preparation fails on ranks {failing:?}"), work)?,
     };
+    let is_own_error = result.as_ref().is_err_and(|error| error.downcast_ref::<DiskFull>().is_some());
     let result = result.map_err(|error| error_text(&error));
-    Ok(Outcome { result, communicated, owners: Arc::strong_count(&token) - 1 })
+    Ok(Outcome { result, is_own_error, communicated, owners: Arc::strong_count(&token) - 1 })
 }
 
 /// Compares an outcome with the expected one if preparation fails on the ranks in `failing`.
@@ -124,11 +143,16 @@ fn judge(rank: usize, world_size: usize, failing: &[usize], outcome: &Outcome) -
              it must not start. Its error: {text}"
         ),
         (Err(text), true) => {
-            let own = format!("the disk on machine {} is full", 700 + rank);
+            let own = DiskFull { machine: 700 + rank }.to_string();
             ensure!(
                 text.contains(&own),
                 "rank {rank} of {world_size}: preparation failed here with `{own}`, so the error from `together` must \
                  contain that; got: {text}"
+            );
+            ensure!(
+                outcome.is_own_error,
+                "rank {rank} of {world_size}: `together` must return the error from `prepare` itself, but returned a new \
+                 error that only has its text: a caller can no longer find the error's type or its causes"
             );
             Ok(())
         }

@@ -142,7 +142,8 @@ fn fetched(address: SocketAddr, timeout: Duration) -> anyhow::Result<(anyhow::Re
 fn rank_0_may_come_late() -> anyhow::Result<()> {
     let address = free_address()?;
     let asking = thread::spawn(move || fetched(address, LONG));
-    thread::sleep(SHORT);
+    // Longer than a handful of attempts with short pauses.
+    thread::sleep(4 * SHORT);
     if asking.is_finished() {
         let (result, took) = join_thread(asking)?;
         let result =

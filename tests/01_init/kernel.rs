@@ -103,7 +103,10 @@ fn check(len: usize) -> anyhow::Result<()> {
         .if_instead(&computed(&x, &y), "x was written instead of y: the arguments are swapped")
         .exactly(&source.read()?)?;
     Expected::of(&format!("y, of {len} elements,"), &expected)
-        .if_instead(&y, "y is unchanged: no kernel wrote any of its elements")
+        .if_instead(
+            &y,
+            "y is unchanged: either no kernel ran over it, or the kernel read 0 for `a`, as it does if `a` is an f64",
+        )
         .if_instead(&no_tail, format!("the tail, the last {} elements, {why}", len - whole))
         .exactly(&target.read()?)
 }
@@ -122,7 +125,7 @@ fn nothing_beside_the_buffer_is_touched() -> anyhow::Result<()> {
 fn lengths_that_differ_are_an_error() -> anyhow::Result<()> {
     let stream = lab::streams(1)?.remove(0);
     let kernel = load(stream.context())?;
-    for (y_len, x_len) in [(37, 36), (37, 39), (1031, 5)] {
+    for (y_len, x_len) in [(37, 36), (37, 39), (1031, 5), (0, 5)] {
         let y = irregular::integers(0, y_len);
         let mut target = Guarded::new(&stream, &y)?;
         let source = Guarded::new(&stream, &irregular::integers(1, x_len))?;
@@ -175,7 +178,13 @@ fn one_kernel_is_launched() -> anyhow::Result<()> {
     let budget = Budget::of("axpy").modules(0).copies(0).fills(0).allocations(0).host_waits(0);
     let budget = budget.streams(&[(&stream, "`stream`")]);
     budget.kernels(1).spend(|| axpy(&stream, &kernel, &mut target.as_view_mut(), &source.as_view(), A))?;
-    Ok(stream.synchronize()?)
+    stream.synchronize()?;
+    // A buffer may have been created on any stream.
+    let other = stream.context().new_stream()?;
+    let budget = Budget::of("axpy").case("with buffers from another stream").kernels(1);
+    let budget = budget.streams(&[(&other, "`stream`")]);
+    budget.spend(|| axpy(&other, &kernel, &mut target.as_view_mut(), &source.as_view(), A))?;
+    Ok(other.synchronize()?)
 }
 
 fn a_failed_call_is_an_error() -> anyhow::Result<()> {

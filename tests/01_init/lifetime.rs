@@ -103,7 +103,14 @@ fn compare(world_size: usize, run: Run, spin: u64) -> anyhow::Result<()> {
         kernels.spin(&stream, 0)?;
         stream.synchronize()?;
         let mut views: Vec<_> = buffers.iter_mut().map(Guarded::view_mut).collect();
+        let mut fills = 0;
         run(&unconnected, ITERATIONS, &mut views, &mut |iteration, tensors| {
+            ensure!(
+                iteration == fills,
+                "`run` called `fill` with iteration {iteration} in its call {fills}, counting from 0; expected one call \
+                 in each iteration, with 0, 1, 2, …"
+            );
+            fills += 1;
             kernels.spin(&stream, spin)?;
             for (tensor, view) in tensors.iter_mut().enumerate() {
                 kernels.axpy(&stream, view, &inputs[iteration * LENGTHS.len() + tensor], 1.0)?;
@@ -111,7 +118,7 @@ fn compare(world_size: usize, run: Run, spin: u64) -> anyhow::Result<()> {
             Ok(())
         })?;
         for (tensor, buffer) in buffers.iter().enumerate() {
-            let name = format!("tensor {tensor} on {world_size} ranks, read after the return,");
+            let name = format!("tensor {tensor}, with world size {world_size}, read after the return,");
             // Integers below 2²⁴ are exact in an f32.
             Expected::new(rank, &name, &expected(world_size, tensor))
                 .if_instead(

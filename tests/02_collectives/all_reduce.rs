@@ -59,7 +59,7 @@ fn check_sum(comm: &Comm, len: usize) -> anyhow::Result<()> {
     // Integer sums below 2²⁴ are exact in an f32, in any order.
     let expected = added(&inputs);
     Expected::new(rank, "the receive buffer", &expected)
-        .if_instead(&stale, "it holds its old values: no sum was written to it")
+        .if_instead(&stale, "it holds its old values: neither a sum nor the values of `send` reached it")
         .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: nothing was summed"))
         .if_instead(&divided(&expected, world_size), "this is the average, not the sum")
         .exactly(&recv.read()?)?;

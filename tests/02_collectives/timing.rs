@@ -21,6 +21,7 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["gpu_milliseconds"]),
         Check::new("timing::the_call_is_not_the_work", the_call_is_not_the_work).calls(&["host_times"]),
         Check::new("timing::earlier_work_takes_no_part", earlier_work_takes_no_part).calls(&["host_times"]),
+        Check::new("timing::other_streams_take_no_part", other_streams_take_no_part).calls(&["host_times"]),
         Check::new("timing::the_event_comes_with_the_work", the_event_comes_with_the_work)
             .calls(&["finish_line"]),
         Check::new("timing::a_collective_can_be_timed", a_collective_can_be_timed)
@@ -164,6 +165,21 @@ fn the_call_is_not_the_work() -> anyhow::Result<()> {
 
 fn earlier_work_takes_no_part() -> anyhow::Result<()> {
     check_stages(staged(20 * MILLISECOND)?)
+}
+
+fn other_streams_take_no_part() -> anyhow::Result<()> {
+    let (stream, kernels) = spinning()?;
+    let other = stream.context().new_stream()?;
+    kernels.spin(&other, 40 * MILLISECOND)?;
+    let behind = other.record_event(None)?;
+    let work = || kernels.spin(&stream, 5 * MILLISECOND);
+    let (_, waits) = with_host_waits(|| host_times(&stream, Duration::default, work))?;
+    ensure!(
+        !behind.try_is_complete()?,
+        "`host_times` returned only after the work on another stream, which takes 40 ms; it must wait only for `stream`, \
+         whose work takes 5 ms{waits}"
+    );
+    Ok(other.synchronize()?)
 }
 
 fn the_event_comes_with_the_work() -> anyhow::Result<()> {

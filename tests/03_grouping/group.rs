@@ -1,11 +1,11 @@
 //! Checks for `grouping/group`.
 
 use anyhow::{Context, bail};
-use cudarc::nccl::Comm;
+use cudarc::nccl::{Comm, group_start};
 use init::init_all::communicators;
 use lab::{
-    Budget, Check, Expected, Guarded, NcclLog, each_call_fails, ensure, irregular, returns_at_once_on_each,
-    without_panic,
+    Budget, Check, Expected, Guarded, NcclLog, Readable, each_call_fails, ensure, irregular,
+    returns_at_once_on_each, without_panic,
 };
 
 use crate::exercise::open_group;
@@ -27,6 +27,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("group::after_an_error_no_group_is_open", after_an_error_no_group_is_open)
             .calls(&["in_group"])
             .min_ranks(2),
+        Check::new("group::an_error_ends_no_other_group", an_error_ends_no_other_group).calls(&["in_group"]),
         Check::new("group::a_group_inside_a_group_is_a_part_of_it", a_group_inside_a_group_is_a_part_of_it)
             .calls(&["in_group", "average_all"])
             .min_ranks(2),
@@ -163,6 +164,20 @@ fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
             open_group::after("an in_group that returned an error from its calls", "an average failed")
         })?;
     }
+    Ok(())
+}
+
+fn an_error_ends_no_other_group() -> anyhow::Result<()> {
+    group_start().readable()?;
+    let result: anyhow::Result<()> =
+        without_panic("in_group when its calls return an error", || in_group(|| bail!("no batch is left")))?;
+    let outer_is_open = open_group::was_open();
+    ensure!(result.is_err(), "the calls returned an error, but in_group returned Ok");
+    ensure!(
+        outer_is_open,
+        "in_group was called inside another group, and its calls returned an error: it also ended the outer group, but must \
+         end only the group that it started"
+    );
     Ok(())
 }
 

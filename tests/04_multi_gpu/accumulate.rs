@@ -175,6 +175,16 @@ impl Attempt<'_> {
         self.each_as(|own| 1.0 / (self.world_size() * own.len() as f64))
     }
 
+    /// Returns the result if each rank's mean counts the same, no matter how many samples the rank has.
+    fn mean_of_rank_means(&self) -> (f64, Vec<f64>) {
+        let weighted = self.cuts.iter().flat_map(|own| {
+            let samples: usize = own.iter().map(Range::len).sum();
+            let of_all = samples as f64 * self.world_size();
+            own.iter().map(move |piece| (piece.clone(), piece.len() as f64 / of_all))
+        });
+        self.step.sum(self.samples, &weighted.collect::<Vec<_>>())
+    }
+
     fn scale_is_forgotten(&self) -> String {
         format!(
             "the means of this rank's {} micro-batches each count in full: the scale is missing. In a mean over the \
@@ -201,6 +211,10 @@ impl Attempt<'_> {
                 .if_instead(
                     &step.along(&times(&step.gradient, 1.0 / world_size)),
                     "averaged twice: both the average and the weight divide by the world size",
+                )
+                .if_instead(
+                    &step.along(&self.mean_of_rank_means().1),
+                    "this is the mean of the ranks' means, but a rank with more samples must count for more",
                 )
                 .if_instead(&step.along(&of_own), "this is only the rank's own part of the average: the other ranks' parts are missing")
                 .if_instead(

@@ -205,6 +205,10 @@ fn compare_parameters(
                 "the step used only the last replica's gradient: sum the gradients of all replicas",
             )
             .if_instead(
+                &step.along(&step.sum(samples, &[&parts[..1], &parts[..count - 1]].concat()).1),
+                "each replica from 1 on computed the part before its own: part 0 counts twice, and the last part not at all",
+            )
+            .if_instead(
                 &step.along(&times(&step.gradient, 1.0 / gpus)),
                 "the step is too small by a factor of the number of GPUs: the parts' shares already add up to 1",
             )

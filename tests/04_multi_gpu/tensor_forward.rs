@@ -232,7 +232,9 @@ fn check_mlp(case: &Case<'_>) -> anyhow::Result<()> {
         let hidden = relu(&before_relu);
         let got = stream.clone_dtoh(&layers.hidden)?;
         let units_of = |values: &[f32]| columns_of(values, hidden_units, units.clone());
+        let bias_after_relu = biased(&first, &relu(&product(&first, &input)), 1);
         let own_units = Expected::new(comm.rank(), "mlp.hidden", &units_of(&hidden))
+            .if_instead(&units_of(&bias_after_relu), "the bias was added after ReLU instead of before it")
             .if_instead(&units_of(&before_relu), "ReLU is missing")
             .if_instead(&vec![0.0; got.len()], "nothing was written")
             .exactly(&got);

@@ -30,6 +30,21 @@ pub(super) fn likely_cause(training: &Training, rank: usize, step: usize) -> Opt
         return Some(of_factor(factor, world_size));
     }
     let shards: Vec<Range<usize>> = (0..world_size).map(|rank| even_cut(&batch, rank, world_size)).collect();
+    let idle = shards.iter().position(Range::is_empty);
+    if let (Some(idle), Some(last)) = (idle, step.checked_sub(1)) {
+        let empty = shards.iter().filter(|shard| shard.is_empty()).count();
+        let (_, averaged) =
+            model_before(replica, last).loss_and_gradient(&training.samples, training.batches[last].clone());
+        let mut with_leftovers = gradient(batch.clone());
+        let share = empty as f64 / world_size as f64;
+        with_leftovers.iter_mut().zip(averaged).for_each(|(sum, slope)| *sum += share * slope);
+        if multiple(&update, &with_leftovers).is_some_and(|factor| abs_diff_eq!(factor, 1.0, epsilon = ALIKE))
+        {
+            return Some(format!(
+                "rank {idle} has no samples in this step, but its gradient from the previous step was averaged again"
+            ));
+        }
+    }
     let gradients: Vec<Vec<f64>> = shards.iter().cloned().map(gradient).collect();
     let mut sum = vec![0.0; update.len()];
     for gradient in &gradients {
