@@ -179,7 +179,8 @@ fn other_streams_take_no_part() -> anyhow::Result<()> {
         });
         Duration::ZERO
     };
-    let (_, waits) = with_host_waits(|| host_times(&stream, clock, || kernels.spin(&stream, 5 * MILLISECOND)))?;
+    let (_, waits) =
+        with_host_waits(|| host_times(&stream, clock, || kernels.spin(&stream, 5 * MILLISECOND)))?;
     let Some(behind) = behind.into_inner() else { bail!("`clock` was never called") };
     ensure!(
         !behind?.try_is_complete()?,
