@@ -83,7 +83,7 @@ pub fn fetch(address: SocketAddr, rank: usize, timeout: Duration) -> anyhow::Res
     // 2. the rank is sent in the format that `next_rank` reads;
     // 3. no single wait takes longer than `timeout`, even if a machine or a process doesn't respond;
     // 4. the id may arrive in pieces, and an incomplete id is an error;
-    // 5. every error contains rank 0's address.
+    // 5. if rank 0 can't be reached, or the id is incomplete, the error contains rank 0's address.
     todo!("Get the whole id from rank 0")
     // ANCHOR_END: fetch
 }

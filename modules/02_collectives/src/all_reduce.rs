@@ -17,7 +17,7 @@ pub fn sum(comm: &Comm, send: &CudaView<f32>, recv: &mut CudaViewMut<f32>) -> an
     // 1. on every rank, element `i` of `recv` is the sum of element `i` over all ranks;
     // 2. `send` does not change;
     // 3. if the two lengths differ, send nothing, and return an error that contains both;
-    // 4. make one all-reduce, and return as soon as the work is enqueued.
+    // 4. make one all-reduce and no copy, and return as soon as the work is enqueued.
     todo!("Sum `send` over all ranks into `recv`")
     // ANCHOR_END: sum
 }

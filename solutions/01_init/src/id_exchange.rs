@@ -89,7 +89,7 @@ pub fn fetch(address: SocketAddr, rank: usize, timeout: Duration) -> anyhow::Res
     // 2. the rank is sent in the format that `next_rank` reads;
     // 3. no single wait takes longer than `timeout`, even if a machine or a process doesn't respond;
     // 4. the id may arrive in pieces, and an incomplete id is an error;
-    // 5. every error contains rank 0's address.
+    // 5. if rank 0 can't be reached, or the id is incomplete, the error contains rank 0's address.
     let mut connected = TcpStream::connect_timeout(&address, timeout);
     while connected.is_err() && Instant::now() < deadline {
         thread::sleep(PAUSE);
@@ -97,7 +97,8 @@ pub fn fetch(address: SocketAddr, rank: usize, timeout: Duration) -> anyhow::Res
     }
     let mut rank_0 = connected.with_context(|| format!("can't connect to rank 0 at {address}"))?;
     rank_0.set_read_timeout(Some(timeout))?;
-    rank_0.write_all(&u32::try_from(rank)?.to_be_bytes())?;
+    let request = u32::try_from(rank)?.to_be_bytes();
+    rank_0.write_all(&request).with_context(|| format!("can't send to rank 0 at {address}"))?;
     let mut bytes = [0; ID_BYTES];
     rank_0.read_exact(&mut bytes).with_context(|| format!("no complete id from rank 0 at {address}"))?;
     Ok(from_bytes(bytes))

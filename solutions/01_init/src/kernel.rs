@@ -53,7 +53,7 @@ pub fn axpy(
     a: f32,
 ) -> anyhow::Result<()> {
     // ANCHOR: axpy
-    // Launch the kernel over all elements:
+    // Launch the kernel over all elements, on `stream`:
     // 1. the arguments match the kernel's parameters in order and type;
     // 2. if `y` and `x` differ in length, launch nothing, and return an error that contains both lengths;
     // 3. if there are no elements, nothing is launched, and the result is `Ok`;
