@@ -147,7 +147,7 @@ fn judge(rank: usize, world_size: usize, failing: &[usize], outcome: &Outcome) -
             ensure!(
                 text.contains(&own),
                 "rank {rank} of {world_size}: preparation failed here with `{own}`, so the error from `together` must \
-                 contain that; got: {text}"
+                 contain that; got the error: {text}"
             );
             ensure!(
                 outcome.is_own_error,
@@ -161,8 +161,8 @@ fn judge(rank: usize, world_size: usize, failing: &[usize], outcome: &Outcome) -
                 text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect();
             ensure!(
                 failing.iter().all(|failed| named.contains(failed)),
-                "rank {rank} of {world_size}: the error from `together` must name {}, which failed; got: \
-                 {text}",
+                "rank {rank} of {world_size}: the error from `together` must name {}, which failed; got the \
+                 error: {text}",
                 named_ranks(failing)
             );
             Ok(())

@@ -121,7 +121,7 @@ fn compare(world_size: usize, run: Run, spin: u64) -> anyhow::Result<()> {
             "`run` called `fill` with the iterations {filled:?}; expected {once_each:?}: one call in each iteration"
         );
         for (tensor, buffer) in buffers.iter().enumerate() {
-            let name = format!("tensor {tensor}, with world size {world_size}, read after the return,");
+            let name = format!("tensor {tensor} after the return of `run`, with world size {world_size},");
             // Integers below 2²⁴ are exact in an f32.
             Expected::new(rank, &name, &expected(world_size, tensor))
                 .if_instead(

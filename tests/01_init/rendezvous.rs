@@ -57,7 +57,7 @@ fn rank_i_works_on_stream_i() -> anyhow::Result<()> {
             let (got, expected) = (comm.stream(), &streams[rank]);
             ensure!(
                 got == *expected,
-                "rank {rank} uses a stream on GPU {}, expected streams[{rank}], which is on GPU {}",
+                "`f` received a communicator for rank {rank} with a stream on GPU {}; expected streams[{rank}], which is on GPU {}",
                 got.context().ordinal(),
                 expected.context().ordinal()
             );

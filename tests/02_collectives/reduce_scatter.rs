@@ -103,7 +103,7 @@ fn lengths_that_don_t_fit_are_an_error() -> anyhow::Result<()> {
                 let send = Guarded::new(&stream, &irregular::integers(rank, len))?;
                 let mut part = Guarded::new(&stream, &stale)?;
                 let call = format!(
-                    "averaging {len} elements in {world_size} parts of {PART}, which would read {needed} elements,"
+                    "with world size {world_size}, averaging {len} elements into parts of {PART}, which would read {needed} elements,"
                 );
                 let result =
                     without_panic(&call, || average_part(&comm, &send.view(), &mut part.view_mut()))?;

@@ -143,7 +143,7 @@ fn worked_on_at_once(way: Way) -> anyhow::Result<()> {
         both > 0.0,
         "each half has 2 ms of work, on its own stream, but the halves never ran at the same time\n  {why}{}",
         match bench.streams[0].context().is_event_tracking() {
-            true => "\n  event tracking is on, and inserts such waits",
+            true => "\n  event tracking is on, and inserted that wait",
             false => "\n  event tracking is off",
         }
     );

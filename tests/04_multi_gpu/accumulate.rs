@@ -187,8 +187,8 @@ impl Attempt<'_> {
 
     fn scale_is_forgotten(&self) -> String {
         format!(
-            "the means of this rank's {} micro-batches each count in full: the scale is missing. In a mean over the \
-             batch, each sample counts for 1 / {}",
+            "the means of this rank's {} micro-batches were added without a scale. In the mean over the batch, each \
+             sample counts for 1 / {}",
             self.cuts[self.rank].len(),
             self.step.batch.len()
         )

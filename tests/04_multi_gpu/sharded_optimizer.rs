@@ -240,7 +240,7 @@ fn with_mistakes<'a>(
         true => format!(
             "only rank {rank}'s part of the parameters was updated: each rank must update its own part"
         ),
-        false => "only the rank's own part is new, and the others are from before the step: gather after it"
+        false => "only this rank's own part is new, and the other parts are from before the step: gather the parts after the update"
             .to_owned(),
     };
     expected

@@ -270,8 +270,8 @@ fn the_sum_is_over_what_the_gpu_wrote() -> anyhow::Result<()> {
     let sum = scaled_sum(compute, &kernels, &mut shared, &input, FACTOR)?;
     let written: f32 = shared.as_slice()?.iter().sum();
     let cause = match sum == FACTOR * input.iter().sum::<f32>() {
-        true => "\n  this is the sum of factor × `input`, which the host computed without `shared`",
-        false => "",
+        true => format!("\n  {sum} is the sum of factor × `input`, so the host did not read `shared`"),
+        false => String::new(),
     };
     ensure!(
         sum == written,

@@ -126,7 +126,7 @@ fn check_mlp(case: &Case<'_>) -> anyhow::Result<()> {
         Expected::new(case.comm.rank(), "mlp.hidden_gradient", &own_units(&hidden_gradient))
             .if_instead(
                 &own_units(&unbent),
-                "ReLU is missing in the backward pass, or comes before the gradient that it applies to",
+                "the backward pass of ReLU is missing, or runs before the gradient that it changes is there",
             )
             .if_instead(&bend(&mixed, &own_hidden), THE_WRONG_SIDE)
             .if_instead(

@@ -110,17 +110,17 @@ fn check_measure(spans: &[Span], by: f64) -> anyhow::Result<()> {
         "\n  likely cause: the lengths were summed. Two spans of the same kind may overlap, but `busy` counts each \
          moment once"
     } else if in_their_order.iter().any(|&total| alike(got.total, total)) {
-        "\n  likely cause: the spans are in any order, so T lasts from the earliest start to the latest end"
+        "\n  likely cause: spans may come in any order; `total` is from the earliest start to the latest end"
     } else if alike(got.total, 13.0) {
-        "\n  likely cause: T leaves out the copies, but they are a part of it, too"
+        "\n  likely cause: `total` leaves out the copies, but they are a part of it, too"
     } else if alike(got.total, 13.5) {
-        "\n  likely cause: T ends with the span that starts last, but one that starts earlier may end later"
+        "\n  likely cause: `total` ends with the span that starts last, but one that starts earlier may end later"
     } else {
         ""
     };
     ensure!(
         alike(got.compute, 7.0) && alike(got.communication, 7.0) && alike(got.total, 14.5),
-        "`measure` is wrong for spans from {} ms to {} ms (both in copies)\n  expected {expected:?}\n  got {got:?}{cause}",
+        "`measure` is wrong for spans from {} ms to {} ms (the first and the last are copies)\n  expected {expected:?}\n  got {got:?}{cause}",
         2.5 + by,
         17.0 + by
     );

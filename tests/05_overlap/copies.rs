@@ -169,20 +169,15 @@ impl Work for Batches<'_> {
     fn compute(&mut self, batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
         let Self { streams, kernels, delays, .. } = self;
         self.copied.push(timed(&streams.copy)?);
-        self.timeline.record(
-            &streams.compute,
-            Kind::Compute,
-            format!("the computation of batch {batch}"),
-            || {
-                kernels.spin(&streams.compute, delays.compute)?;
-                kernels.scale(&streams.compute, buffer, 2.0)
-            },
-        )
+        self.timeline.record(&streams.compute, Kind::Compute, format!("batch {batch}'s computation"), || {
+            kernels.spin(&streams.compute, delays.compute)?;
+            kernels.scale(&streams.compute, buffer, 2.0)
+        })
     }
 
     fn all_reduce(&mut self, batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
         let Self { comm, streams, kernels, delays, .. } = self;
-        let name = format!("the all-reduce of batch {batch}");
+        let name = format!("batch {batch}'s all-reduce");
         self.timeline.record(&streams.comm, Kind::Communication, name, || {
             kernels.spin(&streams.comm, delays.all_reduce)?;
             comm.all_reduce_in_place(buffer, &ReduceOp::Sum).readable()?;
@@ -231,7 +226,7 @@ fn the_next_batch_is_computed_beside_it() -> anyhow::Result<()> {
         let spans = bench.timeline.spans()?;
         (0..2).try_for_each(|batch| {
             let (sum, next) =
-                (format!("the all-reduce of batch {batch}"), format!("the computation of batch {}", batch + 1));
+                (format!("batch {batch}'s all-reduce"), format!("batch {}'s computation", batch + 1));
             // Checks whether the batch arrived only after the sum, so that its computation could not start earlier.
             let came_late = || {
                 let came = bench.timeline.time(&bench.copied[batch + 1])?;
@@ -252,7 +247,7 @@ fn the_copies_are_in_their_own_stream() -> anyhow::Result<()> {
         bench.compare()?;
         let spans = bench.timeline.spans()?;
         let busy = span(&spans, "the spin before")?;
-        let first = span(&spans, "the computation of batch 0")?;
+        let first = span(&spans, "batch 0's computation")?;
         ensure!(
             first.end >= busy.end,
             "rank {}: the copy stream was busy until {:.1} ms, but batch 0 had been computed by {:.1} ms, so it was \

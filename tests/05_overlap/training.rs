@@ -184,7 +184,7 @@ impl<'a> SerialStep<'a> {
         let Known { rank, unused, .. } = self.known;
         let own = gradient(*unused, rank.number(), self.step);
         [
-            (self.before.clone(), "it is unchanged by this step"),
+            (self.before.clone(), "this step did not change it"),
             (self.along(&own), "it was updated with this rank's own gradient, not with the average"),
             (
                 self.along(&sum(*unused, rank.comm.world_size(), self.step)),

@@ -436,13 +436,16 @@ fn ordinal(SequenceNumber(number): SequenceNumber) -> String {
 
 /// Reports which ranks made the call directly and which made it through a graph.
 fn captured_apart(parts: &Ranks<Option<Part>>, number: SequenceNumber) -> Report {
-    let report = Report::new(format!(
-        "the {} collective differs between ranks: not all of them launch the same graph",
-        ordinal(number)
-    ));
+    let called = parts.iter().any(|(_, part)| part.as_ref().is_some_and(|part| part.captured.is_none()));
+    let difference = match called {
+        true => "some launch a graph that makes it, and others call it outside of a graph",
+        false => "not all of them launch the same graph",
+    };
+    let report =
+        Report::new(format!("the {} collective differs between ranks: {difference}", ordinal(number)));
     let same = |one: &Part, other: &Part| one.captured == other.captured;
     let words = |part: &Part| match part.captured {
-        Some(captured) => format!("{} from a graph (captured call {captured})", part.operation),
+        Some(captured) => format!("{} from a graph (the {} call in it)", part.operation, ordinal(captured)),
         None => format!("{}, called outside of a graph", part.operation),
     };
     with_sides(report, parts, same, words)

@@ -118,7 +118,7 @@ fn of_factor(factor: f64, world_size: usize) -> String {
     } else if is(worlds) {
         format!(
             "the change in the parameters is exactly {world_size} times what it must be, and {world_size} is the \
-             world size"
+             world size, as if the gradients had been summed instead of averaged"
         )
     } else if is(1.0 / worlds) {
         format!(

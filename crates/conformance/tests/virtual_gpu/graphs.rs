@@ -454,9 +454,12 @@ fn rules_about_unsafe_calls() -> anyhow::Result<()> {
             scope.spawn(bound).join().unwrap()
         })
     };
-    let words = ["cuMemAlloc can't be captured, but was called during a capture"];
+    let here_words = ["cuMemAlloc can't be captured, but was called during a capture"];
+    let there_words =
+        ["cuMemAlloc was called in another thread than the capture's, which the global capture mode forbids"];
     for (mode, here, there) in [(GLOBAL, false, false), (THREAD_LOCAL, false, true), (RELAXED, true, true)] {
-        for (call, allowed) in [(&allocate as &dyn Fn() -> _, here), (&elsewhere, there)] {
+        let calls = [(&allocate as &dyn Fn() -> _, here, here_words), (&elsewhere, there, there_words)];
+        for (call, allowed, words) in calls {
             stream.begin_capture(mode)?;
             let called: Result<(), DriverError> = call();
             if allowed {

@@ -18,8 +18,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("nccl_graphs::a_split_s_ranks", || right(2, second_communicator)),
         Check::new("nccl_graphs::captured_by_one_rank_only", || {
             let words = [
-                "the 1st collective differs between ranks: not all of them launch the same graph",
-                "rank 0: ncclAllReduce(count 4, float32, sum) from a graph (captured call 1)",
+                "the 1st collective differs between ranks: some launch a graph that makes it, and others call it",
+                "rank 0: ncclAllReduce(count 4, float32, sum) from a graph (the 1st call in it)",
                 "rank 1: ncclAllReduce(count 4, float32, sum), called outside of a graph",
                 "nccl_graphs.rs:",
             ];
@@ -27,7 +27,7 @@ pub(crate) fn checks() -> Vec<Check> {
         }),
         Check::new("nccl_graphs::another_graph_than_the_others", || {
             let words =
-                ["ranks 0 and 2: ncclAllReduce", "(captured call 1)", "rank 1: ", "(captured call 2)"];
+                ["ranks 0 and 2: ncclAllReduce", "(the 1st call in it)", "rank 1: ", "(the 2nd call in it)"];
             twins(3, another_graph, &words)
         }),
         Check::new("nccl_graphs::a_message_captured_at_one_end", || {

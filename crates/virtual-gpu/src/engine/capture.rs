@@ -207,11 +207,17 @@ impl Engine {
             CaptureMode::Relaxed => false,
         };
         let broken = state.captures.open.iter().filter(|(_, capture)| minds(capture));
-        let broken: Vec<CaptureId> = broken.map(|(&id, _)| id).collect();
-        let errors = broken.into_iter().map(|id| {
-            let message = format!(
-                "{call} can't be captured, but was called during a capture: call it before the capture"
-            );
+        let broken: Vec<(CaptureId, bool)> =
+            broken.map(|(&id, capture)| (id, capture.thread == thread)).collect();
+        let errors = broken.into_iter().map(|(id, is_own)| {
+            let message = match is_own {
+                true => format!(
+                    "{call} can't be captured, but was called during a capture: call it before the capture"
+                ),
+                false => {
+                    format!("{call} was called in another thread than the capture's, which the global capture mode forbids")
+                }
+            };
             state.captures.break_by(id, CudaStatus::StreamCaptureUnsupported, message)
         });
         errors.last().map_or(Ok(()), Err)
