@@ -167,11 +167,22 @@ fn check_all_to_all(comm: &Comm, len: usize) -> anyhow::Result<()> {
     let got = incoming.read()?;
     let of_each =
         |which: &dyn Fn(usize) -> Vec<f32>| -> Vec<f32> { (0..world_size).flat_map(which).collect() };
-    Expected::new(
-        rank,
-        &format!("what `all_to_all` received from {world_size} ranks"),
-        &of_each(&|from| part(from, world_size, len, rank)),
-    )
+    // The ranks that the parts in `got` came from, if all are from different ranks.
+    let sender = |got: &[f32]| (0..world_size).find(|&from| part(from, world_size, len, rank) == got);
+    let senders: Option<Vec<usize>> = got.chunks_exact(len).map(sender).collect();
+    let senders = senders.filter(|senders| (0..world_size).all(|rank| senders.contains(&rank)));
+    let moved = senders.map(|senders| {
+        format!(
+            "all parts arrived, but in the order of ranks {senders:?} instead of the order of rank numbers"
+        )
+    });
+    let name = format!("what `all_to_all` received from {world_size} ranks");
+    let right = of_each(&|from| part(from, world_size, len, rank));
+    let mut expected = Expected::new(rank, &name, &right);
+    if let Some(moved) = moved {
+        expected = expected.if_instead(&got, moved);
+    }
+    expected
     .if_instead(&before, "it holds its old values: nothing was received")
     .if_instead(&own, "these are the rank's own values")
     .if_instead(

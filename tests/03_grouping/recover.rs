@@ -40,7 +40,7 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["rejoin"]),
         Check::new("recover::each_attempt_is_one_all_reduce", each_attempt_is_one_all_reduce)
             .calls(&["rejoin", "sum_of_survivors"]),
-        Check::new("recover::a_failed_call_is_an_error", a_failed_call_is_an_error).calls(&["rejoin"]),
+        Check::new("recover::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
 
@@ -93,8 +93,9 @@ impl Watch {
 
 /// Waits for events, but not forever. The first event is for a sum without the lost rank, so its wait is short. Later
 /// waits are longer than any sum takes.
-fn arrivals() -> impl Fn(&CudaEvent) -> anyhow::Result<bool> {
-    let deadline = Cell::new(Duration::from_millis(10));
+fn arrivals(lost: usize) -> impl Fn(&CudaEvent) -> anyhow::Result<bool> {
+    let short = Duration::from_millis(10);
+    let deadline = Cell::new(short);
     move |event| {
         let since = Instant::now();
         while !event.try_is_complete()? {
@@ -104,6 +105,11 @@ fn arrivals() -> impl Fn(&CudaEvent) -> anyhow::Result<bool> {
             }
             std::thread::yield_now();
         }
+        ensure!(
+            deadline.get() != short,
+            "the first event that `arrives` received is complete, but the sum is not, because rank {lost} is missing: \
+             record the event after the all-reduce"
+        );
         Ok(true)
     }
 }
@@ -221,8 +227,10 @@ fn survivors_finish_the_sum() -> anyhow::Result<()> {
             }
             let input = Guarded::new(&stream, &irregular::integers(rank, LEN))?;
             let mut total = Guarded::new(&stream, &irregular::integers(1000 + rank, LEN))?;
+            // An event recorded before the sum is now complete at once.
+            stream.synchronize()?;
             let muster = |rank| watch.muster(rank);
-            let new = sum_of_survivors(comm, &input.view(), &mut total.view_mut(), arrivals(), muster)
+            let new = sum_of_survivors(comm, &input.view(), &mut total.view_mut(), arrivals(lost), muster)
                 .with_context(|| {
                     format!(
                         "rank {lost} of {world_size} is lost, but old rank {rank} could not continue as rank {}",
@@ -263,7 +271,7 @@ fn a_second_loss_is_survived_too() -> anyhow::Result<()> {
                 return Ok(());
             }
             let muster = |rank| watch.muster(rank);
-            comm = sum_of_survivors(comm, &input.view(), &mut total.view_mut(), arrivals(), muster)
+            comm = sum_of_survivors(comm, &input.view(), &mut total.view_mut(), arrivals(lost), muster)
                 .with_context(|| {
                     let place = rank.saturating_sub(lost);
                     format!("rank {lost} is lost, but old rank {rank} could not continue as rank {place}")
@@ -450,5 +458,16 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
         let comm = world_of_one()?;
         let id = Id::new().readable()?;
         Ok(move || rejoin(comm, |_| Ok(Muster { survivors: vec![0], id })).map(drop))
+    })?;
+    each_call_fails("sum_of_survivors", || {
+        let comm = world_of_one()?;
+        let stream = comm.stream();
+        let values = stream.clone_htod(&irregular::integers(0, LEN))?;
+        let mut total = stream.alloc_zeros::<f32>(LEN)?;
+        stream.synchronize()?;
+        Ok(move || {
+            let arrives = |event: &CudaEvent| Ok(event.synchronize().map(|()| true)?);
+            sum_of_survivors(comm, &values.as_view(), &mut total.as_view_mut(), arrives, alone).map(drop)
+        })
     })
 }

@@ -211,6 +211,10 @@ fn check_sum(comm: &Comm, kernels: &Kernels, len: usize) -> anyhow::Result<()> {
     };
     Expected::new(rank, &format!("the total over {world_size} ranks"), &each(&sum))
         .if_instead(
+            &each(&|index| sum(index) + stale(rank, len)[index]),
+            "the old values of `total` are in it: replace them",
+        )
+        .if_instead(
             &each(&totals_passed),
             "each shift passes the running total on, so values are added several times; pass on what was received",
         )

@@ -106,12 +106,17 @@ fn halves(bench: &Bench, way: Way, spins: [u64; 2]) -> anyhow::Result<Worked> {
         lengths.push((stream == second, half.len()));
         kernels.scale(stream, half, 3.0)
     })?;
+    let of = |second: bool| -> Vec<usize> {
+        lengths.iter().filter(|(stream, _)| *stream == second).map(|(_, len)| *len).collect()
+    };
     ensure!(
         lengths.contains(&(false, LEN / 2)) && lengths.contains(&(true, LEN - LEN / 2)) && lengths.len() == 2,
         "of {LEN} values, the first stream must work on {} once, and the second stream on the other {} once; but the \
-         streams worked on these, given as (second stream, length): {lengths:?}",
+         first stream worked on {:?}, and the second on {:?}",
         LEN / 2,
-        LEN - LEN / 2
+        LEN - LEN / 2,
+        of(false),
+        of(true)
     );
     first.synchronize()?;
     second.synchronize()?;

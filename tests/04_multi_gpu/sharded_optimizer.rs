@@ -46,9 +46,9 @@ const LENGTHS: [usize; 4] = [37, 60, 1031, 3];
 
 fn padded_lengths() -> anyhow::Result<()> {
     for world_size in 1..=9 {
-        for len in [0, 1, 2, 3, 8, 10, 37, 60, 1031] {
+        for len in [0, 1, 2, 3, 8, 10, 37, 60, 1031, (1 << 24) + 1, (1 << 53) + 1] {
             let padded = padded_len(len, world_size);
-            let told = format!("{len} parameters on {world_size} ranks: a padded length of {padded}");
+            let told = format!("{len} parameters with world size {world_size}: a padded length of {padded}");
             ensure!(
                 padded >= len,
                 "{told} drops {} parameters: the remainder of the division needs room, too",

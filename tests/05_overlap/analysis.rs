@@ -40,6 +40,18 @@ fn after_the_origin(times: &[(f64, f64)]) -> f64 {
     times.iter().map(|(start, end)| end.max(0.0) - start.max(0.0)).sum()
 }
 
+/// Returns the total length of the spans if each is counted from the end of the span that starts before it.
+fn from_the_previous_end(times: &[(f64, f64)]) -> f64 {
+    let mut times = times.to_vec();
+    times.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let previous_ends = std::iter::once(f64::NEG_INFINITY).chain(times.iter().map(|&(_, end)| end));
+    times
+        .iter()
+        .zip(previous_ends)
+        .map(|(&(start, end), previous)| (end - start.max(previous)).max(0.0))
+        .sum()
+}
+
 fn every_moment_counts_once() -> anyhow::Result<()> {
     let cases: [(&[(f64, f64)], f64); 9] = [
         (&[], 0.0),
@@ -63,6 +75,9 @@ fn every_moment_counts_once() -> anyhow::Result<()> {
             if abs_diff_eq!(got, all, epsilon = ROUNDING) {
                 "\n  likely cause: the time during which two spans overlap is counted twice; that leads to an \
                  efficiency above 1"
+            } else if abs_diff_eq!(got, from_the_previous_end(times), epsilon = ROUNDING) {
+                "\n  likely cause: a span is counted from the end of the span before it, but an earlier one may end \
+                 later"
             } else if abs_diff_eq!(got, after_the_origin(times), epsilon = ROUNDING) {
                 "\n  likely cause: the time before 0 is not counted, but the origin is arbitrary, so spans may be \
                  before it"
@@ -83,7 +98,7 @@ fn the_total_is_from_first_to_last() -> anyhow::Result<()> {
         span(Communication, 7.0, 13.0),
         span(Copy, 14.0, 17.0),
         span(Communication, 15.0, 16.0),
-        span(Copy, 2.5, 3.0),
+        span(Copy, 2.5, 2.75),
     ];
     // The origin is arbitrary: it may be before all spans, between them, or after them.
     for by in [0.0, -8.0, -20.0] {
@@ -105,7 +120,7 @@ fn check_measure(spans: &[Span], by: f64) -> anyhow::Result<()> {
     );
     let alike = |one: f64, other: f64| abs_diff_eq!(one, other, epsilon = ROUNDING);
     // The totals that result if the first span in the list is used as the start, or the last one as the end.
-    let in_their_order = [3.0 - 12.0, 17.0 - 12.0, 3.0 - 2.5];
+    let in_their_order = [2.75 - 12.0, 17.0 - 12.0, 2.75 - 2.5];
     let cause = if alike(got.compute, 8.0) {
         "\n  likely cause: the lengths were summed. Two spans of the same kind may overlap, but `busy` counts each \
          moment once"
@@ -113,6 +128,9 @@ fn check_measure(spans: &[Span], by: f64) -> anyhow::Result<()> {
         "\n  likely cause: spans may come in any order; `total` is from the earliest start to the latest end"
     } else if alike(got.total, 13.0) {
         "\n  likely cause: `total` leaves out the copies, but they are a part of it, too"
+    } else if alike(got.total, 14.25) {
+        "\n  likely cause: `total` leaves out the time in which nothing runs, but it is the time from the first start to \
+         the last end"
     } else if alike(got.total, 13.5) {
         "\n  likely cause: `total` ends with the span that starts last, but one that starts earlier may end later"
     } else {

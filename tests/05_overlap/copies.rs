@@ -269,7 +269,7 @@ fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
         ensure!(
             !busy.try_is_complete()?,
             "rank {}: the copy stream was busy for 5 ms, but stream_through returned only after that: the host must \
-             not wait for it. A copy to or from pageable memory, such as a Vec, blocks the host until it is done{waits}",
+             not wait for it{waits}",
             comm.rank()
         );
         bench.compare()

@@ -174,7 +174,10 @@ fn replayed(bench: &Bench, rounds: usize) -> anyhow::Result<Replayed> {
         bench.enqueue(buffer)
     });
     let calls = calls.get();
-    let graph = graph?;
+    let graph = match rounds {
+        0 => graph.context("there are no inputs, which must not be an error")?,
+        _ => graph?,
+    };
     ensure!(
         calls == 1,
         "rank {rank}: `replay` called `iteration` {calls} times for {rounds} input{}; expected one call, inside the capture",

@@ -104,6 +104,8 @@ struct Half {
     normed: CudaSlice<f32>,
     partial: Guarded<f32>,
     last_part: Part,
+    /// Whether an all-reduce has been enqueued since the last residual.
+    is_pending: bool,
 }
 
 /// One rank's model.
@@ -145,6 +147,7 @@ impl<'a> Model<'a> {
                 normed: compute.clone_htod(&normed)?,
                 partial: Guarded::new(&compute, &irregular::integers(90, LEN))?,
                 last_part: Part::Attention,
+                is_pending: false,
             })
         };
         let halves = [half(0)?, half(1)?];
@@ -233,7 +236,7 @@ impl<'a> Model<'a> {
 /// Returns the name of a span.
 fn named(what: &str, half: usize, layer: usize, part: Part) -> String {
     let part = if part == Part::Attention { "attention" } else { "MLP" };
-    format!("the {what} of half {} (layer {layer}, {part})", HALVES[half])
+    format!("{}'s {what} (layer {layer}, {part})", HALVES[half])
 }
 
 impl Layer for Model<'_> {
@@ -253,7 +256,8 @@ impl Layer for Model<'_> {
     fn all_reduce(&mut self, half: usize) -> anyhow::Result<()> {
         let Self { comm, kernels, timeline, delays, .. } = self;
         let stream = comm.stream();
-        let Half { partial, last_part, .. } = &mut self.halves[half];
+        let Half { partial, last_part, is_pending, .. } = &mut self.halves[half];
+        *is_pending = true;
         let name = named("all-reduce", half, self.layer, *last_part);
         timeline.record(&stream, Kind::Communication, name, || {
             kernels.spin(&stream, delays.all_reduce)?;
@@ -264,7 +268,13 @@ impl Layer for Model<'_> {
 
     fn residual_and_norm(&mut self, half: usize) -> anyhow::Result<()> {
         let Self { compute, kernels, timeline, .. } = self;
-        let Half { states, normed, partial, last_part } = &mut self.halves[half];
+        let Half { states, normed, partial, last_part, is_pending } = &mut self.halves[half];
+        let name = HALVES[half];
+        ensure!(
+            std::mem::take(is_pending),
+            "`residual_and_norm` was called for half {name} without an all-reduce of half {name} before it: a half that \
+             is not pending is left alone"
+        );
         let name = named("residual", half, self.layer, *last_part);
         timeline.record(compute, Kind::Compute, name, || {
             kernels.axpy(compute, &mut states.view_mut(), &partial.view(), 1.0)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 use cudarc::nccl::Comm;
 use lab::compare::UNIT_ROUNDOFF;
-use lab::{Expected, Guarded, Trainable, ensure, irregular, with_host_waits};
+use lab::{Expected, Guarded, Trainable, ensure, irregular, named_ranks, with_host_waits};
 
 use super::two_streams::{MILLISECOND, Mark, Rank, on_each_rank, on_two_ranks};
 
@@ -124,7 +124,9 @@ impl<'a> Known<'a> {
         for (parameter, place) in self.layout.iter().enumerate() {
             let users = run.users(parameter);
             let name = format!(
-                "parameter {parameter}, which ranks {users:?} of {world_size} use, after step {} of {STEPS},",
+                "parameter {parameter}, which {} {}, after step {} of {STEPS},",
+                named_ranks(&users),
+                if users.len() > 1 { "use" } else { "uses" },
                 run.step + 1
             );
             let at = |values: &[f32]| values[place.clone()].to_vec();

@@ -42,6 +42,16 @@ struct Step {
 }
 
 /// A training run on GPUs, with each rank's steps.
+/// Returns the words for a step whose call failed, with the rows that have no samples in it.
+fn told(mesh: Mesh, index: usize, batch: &Range<usize>) -> String {
+    let empty: Vec<usize> = (0..mesh.data).filter(|&row| row_of(batch, row, mesh.data).is_empty()).collect();
+    let rows = match empty[..] {
+        [] => String::new(),
+        _ => format!(", in which rows {empty:?} of the mesh have no samples"),
+    };
+    format!("step {} (samples {batch:?}){rows}", index + 1)
+}
+
 pub(super) struct Training {
     mesh: Mesh,
     samples: Samples,
@@ -62,11 +72,12 @@ impl Training {
             let mut model = Perceptron::of_units(&stream, HIDDEN, units, room, seed(data_rank))?;
             start_equal(&groups, &mut model)?;
             let mut steps = Vec::new();
-            for batch in batches() {
+            for (index, batch) in batches().into_iter().enumerate() {
                 let own = row_of(&batch, data_rank, mesh.data);
                 let weight = (own.len() * mesh.data) as f32 / batch.len() as f32;
                 let own = device_samples.batch(own)?;
-                let loss = step(&groups, &mut model, &own, weight, LEARNING_RATE)?;
+                let loss = step(&groups, &mut model, &own, weight, LEARNING_RATE)
+                    .map_err(|error| error.context(told(mesh, index, &batch)))?;
                 steps.push(Step { loss, parameters: stream.clone_dtoh(&model.parameters())? });
             }
             stream.synchronize()?;
