@@ -48,11 +48,17 @@ fn padded_lengths() -> anyhow::Result<()> {
     for world_size in 1..=9 {
         for len in [0, 1, 2, 3, 8, 10, 37, 60, 1031, (1 << 24) + 1, (1 << 53) + 1] {
             let padded = padded_len(len, world_size);
+            let in_floats = (len as f32 / world_size as f32).ceil() as usize * world_size;
             let told = format!("{len} parameters with world size {world_size}: a padded length of {padded}");
             ensure!(
                 padded >= len,
-                "{told} drops {} parameters: the remainder of the division needs room, too",
-                len - padded
+                "{told} is {} too short{}",
+                len - padded,
+                match (padded == len / world_size * world_size && len % world_size > 0, padded == in_floats) {
+                    (true, _) => ": the remainder of the division needs room, too",
+                    (false, true) => ": an f32 does not hold this number, so compute with integers",
+                    (false, false) => "",
+                }
             );
             ensure!(
                 padded.is_multiple_of(world_size),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use cudarc::driver::sys::{self, CU_MEMHOSTALLOC_WRITECOMBINED};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use lab::kernels::SCALE_AND_ADD_ONE;
@@ -208,18 +208,17 @@ fn results_are_fetched_at_once() -> anyhow::Result<()> {
             !spun.try_is_complete()?,
             "`fetch` returned only when all work before the copy was done; it must return while that work runs"
         );
-        let copied = results.values()? == batch(index);
-        if !spun.try_is_complete()? {
-            ensure!(
-                !copied,
-                "`fetch` copied before the earlier work on `stream` was done: it must copy on `stream`, even if the \
-                 buffer was created on another stream"
-            );
-            bail!(
-                "`values` returned before the copy that `fetch` enqueued was done: cudarc makes it wait only if the copy \
-                 goes to `landing` itself, and not to a slice of its memory"
-            );
-        }
+        results.values()?;
+        ensure!(
+            spun.try_is_complete()?,
+            "`values` returned before the earlier work on `stream` was done, so it did not wait for a copy on `stream`: \
+             {}",
+            match index {
+                0 =>
+                    "`fetch` must copy on `stream`, and to `landing` itself; `values` does not wait for a copy to a slice",
+                _ => "`fetch` must copy on `stream`, even if the buffer was created on another stream",
+            }
+        );
         Expected::of("`landing` after `fetch`", &batch(index))
             .if_instead(&vec![0.0; LEN], "these are zeros: nothing was copied to `landing`")
             .exactly(results.values()?)?;

@@ -85,8 +85,8 @@ impl CallSite {
     }
 
     /// Returns the same line as [`Self::own_line`], and whether the call can return an error to it. Destructors can't.
-    /// cudarc's `device_ptr` and `stream_synced_…` can't either: cudarc returns their errors from the next call on the
-    /// context.
+    /// cudarc's `device_ptr`, `stream_synced_…`, and `leak` can't either: cudarc returns their errors from the next call
+    /// on the context.
     pub fn own_call(&self) -> Option<(SourceLine, bool)> {
         let line = self.own_line()?;
         let mut reports_errors = true;
@@ -95,7 +95,8 @@ impl CallSite {
             backtrace::resolve(at as *mut _, |symbol| {
                 is_own |= symbol.filename() == Some(&line.file) && symbol.lineno() == Some(line.line);
                 let name = symbol.name().map(|name| name.to_string()).unwrap_or_default();
-                let keeps_error = ["drop_in_place", "Drop>::drop", "::device_ptr", "::stream_synced_"];
+                let keeps_error =
+                    ["drop_in_place", "Drop>::drop", "::device_ptr", "::stream_synced_", ">::leak"];
                 reports_errors &= is_own || !keeps_error.iter().any(|words| name.contains(words));
             });
             if is_own {

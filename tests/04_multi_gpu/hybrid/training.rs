@@ -41,17 +41,20 @@ struct Step {
     parameters: Vec<f32>,
 }
 
-/// A training run on GPUs, with each rank's steps.
-/// Returns the words for a step whose call failed, with the rows that have no samples in it.
-fn told(mesh: Mesh, index: usize, batch: &Range<usize>) -> String {
-    let empty: Vec<usize> = (0..mesh.data).filter(|&row| row_of(batch, row, mesh.data).is_empty()).collect();
-    let rows = match empty[..] {
-        [] => String::new(),
-        _ => format!(", in which rows {empty:?} of the mesh have no samples"),
+/// Returns the words for a step whose call failed. They name an earlier step in which a row had no samples.
+fn told(mesh: Mesh, index: usize) -> String {
+    let batches = batches();
+    let is_empty = |step: usize, row: usize| row_of(&batches[step], row, mesh.data).is_empty();
+    let empty =
+        (0..=index).rev().find_map(|step| Some((step, (0..mesh.data).find(|&row| is_empty(step, row))?)));
+    let empty = match empty {
+        Some((step, row)) => format!(", and row {row} of the mesh has no samples in step {}", step + 1),
+        None => String::new(),
     };
-    format!("step {} (samples {batch:?}){rows}", index + 1)
+    format!("step {} (samples {:?}){empty}", index + 1, batches[index])
 }
 
+/// A training run on GPUs, with each rank's steps.
 pub(super) struct Training {
     mesh: Mesh,
     samples: Samples,
@@ -77,7 +80,7 @@ impl Training {
                 let weight = (own.len() * mesh.data) as f32 / batch.len() as f32;
                 let own = device_samples.batch(own)?;
                 let loss = step(&groups, &mut model, &own, weight, LEARNING_RATE)
-                    .map_err(|error| error.context(told(mesh, index, &batch)))?;
+                    .map_err(|error| error.context(told(mesh, index)))?;
                 steps.push(Step { loss, parameters: stream.clone_dtoh(&model.parameters())? });
             }
             stream.synchronize()?;
