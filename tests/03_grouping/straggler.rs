@@ -310,7 +310,7 @@ fn lateness_takes_one_collective() -> anyhow::Result<()> {
         let bytes = (largest * size_of::<f32>()) as u64;
         let budget = |function: &str, collectives: u64| {
             let budget = Budget::of(function).any_collectives(collectives).messages(0);
-            let budget = budget.bytes_to_device(bytes).bytes_to_host(bytes).copies(3).allocations(3);
+            let budget = budget.bytes_to_device(bytes + 4).bytes_to_host(bytes).copies(3).allocations(3);
             budget.host_waits(3).new_streams(0).communicators(0)
         };
         budget("lateness", 1).spend(|| lateness(&comm, 1.0))?;

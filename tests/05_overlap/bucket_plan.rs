@@ -154,7 +154,16 @@ fn check_predicted(
         let computed = compute / buckets;
         computed + (buckets - 1.0) * computed.max(averaged) + averaged
     };
+    let (computed, averaged) = (compute / buckets, communication / buckets + latency);
+    let by_totals = match compute > communication {
+        true => compute + averaged,
+        false => computed + buckets * averaged,
+    };
     let mistakes = [
+        (
+            by_totals,
+            "the totals were compared, but the times of one bucket, with its latency, decide which is longer",
+        ),
         (
             time(communication / buckets) + latency,
             "the latency was counted once, but every all-reduce has it",
@@ -184,6 +193,8 @@ fn the_arithmetic_is_that_of_the_lesson() -> anyhow::Result<()> {
     check_predicted(4.0, [8.0, 12.0, 1.0], 18.0)?;
     // Computation takes longer: 5 + 3 · 5 + (1 + 1).
     check_predicted(4.0, [20.0, 4.0, 1.0], 22.0)?;
+    // Communication takes longer only with the latency of each all-reduce: 3 + 4 · (2.5 + 1).
+    check_predicted(4.0, [12.0, 10.0, 1.0], 17.0)?;
     check_close("best_number(compute 900, latency 9)", best_number(900.0, 9.0), 10.0)?;
     check_close("best_number(compute 8, latency 0.5)", best_number(8.0, 0.5), 4.0)
 }
