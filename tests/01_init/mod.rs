@@ -9,23 +9,11 @@ mod init_all;
 mod kernel;
 mod launch;
 mod lifetime;
-mod programs;
 mod rendezvous;
 
 use lab::Check;
 
 /// Returns every check in the module, in exercise order.
 pub(crate) fn checks() -> Vec<Check> {
-    lab::checks![
-        devices,
-        buffers,
-        kernel,
-        init_all,
-        rendezvous,
-        environment,
-        id_exchange,
-        lifetime,
-        errors,
-        programs
-    ]
+    lab::checks![devices, buffers, kernel, init_all, rendezvous, environment, id_exchange, lifetime, errors]
 }

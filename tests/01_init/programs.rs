@@ -1,19 +1,16 @@
-//! Checks for the module's single-process program. They run only on the solutions.
+//! Checks for the module's single-process program. They are part of the solutions' package, because Cargo tells only a
+//! package's own tests where its programs are.
 
 use std::process::{Command, Stdio};
 
-use anyhow::Context;
 use lab::{Check, ensure};
 
 use super::launch::{OPEN_MPI, all_variables, free_address};
 
-/// The path of the program. Cargo passes only the paths of a package's own programs to its tests.
-const PROCESS: Option<&str> = option_env!("CARGO_BIN_EXE_s01_init_process");
+/// The path of the program.
+const PROCESS: &str = env!("CARGO_BIN_EXE_s01_init_process");
 
 pub(crate) fn checks() -> Vec<Check> {
-    if PROCESS.is_none() {
-        return Vec::new();
-    }
     vec![
         Check::new("programs::processes_hear_each_other", processes_hear_each_other).min_ranks(2),
         Check::new("programs::a_process_without_a_launcher_says_so", without_a_launcher_says_so),
@@ -21,20 +18,20 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 /// Returns the program's command, without a launcher's variables.
-fn program() -> anyhow::Result<Command> {
-    let mut command = Command::new(PROCESS.context("the check is built only together with its program")?);
+fn program() -> Command {
+    let mut command = Command::new(PROCESS);
     for name in all_variables() {
         command.env_remove(name);
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    Ok(command)
+    command
 }
 
 fn processes_hear_each_other() -> anyhow::Result<()> {
     let meet = free_address()?.to_string();
     let mut processes = Vec::new();
     for rank in 0..2 {
-        let mut command = program()?;
+        let mut command = program();
         command.args(["--meet", &meet]).envs(OPEN_MPI.sets([rank, rank, 2]));
         processes.push(command.spawn()?);
     }
@@ -50,7 +47,7 @@ fn processes_hear_each_other() -> anyhow::Result<()> {
 }
 
 fn without_a_launcher_says_so() -> anyhow::Result<()> {
-    let output = program()?.output()?;
+    let output = program().output()?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.code() == Some(2), "{}: {errors}", output.status);
     ensure!(errors.contains("no launcher started this process"), "it says: {errors}");

@@ -11,7 +11,6 @@ mod hooks;
 mod interleave;
 mod layerwise;
 mod pipeline_parallel;
-mod programs;
 mod quiet;
 mod training;
 mod two_streams;
@@ -33,6 +32,5 @@ pub(crate) fn checks() -> Vec<Check> {
         copies,
         graphs,
         analysis,
-        programs,
     ]
 }

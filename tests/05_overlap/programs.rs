@@ -1,4 +1,5 @@
-//! Checks for the files that the module's programs write about a run. They run only on the solutions.
+//! Checks for the files that the module's programs write about a run. They are part of the
+//! solutions' package, because Cargo tells only a package's own tests where its programs are.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,15 +7,12 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use lab::{Check, ensure};
 
-/// The path of the program. Cargo passes only the paths of a package's own programs to its tests.
-const LADDER: Option<&str> = option_env!("CARGO_BIN_EXE_s05_overlap");
-const INTERLEAVE: Option<&str> = option_env!("CARGO_BIN_EXE_s05_overlap_interleave");
-const TIMELINES: Option<&str> = option_env!("CARGO_BIN_EXE_s05_overlap_timelines");
+// The paths of the programs.
+const LADDER: &str = env!("CARGO_BIN_EXE_s05_overlap");
+const INTERLEAVE: &str = env!("CARGO_BIN_EXE_s05_overlap_interleave");
+const TIMELINES: &str = env!("CARGO_BIN_EXE_s05_overlap_timelines");
 
 pub(crate) fn checks() -> Vec<Check> {
-    if [LADDER, INTERLEAVE, TIMELINES].iter().any(Option::is_none) {
-        return Vec::new();
-    }
     vec![
         Check::new("programs::interleave_writes_its_timeline", interleave_writes_its_timeline).min_ranks(2),
         Check::new("programs::the_ladder_writes_a_timeline_of_each_way", the_ladder_writes_each_way)
@@ -34,8 +32,7 @@ struct Event {
 
 /// Creates an empty folder for a program's output files.
 fn folder(name: &str) -> anyhow::Result<PathBuf> {
-    let folder = Path::new(option_env!("CARGO_TARGET_TMPDIR").context("Cargo provides a folder for tests")?)
-        .join(name);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     if folder.is_dir() {
         std::fs::remove_dir_all(&folder)?;
     }
@@ -44,8 +41,7 @@ fn folder(name: &str) -> anyhow::Result<PathBuf> {
 }
 
 /// Runs the program, checks that it succeeds, and returns its output.
-fn printed(program: Option<&str>, arguments: &[&str], folder: &Path) -> anyhow::Result<String> {
-    let program = program.context("the check is built only together with its program")?;
+fn printed(program: &str, arguments: &[&str], folder: &Path) -> anyhow::Result<String> {
     let output = Command::new(program).args(arguments).current_dir(folder).output()?;
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     ensure!(output.status.success(), "{program} {arguments:?}: {}\n{stdout}{stderr}", output.status);

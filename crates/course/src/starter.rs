@@ -122,8 +122,11 @@ pub fn manifest(solution: &str) -> anyhow::Result<String> {
     const STRICT: &str = "[lints]\nworkspace = true\n";
     const LENIENT: &str = "[lints.rust]\ndead_code = \"allow\"\nunused_imports = \"allow\"\nunused_must_use = \"deny\"\nunused_mut = \"allow\"\nunused_variables = \"allow\"\n";
     ensure!(solution.matches(STRICT).count() == 1, "it must contain these two lines exactly once:\n{STRICT}");
-    // A starter's programs are in its own folder, where cargo-machete can see which crates they use.
-    let parts = solution.split("\n\n").filter(|part| !part.contains("[package.metadata.cargo-machete]"));
+    // A starter's programs are in its own folder, where cargo-machete can see which crates they use. Their checks run
+    // only on the solutions.
+    let is_of_solution =
+        |part: &str| ["[package.metadata.cargo-machete]", "[[test]]"].iter().any(|it| part.contains(it));
+    let parts = solution.split("\n\n").filter(|part| !is_of_solution(part));
     let manifest = parts.collect::<Vec<_>>().join("\n\n");
     Ok(manifest.replace(STRICT, LENIENT).replace("path = \"programs/", "path = \"src/"))
 }

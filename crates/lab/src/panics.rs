@@ -4,7 +4,9 @@ use std::panic::PanicHookInfo;
 use std::path::Path;
 use std::thread;
 
-use crate::tier::own_sources;
+use virtual_gpu_core::source_location::is_below;
+
+use crate::tier::{CRATE_ROOT, own_sources};
 
 /// Returns a panic's message, followed by its location and thread on the next line.
 pub(crate) fn panic_text(panic: &PanicHookInfo<'_>) -> String {
@@ -24,7 +26,7 @@ pub(crate) fn message_and_place(panic: &PanicHookInfo<'_>) -> (String, Option<St
     let place = panic.location().map(|place| {
         let own = own_sources();
         // Cargo passes paths to the compiler that are absolute or relative to the root of the workspace.
-        let is_own = own.as_deref().is_some_and(|own| is_below(Path::new(place.file()), own));
+        let is_own = own.as_deref().is_some_and(|own| is_in(Path::new(place.file()), own));
         match own.filter(|_| !is_own).and_then(|own| innermost_line(&own)) {
             Some(line) => format!("{line}, which calls {}:{}", short(place.file()), place.line()),
             None => place.to_string(),
@@ -55,9 +57,9 @@ fn in_words(message: &str) -> String {
     format!("{words} (cudarc: {message})")
 }
 
-/// Returns whether a path from the compiler is inside a folder.
-fn is_below(file: &Path, folder: &Path) -> bool {
-    root_of(folder).join(file).starts_with(folder)
+/// Returns whether a path from the compiler is inside a folder, and not the root of its crate, where the checks start.
+fn is_in(file: &Path, folder: &Path) -> bool {
+    is_below(&root_of(folder).join(file), folder) && !file.ends_with(CRATE_ROOT)
 }
 
 /// Returns the root of the workspace that contains a folder. The compiler's relative paths start there.
@@ -73,7 +75,7 @@ fn innermost_line(folder: &Path) -> Option<String> {
     backtrace::trace(|frame| {
         backtrace::resolve_frame(frame, |symbol| {
             if let (None, Some(file), Some(line)) = (&found, symbol.filename(), symbol.lineno())
-                && is_below(file, folder)
+                && is_in(file, folder)
             {
                 found = Some(format!("{}:{line}", file.strip_prefix(root).unwrap_or(file).display()));
             }
@@ -105,10 +107,10 @@ mod tests {
     fn relative_and_absolute_paths_are_found_in_their_folder() {
         let root = root_of(Path::new(env!("CARGO_MANIFEST_DIR")));
         let folder = root.join("modules/01_init/src");
-        assert!(is_below(&root.join("modules/01_init/src/a.rs"), &folder));
-        assert!(is_below(Path::new("modules/01_init/src/a.rs"), &folder));
-        assert!(!is_below(Path::new("tests/01_init/a.rs"), &folder));
-        assert!(!is_below(&root.join("modules/01_init/tests/../../../tests/01_init/a.rs"), &folder));
+        assert!(is_in(&root.join("modules/01_init/src/a.rs"), &folder));
+        assert!(is_in(Path::new("modules/01_init/src/a.rs"), &folder));
+        assert!(!is_in(Path::new("tests/01_init/a.rs"), &folder));
+        assert!(!is_in(&root.join("modules/01_init/src/../../../tests/01_init/a.rs"), &folder));
     }
 
     #[test]

@@ -10,4 +10,4 @@ pub use choice::{Tier, describe, tier_for};
 pub use survey::{CudaVersion, Driver, NcclVersion, Survey, has_plain_nccl, nvrtc_version, survey};
 pub use times::{times_are_modeled, whose_times};
 
-pub(crate) use attach::{attached, own_sources};
+pub(crate) use attach::{CRATE_ROOT, attached, own_sources};

@@ -11,3 +11,16 @@ pub mod single_process;
 pub mod staging;
 pub mod tensor_backward;
 pub mod tensor_forward;
+
+// For `cargo test`, this crate is a program that contains its checks.
+#[cfg(test)]
+use crate as multi_gpu;
+
+#[cfg(test)]
+#[path = "../../../tests/04_multi_gpu/mod.rs"]
+mod exercise;
+
+#[cfg(test)]
+fn main() -> std::process::ExitCode {
+    lab::check::run(exercise::checks())
+}

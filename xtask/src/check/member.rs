@@ -46,8 +46,7 @@ pub(super) fn add(
     }
     let mut text = text.to_owned();
     if inner == Path::new("Cargo.toml") {
-        let module = folder_of(path);
-        text = manifest(&text, &module, package, &module)?;
+        text = manifest(&text);
     }
     let tests = "#[path = \"../../../tests/";
     text = text.replace(tests, &format!("#[path = \"{}/tests/", root.display()));
@@ -85,30 +84,25 @@ pub(super) fn own_checks(
     Ok(files)
 }
 
-/// Returns a member's manifest: it has no binaries, names the test program `tests/MAIN.rs` after the package, and turns
-/// warnings into errors for a starter.
-pub(super) fn manifest(manifest: &str, module: &str, package: &str, main: &str) -> anyhow::Result<String> {
-    let test = format!("[[test]]\nname = \"{module}\"\n");
-    ensure!(manifest.contains(&test), "the manifest of {module} has no\n{test}");
-    let manifest =
-        manifest.replace(&test, &format!("[[test]]\nname = \"{package}\"\npath = \"tests/{main}.rs\"\n"));
+/// Returns a member's manifest: it has no programs and no checks for them, and turns warnings into errors for a starter.
+pub(super) fn manifest(manifest: &str) -> String {
     let manifest =
         manifest.replace("[lints]\nworkspace = true\n", "[lints.rust]\nwarnings = \"allow\"\n").replace(
             "[lints.rust]\ndead_code = \"allow\"\n",
             "[lints.rust]\nwarnings = \"deny\"\ndead_code = \"allow\"\n",
         );
     let mut text = String::new();
-    let mut in_binary = false;
+    let mut is_of_program = false;
     for line in manifest.lines() {
         if line.starts_with('[') {
-            in_binary = line == "[[bin]]";
+            is_of_program = ["[[bin]]", "[[test]]"].contains(&line);
         }
-        if !in_binary && !line.starts_with("default-run ") {
+        if !is_of_program && !line.starts_with("default-run ") {
             text.push_str(line);
             text.push('\n');
         }
     }
-    Ok(text)
+    text
 }
 
 #[cfg(test)]
@@ -126,15 +120,14 @@ mod tests {
     }
 
     #[test]
-    fn a_member_has_no_binary_and_its_own_test_name() {
-        let manifest = "[package]\nname = \"x\"\ndefault-run = \"x\"\n\n[lints.rust]\ndead_code = \"allow\"\n\n[[bin]]\nname = \"x\"\n\n[[test]]\nname = \"01_init\"\nharness = false\n";
-        let made = super::manifest(manifest, "01_init", "x", "01_init").unwrap();
-        assert!(!made.contains("[[bin]]") && !made.contains("default-run"), "{made}");
-        assert!(
-            made.contains("[[test]]\nname = \"x\"\npath = \"tests/01_init.rs\"\nharness = false"),
-            "{made}"
+    fn a_member_has_no_program() {
+        let made = manifest(
+            "[package]\nname = \"x\"\ndefault-run = \"x\"\n\n[lints.rust]\ndead_code = \"allow\"\n\n[lib]\nharness = false\n\n\
+             [[bin]]\nname = \"x\"\n\n[[test]]\nname = \"programs\"\n",
         );
-        assert!(made.contains("warnings = \"deny\""), "{made}");
-        assert!(super::manifest("[package]\n", "01_init", "x", "01_init").is_err());
+        assert_eq!(
+            made,
+            "[package]\nname = \"x\"\n\n[lints.rust]\nwarnings = \"deny\"\ndead_code = \"allow\"\n\n[lib]\nharness = false\n\n"
+        );
     }
 }

@@ -51,9 +51,8 @@ impl Program {
             for (at, variants) in names.chunks(VARIANTS_EACH).enumerate() {
                 let package = format!("v_{}_{at}", id.replace('/', "_"));
                 let manifest = manifest.replace(&format!("s{module}"), &package);
-                let manifest = member::manifest(&manifest, module, &package, "main")?;
                 programs.push(Self {
-                    manifest: without_library(&manifest)?,
+                    manifest: with_main(&member::manifest(&manifest), &package)?,
                     variants: variants.to_vec(),
                     library: library.clone(),
                     package,
@@ -115,6 +114,7 @@ pub(super) fn sources(
         let inner: PathBuf = path.iter().skip(1).collect();
         if inner.starts_with("src") {
             let text = if Path::new(&exercise.file) == path { source } else { text };
+            let text = if inner == Path::new("src/lib.rs") { without_checks(text) } else { text };
             let text = text.replace("crate::", &format!("crate::{name}::{library}::"));
             files.insert(folder.join(inner), text);
         }
@@ -126,21 +126,25 @@ pub(super) fn sources(
     Ok(files)
 }
 
-/// Returns the name that the checks use for a module's library: the module's test program contains
-/// `use s04_multi_gpu as multi_gpu;`.
+/// Returns the name that the checks use for a module's library: the library contains `use crate as multi_gpu;`.
 fn crate_name(solutions: &BTreeMap<PathBuf, String>, module: &str) -> anyhow::Result<String> {
-    let path = format!("{module}/tests/{module}.rs");
+    let path = format!("{module}/src/lib.rs");
     let text = solutions.get(Path::new(&path)).with_context(|| format!("solutions/ has no {path}"))?;
-    let start = format!("use s{module} as ");
-    let name = text.lines().find_map(|line| line.strip_prefix(&start)?.strip_suffix(';'));
-    Ok(name.with_context(|| format!("solutions/{path} has no line `{start}…;`"))?.to_owned())
+    let name = text.lines().find_map(|line| line.strip_prefix("use crate as ")?.strip_suffix(';'));
+    Ok(name.with_context(|| format!("solutions/{path} has no line `use crate as …;`"))?.to_owned())
 }
 
-/// Returns a manifest without the library, because the library's sources are part of the program.
-fn without_library(manifest: &str) -> anyhow::Result<String> {
+/// Returns a library without the checks at its end: each variant has the checks of its exercise.
+fn without_checks(library: &str) -> &str {
+    library.split("#[cfg(test)]").next().unwrap_or_default()
+}
+
+/// Returns a manifest with a test program instead of the library, whose sources are part of the program.
+fn with_main(manifest: &str, package: &str) -> anyhow::Result<String> {
     let (before, after) = manifest.split_once("[lib]\n").context("the manifest has no [lib]")?;
     let after = after.split_once("\n[").map_or("", |(_, after)| after);
-    Ok(format!("{before}[{after}"))
+    let test = format!("[[test]]\nname = \"{package}\"\npath = \"tests/main.rs\"\nharness = false\n");
+    Ok(format!("{before}{test}\n[{after}"))
 }
 
 #[cfg(test)]
@@ -155,8 +159,10 @@ mod tests {
 
     #[test]
     fn a_program_has_no_library() {
-        let manifest = "[package]\n\n[lib]\ntest = false\n\n[[test]]\n";
-        assert_eq!(without_library(manifest).unwrap(), "[package]\n\n[[test]]\n");
+        let manifest = "[package]\n\n[lib]\nharness = false\n\n[dependencies]\n";
+        let expected = "[package]\n\n[[test]]\nname = \"v\"\npath = \"tests/main.rs\"\nharness = false\n\n[dependencies]\n";
+        assert_eq!(with_main(manifest, "v").unwrap(), expected);
+        assert_eq!(without_checks("pub mod a;\n\n#[cfg(test)]\nuse crate as x;\n"), "pub mod a;\n\n");
     }
 
     #[test]

@@ -79,9 +79,7 @@ pub fn build(
     let package = module.starter_package();
     let mut command = cargo();
     command
-        .args(["rustc", "--profile", "test", "--quiet", "--package", &package, "--test", &module.folder])
-        // Without this, Cargo would also link the module's programs, and that takes as long as linking the checks.
-        .arg("--no-default-features")
+        .args(["rustc", "--profile", "test", "--quiet", "--package", &package, "--lib"])
         .args(["--message-format", format])
         .current_dir(root);
     if let Some(exercise) = only {
@@ -92,7 +90,10 @@ pub fn build(
     let (mut errors, mut without_place) = (Vec::new(), Vec::new());
     let (is_built, said) = stop.run(command, |line| {
         match serde_json::from_str(line) {
-            Ok(Said::Built { target, executable }) if target.kind == ["test"] => program = executable,
+            Ok(Said::Built { target, executable: Some(executable) }) if target.kind == ["lib"] => {
+                program = Some(executable);
+            }
+            Ok(Said::Built { .. }) => {}
             // The last error is only a count of the others, and has no location.
             Ok(Said::Diagnosed { message }) if message.level == "error" && !message.spans.is_empty() => {
                 errors.push(message.rendered);

@@ -55,6 +55,7 @@ steps = [{ minutes = 20, exercises = ["one/first"] }, { minutes = 5, instead = "
 /// A test program that prints what a module's tests would print with the flags that `cargo course` passes. It has one
 /// check per exercise.
 const TESTS: &str = r###"
+#[cfg(test)]
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let filter = arguments.last().map(String::as_str).unwrap_or_default();
@@ -100,16 +101,16 @@ impl Student {
         {
             let package = format!(
                 "[package]\nname = \"m{folder}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n\
-                 [lib]\ndoctest = false\n\n[[test]]\nname = \"{folder}\"\nharness = false\n"
+                 [lib]\nharness = false\ndoctest = false\n"
             );
             student.write(&format!("modules/{folder}/Cargo.toml"), &package);
             let modules: String = exercises.iter().map(|(name, _)| format!("pub mod {name};\n")).collect();
-            student.write(&format!("modules/{folder}/src/lib.rs"), &modules);
             let check = |(name, value): &(&str, u32)| {
-                format!("(\"{name}::it_is_{value}\", m{folder}::{name}::{name} as fn() -> u32, {value}),")
+                format!("(\"{name}::it_is_{value}\", crate::{name}::{name} as fn() -> u32, {value}),")
             };
             let checks: String = exercises.iter().map(check).collect();
-            student.write(&format!("modules/{folder}/tests/{folder}.rs"), &TESTS.replace("CHECKS", &checks));
+            let tests = TESTS.replace("CHECKS", &checks);
+            student.write(&format!("modules/{folder}/src/lib.rs"), &format!("{modules}\n{tests}"));
             for (name, value) in exercises {
                 student.write(&format!("solutions/{folder}/src/{name}.rs"), &solution(name, *value));
                 let todo = solution(name, *value)

@@ -7,6 +7,10 @@ use crate::terminal::Terminal;
 
 /// A test program that fails until the answer is 1, and stores a timeline as checks do.
 const TESTS: &str = r####"
+pub mod first;
+pub mod second;
+
+#[cfg(test)]
 fn main() {
     let name = "first::it_is_1";
     if std::env::args().any(|argument| argument == "--list") {
@@ -21,7 +25,7 @@ fn main() {
         }"##;
         std::fs::write(format!("{folder}/{name}.json"), chart).unwrap();
     }
-    match std::panic::catch_unwind(m01_one::first::first) {
+    match std::panic::catch_unwind(crate::first::first) {
         Ok(1) => println!(r##"{{"type": "test", "name": "{name}", "event": "ok"}}"##),
         _ => println!(r##"{{"type": "test", "name": "{name}", "event": "failed", "stdout": "Error: \"no\"\n"}}"##),
     }
@@ -40,7 +44,7 @@ Times are made up.
 #[test]
 fn a_verdict_shows_what_the_streams_did() {
     let student = Student::new("timeline");
-    student.write("modules/01_one/tests/01_one.rs", TESTS);
+    student.write("modules/01_one/src/lib.rs", TESTS);
     let failure = student.fails(&["run", "one/first"]);
     let expected = format!("\nno\n\n{CHART}\none/first is not right yet");
     assert!(failure.contains(&expected), "{failure}");

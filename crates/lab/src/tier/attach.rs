@@ -72,8 +72,14 @@ fn load_virtual() -> anyhow::Result<()> {
     // called it.
     let own = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
     tell_path(&driver, c"virtualGpuHideLibrary", Path::new(own))?;
-    own_sources().map_or(Ok(()), |own| tell_path(&driver, c"virtualGpuShowSourcesFirst", &own))
+    let Some(own) = own_sources() else { return Ok(()) };
+    tell_path(&driver, c"virtualGpuShowSourcesFirst", &own)?;
+    // It has the `main` of the checks, and no exercise.
+    tell_path(&driver, c"virtualGpuHideLibrary", &own.join(CRATE_ROOT))
 }
+
+/// The file in the source folder that has the `main` of the checks.
+pub(crate) const CRATE_ROOT: &str = "lib.rs";
 
 /// Returns the source folder of the exercises being tested, or `None` in other programs. Cargo and the course run a
 /// module's checks in the module's folder.
