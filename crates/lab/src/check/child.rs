@@ -60,7 +60,6 @@ pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
             // variables.
             unsafe { NcclLog::open_for_check() };
         }
-        Timelines::record()?;
         left_behind(|| check.run())
     }));
     NcclLog::delete_of_check();

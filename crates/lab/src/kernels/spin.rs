@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cudarc::driver::{CudaStream, LaunchConfig};
 
 use super::Kernels;
+use crate::check::Timelines;
 
 /// The shortest delay that can hide other work, in nanoseconds. Only checks about time use delays this long.
 pub(crate) const LONG_DELAY: u64 = 100_000;
@@ -24,7 +25,9 @@ impl Kernels {
     /// # Errors
     /// See [`Kernels`].
     pub fn spin(&self, stream: &CudaStream, nanoseconds: u64) -> anyhow::Result<()> {
-        HAS_DELAYED.fetch_or(nanoseconds >= LONG_DELAY, Ordering::Relaxed);
+        if nanoseconds >= LONG_DELAY && !HAS_DELAYED.swap(true, Ordering::Relaxed) {
+            Timelines::record()?;
+        }
         let one = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
         // SAFETY: the kernel is spin(unsigned long long) and uses no memory.
         unsafe { self.call("spin", &self.spin, stream)?.launch(one, &[&nanoseconds]) }
