@@ -169,13 +169,13 @@ pub(super) fn mean(intervals: &[Interval]) -> f32 {
 const WITHIN: f32 = 0.03;
 
 /// Compares a time with a formula based on times that events measured in the same run. Modeled times must match within
-/// 3 %. Times on a real GPU are not compared, because other factors can slow it down.
+/// 3%. Times on a real GPU are not compared, because other factors can slow it down.
 pub(super) fn check_formula(rank: &Rank, what: &str, measured: f32, formula: f32) -> anyhow::Result<()> {
     let off = measured / formula - 1.0;
     ensure!(
         abs_diff_eq!(measured / formula, 1.0, epsilon = WITHIN) || !lab::tier::times_are_modeled(),
-        "rank {}: {what} took {measured:.3} ms, expected {formula:.3} ms based on the times of its parts ({:+.1} % \
-         off, but only 3 % is allowed)",
+        "rank {}: {what} took {measured:.3} ms, expected {formula:.3} ms based on the times of its parts ({:+.1}% \
+         off, but only 3% is allowed)",
         rank.number(),
         100.0 * off
     );

@@ -53,7 +53,7 @@ pub(crate) fn show(step: &Step) -> anyhow::Result<String> {
     for (what, formula, time) in rows {
         let gain = step.serial() / time;
         let less = 100.0 * (1.0 - time / step.serial());
-        let _ = writeln!(text, "  {what:20}  {formula:21} {time:9.3} ms {gain:9.2} {less:7.1} %");
+        let _ = writeln!(text, "  {what:20}  {formula:21} {time:9.3} ms {gain:9.2} {less:8.1}%");
     }
     let (bound, rest) = match compute >= communication {
         true => ("compute", "all communication can be hidden"),

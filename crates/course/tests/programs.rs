@@ -62,11 +62,11 @@ tier: virtual
         1024          128    float    none     -1     28.13  0.0364  0.0182       0
         4096          512    float    none     -1     69.56  0.0589  0.0294       0
        16384         2048    float    none     -1    235.25  0.0696  0.0348       0
-# all but the last: 14.32 us + size / 0.0742 GB/s; so the last should take 235.25 us. It took 235.25 (+0.0 %)
+# all but the last: 14.32 us + size / 0.0742 GB/s; so the last should take 235.25 us. It took 235.25 (+0.0%)
         1024          256     half    none     -1     28.13  0.0364  0.0182       0
         4096         1024     half    none     -1     69.56  0.0589  0.0294       0
        16384         4096     half    none     -1    235.25  0.0696  0.0348       0
-# all but the last: 14.32 us + size / 0.0742 GB/s; so the last should take 235.25 us. It took 235.25 (+0.0 %)
+# all but the last: 14.32 us + size / 0.0742 GB/s; so the last should take 235.25 us. It took 235.25 (+0.0%)
 verdict: every result is right
 
 "#]]
@@ -179,9 +179,9 @@ fn overlap_compares_three_ways() {
         str![[r#"
 C = 10 ms of compute, M = 50 ms of communication, η = 1
                                                       time  speed-up less time
-  one after the other   C + M                    60.000 ms      1.00     0.0 %
-  perfect overlap       max(C, M)                50.000 ms      1.20    16.7 %
-  with this efficiency  C + M − η · min(C, M)    50.000 ms      1.20    16.7 %
+  one after the other   C + M                    60.000 ms      1.00      0.0%
+  perfect overlap       max(C, M)                50.000 ms      1.20     16.7%
+  with this efficiency  C + M − η · min(C, M)    50.000 ms      1.20     16.7%
 The step is bound by communication: some of it stays exposed however well you overlap; send less, or less often.
 
 "#]]

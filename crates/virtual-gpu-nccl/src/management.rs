@@ -82,8 +82,8 @@ type Joiner = (i32, RankState, Option<Child>, CallSite);
 
 impl Nccl {
     /// Implements `ncclCommSplit`: ranks with the same color get a communicator, ordered by key and then by rank. A
-    /// rank with [`NO_COLOR`] takes part but gets no communicator. Once all ranks have called, calls `deliver` and
-    /// returns. Inside a group, the end of the group waits instead.
+    /// rank with [`NO_COLOR`] takes part but gets no communicator. Once all ranks have made the call, calls `deliver`
+    /// and returns. Inside a group, the end of the group waits instead.
     ///
     /// # Errors
     /// Returns `InvalidArgument` for any other negative color, `Timeout` if a rank never calls, and `InProgress` for a

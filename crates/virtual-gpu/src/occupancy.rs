@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn a_preference_for_cache_leaves_less_shared_memory() {
         let wish = |percent| Usage { carveout: Some(percent), ..PLAIN };
-        // 50 % of 228 KiB is 114 KiB, and the next larger size is 132 KiB.
+        // 50% of 228 KiB is 114 KiB, and the next larger size is 132 KiB.
         assert_eq!(wish(50).blocks(32, 32 << 10), 4);
         assert_eq!(wish(0).blocks(32, 32 << 10), 1, "a block always fits");
         assert_eq!(wish(100), Usage { carveout: Some(100), ..PLAIN });

@@ -352,7 +352,7 @@ fn predict(rows: &[Row]) {
             let (predicted, took) = (line.microseconds(last.bytes), last.microseconds);
             println!(
                 "# all but the last: {:.2} us + size / {} GB/s; so the last should take {predicted:.2} us. It took {took:.2} \
-                 ({:+.1} %)",
+                 ({:+.1}%)",
                 line.alpha,
                 shown(1e-3 / line.beta),
                 (took / predicted - 1.0) * 100.0

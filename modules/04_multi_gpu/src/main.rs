@@ -144,8 +144,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let learned = arguments.steps.is_some() || accuracy >= WANTED_ACCURACY;
     let (percent, wanted) = (100.0 * accuracy, 100.0 * WANTED_ACCURACY);
     match arguments.steps {
-        None => println!("accuracy: {percent:.1} % of the unseen digits, at least {wanted:.0} % wanted"),
-        Some(_) => println!("accuracy: {percent:.1} % of the unseen digits"),
+        None => println!("accuracy: {percent:.1}% of the unseen digits, at least {wanted:.0}% wanted"),
+        Some(_) => println!("accuracy: {percent:.1}% of the unseen digits"),
     }
     let good = stray.is_none() && as_one && learned;
     println!("verdict:  {}", if good { "trained as one" } else { "FAILED" });

@@ -372,7 +372,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
         let [before, row] = pair else { continue };
         let less = 100.0 * (1.0 - row.milliseconds / before.milliseconds);
         println!(
-            "{}: {} takes {:.2} % {} than {}",
+            "{}: {} takes {:.2}% {} than {}",
             row.size.name(),
             row.implementation.name(),
             less.abs(),

@@ -11,13 +11,13 @@ use lab::Readable;
 /// two lengths.
 ///
 /// # Errors
-/// Fails if `send` is not as long as the parts of all ranks together, or if an NCCL call fails.
+/// Fails if `send` is not as long as all ranks' parts combined, or if an NCCL call fails.
 pub fn average_part(comm: &Comm, send: &CudaView<f32>, part: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
     // ANCHOR: average_part
     // Average over all ranks, and keep this rank's part:
     // 1. on rank `r`, `part` contains the elements of the average from index `r * part.len()` on;
     // 2. `send` does not change;
-    // 3. if `send` is not as long as the parts of all ranks together, send nothing, and return an error that contains
+    // 3. if `send` is not as long as all ranks' parts combined, send nothing, and return an error that contains
     //    both lengths (the length of `send` and the total length of the parts);
     // 4. make one reduce-scatter, and return as soon as the work is enqueued.
     let needed = part.len() * comm.world_size();

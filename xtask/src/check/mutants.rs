@@ -123,7 +123,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
         println!("survived: {exercise}, line {number}\n    line = '{line}'\n    becomes = '{becomes}'");
     }
     println!(
-        "{killed} of {viable} mutants killed ({:.1} %); {} equivalent, {unviable} that don't compile",
+        "{killed} of {viable} mutants killed ({:.1}%); {} equivalent, {unviable} that don't compile",
         100.0 * killed as f64 / viable.max(1) as f64,
         equivalent.len()
     );

@@ -202,7 +202,7 @@ fn steady_state() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A kernel takes 19 % longer if all of it overlaps with the collective, and at most 19 % longer if part of it does.
+/// A kernel takes 19% longer if all of it overlaps with the collective, and at most 19% longer if part of it does.
 fn slowdown() -> anyhow::Result<()> {
     two_ranks(|rank| {
         let mut work = rank.zeros(1 << 14)?;

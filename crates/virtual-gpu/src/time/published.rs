@@ -167,7 +167,7 @@ impl Published {
         };
         let error = 100.0 * (modeled / published - 1.0);
         format!(
-            "| {} | {size} | {}, {} | {modeled:.1} {unit} | {published} {unit} | {error:+.1} % | {} |\n",
+            "| {} | {size} | {}, {} | {modeled:.1} {unit} | {published} {unit} | {error:+.1}% | {} |\n",
             self.machine,
             choice.algorithm.name(),
             choice.protocol.name(),

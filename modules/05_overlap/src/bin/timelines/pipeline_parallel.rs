@@ -26,7 +26,7 @@ pub(super) fn run(streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<P
     let rows = on_one_clock(spans)?;
     let (idle, formula) = (100.0 * idle(&rows), 100.0 * bubble(stages, MICRO_BATCHES));
     let title = format!(
-        "{MICRO_BATCHES} micro-batches through {stages} stages: {idle:.0} % idle, {formula:.0} % by the formula"
+        "{MICRO_BATCHES} micro-batches through {stages} stages: {idle:.0}% idle, {formula:.0}% by the formula"
     );
     Ok(Picture { title, names: Vec::new(), rows, wrong })
 }
