@@ -6,8 +6,8 @@ use anyhow::{Context, bail};
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::{
-    Budget, Check, Expected, Guarded, each_call_fails, ensure, irregular, returns_at_once, without_panic,
-    world_of_one,
+    Budget, Check, Expected, Guarded, each_call_fails, ensure, irregular, named_ranks, returns_at_once,
+    without_panic, world_of_one,
 };
 
 use crate::collectives::broadcast::{broadcast, replicas_equal};
@@ -110,6 +110,10 @@ fn a_root_that_is_no_rank_is_an_error() -> anyhow::Result<()> {
                     text.contains(&root.to_string()) && without_root.contains(&world_size.to_string()),
                     "rank {rank}: the error must contain the root, {root}, and the world size, {world_size}; got: \
                      {text}"
+                );
+                ensure!(
+                    !text.contains("nccl"),
+                    "rank {rank}: a broadcast from rank {root} of {world_size} must send nothing, but NCCL was called: {text}"
                 );
                 Expected::new(rank, "the buffer after a rejected broadcast", &values(rank))
                     .exactly(&buffer.read()?)?;
@@ -232,13 +236,17 @@ fn every_difference_is_found_by_all_ranks() -> anyhow::Result<()> {
                 ensure!(
                     equal.is_empty(),
                     "rank {other} of {world_size} differs in {name}, but replicas_equal returned true on {}; expected false on every rank\n  \
-                     it finds these differences: {}",
-                    if equal.len() == world_size {
-                        "every rank".to_owned()
-                    } else {
-                        format!("ranks {equal:?}")
+                     {}",
+                    match equal.len() == world_size {
+                        true => "every rank".to_owned(),
+                        false => named_ranks(&equal),
                     },
-                    if found.is_empty() { "none".to_owned() } else { found.join(", ") }
+                    match (equal.len() == world_size, found.is_empty()) {
+                        (true, false) => format!("it finds these differences: {}", found.join(", ")),
+                        (true, true) => "it finds no difference".to_owned(),
+                        (false, _) =>
+                            "the results differ from rank to rank: the ranks must combine them".to_owned(),
+                    }
                 );
             }
         }

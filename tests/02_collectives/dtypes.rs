@@ -176,11 +176,12 @@ fn a_sum_in_any_order_is_within_its_bound() -> anyhow::Result<()> {
 
 fn a_bound_is_no_wider_than_needed() -> anyhow::Result<()> {
     for (name, bits) in TYPES {
-        for world_size in [1, 2, 3, 5, 8, 1000] {
+        // The rounding error of a rounding error counts only where all roundings together reach the size of a term.
+        let unit = f64::powi(2.0, -(bits as i32));
+        for world_size in [1, 2, 3, 5, 8, 1000].into_iter().filter(|&size| size as f64 * unit < 0.5) {
             for largest in [1.0, 1e-3, 48.0] {
                 // The limit is four times the bound for n − 1 additions.
-                let most =
-                    4.0 * (world_size * (world_size - 1)) as f64 * largest * f64::powi(2.0, -(bits as i32));
+                let most = 4.0 * (world_size * (world_size - 1)) as f64 * largest * unit;
                 let bound = sum_bound(bits, world_size, largest);
                 ensure!(
                     (0.0..=most).contains(&bound),

@@ -147,6 +147,9 @@ fn check_stages((called, done): (Duration, Duration)) -> anyhow::Result<()> {
             "\n  likely cause: the second time was read right after the call returned: a call returns immediately, but \
              its work is done only once the stream is"
         }
+        _ if (called, done) == (expected.0, expected.1 - expected.0) => {
+            "\n  likely cause: the second time is from the return of the call; it must be from the same moment as the first"
+        }
         _ if (called, done) == (expected.1, expected.1) => {
             "\n  likely cause: the call's time was read only after its work was done"
         }

@@ -328,7 +328,14 @@ fn it_begins_again_until_the_sum_arrives() -> anyhow::Result<()> {
                 times(asked.get(), "time")
             );
             let all: Vec<usize> = (0..world_size).collect();
-            Expected::new(rank, &format!("the sum over {world_size} ranks"), &sum(&all))
+            let sum = sum(&all);
+            let again = (world_size as f32).powi(REFUSED as i32);
+            let summed_again: Vec<f32> = sum.iter().map(|value| value * again).collect();
+            Expected::new(rank, &format!("the sum over {world_size} ranks"), &sum)
+                .if_instead(
+                    &summed_again,
+                    "each attempt summed what the one before had left in `total`: sum `values`",
+                )
                 .exactly(&total.read()?)
         })?;
     }
