@@ -141,8 +141,9 @@ fn all_ranks_have_the_same_bits() -> anyhow::Result<()> {
     // With two ranks, both orders of addition lead to the same result.
     for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 3) {
         let group = HostGroup::new(world_size);
+        let inputs: Vec<Vec<f32>> = (0..world_size).map(values).collect();
         let sums = rendezvous(&lab::streams(world_size)?, |comm| {
-            let mut buffer = Guarded::new(&comm.stream(), &values(comm.rank()))?;
+            let mut buffer = Guarded::new(&comm.stream(), &inputs[comm.rank()])?;
             staged_sum(&group, comm.rank(), &comm.stream(), &mut buffer.view_mut()).context("staged_sum")?;
             buffer.read()
         })?;
@@ -158,6 +159,12 @@ fn all_ranks_have_the_same_bits() -> anyhow::Result<()> {
                 sum[at]
             );
         }
+        let exact = |at: usize| -> f64 { (0..world_size).map(|rank| f64::from(inputs[rank][at])).sum() };
+        ensure!(
+            (0..LEN).any(|at| sums[0][at] != exact(at) as f32),
+            "`staged_sum` with {world_size} ranks: all {LEN} sums are those in f64, rounded at the end; expected sums in f32, \
+             where each addition rounds, as NCCL's additions do"
+        );
     }
     Ok(())
 }
