@@ -1,20 +1,37 @@
 //! The file that a piece of code was loaded from: the executable or a shared library.
 
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
+use std::sync::{Mutex, OnceLock};
 
 use crate::source_location::is_in_executable;
+
+/// The smallest page of memory that a processor maps, in bytes.
+const PAGE: usize = 4096;
 
 /// Name prefixes of libraries that call the user's code but contain none of it: the C library, its loader, and the
 /// unwinder.
 const SYSTEM: [&str; 4] = ["libc.so", "libpthread.so", "ld-linux", "libgcc_s.so"];
 
 /// Returns whether the code at an address belongs to the C library, or to the shared library of the virtual GPU.
+///
+/// Looking a file up takes the loader microseconds, and the same code is asked about again and again. So the answers are
+/// remembered by page: no page has code from two files, and a program seldom unloads a library and loads another there.
 pub(crate) fn is_of_system(address: usize) -> bool {
+    static KNOWN: Mutex<BTreeMap<usize, bool>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    *known.entry(address / PAGE).or_insert_with(|| find(address))
+}
+
+fn find(address: usize) -> bool {
+    static OWN_BASE: OnceLock<Option<usize>> = OnceLock::new();
     let Some(loaded) = Loaded::at(address) else { return false };
-    let here = is_of_system as fn(usize) -> bool as usize;
-    let is_virtual = !is_in_executable(here) && Loaded::at(here).is_some_and(|own| own.base == loaded.base);
-    is_virtual || SYSTEM.iter().any(|start| loaded.name.starts_with(start))
+    let own_base = OWN_BASE.get_or_init(|| {
+        let here = find as fn(usize) -> bool as usize;
+        (!is_in_executable(here)).then(|| Loaded::at(here).map(|own| own.base)).flatten()
+    });
+    *own_base == Some(loaded.base) || SYSTEM.iter().any(|start| loaded.name.starts_with(start))
 }
 
 struct Loaded {
