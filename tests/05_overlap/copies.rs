@@ -292,6 +292,7 @@ fn each_batch_is_copied_once_each_way() -> anyhow::Result<()> {
             .host_waits(0)
             .polls(0)
             .streams(&[(compute, "the compute stream"), (sums, "the comm stream"), (copy, "the copy stream")])
+            .copies_on(copy, "the copy stream")
             .spend(|| bench.run())?;
         bench.compare()
     })

@@ -27,6 +27,7 @@ pub struct Budget {
     collectives: Vec<Vec<(&'static str, usize)>>,
     limits: Vec<(Cost, u64)>,
     streams: Option<Vec<(u64, &'static str)>>,
+    copies_on: Option<(u64, &'static str)>,
     waits_for_values: bool,
 }
 
@@ -62,6 +63,7 @@ impl Budget {
             collectives: Vec::new(),
             limits: Vec::new(),
             streams: None,
+            copies_on: None,
             waits_for_values: false,
         }
     }
@@ -212,6 +214,13 @@ impl Budget {
         self
     }
 
+    /// Allows copies only on this stream, which has the name that the contract uses, such as `the copy stream`.
+    #[must_use]
+    pub fn copies_on(mut self, stream: &Arc<CudaStream>, role: &'static str) -> Self {
+        self.copies_on = Some((stream.cu_stream() as u64, role));
+        self
+    }
+
     /// Allows work only on the stream of a communicator.
     #[must_use]
     pub fn stream_of(self, comm: &Comm) -> Self {
@@ -240,6 +249,7 @@ impl Budget {
             self.check_limit(cost, at_most, &calls)?;
         }
         self.check_streams(&calls)?;
+        self.check_copies_on(&calls)?;
         self.check_wait_for_values(&calls)?;
         Ok(returned)
     }
@@ -356,6 +366,19 @@ impl Budget {
             if *stream == 0 { "the default stream" } else { "another stream" },
             roles.join(" and "),
             listed(&calls, repeated)
+        );
+        Ok(())
+    }
+
+    fn check_copies_on(&self, calls: &[Call]) -> anyhow::Result<()> {
+        let Some((stream, role)) = self.copies_on else { return Ok(()) };
+        let is_elsewhere = |call: &&Call| Cost::Copies.of(call) > 0 && enqueued_on(call) != Some(stream);
+        let elsewhere: Vec<&Call> = calls.iter().filter(is_elsewhere).collect();
+        ensure!(
+            elsewhere.is_empty(),
+            "{} enqueues copies on another stream than {role}{}",
+            self.subject(),
+            listed(&elsewhere, repeated)
         );
         Ok(())
     }
