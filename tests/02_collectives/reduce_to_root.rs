@@ -236,7 +236,7 @@ fn check_range(comm: &Comm, len: usize, root: usize, offset: f32) -> anyhow::Res
             _ => "",
         };
         bail!(
-            "rank {rank}: range_on_root for {len} values on each of {world_size} ranks, with root {root}, is \
+            "rank {rank}: range_on_root with world size {world_size}, {len} values per rank, and root {root} is \
              wrong\n  expected {expected:?}, got {got:?}{cause}"
         );
     }

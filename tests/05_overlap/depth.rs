@@ -124,8 +124,8 @@ impl Stages for Pipeline<'_> {
         let iterations = self.inputs.len();
         ensure!(
             iteration < iterations,
-            "`preprocess` was called for iteration {iteration}, but there are only {iterations}, numbered from 0: \
-             there may be fewer iterations than buffers"
+            "`preprocess` was called for iteration {iteration}, but the number of iterations is \
+             {iterations}, counted from 0: it may be smaller than the number of buffers"
         );
         self.preprocessed.push(self.rank.mark(compute, || {
             kernels.spin(compute, self.delays.preprocess)?;

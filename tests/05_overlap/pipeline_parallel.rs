@@ -155,8 +155,8 @@ impl<'a> Line<'a> {
     fn ensure_there_is(&self, micro_batch: usize) -> anyhow::Result<()> {
         ensure!(
             micro_batch < self.inputs.len(),
-            "stage {}: `receive` was called for micro-batch {micro_batch}, but there are only {}, numbered from 0: no \
-             stage sends it, so the receive will never end",
+            "stage {}: `receive` was called for micro-batch {micro_batch}, but the number of micro-batches is {}, \
+             counted from 0: no stage sends it, so the receive will never end",
             self.comm.rank(),
             self.inputs.len()
         );
