@@ -39,6 +39,9 @@ enum Task {
     Mistake(mistake::Task),
     /// Change the answers one detail at a time, and check that the checks detect it; needs cargo-mutants
     Mutants(check::mutants::Options),
+    /// Compare the virtual GPU with NVIDIA's own libraries, compilers, and headers, from the package registries
+    #[command(disable_help_flag = true)]
+    Nvidia(Passed),
     /// Run the programs whose output the pages show, and record what they print
     #[command(disable_help_flag = true)]
     Output(Passed),
@@ -75,33 +78,35 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask is in the workspace")?;
     match &arguments.task {
         Task::BenchStudent(options) => bench_student::run(root, options),
-        Task::Book(passed) => site(root, "book", passed),
+        Task::Book(passed) => package(root, "site", Some("book"), passed),
         Task::Check => check::run(root),
         Task::Kernels(options) => kernels::run(options),
         Task::Lessons => lessons::run(root),
         Task::Mistake(task) => mistake::run(root, task),
         Task::Mutants(options) => check::mutants::run(root, options),
-        Task::Output(passed) => site(root, "output", passed),
-        Task::Pictures(passed) => site(root, "pictures", passed),
+        Task::Nvidia(passed) => package(root, "nvidia", None, passed),
+        Task::Output(passed) => package(root, "site", Some("output"), passed),
+        Task::Pictures(passed) => package(root, "site", Some("pictures"), passed),
         Task::Sessions => {
             let problems = check::sessions::check(root)?;
             ensure!(problems.is_empty(), "{}", problems.join("\n"));
             Ok(())
         }
-        Task::Slides(passed) => site(root, "slides", passed),
+        Task::Slides(passed) => package(root, "site", Some("slides"), passed),
         Task::Starters(options) => starters::run(root, options),
     }
 }
 
-/// Runs the program that builds the book and the slides. It is a separate package so that the other tasks don't have to
-/// wait for mdBook to build.
-fn site(root: &Path, what: &str, passed: &Passed) -> anyhow::Result<()> {
+/// Runs the program of another package. These are separate, so that the other tasks don't have to wait for what they
+/// need to build.
+fn package(root: &Path, package: &str, what: Option<&str>, passed: &Passed) -> anyhow::Result<()> {
     let status = cargo()
-        .args(["run", "--quiet", "--package", "site", "--", what])
+        .args(["run", "--quiet", "--package", package, "--"])
+        .args(what)
         .args(&passed.arguments)
         .current_dir(root)
         .status()
         .context("can't run cargo")?;
-    ensure!(status.success(), "the {what} could not be built");
+    ensure!(status.success(), "{} failed", what.unwrap_or(package));
     Ok(())
 }
