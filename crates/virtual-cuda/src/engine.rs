@@ -1,6 +1,7 @@
 //! This process's engine and its NCCL. `cuInit` creates both, and they live as long as the process.
 
-use std::io::Write;
+use std::fs;
+use std::io::{ErrorKind, Write};
 use std::panic::catch_unwind;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::calls;
 use virtual_gpu::config::Config;
 use virtual_gpu::engine::Engine;
+use virtual_gpu_core::path_of_code;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_nccl::Nccl;
 
@@ -49,7 +51,7 @@ extern "C" fn end() {
 pub(crate) fn start() -> CudaResult<()> {
     let made = STARTED.get_or_init(|| {
         let bad = |message: String| Error::new(CudaStatus::InvalidValue, message);
-        let config = Config::from_env().map_err(bad)?;
+        let config = config().map_err(bad)?;
         calls::fail_listed(&config.failing).map_err(bad)?;
         if config.gpus == 0 {
             let message = "CUDA_VISIBLE_DEVICES hides every GPU";
@@ -62,6 +64,24 @@ pub(crate) fn start() -> CudaResult<()> {
         Ok(Started { engine, nccl: Nccl::new(engine) })
     });
     made.as_ref().map(|_| ()).map_err(Error::clone)
+}
+
+/// The settings of a virtual driver that is installed as a machine's own, in the library's folder.
+const MACHINE: &str = "virtual-gpu.toml";
+
+/// Reads the settings: from [`MACHINE`] if there is such a file, and otherwise from the environment.
+fn config() -> Result<Config, String> {
+    let library = path_of_code(config as fn() -> Result<Config, String> as usize);
+    let file = library.and_then(|library| Some(library.parent()?.join(MACHINE)));
+    match file.map(|file| (fs::read_to_string(&file), file)) {
+        Some((Ok(settings), file)) => {
+            Config::of_machine(&settings).map_err(|error| format!("{}: {error}", file.display()))
+        }
+        Some((Err(error), file)) if error.kind() != ErrorKind::NotFound => {
+            Err(format!("{}: {error}", file.display()))
+        }
+        _ => Config::from_env(),
+    }
 }
 
 /// Returns the engine, once `cuInit` has been called.

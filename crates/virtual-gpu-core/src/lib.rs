@@ -11,3 +11,5 @@ mod stack;
 pub mod status;
 pub mod sync;
 pub mod thread;
+
+pub use loaded_file::path_of_code;

@@ -1,8 +1,10 @@
 //! The file that a piece of code was loaded from: the executable or a shared library.
 
 use std::collections::BTreeMap;
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
 
 use crate::source_location::is_in_executable;
@@ -31,14 +33,20 @@ fn find(address: usize) -> bool {
         let here = find as fn(usize) -> bool as usize;
         (!is_in_executable(here)).then(|| Loaded::at(here).map(|own| own.base)).flatten()
     });
-    *own_base == Some(loaded.base) || SYSTEM.iter().any(|start| loaded.name.starts_with(start))
+    let name = loaded.path.file_name().unwrap_or_default().as_bytes();
+    *own_base == Some(loaded.base) || SYSTEM.iter().any(|start| name.starts_with(start.as_bytes()))
+}
+
+/// Returns the path of the file that the code at an address was loaded from, as the loader knows it; `None` if the code
+/// came from no file.
+pub fn path_of_code(address: usize) -> Option<PathBuf> {
+    Loaded::at(address).map(|loaded| loaded.path)
 }
 
 struct Loaded {
     /// Where the file is mapped in memory.
     base: usize,
-    /// The file's name without its folder.
-    name: String,
+    path: PathBuf,
 }
 
 impl Loaded {
@@ -47,15 +55,14 @@ impl Loaded {
         let mut info = MaybeUninit::<libc::Dl_info>::uninit();
         // SAFETY: `dladdr` only compares the address with the addresses of loaded files and fills `info` if it returns
         // a nonzero value. The name stays valid while the file is loaded, and this thread's stack has code from it.
-        let (base, path) = unsafe {
+        unsafe {
             if libc::dladdr(address as *const _, info.as_mut_ptr()) == 0 {
                 return None;
             }
             let info = info.assume_init();
-            (info.dli_fbase as usize, CStr::from_ptr(info.dli_fname).to_string_lossy().into_owned())
-        };
-        let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-        Some(Self { base, name })
+            let path = OsStr::from_bytes(CStr::from_ptr(info.dli_fname).to_bytes());
+            Some(Self { base: info.dli_fbase as usize, path: path.into() })
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The settings: environment variables, which are read once. Each error states the variable and its value.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -131,6 +132,25 @@ impl Config {
     pub fn from_env() -> Result<Self, String> {
         Self::refuse_unknown(std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()))?;
         Self::read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+    }
+
+    /// Reads the settings of a virtual driver that is installed as a machine's own. `settings` is a TOML table from the
+    /// names of environment variables to strings. The environment's own `VIRTUAL_…` variables are not read then, and
+    /// all others apply if the table doesn't have them.
+    ///
+    /// # Errors
+    /// Fails like [`Self::from_env`], or if `settings` is no such table.
+    pub fn of_machine(settings: &str) -> Result<Self, String> {
+        let settings: BTreeMap<String, String> =
+            toml::from_str(settings).map_err(|error| error.to_string())?;
+        Self::refuse_unknown(settings.keys().cloned())?;
+        Self::read(|name| {
+            let from_environment = || match name.starts_with("VIRTUAL_") {
+                true => None,
+                false => std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()),
+            };
+            settings.get(name).cloned().or_else(from_environment)
+        })
     }
 
     /// Rejects a variable that does not exist, because setting it would silently have no effect.
@@ -275,6 +295,14 @@ mod tests {
                 .starts_with("VIRTUAL_GPU_TRACER: the virtual GPU has no such")
         );
         assert!(refuse("VIRTUAL_GPU_COUNT").is_ok() && refuse("CUDA_VISIBLE_DEVICES").is_ok());
+    }
+
+    #[test]
+    fn a_machine_has_its_own_settings() {
+        let config = Config::of_machine("VIRTUAL_GPU_COUNT = \"3\"\nCUDA_VISIBLE_DEVICES = \"2\"").unwrap();
+        assert_eq!((config.gpus, config.physical(0)), (1, 2));
+        assert!(Config::of_machine("VIRTUAL_GPU_COUNTS = \"3\"").unwrap_err().contains("no such setting"));
+        assert!(Config::of_machine("VIRTUAL_GPU_COUNT = 3").unwrap_err().contains("expected a string"));
     }
 
     #[test]
