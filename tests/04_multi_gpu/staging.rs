@@ -6,7 +6,9 @@ use anyhow::Context;
 use cudarc::driver::sys::{self, CU_MEMHOSTALLOC_WRITECOMBINED};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use lab::kernels::SCALE_AND_ADD_ONE;
-use lab::{Budget, Check, Expected, Guarded, Kernels, each_call_fails, ensure, irregular, with_host_waits};
+use lab::{
+    Block, Budget, Check, Expected, Guarded, Kernels, each_call_fails, ensure, irregular, with_host_waits,
+};
 
 use crate::multi_gpu::staging::{Feed, Results, scaled_sum};
 
@@ -136,7 +138,7 @@ fn two_batches_are_under_way() -> anyhow::Result<()> {
     let bench = Bench::new()?;
     let mut feed = Feed::new(&bench.copies, LEN)?;
     bench.copies.synchronize()?;
-    let spun = bench.busy(&bench.copies)?;
+    let block = Block::enqueue(&bench.copies)?;
     let mut places = Vec::new();
     for index in 0..2 {
         let own = batch(index);
@@ -154,11 +156,13 @@ fn two_batches_are_under_way() -> anyhow::Result<()> {
             _ => "",
         };
         ensure!(
-            !spun.try_is_complete()?,
-            "the copy stream was busy for 20 ms, but `Feed::next` for batch {index} returned only after that: the host \
-             must not wait for it{waits}{cause}"
+            block.is_blocked(),
+            "the check had blocked the copy stream for {} s, and `Feed::next` for batch {index} returned only after \
+             that: the host must not wait for it{waits}{cause}",
+            Block::LONGEST.as_secs()
         );
     }
+    block.release();
     bench.copies.synchronize()?;
     Ok(())
 }
@@ -170,13 +174,12 @@ fn a_batch_comes_while_another_is_worked_on() -> anyhow::Result<()> {
     let (first, second) = (batch(0), batch(1));
     let arrived = feed.next(|staged| staged.copy_from_slice(&first))?;
     copies.synchronize()?;
-    bench.busy(compute)?;
+    let block = Block::enqueue(compute)?;
     let seen = compute.clone_dtod(arrived)?;
     let place = arrived.device_ptr(compute).0;
-    let worked = compute.record_event(None)?;
     let arrived = feed.next(|staged| staged.copy_from_slice(&second))?;
     copies.synchronize()?;
-    let complete = worked.try_is_complete()?;
+    let was_blocked = block.release();
     let cause = match arrived.device_ptr(compute).0 == place {
         true => {
             "\n  likely cause: both batches are in the same GPU buffer, so the copy waits until the work on the first \
@@ -185,7 +188,7 @@ fn a_batch_comes_while_another_is_worked_on() -> anyhow::Result<()> {
         false => "",
     };
     ensure!(
-        !complete,
+        was_blocked,
         "batch 1 did not reach the GPU until the work on batch 0 was done, although it does not need that work{cause}"
     );
     Expected::of("batch 0 as the GPU saw it", &first)
@@ -202,10 +205,11 @@ fn results_are_fetched_at_once() -> anyhow::Result<()> {
         let created_on = if index == 0 { compute } else { &bench.copies };
         let values = Guarded::new(created_on, &batch(index))?;
         created_on.synchronize()?;
+        let block = Block::enqueue(compute)?;
         let spun = bench.busy(compute)?;
         results.fetch(compute, &values.view())?;
         ensure!(
-            !spun.try_is_complete()?,
+            block.release(),
             "`fetch` returned only when all work before the copy was done; it must return while that work runs"
         );
         results.values()?;

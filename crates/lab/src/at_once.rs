@@ -1,7 +1,7 @@
 //! Checks that a call returns as soon as its work is enqueued, without waiting for it.
 
 use std::ffi::c_void;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -9,9 +9,6 @@ use cudarc::driver::{CudaStream, sys};
 
 use crate::budget;
 use crate::calls::{Call, Threads, VirtualDriver, shown};
-
-/// How long a stream is blocked: far longer than the host takes to enqueue anything.
-const LONGEST: Duration = Duration::from_secs(1);
 
 /// Makes the call `name` while `stream` is blocked, and checks that it returns before the stream is released. The first
 /// of two calls is a warm-up: it loads kernels and sets up connections, and may wait for that. If several ranks take
@@ -57,13 +54,38 @@ pub fn returns_at_once_on_each(
         ensure!(
             was_blocked,
             "`{name}` returned only when {its_stream}, which the check had blocked for {} s, was done: {}\n  it must enqueue its work and return",
-            LONGEST.as_secs(),
+            Block::LONGEST.as_secs(),
             how_it_waits(&calls).unwrap_or_else(|| {
                 "something in it makes the host wait for the GPU, such as a synchronize call or a copy to the host".to_owned()
             })
         );
     }
     Ok(())
+}
+
+/// Makes a call while `stream` is blocked, and checks that it returns before the stream is released. `role` names the
+/// stream in the message, such as `the compute stream`. A call that loads kernels or sets up connections may wait for
+/// that, so make it once before.
+///
+/// # Errors
+/// Fails if the call makes the host wait for the stream. Also returns any error from `call` or the driver.
+pub fn while_blocked<T>(
+    name: &str,
+    role: &str,
+    stream: &Arc<CudaStream>,
+    call: impl FnOnce() -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let block = Block::enqueue(stream)?;
+    let called = with_host_waits(call);
+    let was_blocked = block.release();
+    let (value, waits) = called?;
+    ensure!(
+        was_blocked,
+        "the check had blocked {role} for {} s, and `{name}` returned only after that: the host must not wait for \
+         it{waits}",
+        Block::LONGEST.as_secs()
+    );
+    Ok(value)
 }
 
 /// Runs `call`, and returns its result and a description of how a line of the exercise made the host wait for the GPU.
@@ -101,7 +123,7 @@ fn how_it_waits(calls: &[Call]) -> Option<String> {
 
 /// A host function that blocks a stream until it is released.
 #[derive(Default)]
-struct Block {
+pub struct Block {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -116,8 +138,14 @@ enum State {
 }
 
 impl Block {
+    /// How long a stream is blocked if it is never released: far longer than the host takes to enqueue anything.
+    pub const LONGEST: Duration = Duration::from_secs(1);
+
     /// Enqueues the block after all work on the stream.
-    fn enqueue(stream: &CudaStream) -> anyhow::Result<Arc<Self>> {
+    ///
+    /// # Errors
+    /// Returns any error from the driver.
+    pub fn enqueue(stream: &CudaStream) -> anyhow::Result<Arc<Self>> {
         let block = Arc::new(Self::default());
         stream.context().bind_to_thread()?;
         let data = Arc::into_raw(block.clone()).cast_mut().cast();
@@ -135,20 +163,27 @@ impl Block {
     unsafe extern "C" fn wait(data: *mut c_void) {
         // SAFETY: `enqueue` gave this call its own reference.
         let block = unsafe { Arc::from_raw(data.cast::<Self>()) };
-        let state = block.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = block.changed.wait_timeout_while(state, LONGEST, |state| *state == State::Blocked);
+        let waited =
+            block.changed.wait_timeout_while(block.state(), Self::LONGEST, |state| *state == State::Blocked);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if *state == State::Blocked {
             *state = State::TimedOut;
         }
     }
 
+    /// Returns whether the stream is still blocked.
+    pub fn is_blocked(&self) -> bool {
+        *self.state() == State::Blocked
+    }
+
     /// Releases the stream. Returns whether it was blocked until this call.
-    fn release(&self) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let was_blocked = *state == State::Blocked;
-        *state = State::Released;
+    pub fn release(&self) -> bool {
+        let was_blocked = std::mem::replace(&mut *self.state(), State::Released) == State::Blocked;
         self.changed.notify_all();
         was_blocked
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

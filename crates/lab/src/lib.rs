@@ -32,7 +32,7 @@ pub mod tier;
 pub mod timeline;
 pub mod yields;
 
-pub use at_once::{returns_at_once, returns_at_once_on_each, with_host_waits};
+pub use at_once::{Block, returns_at_once, returns_at_once_on_each, while_blocked, with_host_waits};
 pub use budget::Budget;
 pub use check::{Check, processes};
 pub use compare::Expected;

@@ -130,14 +130,6 @@ impl<'a> Pipeline<'a> {
         Ok(())
     }
 
-    /// Returns whether the first preprocessing is done.
-    pub(super) fn first_is_done(&self) -> anyhow::Result<bool> {
-        Ok(match self.preprocessed.first() {
-            Some(mark) => mark.end.try_is_complete()?,
-            None => false,
-        })
-    }
-
     /// Returns whether the last all-reduce was done when this preprocessing stage was enqueued.
     pub(super) fn was_over(&self, preprocessing: usize) -> bool {
         self.was_over.get(preprocessing).copied().unwrap_or(false)
