@@ -13,7 +13,7 @@ use cudarc::nvrtc::Ptx;
 use init::rendezvous::rendezvous;
 use lab::kernels::TRAP;
 use lab::yields::yields;
-use lab::{Budget, Check, Expected, Kernels, each_call_fails, ensure, without_panic, world_of_one};
+use lab::{Block, Budget, Check, Expected, Kernels, each_call_fails, ensure, without_panic, world_of_one};
 
 use crate::grouping::straggler::{Register, barrier, complete_by, lateness};
 
@@ -159,11 +159,12 @@ fn a_wait_ends_with_an_error() -> anyhow::Result<()> {
     stream.synchronize()?;
     // If the exercise is not written yet, it panics here, before the kernel below causes an error.
     complete_by(&stream.record_event(None)?, ticking(), DEADLINE)?;
-    // Ensures that the event is enqueued before the GPU fails.
-    kernels.spin(&stream, MILLISECOND / 5)?;
+    // The GPU must not fail before the event is enqueued: recording it would already return the error.
+    let block = Block::enqueue(&stream)?;
     // SAFETY: the kernel has no arguments and accesses no memory.
     unsafe { stream.launch_builder(&trap).launch(LaunchConfig::for_num_elems(1)) }?;
     let event = stream.record_event(None)?;
+    block.release();
     // Each reading of the clock takes a millisecond.
     let clock = ticking();
     let slow = || {

@@ -54,8 +54,9 @@ pub(crate) fn checks() -> Vec<Check> {
 const MIB: usize = 1 << 20;
 /// How long a stream is busy, in nanoseconds, so that work that does not wait runs too early.
 const SPIN: u64 = 20_000_000;
-/// The maximum number of bytes by which a pool may round up an allocation. Sizes here differ by much more.
-const ROUNDING: u64 = 64 << 10;
+/// The unit in which a pool gets memory from the driver: what `cuMemGetAllocationGranularity` returns on NVIDIA GPUs. A pool
+/// may round up each allocation, but sizes that are multiples of this unit are already round.
+const GRANULE: usize = 2 * MIB;
 
 /// Allocates uninitialized bytes.
 fn allocate(stream: &Arc<CudaStream>, bytes: usize) -> anyhow::Result<CudaSlice<u8>> {
@@ -114,15 +115,15 @@ fn report_of_the_stream_s_gpu() -> anyhow::Result<()> {
 fn each_time_has_its_own_marks() -> anyhow::Result<()> {
     let stream = lab::streams(1)?.remove(0);
     let gpu = stream.context().ordinal();
-    let _held = allocate(&stream, 3 * MIB)?;
+    let _held = allocate(&stream, 2 * GRANULE)?;
     // Earlier work used a lot of memory.
-    drop(allocate(&stream, 99 * MIB)?);
+    drop(allocate(&stream, 50 * GRANULE)?);
     stream.synchronize()?;
     let before = truth(gpu)?.used;
-    let scratch = [40, 8, 24, 2].map(|size| size * MIB);
+    let scratch = [20, 4, 12, 2].map(|size| size * GRANULE);
     let mut kept = Vec::new();
     let reports = watch(&stream, scratch.len(), |index| {
-        kept.push(allocate(&stream, MIB)?);
+        kept.push(allocate(&stream, GRANULE)?);
         drop(allocate(&stream, scratch[index])?);
         Ok(())
     })?;
@@ -133,9 +134,9 @@ fn each_time_has_its_own_marks() -> anyhow::Result<()> {
         scratch.len()
     );
     // The maximum use in each earlier period.
-    let mut earlier = vec![before + (99 * MIB) as u64];
+    let mut earlier = vec![before + (50 * GRANULE) as u64];
     for (index, (report, scratch)) in reports.iter().zip(scratch).enumerate() {
-        let used = before + ((index + 1) * MIB) as u64;
+        let used = before + ((index + 1) * GRANULE) as u64;
         let time = format!("time {} of 4, in which {scratch} bytes are allocated and freed:", index + 1);
         check_report(&time, report, used, used + scratch as u64, &earlier)?;
         earlier.push(used + scratch as u64);
@@ -158,7 +159,8 @@ fn check_report(
     used_high: u64,
     earlier: &[u64],
 ) -> anyhow::Result<()> {
-    let is = |got: u64, expected: u64| (expected..=expected + ROUNDING).contains(&got);
+    // The sizes differ by more than a granule, which the pool may use for its own purposes.
+    let is = |got: u64, expected: u64| (expected..=expected + GRANULE as u64).contains(&got);
     ensure!(is(report.used, used), "{time} `used` is {} bytes, expected {used}", report.used);
     ensure!(
         is(report.used_high, used_high),
@@ -208,8 +210,9 @@ fn report_comes_when_the_work_is_done() -> anyhow::Result<()> {
     stream.synchronize()?;
     let (told, now) =
         (reports.last().map_or(0, |report| report.reserved), truth(stream.context().ordinal())?.reserved);
+    // A real pool may return more memory in a later synchronization.
     ensure!(
-        told <= now,
+        told <= now || !lab::tier::times_are_modeled(),
         "the last report of `watch` has `reserved` = {told} bytes, and the pool holds {now} once the stream is done: the pool returns memory while the host waits for the stream, so report after it"
     );
     Ok(())

@@ -11,8 +11,8 @@ use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, CudaViewMut};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::explain::error_text;
 use lab::{
-    Budget, Check, Expected, Guarded, Kernels, Readable, each_call_fails, ensure, irregular, while_blocked,
-    without_panic,
+    Budget, Check, Expected, Guarded, HostGroup, Kernels, Readable, each_call_fails, ensure, irregular,
+    while_blocked, without_panic,
 };
 
 use crate::exercise::bench::{on_each_rank, on_ranks, on_two_ranks};
@@ -201,6 +201,7 @@ fn every_input_runs_through_the_graph() -> anyhow::Result<()> {
 }
 
 fn another_thread_may_allocate_meanwhile() -> anyhow::Result<()> {
+    let ranks = HostGroup::new(2);
     on_two_ranks(|comm| {
         let bench = Bench::new(comm)?;
         let rank = comm.rank();
@@ -227,6 +228,9 @@ fn another_thread_may_allocate_meanwhile() -> anyhow::Result<()> {
                 })
             })
         })?;
+        // An allocation may wait for the GPU. There, this rank's graph would wait for the graph of a rank that is still
+        // allocating.
+        ranks.all_gather(rank, Vec::new())?;
         graph.launch()?;
         Expected::new(rank, "the buffer", &output(rank, 2, 0)).exactly(&bench.compute.clone_dtoh(&buffer)?)
     })

@@ -11,7 +11,7 @@ use cudarc::nvrtc::Ptx;
 use lab::compare::UNIT_ROUNDOFF;
 use lab::kernels::TRAP;
 use lab::{
-    Budget, Check, Expected, Guarded, each_call_fails, ensure, irregular, while_blocked, without_panic,
+    Block, Budget, Check, Expected, Guarded, each_call_fails, ensure, irregular, while_blocked, without_panic,
 };
 
 use super::two_streams::{MILLISECOND, Rank, alone, on_each_rank, on_two_ranks, one_rank};
@@ -338,9 +338,12 @@ fn polling_ends_with_an_error() -> anyhow::Result<()> {
         let polled = Cell::new(0);
         let trap = rank.compute.context().load_module(Ptx::from_src(TRAP))?.load_function("trap")?;
         let mut data = Data::new(&rank, 1)?;
+        // The GPU must not fail before the exercise has enqueued its work: each of its calls would return the error.
+        let block = Block::enqueue(&rank.compute)?;
         // SAFETY: the kernel has no arguments and accesses no memory.
         unsafe { rank.compute.launch_builder(&trap).launch(LaunchConfig::for_num_elems(1)) }?;
         let independent = || {
+            block.release();
             polled.set(polled.get() + 1);
             std::thread::sleep(Duration::from_millis(1));
             ensure!(polled.get() < MOST_POLLS, "the check stops polling");

@@ -5,6 +5,7 @@ mod check;
 mod kernels;
 mod lessons;
 mod mistake;
+mod rehearse;
 mod starters;
 
 use std::path::Path;
@@ -48,6 +49,8 @@ enum Task {
     /// Draw the pictures that the pages show, from data that programs write
     #[command(disable_help_flag = true)]
     Pictures(Passed),
+    /// Run the course on machines whose installed driver and NCCL are the virtual ones, with 0 to 8 GPUs
+    Rehearse(rehearse::Options),
     /// Check what students see in `cargo course watch`; with SNAPSHOTS=overwrite, store the current screens
     Sessions,
     /// Build the slides
@@ -87,6 +90,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Task::Nvidia(passed) => package(root, "nvidia", None, passed),
         Task::Output(passed) => package(root, "site", Some("output"), passed),
         Task::Pictures(passed) => package(root, "site", Some("pictures"), passed),
+        Task::Rehearse(options) => rehearse::run(root, options),
         Task::Sessions => {
             let problems = check::sessions::check(root)?;
             ensure!(problems.is_empty(), "{}", problems.join("\n"));

@@ -1,7 +1,9 @@
 //! Opens shared libraries for the lifetime of the process.
 
-use std::ffi::{CStr, CString, c_int, c_void};
-use std::path::Path;
+use std::ffi::{CStr, CString, OsStr, c_int, c_void};
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
 use anyhow::{Context, bail};
@@ -35,6 +37,21 @@ impl Library {
     pub(crate) fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
         // SAFETY: the handle is never closed.
         NonNull::new(unsafe { libc::dlsym(self.0.as_ptr(), name.as_ptr()) })
+    }
+
+    /// Returns the file that a symbol was loaded from.
+    pub(crate) fn file_of(&self, name: &CStr) -> Option<PathBuf> {
+        let symbol = self.symbol(name)?;
+        let mut info = MaybeUninit::<libc::Dl_info>::uninit();
+        // SAFETY: `dladdr` only compares addresses, and fills `info` if it returns a nonzero value. The library stays
+        // loaded, and with it the name.
+        unsafe {
+            if libc::dladdr(symbol.as_ptr(), info.as_mut_ptr()) == 0 {
+                return None;
+            }
+            let name = CStr::from_ptr(info.assume_init().dli_fname);
+            Some(OsStr::from_bytes(name.to_bytes()).into())
+        }
     }
 
     /// Calls a function that writes one `int` and returns a code that is 0 for success.

@@ -2,12 +2,14 @@
 
 mod attach;
 mod choice;
+mod nccl_build;
 mod survey;
 mod times;
 
 pub use attach::{attach, built_library, streams, world_sizes};
 pub use choice::{Tier, describe, tier_for};
-pub use survey::{CudaVersion, Driver, NcclVersion, Survey, has_plain_nccl, nvrtc_version, survey};
+pub use nccl_build::cuda_of_nccl;
+pub use survey::{CudaVersion, Driver, NcclVersion, Survey, nvrtc_version, survey};
 pub use times::{times_are_modeled, whose_times};
 
 pub(crate) use attach::{CRATE_ROOT, attached, own_sources};

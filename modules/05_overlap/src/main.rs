@@ -234,9 +234,13 @@ struct Row {
     chart: Option<Chart>,
 }
 
-/// How far apart the parameters may be after each step, because sums in a different order round differently. A parameter is below
-/// 1, so a step rounds it by less than 2⁻²⁴. The rounding of the averages is far smaller.
-const ROUNDING: f32 = 1e-7;
+/// Returns how far apart the parameters of two ways may be after some steps, because sums in a different order round differently.
+///
+/// A parameter and its change in a step are below 1. A step rounds the parameter by at most 2⁻²⁵, relatively. An average of n
+/// values below 1 rounds each product with 1/n by at most 2⁻²⁵/n, and each of n − 1 sums by at most 2⁻²⁵. Both ways round.
+fn rounding(ranks: u64, steps: u64) -> f32 {
+    (2 * steps * (1 + ranks)) as f32 * f32::powi(2.0, -25)
+}
 
 impl Row {
     /// Returns whether the replicas are equal, and the parameters equal those of the naive way, except for rounding.
@@ -386,7 +390,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
         println!("written to {}", path.display());
     }
     rows.iter().try_for_each(|row| row.write_timeline(arguments))?;
-    let bound = (arguments.warmup + arguments.steps) as f32 * ROUNDING;
+    let bound = rounding(arguments.world_size, arguments.warmup + arguments.steps);
     let good = rows.iter().all(|row| row.is_right(bound));
     let farthest = rows.iter().map(|row| row.distance).fold(0.0, f32::max);
     println!("parameters: no two ways differ by more than {farthest:.1e}, and rounding explains {bound:.0e}");

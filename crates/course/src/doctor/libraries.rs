@@ -1,7 +1,7 @@
 //! The driver, NCCL, and NVRTC, and the tiers that they allow.
 
 use lab::explain::error_text;
-use lab::tier::{Survey, describe, has_plain_nccl, nvrtc_version, survey, tier_for};
+use lab::tier::{Survey, describe, nvrtc_version, survey, tier_for};
 
 use super::diagnosis::{Diagnosis, Status};
 
@@ -22,11 +22,7 @@ fn driver(survey: &Survey) -> Diagnosis {
 
 fn nccl(survey: &Survey) -> Diagnosis {
     match (&survey.nccl, &survey.driver) {
-        (Ok(version), _) => {
-            let name =
-                if has_plain_nccl() { "" } else { ", only as libnccl.so.2; the course finds it there, too" };
-            Diagnosis::good("NCCL", format!("NCCL {version}{name}"))
-        }
+        (Ok(version), _) => Diagnosis::good("NCCL", format!("NCCL {version}")),
         (Err(why), Err(_)) => Diagnosis::new("NCCL", Status::Note, why.clone()),
         (Err(why), Ok(_)) => Diagnosis::new("NCCL", Status::Bad, why.clone()).help(format!(
             "LD_LIBRARY_PATH is {}; install NCCL from NVIDIA's packages (libnccl2) or from pip (nvidia-nccl-cu12)",

@@ -6,7 +6,6 @@ use anyhow::{Context, ensure};
 use cudarc::driver::CudaContext;
 use cudarc::nccl::safe::{Comm, Id, ReduceOp};
 use lab::explain::error_text;
-use lab::tier::tier_for;
 use lab::{Kernels, Readable};
 
 use super::diagnosis::{Diagnosis, Status};
@@ -14,13 +13,14 @@ use super::diagnosis::{Diagnosis, Status};
 /// The number of ranks in the smoke test.
 const RANKS: usize = 2;
 
-/// Runs a kernel on each of two GPUs and an all-reduce between them, and checks the numbers.
+/// Runs a kernel on each of two GPUs, or on the only one, and an all-reduce between them, and checks the numbers.
 pub(super) fn run() -> Diagnosis {
     let started = Instant::now();
     match smoke() {
         Ok(ranks) => {
             let took = format!(
-                "a kernel and an all-reduce on {ranks} GPUs, {:.2} s",
+                "a kernel and an all-reduce on {ranks} GPU{}, {:.2} s",
+                if ranks == 1 { "" } else { "s" },
                 started.elapsed().as_secs_f64()
             );
             match started.elapsed() > Duration::from_secs(10) {
@@ -34,7 +34,8 @@ pub(super) fn run() -> Diagnosis {
 }
 
 fn smoke() -> anyhow::Result<usize> {
-    let ranks = if tier_for(RANKS).is_ok() { RANKS } else { 1 };
+    // On a machine with one real GPU, this process has already attached to that GPU.
+    let ranks = if lab::attach(RANKS).is_ok() { RANKS } else { 1 };
     lab::attach(ranks)?;
     let id = Id::new().readable()?;
     let sums = lab::each_rank(ranks, |rank| {

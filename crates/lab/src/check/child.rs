@@ -22,6 +22,9 @@ use crate::nccl_log::NcclLog;
 use crate::panics::panic_text;
 use crate::tier::{Tier, attached, own_sources};
 
+/// The exit status of a process whose check failed, as libtest has it.
+const FAILED: i32 = 101;
+
 /// Runs the ordered check and reports its result to the parent through standard input.
 pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
     if std::os::unix::process::parent_id() != order.parent {
@@ -51,14 +54,18 @@ pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
     }));
 
     let result = catch_unwind(AssertUnwindSafe(|| {
-        crate::tier::attach(check.ranks())?;
+        let tier = crate::tier::attach(check.ranks())?;
         // Registered after the driver has started, so that `leaving` runs before the driver's own exit handlers.
         // SAFETY: `leaving` takes no arguments and doesn't unwind.
         unsafe { libc::atexit(leaving) };
-        if attached() != Some(Tier::Virtual) {
-            // SAFETY: the check has not started any threads yet, and the harness's own threads access no environment
-            // variables.
-            unsafe { NcclLog::open_for_check() };
+        // SAFETY: the check has not started any threads yet, and the harness's own threads access no environment
+        // variables.
+        unsafe {
+            // A program that the check starts runs on the same tier, even if it needs fewer ranks.
+            std::env::set_var("LAB_TIER", tier.to_string());
+            if tier != Tier::Virtual {
+                NcclLog::open_for_check();
+            }
         }
         left_behind(|| check.run())
     }));
@@ -73,7 +80,14 @@ pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
     if let Err(error) = Timelines::keep(check.name()) {
         eprintln!("can't save the timeline: {error:#}");
     }
-    if passed { ExitCode::SUCCESS } else { ExitCode::from(101) }
+    if attached().is_some_and(|tier| tier != Tier::Virtual) {
+        // On a GPU that a check has made to fail, the exit handlers of the driver and of NCCL may crash or hang. The
+        // verdict stands, and the system releases everything.
+        let _ = std::io::stdout().flush();
+        // SAFETY: `_exit` only ends the process.
+        unsafe { libc::_exit(if passed { 0 } else { FAILED }) };
+    }
+    if passed { ExitCode::SUCCESS } else { ExitCode::from(FAILED as u8) }
 }
 
 /// Runs a check. Fails if an object that the exercise created still exists afterward.

@@ -53,7 +53,8 @@ fn supervise(mut arguments: Arguments, checks: Vec<Check>) -> anyhow::Result<Con
     }
     let tiers = if arguments.list { Tiers::new() } else { tiers::selected(&arguments, &checks)? };
     variables::adopt(&mut arguments)?;
-    if tiers.values().any(|tier| matches!(tier, Ok(Tier::Real | Tier::Shared))) {
+    let is_real = tiers.values().any(|tier| matches!(tier, Ok(Tier::Real | Tier::Shared)));
+    if is_real {
         arguments.test_threads = Some(1);
     }
     let for_people = !arguments.list && arguments.format != Some(FormatSetting::Json);
@@ -62,7 +63,7 @@ fn supervise(mut arguments: Arguments, checks: Vec<Check>) -> anyhow::Result<Con
     }
 
     let supervisor = Arc::new(Supervisor {
-        timeout: variables::timeout(std::env::var_os("LAB_TIMEOUT"))?,
+        timeout: variables::timeout(std::env::var_os("LAB_TIMEOUT"), is_real)?,
         capture: !arguments.nocapture,
         show_passed: arguments.show_output,
         passed_output: Mutex::default(),

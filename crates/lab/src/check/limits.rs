@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use crate::tier::{Tier, tier_for};
+
 /// The environment variable that sets how many seconds a check may take.
 const CHECK: &str = "LAB_TIMEOUT";
 /// The variable with the number of seconds that a rank waits for the others to join its communicator.
@@ -17,8 +19,12 @@ const BOOTSTRAP_OF_PROCESSES: &str = "10";
 pub enum TimeLimits {}
 
 impl TimeLimits {
-    /// Sets a test program's limits for interactive use. Limits that are already set are kept.
+    /// Sets a test program's limits for interactive use. Limits that are already set are kept. On real GPUs, only creating
+    /// the communicators may take a minute, so checks have their usual time.
     pub fn set_interactive(command: &mut Command) {
+        if matches!(tier_for(1), Ok(Tier::Real | Tier::Shared)) {
+            return;
+        }
         for (name, seconds) in [(CHECK, "10"), (BOOTSTRAP, SHORT_BOOTSTRAP)] {
             if std::env::var_os(name).is_none() {
                 command.env(name, seconds);

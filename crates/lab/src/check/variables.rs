@@ -20,10 +20,16 @@ pub(super) fn adopt(arguments: &mut Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// How many seconds a check may take if nothing else is said.
+const DEFAULT_SECONDS: u64 = 60;
+/// The same on real GPUs. A check makes at most 32 groups of ranks, and NCCL may need 2 s for each; the rest is for a slow
+/// start of the driver.
+const REAL_DEFAULT_SECONDS: u64 = 180;
+
 /// Reads `LAB_TIMEOUT`: whole seconds, at least 1.
-pub(super) fn timeout(value: Option<OsString>) -> anyhow::Result<Duration> {
-    const DEFAULT_SECONDS: u64 = 60;
-    let Some(value) = value else { return Ok(Duration::from_secs(DEFAULT_SECONDS)) };
+pub(super) fn timeout(value: Option<OsString>, is_real: bool) -> anyhow::Result<Duration> {
+    let default = if is_real { REAL_DEFAULT_SECONDS } else { DEFAULT_SECONDS };
+    let Some(value) = value else { return Ok(Duration::from_secs(default)) };
     match value.to_str().and_then(|text| text.parse().ok()) {
         Some(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds)),
         _ => bail!(
@@ -39,10 +45,11 @@ mod tests {
 
     #[test]
     fn timeout_is_whole_seconds_above_zero() {
-        assert_eq!(timeout(None).unwrap(), Duration::from_secs(60));
-        assert_eq!(timeout(Some("5".into())).unwrap(), Duration::from_secs(5));
+        assert_eq!(timeout(None, false).unwrap(), Duration::from_secs(60));
+        assert_eq!(timeout(None, true).unwrap(), Duration::from_secs(180));
+        assert_eq!(timeout(Some("5".into()), true).unwrap(), Duration::from_secs(5));
         for bad in ["0", "-1", "1.5", "", "soon"] {
-            let error = timeout(Some(bad.into())).unwrap_err().to_string();
+            let error = timeout(Some(bad.into()), false).unwrap_err().to_string();
             assert!(error.starts_with(&format!("LAB_TIMEOUT={bad}: ")), "{error}");
         }
     }

@@ -9,10 +9,18 @@ use anyhow::{Context, ensure};
 use cudarc::driver::{CudaContext, CudaStream};
 
 use super::choice::{RANKS_PER_GPU, Tier, tier_for};
+use super::survey::{NcclVersion, survey};
 use crate::library::Library;
 
 /// The largest world size for checks on the virtual tier, where GPUs cost nothing.
 const VIRTUAL_WORLD_SIZES: usize = 5;
+
+/// The largest world size for checks on real GPUs. The checks' data is exact for this many ranks, but not for any
+/// number.
+const REAL_WORLD_SIZE: usize = 8;
+
+/// The first NCCL version that writes into another GPU's buffer only if the buffer is registered.
+const REGISTERED_ONLY: NcclVersion = NcclVersion::new(2, 23, 0);
 
 /// Loads the libraries for the tier that `ranks` ranks can run on. Call it before the first use of cudarc. Further
 /// calls only check that the tier has room for `ranks` ranks.
@@ -54,15 +62,27 @@ fn load(tier: Tier) -> anyhow::Result<()> {
         Tier::Virtual => load_virtual(),
         Tier::Real | Tier::Shared => {
             if tier == Tier::Shared {
-                // SAFETY: no other thread of the lab is running yet, and NCCL reads the variable only when it starts.
-                unsafe { std::env::set_var("NCCL_MULTI_RANK_GPU_ENABLE", "1") };
+                set("NCCL_MULTI_RANK_GPU_ENABLE");
             }
-            if Library::open(Path::new("libnccl.so")).is_err() {
-                Library::open(&built_library("libsystem_nccl.so")?)?;
+            // Before that version, ranks of one process write directly into each other's buffers. cudarc allocates them
+            // from a memory pool, which other GPUs can't access. NCCL documents this variable for such buffers:
+            // <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-p2p-direct-disable>.
+            if matches!(survey().nccl, Ok(version) if version < REGISTERED_ONLY)
+                && std::env::var_os("NCCL_P2P_DIRECT_DISABLE").is_none()
+            {
+                set("NCCL_P2P_DIRECT_DISABLE");
             }
+            // The library that the survey asked, even if another one is called `libnccl.so`.
+            Library::open(&built_library("libsystem_nccl.so")?)?;
             Ok(())
         }
     }
+}
+
+/// Sets one of NCCL's switches.
+fn set(switch: &str) {
+    // SAFETY: no other thread of the lab is running yet, and NCCL reads the variable only when it starts.
+    unsafe { std::env::set_var(switch, "1") };
 }
 
 fn load_virtual() -> anyhow::Result<()> {
@@ -123,13 +143,24 @@ fn most_ranks(tier: Tier) -> anyhow::Result<usize> {
 }
 
 /// Returns the world sizes that a check may use on the attached tier, in ascending order: from 1 to 5 on the virtual
-/// tier, and from 1 to the available room on the others.
+/// tier. On real GPUs, where creating a communicator may take seconds, they are 1, 2, 3, and the largest possible, which
+/// is at most 8.
 ///
 /// # Panics
 /// Panics before [`attach`], because a check without a world size would pass without checking anything.
 pub fn world_sizes() -> Vec<usize> {
     let (tier, most) = *ROOM.get().expect("lab::attach must be called before lab::world_sizes");
-    (1..=if tier == Tier::Virtual { most.min(VIRTUAL_WORLD_SIZES) } else { most }).collect()
+    sizes(tier, most)
+}
+
+fn sizes(tier: Tier, most: usize) -> Vec<usize> {
+    match tier {
+        Tier::Virtual => (1..=most.min(VIRTUAL_WORLD_SIZES)).collect(),
+        Tier::Real | Tier::Shared => {
+            let largest = most.min(REAL_WORLD_SIZE);
+            (1..=largest.min(3)).chain((largest > 3).then_some(largest)).collect()
+        }
+    }
 }
 
 /// Creates a stream for each rank, on the GPU that the rank uses.
@@ -140,4 +171,20 @@ pub fn streams(world_size: usize) -> anyhow::Result<Vec<Arc<CudaStream>>> {
     attach(world_size)?;
     let gpus = usize::try_from(CudaContext::device_count()?)?;
     (0..world_size).map(|rank| Ok(CudaContext::new(rank % gpus)?.new_stream()?)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn real_gpus_have_fewer_world_sizes() {
+        assert_eq!(sizes(Tier::Virtual, 8), [1, 2, 3, 4, 5]);
+        assert_eq!(sizes(Tier::Virtual, 2), [1, 2]);
+        for (most, expected) in
+            [(1, &[1][..]), (2, &[1, 2]), (3, &[1, 2, 3]), (4, &[1, 2, 3, 4]), (72, &[1, 2, 3, 8])]
+        {
+            assert_eq!(sizes(Tier::Real, most), expected);
+        }
+    }
 }

@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_uint};
 use std::path::Path;
 use std::sync::OnceLock;
 
+use super::nccl_build::cuda_of_nccl;
 use crate::library::Library;
 
 /// The code that `cuInit` returns if a driver finds no device: CUDA_ERROR_NO_DEVICE.
@@ -36,9 +37,12 @@ pub struct CudaVersion(i32);
 pub struct NcclVersion(i32);
 
 impl CudaVersion {
-    #[cfg(test)]
     pub(super) const fn new(major: i32, minor: i32) -> Self {
         Self(1000 * major + 10 * minor)
+    }
+
+    const fn major(self) -> i32 {
+        self.0 / 1000
     }
 }
 
@@ -67,8 +71,8 @@ pub fn survey() -> &'static Survey {
     static SURVEY: OnceLock<Survey> = OnceLock::new();
     SURVEY.get_or_init(|| {
         let driver = driver();
-        let nccl = match driver {
-            Ok(_) => nccl_version(),
+        let nccl = match &driver {
+            Ok(driver) => nccl_version(driver.cuda),
             Err(_) => Err("not searched for, because there is no GPU".to_owned()),
         };
         Survey { driver, nccl }
@@ -97,12 +101,6 @@ fn driver() -> Result<Driver, String> {
     Ok(Driver { gpus, cuda })
 }
 
-/// Returns whether NCCL can be found as `libnccl.so`, the name that programs are linked with. NCCL's runtime packages
-/// only have `libnccl.so.2`; the course provides the other name.
-pub fn has_plain_nccl() -> bool {
-    Library::open(Path::new("libnccl.so")).is_ok()
-}
-
 /// Returns the version of NVRTC, the compiler for kernels, or the reason why NVRTC can't be used.
 pub fn nvrtc_version() -> Result<String, String> {
     let names = ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2"];
@@ -120,12 +118,33 @@ pub fn nvrtc_version() -> Result<String, String> {
     }
 }
 
-fn nccl_version() -> Result<NcclVersion, String> {
-    // Opening `libnccl.so` instead would claim that name, including for the virtual library.
-    let nccl = Library::open(Path::new("libnccl.so.2"))
+/// The name under which every package installs NCCL. A development package also has `libnccl.so`, but opening that would
+/// claim the name under which cudarc looks for NCCL, including for the virtual library.
+const NCCL: &str = "libnccl.so.2";
+
+/// Returns the version of the installed NCCL. `driver` is the CUDA version that the driver supports.
+fn nccl_version(driver: CudaVersion) -> Result<NcclVersion, String> {
+    let nccl = Library::open(Path::new(NCCL))
         .map_err(|error| format!("NCCL was not found: {error}; is its folder in LD_LIBRARY_PATH?"))?;
     // SAFETY: `ncclGetVersion` writes an int and returns a result code.
-    unsafe { nccl.int_from(c"ncclGetVersion") }.map(NcclVersion)
+    let version = unsafe { nccl.int_from(c"ncclGetVersion") }.map(NcclVersion)?;
+    match nccl.file_of(c"ncclGetVersion").and_then(|file| cuda_of_nccl(&file)) {
+        Some(built_for) => runs_on(version, built_for, driver).map(|()| version),
+        None => Ok(version),
+    }
+}
+
+/// Fails if a driver can't run an NCCL that was built for a newer major version of CUDA. Minor versions are compatible:
+/// <https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html>.
+fn runs_on(nccl: NcclVersion, built_for: CudaVersion, driver: CudaVersion) -> Result<(), String> {
+    match built_for.major() <= driver.major() {
+        true => Ok(()),
+        false => Err(format!(
+            "NCCL {nccl} was built for CUDA {built_for}, but the driver supports only CUDA {driver}; update the driver, or \
+             install an NCCL for CUDA {}",
+            driver.major()
+        )),
+    }
 }
 
 #[cfg(test)]
@@ -138,5 +157,14 @@ mod tests {
         assert_eq!(NcclVersion(23_007).to_string(), "2.30.7");
         assert_eq!(NcclVersion::new(2, 22, 5), NcclVersion(22_205));
         assert!(NcclVersion::new(2, 9, 1) < NcclVersion::new(2, 30, 0));
+    }
+
+    #[test]
+    fn a_driver_runs_an_nccl_for_its_own_major_version_of_cuda() {
+        let runs = |built_for, driver| runs_on(NcclVersion::new(2, 30, 7), built_for, driver);
+        assert!(runs(CudaVersion::new(12, 9), CudaVersion::new(12, 2)).is_ok());
+        assert!(runs(CudaVersion::new(12, 9), CudaVersion::new(13, 0)).is_ok());
+        let error = runs(CudaVersion::new(13, 0), CudaVersion::new(12, 9)).unwrap_err();
+        assert!(error.contains("built for CUDA 13.0") && error.contains("an NCCL for CUDA 12"), "{error}");
     }
 }

@@ -1,0 +1,82 @@
+//! Finds the CUDA version that an NCCL library was built for.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::ptr::null_mut;
+
+use object::{Object, ObjectSection};
+
+use super::survey::CudaVersion;
+
+/// What precedes the CUDA version in the text that NCCL prints for `NCCL_DEBUG=VERSION`, such as
+/// `NCCL version 2.27.3+cuda12.9`. No function returns this version.
+const BEFORE: &[u8] = b"+cuda";
+
+/// Returns the CUDA version that the NCCL library in a file was built for, or `None` if the file contains no such text.
+pub fn cuda_of_nccl(library: &Path) -> Option<CudaVersion> {
+    let mapped = Mapped::new(&File::open(library).ok()?)?;
+    let file = object::File::parse(mapped.bytes()).ok()?;
+    // The rest of the library, some hundred MB, is code for GPUs.
+    let constants = file.section_by_name(".rodata")?.data().ok()?;
+    constants
+        .windows(BEFORE.len())
+        .enumerate()
+        .filter(|(_, bytes)| *bytes == BEFORE)
+        .find_map(|(at, _)| version(&constants[at + BEFORE.len()..]))
+}
+
+/// A file in memory, of which only the parts that are looked at are read.
+struct Mapped {
+    start: *mut libc::c_void,
+    length: usize,
+}
+
+impl Mapped {
+    fn new(file: &File) -> Option<Self> {
+        let length = usize::try_from(file.metadata().ok()?.len()).ok().filter(|&length| length > 0)?;
+        // SAFETY: this creates a new mapping that can only be read.
+        let start = unsafe {
+            libc::mmap(null_mut(), length, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0)
+        };
+        (start != libc::MAP_FAILED).then_some(Self { start, length })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping has this many bytes, and lives as long as `self`. An installed library is replaced, not
+        // rewritten in place, so the bytes don't change.
+        unsafe { std::slice::from_raw_parts(self.start.cast(), self.length) }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: `new` created this mapping, and no reference to it is left.
+        unsafe { libc::munmap(self.start, self.length) };
+    }
+}
+
+/// Reads a version such as `12.9` at the beginning of a text.
+fn version(text: &[u8]) -> Option<CudaVersion> {
+    let end = text.iter().position(|byte| !(byte.is_ascii_digit() || *byte == b'.'))?;
+    let (major, minor) = std::str::from_utf8(&text[..end]).ok()?.split_once('.')?;
+    Some(CudaVersion::new(major.parse().ok()?, minor.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_follows_the_word() {
+        assert_eq!(version(b"12.9\0more").unwrap().to_string(), "12.9");
+        assert_eq!(version(b"13.0\n").unwrap().to_string(), "13.0");
+        assert!(version(b"%d.%d\0").is_none() && version(b"12\0").is_none() && version(b"12.9").is_none());
+    }
+
+    #[test]
+    fn other_files_have_none() {
+        assert!(cuda_of_nccl(&std::env::current_exe().unwrap()).is_none());
+        assert!(cuda_of_nccl(Path::new("/no/such/file")).is_none());
+    }
+}

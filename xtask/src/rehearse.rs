@@ -1,0 +1,165 @@
+//! `cargo xtask rehearse`: runs the course on machines whose installed driver and NCCL are the virtual ones.
+//!
+//! For the course, such a machine has real GPUs: its survey finds `libcuda.so.1` and `libnccl.so.2`, and the tier is
+//! real. The installed libraries report no problems, as real ones don't, and NCCL does everything that it may do. This
+//! tests what depends on the tier and on the number of GPUs, but not what real GPUs compute.
+
+mod commands;
+mod machine;
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use anyhow::{Context, anyhow, ensure};
+use course::checks::cargo;
+use course::syllabus::Course;
+
+use machine::Machine;
+
+/// The numbers of GPUs of the rehearsed machines. The first is a driver without a GPU.
+const GPUS: [usize; 5] = [0, 1, 2, 3, 8];
+
+/// How many stages run at a time. On real GPUs, checks run one after another, so each stage uses about one core.
+const STAGES_AT_A_TIME: usize = 2;
+
+/// Options of `cargo xtask rehearse`.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Rehearse only the machines with these numbers of GPUs
+    #[arg(long, value_name = "NUMBER")]
+    gpus: Vec<usize>,
+}
+
+/// The value of `LAB_TIER` in a rehearsal.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Tier {
+    Unset,
+    Real,
+}
+
+/// A machine and the tier that is asked for on it.
+struct Stage<'a> {
+    root: &'a Path,
+    machine: &'a Machine,
+    tier: Tier,
+}
+
+/// The name of a command, and the command.
+type Act = (String, Command);
+
+/// Rehearses on each machine, and prints a line for everything that ran.
+///
+/// # Errors
+/// Fails if anything behaves differently than it should on such a machine.
+pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
+    let course = Course::read(root)?;
+    let mut build = cargo();
+    build.args(["build", "--quiet", "--all-targets", "-p", "course", "-p", "s0*"]).current_dir(root);
+    ensure!(build.status().context("can't run cargo")?.success(), "the course can't be built");
+    let numbers = GPUS.into_iter().filter(|gpus| options.gpus.is_empty() || options.gpus.contains(gpus));
+    let machines = numbers.map(|gpus| Machine::build(root, gpus)).collect::<anyhow::Result<Vec<_>>>()?;
+    ensure!(!machines.is_empty(), "there is no such machine; it has one of {GPUS:?} GPUs");
+    let stages = machines
+        .iter()
+        .flat_map(|machine| [Tier::Unset, Tier::Real].map(|tier| Stage { root, machine, tier }));
+    let (waiting, problems) = (Mutex::new(stages), Mutex::new(Vec::new()));
+    let next = || waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).next();
+    let rehearse = || -> anyhow::Result<()> {
+        while let Some(stage) = next() {
+            stage.rehearse(&course, &problems)?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..STAGES_AT_A_TIME).map(|_| scope.spawn(rehearse)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a stage panicked"))?)
+    })?;
+    let problems = problems.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    ensure!(problems.is_empty(), "{}", problems.join("\n\n"));
+    Ok(())
+}
+
+impl Stage<'_> {
+    fn rehearse(&self, course: &Course, problems: &Mutex<Vec<String>>) -> anyhow::Result<()> {
+        for (shown, mut command) in self.acts(course)? {
+            self.install(&mut command);
+            let started = Instant::now();
+            let output = command.output().with_context(|| format!("can't run `{shown}`"))?;
+            let place = format!("{}, {}", self.machine, self.tier);
+            let verdict = self.verdict(&output);
+            let says = match &verdict {
+                Some(wrong) => wrong,
+                None if output.status.success() => "succeeded",
+                None => "refused, with the reason",
+            };
+            println!("{place}: `{shown}`: {says} ({:.1} s)", started.elapsed().as_secs_f64());
+            if let Some(verdict) = verdict {
+                let mut problems = problems.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                problems.push(format!("{place}: `{shown}`: {verdict}\n{}", text(&output)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns everything that runs in this stage: the doctor, each module's checks, and the commands that the pages show.
+    fn acts(&self, course: &Course) -> anyhow::Result<Vec<Act>> {
+        let mut doctor = cargo();
+        doctor.args(["course", "doctor"]);
+        let mut acts = vec![("cargo course doctor".to_owned(), doctor)];
+        for module in &course.modules {
+            let package = module.solution_package();
+            let mut suite = cargo();
+            suite.args(["test", "--quiet", "--no-fail-fast", "--package", &package]);
+            acts.push((format!("cargo test -p {package}"), suite));
+        }
+        for line in commands::of_pages(self.root)? {
+            let mut shell = Command::new("bash");
+            shell.args(["-c", &line]);
+            acts.push((line, shell));
+        }
+        Ok(acts)
+    }
+
+    /// Lets a command run on this stage's machine.
+    fn install(&self, command: &mut Command) {
+        command.current_dir(self.root);
+        self.machine.install(command);
+        match self.tier {
+            Tier::Unset => command.env_remove("LAB_TIER"),
+            Tier::Real => command.env("LAB_TIER", "real"),
+        };
+    }
+
+    /// Returns what is wrong with a command's end. It succeeds, unless the real tier is required and has too few GPUs;
+    /// then it says so.
+    fn verdict(&self, output: &Output) -> Option<String> {
+        if output.status.success() {
+            return None;
+        }
+        let text = text(output);
+        let reason = match self.machine.gpus {
+            0 => "LAB_TIER=real: the NVIDIA driver found no GPU".to_owned(),
+            gpus => format!("but this machine has {gpus} (LAB_TIER=real)"),
+        };
+        match self.tier == Tier::Real && text.contains(&reason) && !text.contains("panicked") {
+            true => None,
+            false => Some(format!("failed with {}", output.status)),
+        }
+    }
+}
+
+impl std::fmt::Display for Tier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Unset => "LAB_TIER unset",
+            Self::Real => "LAB_TIER=real",
+        })
+    }
+}
+
+/// Returns what a command printed, first on its standard output and then on its standard error.
+fn text(output: &Output) -> String {
+    [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
+}
