@@ -37,9 +37,19 @@ pub(crate) type Numbers = [usize; 3];
 /// variables themselves.
 const ROOT: [&str; 2] = ["MASTER_ADDR", "MASTER_PORT"];
 
+/// The variables that contain the number of ranks on a machine. A child process must not take over those of a launcher
+/// of this test run, because they don't count its siblings.
+const LOCAL_SIZES: [&str; 5] = [
+    "LOCAL_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MPI_LOCALNRANKS",
+    "SLURM_STEP_TASKS_PER_NODE",
+    "SLURM_TASKS_PER_NODE",
+];
+
 /// Returns all variables that a launcher of this test run may have set.
 pub(crate) fn all_variables() -> Vec<&'static str> {
-    LAUNCHERS.iter().flat_map(|launcher| launcher.variables).chain(ROOT).collect()
+    LAUNCHERS.iter().flat_map(|launcher| launcher.variables).chain(LOCAL_SIZES).chain(ROOT).collect()
 }
 
 impl Launcher {

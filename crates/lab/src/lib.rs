@@ -13,6 +13,7 @@ pub mod host_group;
 pub mod in_place;
 pub mod irregular;
 pub mod kernels;
+pub mod launcher;
 mod library;
 pub mod linear;
 pub mod memory_pool;

@@ -9,6 +9,7 @@ use clap::Parser;
 use cudarc::nccl::Comm;
 use lab::Readable;
 use lab::explain::error_text;
+use lab::launcher::ranks_on_this_machine;
 use lab::roll_call::roll_call;
 use m01_init::environment::{assignment, own_stream};
 use m01_init::id_exchange::exchange;
@@ -45,8 +46,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<String> {
     let addresses = arguments.meet.to_socket_addrs();
     let address = addresses.with_context(|| format!("--meet {}", arguments.meet))?.next();
     let address = address.with_context(|| format!("--meet {}: no such host", arguments.meet))?;
-    // This process needs one GPU. `own_stream` checks whether the machine has enough GPUs for all its processes.
-    let tier = lab::attach(1)?;
+    // All processes on a machine must choose the same tier, so each asks for GPUs for all of them.
+    let tier = lab::attach(ranks_on_this_machine(assignment.world_size)?)?;
     let stream = own_stream(&assignment)?;
     let id =
         exchange(assignment.rank, assignment.world_size, address, Duration::from_secs(arguments.timeout))?;
