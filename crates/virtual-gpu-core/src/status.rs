@@ -137,17 +137,17 @@ status! {
 }
 
 status! {
-    /// `ncclResult_t`: what an NCCL function returns.
+    /// `ncclResult_t`: what an NCCL function returns, with the texts of NCCL 2.30.7.
     NcclStatus {
         Success = 0, "ncclSuccess", "no error";
-        UnhandledCudaError = 1, "ncclUnhandledCudaError", "unhandled cuda error";
-        SystemError = 2, "ncclSystemError", "unhandled system error";
-        InternalError = 3, "ncclInternalError", "internal error";
-        InvalidArgument = 4, "ncclInvalidArgument", "invalid argument";
-        InvalidUsage = 5, "ncclInvalidUsage", "invalid usage";
+        UnhandledCudaError = 1, "ncclUnhandledCudaError", "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
+        SystemError = 2, "ncclSystemError", "unhandled system error (run with NCCL_DEBUG=INFO for details)";
+        InternalError = 3, "ncclInternalError", "internal error - please report this issue to the NCCL developers";
+        InvalidArgument = 4, "ncclInvalidArgument", "invalid argument (run with NCCL_DEBUG=WARN for details)";
+        InvalidUsage = 5, "ncclInvalidUsage", "invalid usage (run with NCCL_DEBUG=WARN for details)";
         RemoteError = 6, "ncclRemoteError", "remote process exited or there was a network error";
         InProgress = 7, "ncclInProgress", "NCCL operation in progress";
-        Timeout = 8, "ncclTimeout", "operation timed out";
+        Timeout = 8, "ncclTimeout", "timeout";
     }
 }
 
