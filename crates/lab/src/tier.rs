@@ -7,7 +7,9 @@ mod times;
 
 pub use attach::{attach, built_library, streams, world_sizes};
 pub use choice::{Tier, describe, tier_for};
-pub use survey::{CudaVersion, Driver, NcclVersion, Survey, has_plain_nccl, nvrtc_version, survey};
+pub use survey::{
+    CudaVersion, Driver, NcclVersion, OLDEST_NCCL, Survey, has_plain_nccl, nvrtc_version, survey,
+};
 pub use times::{times_are_modeled, whose_times};
 
 pub(crate) use attach::{CRATE_ROOT, attached, own_sources};
