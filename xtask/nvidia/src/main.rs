@@ -1,6 +1,7 @@
 //! Compares the virtual GPU with NVIDIA's own libraries, compilers, and headers. They come from the package registries,
 //! and none of them needs a GPU for what is compared here.
 
+mod driver;
 mod elf;
 mod nccl;
 mod probe;
@@ -33,6 +34,8 @@ struct Arguments {
 enum What {
     /// Versions of libnccl: codes, texts, symbols, log lines, and variables
     Nccl,
+    /// Debian's libcuda on a machine without a GPU: codes, texts, symbols, and the course's doctor
+    Driver,
 }
 
 fn main() -> ExitCode {
@@ -55,6 +58,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         if arguments.what.is_empty() || arguments.what.contains(what) {
             match what {
                 What::Nccl => nccl::compare(root, &mut report)?,
+                What::Driver => driver::compare(root, &mut report)?,
             }
         }
     }

@@ -12,7 +12,7 @@ use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
 use libloading::Library;
 
-use crate::nccl;
+use crate::{driver, nccl};
 
 /// How long a probe may take.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -23,6 +23,10 @@ pub(crate) enum Probe {
     Nccl,
     /// Reads the log of a library that is not loaded.
     Log,
+    Driver,
+    Runtime,
+    /// Looks for a driver and for NCCL as the course does.
+    Survey,
 }
 
 /// What each call returned, by the call.
@@ -34,12 +38,21 @@ impl Probe {
     /// # Errors
     /// Fails if a library can't be loaded, or has no such function.
     pub(crate) fn run(self, libraries: &[PathBuf]) -> anyhow::Result<()> {
-        if let Self::Log = self {
-            return nccl::log::read(libraries.last().context("a probe needs a library")?);
+        let last = || libraries.last().context("a probe needs a library");
+        let load = || {
+            let loaded = libraries.iter().map(|path| open(path)).collect::<anyhow::Result<Vec<_>>>()?;
+            loaded.last().copied().context("a probe needs a library")
+        };
+        match self {
+            Self::Nccl => nccl::probe::calls(load()?),
+            Self::Log => nccl::log::read(last()?),
+            Self::Driver => driver::probe::calls(load()?),
+            Self::Runtime => driver::probe::runtime_texts(load()?),
+            Self::Survey => {
+                driver::probe::survey();
+                Ok(())
+            }
         }
-        let loaded = libraries.iter().map(|path| open(path)).collect::<anyhow::Result<Vec<_>>>()?;
-        let library = loaded.last().context("a probe needs a library")?;
-        nccl::probe::calls(library)
     }
 
     /// Makes the calls in another process, and returns what they returned.
