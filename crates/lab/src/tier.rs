@@ -9,7 +9,7 @@ mod times;
 pub use attach::{attach, built_library, streams, world_sizes};
 pub use choice::{Tier, describe, tier_for};
 pub use nccl_build::cuda_of_nccl;
-pub use survey::{CudaVersion, Driver, NcclVersion, Survey, nvrtc_version, survey};
+pub use survey::{CudaVersion, Driver, NcclVersion, OLDEST_NCCL, Survey, nvrtc_version, survey};
 pub use times::{times_are_modeled, whose_times};
 
 pub(crate) use attach::{CRATE_ROOT, attached, own_sources};

@@ -82,7 +82,10 @@ pub(crate) fn keep(text: &str) -> &'static CStr {
     text
 }
 
-/// Runs the body of a driver function. Keeps a panic from reaching the caller and stores the message for
+/// The driver functions that work before `cuInit`, other than those for error texts.
+const BEFORE_INIT: [&str; 2] = ["cuInit", "cuDriverGetVersion"];
+
+/// Runs the body of a driver function, unless the driver is not initialized. Keeps a panic from reaching the caller and stores the message for
 /// `cuGetErrorString`.
 pub(crate) fn cuda(name: &'static str, body: impl FnOnce() -> CudaResult<()>) -> c_uint {
     let answer = match engine::has_ended() {
@@ -90,12 +93,15 @@ pub(crate) fn cuda(name: &'static str, body: impl FnOnce() -> CudaResult<()>) ->
         false if IN_HOST_FUNCTION.get() => {
             Err(Error::new(CudaStatus::NotPermitted, called_by_host_function(name)))
         }
-        false => catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-            Err(Error::new(
-                CudaStatus::Unknown,
-                format!("virtual GPU: internal error in {name} (it panicked)"),
-            ))
-        }),
+        false => {
+            let initialized = if BEFORE_INIT.contains(&name) { Ok(()) } else { engine::get().map(drop) };
+            initialized.and_then(|()| {
+                catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
+                    let message = format!("virtual GPU: internal error in {name} (it panicked)");
+                    Err(Error::new(CudaStatus::Unknown, message))
+                })
+            })
+        }
     };
     let Err(Error { status, message }) = answer else { return CudaStatus::Success as c_uint };
     let code = status as c_uint;

@@ -97,7 +97,11 @@ pub(crate) fn nccl() -> CudaResult<&'static Nccl> {
 fn started() -> CudaResult<&'static Started> {
     match STARTED.get() {
         Some(Ok(started)) => Ok(started),
-        Some(Err(error)) => Err(error.clone()),
+        // As in NVIDIA's driver, only cuInit itself returns its error.
+        Some(Err(error)) => {
+            let message = format!("cuInit failed: {}", error.message);
+            Err(Error::new(CudaStatus::NotInitialized, message))
+        }
         None => Err(Error::new(CudaStatus::NotInitialized, "cuInit has not been called")),
     }
 }

@@ -41,15 +41,25 @@ fn started() -> NcclResult<&'static Nccl> {
     nccl.map_err(|error: Error<CudaStatus>| error.into())
 }
 
+/// Returns NCCL for a call on a communicator. NCCL rejects a null one even on a machine without a GPU.
+fn started_for(of: Communicator) -> NcclResult<&'static Nccl> {
+    if of.is_null() { Err(invalid("the communicator is NULL")) } else { started() }
+}
+
 pub(crate) fn version(to: Out<c_int>) -> NcclResult<()> {
     give(to, VERSION)
 }
 
 pub(crate) fn unique_id(to: Out<Id>) -> NcclResult<()> {
+    if to.is_null() {
+        return Err(invalid("ncclGetUniqueId: the pointer to the id is null"));
+    }
     give(to, Id(*started()?.unique_id(crate::interfaces::all)?.bytes()))
 }
 
 pub(crate) fn init_all(to: Out<Communicator>, count: c_int, devices: Source<c_int>) -> NcclResult<()> {
+    // Since 2.23, NCCL starts CUDA before it reads any argument.
+    let nccl = started()?;
     if to.is_null() {
         return Err(invalid("ncclCommInitAll: the pointer to the communicators is null"));
     }
@@ -59,8 +69,7 @@ pub(crate) fn init_all(to: Out<Communicator>, count: c_int, devices: Source<c_in
         true => (0..=engine::get()?.device_count() as c_int).take(count).collect(),
         false => devices.values(count).map_err(|error| invalid(error.message.to_string()))?,
     };
-    let made: Vec<_> =
-        started()?.init_all(&devices)?.into_iter().map(|made| made.0 as Communicator).collect();
+    let made: Vec<_> = nccl.init_all(&devices)?.into_iter().map(|made| made.0 as Communicator).collect();
     to.give_all(&made).map_err(|error| invalid(error.message.to_string()))
 }
 
@@ -87,11 +96,13 @@ fn init(
     rank: c_int,
     config: CommConfig,
 ) -> NcclResult<()> {
+    // NCCL starts CUDA before it reads any argument.
+    let nccl = started()?;
     if to.is_null() {
         return Err(invalid(format!("{function}: the pointer to the communicator is null")));
     }
     let id = UniqueId::from_bytes(id.0)?;
-    let made = started()?.init_rank(world_size, id, rank, config)?;
+    let made = nccl.init_rank(world_size, id, rank, config)?;
     give(to, made.0 as Communicator)?;
     if config.blocking { Ok(()) } else { Err(NcclStatus::InProgress.into()) }
 }
@@ -111,7 +122,7 @@ pub(crate) fn split(
     to: Out<Communicator>,
     config: Bytes,
 ) -> NcclResult<()> {
-    let nccl = started()?;
+    let nccl = started_for(of)?;
     nccl.identity(comm(of))?;
     let config = read_config(config)?;
     give(to, std::ptr::null_mut())?;
@@ -135,7 +146,7 @@ pub(crate) fn create_operator(
     of: Communicator,
 ) -> NcclResult<()> {
     let function = "ncclRedOpCreatePreMulSum";
-    let nccl = started()?;
+    let nccl = started_for(of)?;
     nccl.identity(comm(of))?;
     let data_type = element(function, data_type)?;
     let scale = match residence {
@@ -156,7 +167,7 @@ pub(crate) fn create_operator(
 }
 
 pub(crate) fn destroy_operator(operator: c_uint, of: Communicator) -> NcclResult<()> {
-    started()?.destroy_operator(comm(of), operator)
+    started_for(of)?.destroy_operator(comm(of), operator)
 }
 
 pub(crate) fn destroy(of: Communicator) -> NcclResult<()> {
@@ -172,19 +183,19 @@ pub(crate) fn abort(of: Communicator) -> NcclResult<()> {
 }
 
 pub(crate) fn count(of: Communicator, to: Out<c_int>) -> NcclResult<()> {
-    give(to, started()?.identity(comm(of))?.0 as c_int)
+    give(to, started_for(of)?.identity(comm(of))?.0 as c_int)
 }
 
 pub(crate) fn rank(of: Communicator, to: Out<c_int>) -> NcclResult<()> {
-    give(to, started()?.identity(comm(of))?.1.0 as c_int)
+    give(to, started_for(of)?.identity(comm(of))?.1.0 as c_int)
 }
 
 pub(crate) fn device(of: Communicator, to: Out<c_int>) -> NcclResult<()> {
-    give(to, started()?.identity(comm(of))?.2 as c_int)
+    give(to, started_for(of)?.identity(comm(of))?.2 as c_int)
 }
 
 pub(crate) fn async_error(of: Communicator, to: Out<c_uint>) -> NcclResult<()> {
-    let error = started()?.async_error(comm(of))?;
+    let error = started_for(of)?.async_error(comm(of))?;
     if let Some(failed) = error.as_ref().filter(|error| error.status != NcclStatus::InProgress) {
         answer::keep_last_error(failed);
     }
@@ -350,7 +361,7 @@ fn transfer(
     of: Communicator,
     stream: Stream,
 ) -> NcclResult<()> {
-    let nccl = started()?;
+    let nccl = started_for(of)?;
     nccl.identity(comm(of))?;
     let transfer =
         Transfer { direction, peer, count: count as u64, data_type: element(function, data_type)? };
@@ -369,7 +380,7 @@ fn reduction(
     buffers: [DevicePointer; 2],
     stream: Stream,
 ) -> NcclResult<()> {
-    let nccl = started()?;
+    let nccl = started_for(of)?;
     nccl.identity(comm(of))?;
     let data_type = element(function, data_type)?;
     let (operator, scale) = nccl.operator(function, comm(of), operator, data_type)?;
@@ -389,7 +400,7 @@ fn call(
     [send, receive]: [DevicePointer; 2],
     stream: Stream,
 ) -> NcclResult<()> {
-    let nccl = started()?;
+    let nccl = started_for(of)?;
     nccl.identity(comm(of))?;
     let operation = Operation { collective, count: count as u64, data_type: element(function, data_type)? };
     let request = Request::Collective(operation, Buffers { send, receive, scale: None });

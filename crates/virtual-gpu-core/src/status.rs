@@ -32,7 +32,7 @@ macro_rules! status {
 }
 
 status! {
-    /// `CUresult`: what a driver function returns.
+    /// `CUresult`: what a driver function returns, with NVIDIA's texts and their spelling.
     CudaStatus {
         Success = 0, "CUDA_SUCCESS", "no error";
         InvalidValue = 1, "CUDA_ERROR_INVALID_VALUE", "invalid argument";
@@ -70,9 +70,9 @@ status! {
         JitCompilerNotFound = 221, "CUDA_ERROR_JIT_COMPILER_NOT_FOUND", "PTX JIT compiler library not found";
         UnsupportedPtxVersion = 222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "the provided PTX was compiled with an unsupported toolchain.";
         JitCompilationDisabled = 223, "CUDA_ERROR_JIT_COMPILATION_DISABLED", "PTX JIT compilation was disabled";
-        UnsupportedExecAffinity = 224, "CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY", "execution affinity type is not supported on this architecture";
+        UnsupportedExecAffinity = 224, "CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY", "the provided execution affinity is not supported";
         UnsupportedDevsideSync = 225, "CUDA_ERROR_UNSUPPORTED_DEVSIDE_SYNC", "the provided PTX contains unsupported call to cudaDeviceSynchronize";
-        Contained = 226, "CUDA_ERROR_CONTAINED", "Invalid access was contained";
+        Contained = 226, "CUDA_ERROR_CONTAINED", "Invalid access of peer GPU memory over nvlink or a hardware error";
         InvalidSource = 300, "CUDA_ERROR_INVALID_SOURCE", "device kernel image is invalid";
         FileNotFound = 301, "CUDA_ERROR_FILE_NOT_FOUND", "file not found";
         SharedObjectSymbolNotFound = 302, "CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND", "shared object symbol not found";
@@ -114,8 +114,8 @@ status! {
         MpsMaxClientsReached = 808, "CUDA_ERROR_MPS_MAX_CLIENTS_REACHED", "the hardware resources required to create MPS client have been exhausted";
         MpsMaxConnectionsReached = 809, "CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED", "the hardware resources required to support device connections have been exhausted";
         MpsClientTerminated = 810, "CUDA_ERROR_MPS_CLIENT_TERMINATED", "the MPS client has been terminated by the server";
-        CdpNotSupported = 811, "CUDA_ERROR_CDP_NOT_SUPPORTED", "current program does not have support for CUDA Dynamic Parallelism";
-        CdpVersionMismatch = 812, "CUDA_ERROR_CDP_VERSION_MISMATCH", "the version of CUDA Dynamic Parallelism does not match";
+        CdpNotSupported = 811, "CUDA_ERROR_CDP_NOT_SUPPORTED", "is using CUDA Dynamic Parallelism, but the current configuration, like MPS, does not support it";
+        CdpVersionMismatch = 812, "CUDA_ERROR_CDP_VERSION_MISMATCH", "unsupported interaction between different versions of CUDA Dynamic Parallelism";
         StreamCaptureUnsupported = 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing";
         StreamCaptureInvalidated = 901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during capture";
         StreamCaptureMerge = 902, "CUDA_ERROR_STREAM_CAPTURE_MERGE", "operation would result in a merge of separate capture sequences";
@@ -127,27 +127,27 @@ status! {
         StreamCaptureWrongThread = 908, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD", "attempt to terminate a thread-local capture sequence from another thread";
         Timeout = 909, "CUDA_ERROR_TIMEOUT", "wait operation timed out";
         GraphExecUpdateFailure = 910, "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE", "the graph update was not performed because it included changes which violated constraints specific to instantiated graph update";
-        ExternalDevice = 911, "CUDA_ERROR_EXTERNAL_DEVICE", "an async error has occurred in external entity outside of CUDA";
-        InvalidClusterSize = 912, "CUDA_ERROR_INVALID_CLUSTER_SIZE", "Invalid cluster size";
-        FunctionNotLoaded = 913, "CUDA_ERROR_FUNCTION_NOT_LOADED", "requested function was not loaded";
-        InvalidResourceType = 914, "CUDA_ERROR_INVALID_RESOURCE_TYPE", "invalid resource type";
-        InvalidResourceConfiguration = 915, "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION", "invalid resource configuration";
+        ExternalDevice = 911, "CUDA_ERROR_EXTERNAL_DEVICE", "an async error has occured in external entity outside of CUDA";
+        InvalidClusterSize = 912, "CUDA_ERROR_INVALID_CLUSTER_SIZE", "a kernel launch error has occurred due to cluster misconfiguration";
+        FunctionNotLoaded = 913, "CUDA_ERROR_FUNCTION_NOT_LOADED", "the function handle is not loaded when calling an API that requires a loaded function";
+        InvalidResourceType = 914, "CUDA_ERROR_INVALID_RESOURCE_TYPE", "one or more resources passed in are not valid resource types for the operation";
+        InvalidResourceConfiguration = 915, "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION", "one or more resources are insufficient or non-applicable for the operation";
         Unknown = 999, "CUDA_ERROR_UNKNOWN", "unknown error";
     }
 }
 
 status! {
-    /// `ncclResult_t`: what an NCCL function returns.
+    /// `ncclResult_t`: what an NCCL function returns, with the texts of NCCL 2.30.7.
     NcclStatus {
         Success = 0, "ncclSuccess", "no error";
-        UnhandledCudaError = 1, "ncclUnhandledCudaError", "unhandled cuda error";
-        SystemError = 2, "ncclSystemError", "unhandled system error";
-        InternalError = 3, "ncclInternalError", "internal error";
-        InvalidArgument = 4, "ncclInvalidArgument", "invalid argument";
-        InvalidUsage = 5, "ncclInvalidUsage", "invalid usage";
+        UnhandledCudaError = 1, "ncclUnhandledCudaError", "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
+        SystemError = 2, "ncclSystemError", "unhandled system error (run with NCCL_DEBUG=INFO for details)";
+        InternalError = 3, "ncclInternalError", "internal error - please report this issue to the NCCL developers";
+        InvalidArgument = 4, "ncclInvalidArgument", "invalid argument (run with NCCL_DEBUG=WARN for details)";
+        InvalidUsage = 5, "ncclInvalidUsage", "invalid usage (run with NCCL_DEBUG=WARN for details)";
         RemoteError = 6, "ncclRemoteError", "remote process exited or there was a network error";
         InProgress = 7, "ncclInProgress", "NCCL operation in progress";
-        Timeout = 8, "ncclTimeout", "operation timed out";
+        Timeout = 8, "ncclTimeout", "timeout";
     }
 }
 

@@ -1,27 +1,41 @@
 //! Compares the virtual GPU with NVIDIA's own libraries, compilers, and headers. They come from the package registries,
 //! and none of them needs a GPU for what is compared here.
 
-mod headers;
+mod driver;
+mod elf;
+mod nccl;
+mod probe;
+mod report;
 mod wheel;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
+
+use report::Report;
 
 #[derive(Parser)]
 #[command(about)]
 struct Arguments {
     /// What to compare; everything if nothing is named
     what: Vec<What>,
+    /// Make the calls of a probe, and print what they return; the program starts itself with this
+    #[arg(long, hide = true)]
+    probe: Option<probe::Probe>,
+    /// A library to load before a probe's calls
+    #[arg(long, hide = true)]
+    library: Vec<PathBuf>,
 }
 
 /// What is compared with ours.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum What {
-    /// The declarations in cuda.h and nccl.h
-    Headers,
+    /// Versions of libnccl: codes, texts, symbols, log lines, and variables
+    Nccl,
+    /// Debian's libcuda on a machine without a GPU: codes, texts, symbols, and the course's doctor
+    Driver,
 }
 
 fn main() -> ExitCode {
@@ -35,13 +49,18 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    if let Some(probe) = arguments.probe {
+        return probe.run(&arguments.library);
+    }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("in the workspace")?;
+    let mut report = Report::default();
     for what in What::value_variants() {
         if arguments.what.is_empty() || arguments.what.contains(what) {
             match what {
-                What::Headers => headers::compare(root)?,
+                What::Nccl => nccl::compare(root, &mut report)?,
+                What::Driver => driver::compare(root, &mut report)?,
             }
         }
     }
-    Ok(())
+    report.finish()
 }

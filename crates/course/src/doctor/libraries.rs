@@ -1,7 +1,7 @@
 //! The driver, NCCL, and NVRTC, and the tiers that they allow.
 
 use lab::explain::error_text;
-use lab::tier::{Survey, describe, nvrtc_version, survey, tier_for};
+use lab::tier::{OLDEST_NCCL, Survey, describe, nvrtc_version, survey, tier_for};
 
 use super::diagnosis::{Diagnosis, Status};
 
@@ -22,6 +22,10 @@ fn driver(survey: &Survey) -> Diagnosis {
 
 fn nccl(survey: &Survey) -> Diagnosis {
     match (&survey.nccl, &survey.driver) {
+        (Ok(version), _) if *version < OLDEST_NCCL => {
+            let says = format!("NCCL {version}, but the course needs {OLDEST_NCCL} or later");
+            Diagnosis::new("NCCL", Status::Bad, says).help("install a newer NCCL, or run with LAB_TIER=virtual")
+        }
         (Ok(version), _) => Diagnosis::good("NCCL", format!("NCCL {version}")),
         (Err(why), Err(_)) => Diagnosis::new("NCCL", Status::Note, why.clone()),
         (Err(why), Ok(_)) => Diagnosis::new("NCCL", Status::Bad, why.clone()).help(format!(

@@ -36,6 +36,9 @@ pub struct CudaVersion(i32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NcclVersion(i32);
 
+/// The oldest NCCL that has every function that the course calls: `ncclCommSplit` is the newest of them.
+pub const OLDEST_NCCL: NcclVersion = NcclVersion::new(2, 18, 0);
+
 impl CudaVersion {
     pub(super) const fn new(major: i32, minor: i32) -> Self {
         Self(1000 * major + 10 * minor)

@@ -1,0 +1,69 @@
+//! Compares NCCL's functions with those that the course calls and those that the virtual NCCL exports.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use lab::tier::OLDEST_NCCL;
+use virtual_cuda::EXPORTS;
+
+use super::Version;
+use crate::elf::Elf;
+use crate::report::Comparison;
+
+/// The version that the virtual NCCL models, and whose functions it lists.
+const MODELED: Version = Version::new(2, 30);
+
+/// The functions that the virtual NCCL implements but the oldest NCCL for the course lacks. The course must not call
+/// them.
+const NEWER: [(&str, Version); 3] = [
+    ("ncclAlltoAll", Version::new(2, 28)),
+    ("ncclGather", Version::new(2, 28)),
+    ("ncclScatter", Version::new(2, 28)),
+];
+
+pub(super) fn compare(
+    comparison: &mut Comparison,
+    root: &Path,
+    elf: &Elf,
+    version: Version,
+) -> anyhow::Result<()> {
+    let theirs = elf.exports("nccl");
+    ensure!(theirs.contains("ncclGetVersion"), "the library exports no ncclGetVersion");
+    for export in EXPORTS.iter().filter(|export| export.name.starts_with("nccl")) {
+        let since = match NEWER.iter().find(|(name, _)| *name == export.name) {
+            Some((_, since)) => *since,
+            None if export.parameters.is_some() => Version::read(&OLDEST_NCCL.to_string())?,
+            None => MODELED,
+        };
+        let (has, name) = (theirs.contains(export.name), export.name);
+        // What the virtual NCCL does not implement, the course can't call, so its first version doesn't matter.
+        if version >= since || export.parameters.is_some() {
+            comparison.same(name, &has, &(version >= since));
+        }
+    }
+    for (name, since) in NEWER {
+        for file in callers(root)?.iter().filter(|(_, text)| text.contains(name)) {
+            let text = format!("{} calls {name}, which NCCL has only since {since}", file.0.display());
+            comparison.holds(false, || text);
+        }
+    }
+    Ok(())
+}
+
+/// Returns the course's files that may call NCCL.
+fn callers(root: &Path) -> anyhow::Result<Vec<(PathBuf, String)>> {
+    let mut files = Vec::new();
+    let mut folders = vec![root.join("solutions"), root.join("modules"), root.join("crates/lab/src")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push((path.clone(), fs::read_to_string(&path)?));
+            }
+        }
+    }
+    Ok(files)
+}
