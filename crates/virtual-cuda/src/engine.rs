@@ -84,6 +84,21 @@ fn config() -> Result<Config, String> {
     }
 }
 
+/// Returns the version of NCCL. It needs no `cuInit`.
+///
+/// # Errors
+/// Fails if a setting is wrong.
+pub(crate) fn nccl_version() -> Result<i32, String> {
+    Ok(config()?.strict_nccl.map_or(virtual_gpu_nccl::VERSION, |strict| strict.version))
+}
+
+/// Waits for the current context's work if the engine is strict, because CUDA allows the host call `caller` to wait.
+pub(crate) fn may_synchronize(caller: &'static str) {
+    if let Ok(engine) = get() {
+        engine.may_synchronize(caller);
+    }
+}
+
 /// Returns the engine, once `cuInit` has been called.
 pub(crate) fn get() -> CudaResult<&'static Engine> {
     started().map(|started| started.engine)

@@ -57,6 +57,7 @@ pub(crate) fn allocate(to: Out<*mut c_void>, bytes: usize, flags: c_uint) -> Cud
     if to.is_null() {
         return invalid("cuMemHostAlloc: the result pointer is null".to_owned());
     }
+    engine::may_synchronize("cuMemHostAlloc");
     let engine = engine::get()?;
     let memory = Pinned::new(bytes, flags)?;
     let start = memory.view;
@@ -74,5 +75,6 @@ pub(crate) fn flags_of(flags: Out<c_uint>, address: *mut c_void) -> CudaResult<(
 }
 
 pub(crate) fn free(address: *mut c_void) -> CudaResult<()> {
+    engine::may_synchronize("cuMemFreeHost");
     engine::get()?.unpin(address as u64)
 }

@@ -13,6 +13,7 @@ use crate::stream::synchronize_stream;
 use crate::types::{Context, DevicePointer, Stream, stream};
 
 pub(crate) fn allocate(to: Out<DevicePointer>, bytes: usize) -> CudaResult<()> {
+    engine::may_synchronize("cuMemAlloc");
     to.give(engine::get()?.allocate(bytes as u64)?)
 }
 
@@ -21,6 +22,7 @@ pub(crate) fn allocate_in(to: Out<DevicePointer>, bytes: usize, of: Stream) -> C
 }
 
 pub(crate) fn free(address: DevicePointer) -> CudaResult<()> {
+    engine::may_synchronize("cuMemFree");
     engine::get()?.free(address)
 }
 

@@ -20,6 +20,7 @@ pub(crate) fn load_module_file(to: Out<Module>, path: Text) -> CudaResult<()> {
 pub(crate) fn load_module(to: Out<Module>, image: Text) -> CudaResult<()> {
     // Machine code begins with four magic bytes. None of them is 0, so reading the image as a C string reads all four.
     let source = image.bytes().ok_or_else(|| invalid("cuModuleLoadData: the image is null"))?;
+    engine::may_synchronize("cuModuleLoadData");
     to.give(handle(engine::get()?.load_module(ptx_text(source)?)?.0))
 }
 
@@ -53,6 +54,7 @@ fn ptx_text(image: &[u8]) -> CudaResult<&str> {
 }
 
 pub(crate) fn unload_module(module: Module) -> CudaResult<()> {
+    engine::may_synchronize("cuModuleUnload");
     engine::get()?.unload_module(ModuleHandle(module as u64))
 }
 

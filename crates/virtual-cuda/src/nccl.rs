@@ -6,7 +6,7 @@ use virtual_gpu_core::handle::{CommHandle, StreamHandle};
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use virtual_gpu_nccl::{
     Buffers, Collective, CommConfig, DataType, Direction, Nccl, Operation, Operator, Request, Scale,
-    Transfer, UniqueId, VERSION,
+    Transfer, UniqueId,
 };
 
 use crate::answer;
@@ -47,7 +47,8 @@ fn started_for(of: Communicator) -> NcclResult<&'static Nccl> {
 }
 
 pub(crate) fn version(to: Out<c_int>) -> NcclResult<()> {
-    give(to, VERSION)
+    let version = engine::nccl_version().map_err(|message| Error::new(NcclStatus::SystemError, message))?;
+    give(to, version)
 }
 
 pub(crate) fn unique_id(to: Out<Id>) -> NcclResult<()> {

@@ -190,6 +190,7 @@ impl Nccl {
         drop(guard);
         for access in request.accesses(rank, world_size) {
             self.check_buffer(&access, &request, rank, device, &call_site)?;
+            self.check_direct_access(comm, &access, &request, device)?;
         }
         if let Request::Collective(operation, buffers) = &request
             && let Some(overlap) = operation.overlap(*buffers, rank, world_size)

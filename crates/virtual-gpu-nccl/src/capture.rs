@@ -68,6 +68,10 @@ impl Locked<'_> {
 }
 
 impl CapturedCalls for Captured {
+    fn are_of(&self, comm: CommId, rank: Rank) -> bool {
+        (self.comm, self.rank) == (comm, rank)
+    }
+
     fn enqueue(
         &self,
         engine: &mut EngineState,

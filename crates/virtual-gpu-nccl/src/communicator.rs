@@ -15,6 +15,7 @@ use super::point_to_point::Traffic;
 use super::ranks::Ranks;
 use super::scale::Scales;
 use super::session::{Link, ProcessNumber};
+use super::strict::Connected;
 use super::{Locked, Nccl, State};
 use virtual_gpu::engine::{Failure, Missing};
 use virtual_gpu::time::choice::Enabled;
@@ -85,6 +86,8 @@ pub(crate) struct RankState {
     pub(crate) dropped: Option<(SequenceNumber, Operation, CallSite)>,
     /// How the rank's GPU failed, once a thread has received the error.
     pub(crate) gpu_failure: Option<String>,
+    /// What the rank of a strict NCCL has connected.
+    pub(crate) connected: Connected,
     /// How and where the rank left.
     pub(crate) left: Option<(Cow<'static, str>, CallSite)>,
 }
@@ -119,6 +122,7 @@ impl RankState {
             awaits: None,
             dropped: None,
             gpu_failure: None,
+            connected: Connected::default(),
             left: None,
         }
     }

@@ -7,7 +7,7 @@ use super::internal;
 use super::log;
 use super::membership::Membership;
 use super::{Locked, Nccl, State};
-use virtual_gpu::config::Checks;
+use virtual_gpu::config::{Checks, Config};
 use virtual_gpu::engine::{Awaiting, Failure, State as EngineState};
 use virtual_gpu::order::View;
 use virtual_gpu::report::Report;
@@ -26,7 +26,7 @@ impl Nccl {
             internal::report(state.nccl.leave_bootstraps(&[Awaiting::Communicator(handle)], &error));
         }
         if let Ok((comm, rank)) = state.nccl.member(handle) {
-            internal::report(state.abort(handle, comm, rank, self.engine.config().checks));
+            internal::report(state.abort(handle, comm, rank, self.engine.config()));
         }
         let guard = self.run_ready(guard);
         self.unlock_and_wake(guard);
@@ -35,8 +35,11 @@ impl Nccl {
     /// Implements `ncclCommDestroy`. Work that the rank has already enqueued still completes.
     pub fn destroy(&self, handle: CommHandle) -> NcclResult<()> {
         let mut guard = self.lock();
-        let state = guard.locked();
+        let mut state = guard.locked();
         let (comm, rank) = state.nccl.unfinished_member(handle)?;
+        if let Some(failure) = state.fail_if_held(comm, rank, "ncclCommDestroy", self.engine.config())? {
+            return Err(Error::new(NcclStatus::InvalidUsage, failure.report));
+        }
         log::ended("Destroy", state.nccl.communicator(comm)?, handle, rank);
         state.nccl.leave(handle, comm, rank, false)?;
         self.unlock_and_wake(guard);
@@ -57,6 +60,11 @@ impl State {
 }
 
 impl Communicator {
+    /// Returns whether more than one rank is in this process.
+    pub(crate) fn has_several_ranks_here(&self) -> bool {
+        self.ranks.values().filter(|rank| rank.process.is_none()).count() > 1
+    }
+
     /// Records that a rank in another process is leaving.
     pub(crate) fn leaves_elsewhere(
         &mut self,
@@ -76,8 +84,9 @@ impl Communicator {
 
 impl Locked<'_> {
     /// Withdraws a rank from its communicator and from all pending work.
-    fn abort(&mut self, handle: CommHandle, comm: CommId, rank: Rank, checks: Checks) -> NcclResult<()> {
+    fn abort(&mut self, handle: CommHandle, comm: CommId, rank: Rank, config: &Config) -> NcclResult<()> {
         log::ended("Abort", self.nccl.communicator(comm)?, handle, rank);
+        let checks = config.checks;
         if let Some((op, report)) = self.aborted_in_flight(comm, rank)?
             && checks != Checks::Off
         {
@@ -86,11 +95,53 @@ impl Locked<'_> {
                 self.engine.fail_stream(op.stream, &failure);
             }
         }
+        self.fail_if_held(comm, rank, "ncclCommAbort (dropping a Comm calls it)", config)?;
         for stream in self.nccl.communicator_mut(comm)?.cancel_calls(rank) {
             self.engine.finish(stream);
         }
         self.cancel_transfers(comm, rank)?;
         self.nccl.leave(handle, comm, rank, true)
+    }
+
+    /// Reports that a graph still holds a rank's communicator when `call` ends it, and lets the rank's stream fail: NCCL would
+    /// wait forever. Returns the failure, unless such problems are only printed.
+    fn fail_if_held(
+        &mut self,
+        comm: CommId,
+        rank: Rank,
+        call: &str,
+        config: &Config,
+    ) -> NcclResult<Option<Failure>> {
+        if config.checks == Checks::Off && config.strict_nccl.is_none() {
+            return Ok(None);
+        }
+        let Some(report) = self.held_by_a_graph(comm, rank, call)? else { return Ok(None) };
+        let failure = Failure::announce(CudaStatus::LaunchTimeout, &report);
+        if config.checks == Checks::Warn {
+            return Ok(None);
+        }
+        if let Some(last) = &self.nccl.communicator(comm)?.ranks[rank].last {
+            self.engine.fail_stream(last.op.stream, &failure);
+        }
+        Ok(Some(failure))
+    }
+
+    /// Returns a report if a graph still holds a rank's communicator, and the thread that captured the graph ends the
+    /// communicator with `call`. NCCL then waits until the graph is gone: `commDestroySync` in `init.cc`.
+    fn held_by_a_graph(&mut self, comm: CommId, rank: Rank, call: &str) -> NcclResult<Option<Report>> {
+        let Some((calls, captured)) = self.engine.graph_with(&|calls| calls.are_of(comm, rank)) else {
+            return Ok(None);
+        };
+        // Another thread may be about to drop the graph.
+        if self.nccl.communicator(comm)?.ranks[rank].owner != self.engine.current_thread() {
+            return Ok(None);
+        }
+        let report = Report::new(format!("rank {rank}'s communicator ends while a graph still holds it"))
+            .at(format!("captured here: {calls}"), &captured)
+            .at(call, &CallSite::here())
+            .fact("NCCL waits there until the graph is gone, but this thread can't drop the graph while it waits")
+            .help("drop the graph before the communicator");
+        Ok(Some(report))
     }
 
     /// Returns a report if a rank aborts before its thread has seen its last call complete, because then only luck

@@ -33,6 +33,7 @@ mod run;
 mod scale;
 mod session;
 mod state;
+mod strict;
 mod transfer;
 mod wire;
 

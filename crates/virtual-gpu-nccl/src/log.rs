@@ -9,9 +9,10 @@ use std::fs::File;
 use std::io::Write;
 use std::sync::{Mutex, Once, OnceLock};
 
+use super::Request;
 use super::communicator::Communicator;
 use super::ranks::Ranks;
-use super::{Request, VERSION};
+use super::strict::{self, AbortLog};
 use virtual_gpu_core::handle::{CommHandle, Rank, StreamHandle};
 use virtual_gpu_machine::reduction::Operator;
 
@@ -201,13 +202,18 @@ pub(crate) fn version() {
     if log.level == Level::None || SHOWN.set(()).is_err() {
         return;
     }
-    let (major, minor, patch) = (VERSION / 10_000, VERSION / 100 % 100, VERSION % 100);
+    let version = strict::version();
+    let (major, minor, patch) = (version / 10_000, version / 100 % 100, version % 100);
     let text = format!("NCCL version {major}.{minor}.{patch}+cuda12.9");
     match log.level >= Level::Info {
+        _ if version < VERSION_IN_FILE => println!("{text}"),
         true => log.print(&format!("{}[0] NCCL INFO {text}", log.prefix())),
         false => log.print(&text),
     }
 }
+
+/// The first version that prints its version to `NCCL_DEBUG_FILE`.
+const VERSION_IN_FILE: i32 = 22_200;
 
 /// Logs that `function` has created a communicator, with three lines for each rank.
 pub(crate) fn made(function: &str, comm: &Communicator, handles: &Ranks<Option<CommHandle>>) {
@@ -236,10 +242,23 @@ pub(crate) fn made(function: &str, comm: &Communicator, handles: &Ranks<Option<C
 /// Logs how a rank's handle ends: `Destroy`, `Abort`, or `Finalize`.
 pub(crate) fn ended(how: &str, comm: &Communicator, handle: CommHandle, rank: Rank) {
     let device = comm.ranks[rank].device;
+    let state = match AbortLog::of_version(strict::version()) {
+        _ if how != "Abort" => "START",
+        AbortLog::Start => "START",
+        AbortLog::Complete => "COMPLETE",
+        AbortLog::LastComplete => {
+            let mut others = comm.ranks.iter().filter(|(other, _)| *other != rank);
+            let is_last = others.all(|(_, other)| other.process.is_some() || other.left.is_some());
+            match is_last {
+                true => "COMPLETE",
+                false => return,
+            }
+        }
+    };
     info("DESTROY", device, || {
         let (pointer, ranks) = (pointer(handle.0), comm.ranks.len());
         format!(
-            "comm {pointer} rank {rank} nRanks {ranks} cudaDev {device} busId {:x} commId {:#x} - {how} START",
+            "comm {pointer} rank {rank} nRanks {ranks} cudaDev {device} busId {:x} commId {:#x} - {how} {state}",
             bus_id(device),
             comm.id.0
         )

@@ -241,11 +241,15 @@ impl Operation {
     ///
     /// An all-reduce has one piece per rank. Piece `c` is summed along the ring, from rank `c + 1` to rank `c`. So
     /// every rank gets the same bits, and the order is the same on every run.
-    pub(crate) fn pieces(&self, ranks: usize) -> Vec<Piece> {
+    pub(crate) fn pieces(&self, ranks: usize, order: ReductionOrder) -> Vec<Piece> {
         let bytes = self.bytes();
         let after = |rank: Rank, steps: usize| Rank((rank.0 + steps) % ranks);
-        // The full ring, from the rank after `last` to `last`.
-        let ring = |last: Rank, at: u64| (1..=ranks).map(|steps| (after(last, steps), at)).collect();
+        // All ranks, in the order in which their values are combined.
+        let ring = |last: Rank, at: u64| match order {
+            ReductionOrder::Ring => (1..=ranks).map(|steps| (after(last, steps), at)).collect(),
+            ReductionOrder::Chain => (0..ranks).rev().map(|rank| (Rank(rank), at)).collect(),
+            ReductionOrder::Switch => Rank::all(ranks).map(|rank| (rank, at)).collect(),
+        };
         let everywhere = |at: u64| Rank::all(ranks).map(|rank| (rank, at)).collect();
         match self.collective {
             Collective::Broadcast { root } => {
@@ -306,6 +310,17 @@ impl Operation {
     }
 }
 
+/// The order in which the ranks' values are combined. NCCL documents none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReductionOrder {
+    /// Around the ring, from the rank after the one that has the result first.
+    Ring,
+    /// Along the chain that a tree is within a node, from the last rank to the first.
+    Chain,
+    /// All at once in an NVLink switch, here from the first rank to the last.
+    Switch,
+}
+
 /// The bytes in a collective that are computed in the same way: from the same ranks' bytes, combined in the same order,
 /// for the same receiving ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -364,9 +379,10 @@ mod tests {
     #[test]
     fn a_reduce_scatter_and_an_all_gather_are_an_all_reduce() {
         // With 12 elements across 3 ranks, the ring sums each part in the same order.
-        let whole = Operation { count: 12, ..operation(Collective::AllReduce(Operator::Sum)) }.pieces(3);
-        let scattered = operation(Collective::ReduceScatter(Operator::Sum)).pieces(3);
-        let gathered = operation(Collective::AllGather).pieces(3);
+        let whole = Operation { count: 12, ..operation(Collective::AllReduce(Operator::Sum)) }
+            .pieces(3, ReductionOrder::Ring);
+        let scattered = operation(Collective::ReduceScatter(Operator::Sum)).pieces(3, ReductionOrder::Ring);
+        let gathered = operation(Collective::AllGather).pieces(3, ReductionOrder::Ring);
         for ((whole, scattered), gathered) in whole.iter().zip(&scattered).zip(&gathered) {
             assert_eq!(whole.sources, scattered.sources);
             assert_eq!(whole.destinations, gathered.destinations);
@@ -377,7 +393,8 @@ mod tests {
 
     #[test]
     fn a_piece_is_summed_from_the_rank_after_its_number() {
-        let pieces = Operation { count: 5, ..operation(Collective::AllReduce(Operator::Sum)) }.pieces(4);
+        let pieces = Operation { count: 5, ..operation(Collective::AllReduce(Operator::Sum)) }
+            .pieces(4, ReductionOrder::Ring);
         // The first two pieces have two elements each, the third piece has the last element, and the fourth piece is
         // empty.
         assert_eq!(pieces.iter().map(|piece| piece.bytes).collect::<Vec<_>>(), [8, 8, 4]);

@@ -3,8 +3,9 @@
 use super::buffer::{BufferLocation, PartShare, Share, Source, move_pieces};
 use super::collective::{Part, PartLocation};
 use super::internal;
-use super::operation::{Operation, Piece};
+use super::operation::{Operation, Piece, ReductionOrder};
 use super::point_to_point::{End, Moving, MovingEnd};
+use super::strict;
 use super::transfer::Direction;
 use super::{Guard, Locked, Nccl};
 use virtual_gpu::engine::{Failure, Touched};
@@ -14,6 +15,9 @@ use virtual_gpu::time::tuning::point_to_point;
 use virtual_gpu_core::handle::{CollectiveId, PointToPointId, Rank};
 use virtual_gpu_core::status::NcclResult;
 use virtual_gpu_machine::reduction::Reduction;
+
+/// The size in bytes below which a strict NCCL reduces along a tree.
+const TREE: u64 = 64 << 10;
 
 /// Work that can run now.
 pub(crate) enum Job {
@@ -131,7 +135,13 @@ impl Nccl {
             scales.push(scale);
             touched.push(own);
         }
-        let pieces = operation.pieces(ranks);
+        // NCCL uses the tree for small messages.
+        let order = match strict::is_strict() {
+            false => ReductionOrder::Ring,
+            true if operation.bytes() < TREE => ReductionOrder::Chain,
+            true => ReductionOrder::Switch,
+        };
+        let pieces = operation.pieces(ranks, order);
         let reduction = operation.operator().map(|operator| Reduction {
             data_type: operation.data_type,
             operator,

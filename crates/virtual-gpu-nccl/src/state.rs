@@ -10,6 +10,7 @@ use super::group::Group;
 use super::id::UniqueId;
 use super::membership::Membership;
 use super::session::{Session, SessionId};
+use super::strict;
 use virtual_gpu::engine::{Engine, State as EngineState, Wait};
 use virtual_gpu_core::handle::{CommHandle, CommId};
 use virtual_gpu_core::map::Map;
@@ -74,6 +75,7 @@ impl Nccl {
         let nccl: &'static Self =
             Box::leak(Box::new(Self { engine, state: Mutex::default(), listeners: Mutex::default() }));
         engine.set_communication(nccl);
+        strict::set(engine.config().strict_nccl);
         nccl
     }
 

@@ -15,6 +15,7 @@ const CLASSROOM: &str = "classroom";
 const TIMEOUT: &str = "VIRTUAL_GPU_TIMEOUT";
 const BOOTSTRAP_TIMEOUT: &str = "VIRTUAL_GPU_BOOTSTRAP_TIMEOUT";
 const FAIL: &str = "VIRTUAL_GPU_FAIL";
+const NCCL: &str = "VIRTUAL_NCCL";
 
 /// The timeout if no variable sets one.
 const DEFAULT_TIMEOUT: Timeout = Timeout { duration: Duration::from_secs(10), variable: TIMEOUT };
@@ -84,6 +85,35 @@ impl FailingCall {
     }
 }
 
+/// A strict NCCL (`VIRTUAL_NCCL`): one that does everything that an NCCL of this version may do, and not what would be
+/// convenient. `virtual_gpu_nccl::strict` lists it, with sources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StrictNccl {
+    /// The version, encoded as in `ncclGetVersion`: 23007 is 2.30.7.
+    pub version: i32,
+}
+
+impl StrictNccl {
+    /// The version if the variable names none.
+    const NEWEST: Self = Self { version: 23_007 };
+
+    /// Reads `strict`, or `strict-2.21.5` for another version.
+    fn read(value: &str) -> Result<Self, String> {
+        let version = |text: &str| {
+            let mut numbers = text.split('.').map(|number| number.parse::<u8>().ok().filter(|&it| it < 100));
+            let [major, minor, patch] = [numbers.next()??, numbers.next()??, numbers.next()??].map(i32::from);
+            numbers.next().is_none().then_some(Self { version: 10_000 * major + 100 * minor + patch })
+        };
+        let read = match value.trim() {
+            "strict" => Some(Self::NEWEST),
+            other => other.strip_prefix("strict-").and_then(version),
+        };
+        read.ok_or_else(|| {
+            format!("{NCCL}={value}: it must be strict, or strict-VERSION, such as strict-2.21.5")
+        })
+    }
+}
+
 /// The virtual GPU's settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -106,6 +136,8 @@ pub struct Config {
     pub trace: Option<PathBuf>,
     /// Calls that return an error and do nothing (`VIRTUAL_GPU_FAIL`; by default none).
     pub failing: Vec<FailingCall>,
+    /// Whether NCCL does everything that it may do (`VIRTUAL_NCCL`; by default it does not).
+    pub strict_nccl: Option<StrictNccl>,
 }
 
 impl Default for Config {
@@ -120,6 +152,7 @@ impl Default for Config {
             preset,
             trace: None,
             failing: Vec::new(),
+            strict_nccl: None,
         }
     }
 }
@@ -208,6 +241,9 @@ impl Config {
         if let Some(value) = variable(FAIL) {
             config.failing = FailingCall::read_list(&value)?;
         }
+        if let Some(value) = variable(NCCL) {
+            config.strict_nccl = Some(StrictNccl::read(&value)?);
+        }
         Ok(config)
     }
 }
@@ -251,6 +287,16 @@ mod tests {
 
     fn read(name: &'static str, value: &'static str) -> Result<Config, String> {
         Config::read(move |asked| (asked == name).then(|| value.to_owned()))
+    }
+
+    #[test]
+    fn a_strict_nccl_may_have_another_version() {
+        let version = |value| read("VIRTUAL_NCCL", value).map(|config| config.strict_nccl.unwrap().version);
+        assert_eq!((version("strict"), version("strict-2.18.5")), (Ok(23_007), Ok(21_805)));
+        for value in ["", "on", "strict-", "strict-2.21", "strict-2.21.5.1", "strict-2.221.5"] {
+            let error = version(value).unwrap_err();
+            assert!(error.starts_with(&format!("VIRTUAL_NCCL={value}: ")), "{error}");
+        }
     }
 
     #[test]

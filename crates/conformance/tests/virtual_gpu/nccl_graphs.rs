@@ -48,7 +48,15 @@ pub(crate) fn checks() -> Vec<Check> {
             twins(2, races, &words)
         }),
         Check::new("nccl_graphs::a_communicator_that_is_gone", || {
-            twins(2, gone, &["the graph contains ncclAllReduce by rank", "ncclCommDestroy"])
+            twins(
+                2,
+                gone,
+                &[
+                    "communicator ends while a graph still holds it",
+                    "captured here: ncclAllReduce",
+                    "ncclCommDestroy",
+                ],
+            )
         }),
     ]
 }

@@ -94,6 +94,11 @@ impl Allocation {
         self.base
     }
 
+    /// Returns whether it comes from a memory pool.
+    pub fn is_pooled(&self) -> bool {
+        self.pooled
+    }
+
     /// Returns its size in bytes.
     #[inline]
     pub fn size(&self) -> u64 {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::stream::Awaited;
 use super::{Engine, Failure, State};
 use crate::report::Report;
-use virtual_gpu_core::handle::{CallKey, CommHandle, ManagementId, OpRef, StreamHandle};
+use virtual_gpu_core::handle::{CallKey, CommHandle, CommId, ManagementId, OpRef, Rank, StreamHandle};
 use virtual_gpu_core::status::{CudaResult, CudaStatus};
 use virtual_gpu_core::sync::MutexGuard;
 use virtual_gpu_core::thread::ThreadKey;
@@ -64,6 +64,9 @@ impl Awaiting {
 
 /// The calls in a graph node, which every launch repeats.
 pub trait CapturedCalls: std::fmt::Display + Send + Sync {
+    /// Returns whether a communicator's rank makes them.
+    fn are_of(&self, comm: CommId, rank: Rank) -> bool;
+
     /// Makes the calls after the operations in `after`, on one of the launched graph's streams.
     ///
     /// # Errors

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::communication::SharedCalls;
+use super::communication::{CapturedCalls, SharedCalls};
 use super::context::ContextHandle;
 use super::stream::{Awaited, StreamKind};
 use super::work::Work;
@@ -217,6 +217,19 @@ impl Engine {
 }
 
 impl State {
+    /// Returns communication that is in a graph, executable or not, and where it was captured.
+    pub fn graph_with(&self, is_meant: &dyn Fn(&dyn CapturedCalls) -> bool) -> Option<(String, CallSite)> {
+        let executable = self.graphs.execs.values().map(|exec| &exec.graph);
+        self.graphs.all.values().chain(executable).flat_map(|graph| &graph.nodes).find_map(|node| match &node
+            .work
+        {
+            NodeWork::Communication(calls) if is_meant(&**calls) => {
+                Some((calls.to_string(), node.call_site.clone()))
+            }
+            _ => None,
+        })
+    }
+
     /// Returns the streams that run a graph's work, one for each branch.
     fn streams_of_graph(&mut self, exec: GraphExecHandle, graph: &Graph) -> CudaResult<Vec<StreamHandle>> {
         let known = self.graphs.execs.get(&exec).map(|exec| exec.streams.clone()).unwrap_or_default();

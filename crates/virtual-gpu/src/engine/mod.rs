@@ -157,6 +157,8 @@ pub struct State {
     blocked: BTreeSet<ThreadKey>,
     /// The number of threads that are waiting for the times of completed operations.
     waiting_for_times: usize,
+    /// Whether the engine does everything that it may do, as configured.
+    is_strict: bool,
     /// As configured.
     pub timeout: Timeout,
     /// As configured.
@@ -214,13 +216,19 @@ impl Engine {
             has_host_thread: false,
             blocked: BTreeSet::new(),
             waiting_for_times: 0,
+            is_strict: config.strict_nccl.is_some(),
             timeout: config.timeout,
             bootstrap_timeout: config.bootstrap_timeout,
             communication: &NoCommunication,
             forgotten_streams: Vec::new(),
             prune_threads_at: threads::FEW_THREADS,
             order: Order::default(),
-            time: Time::new(config.preset.clone(), config.gpus, config.trace.is_some()),
+            time: Time::new(
+                config.preset.clone(),
+                config.gpus,
+                config.trace.is_some(),
+                config.strict_nccl.is_some(),
+            ),
         };
         Self {
             config,

@@ -89,9 +89,14 @@ impl Engine {
 }
 
 impl State {
+    /// Returns the next stream whose first operation may be ready. CUDA promises no order between streams.
+    fn next_runnable(&mut self) -> Option<StreamHandle> {
+        if self.is_strict { self.runnable.pop_back() } else { self.runnable.pop_front() }
+    }
+
     /// Takes the next work that can run. Operations that only mark a point are completed here.
     fn take_ready(&mut self) -> Option<Job> {
-        while let Some(handle) = self.runnable.pop_front() {
+        while let Some(handle) = self.next_runnable() {
             let Some(stream) = self.streams.get(&handle) else { continue };
             let Some(op) = stream.queue.front().filter(|_| !stream.busy) else { continue };
             if let Some(unmet) = op.after.iter().find(|after| !self.is_done(after.op)) {

@@ -138,6 +138,18 @@ impl Engine {
         done
     }
 
+    /// Waits for the context's work if the engine is strict: CUDA allows the host call `caller` to do so. The work's errors
+    /// are left to other calls.
+    pub fn may_synchronize(&self, caller: &'static str) {
+        if self.config().strict_nccl.is_none() {
+            return;
+        }
+        let mut state = self.state();
+        let Ok(context) = state.current_context() else { return };
+        let all = state.last_of_all(context);
+        let _ = self.wait_in(context, all, caller, state);
+    }
+
     /// `cuCtxSynchronize`.
     pub fn synchronize_context(&self) -> CudaResult<()> {
         let mut state = self.state();

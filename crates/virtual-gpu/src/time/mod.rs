@@ -154,6 +154,8 @@ pub struct Time {
     parts: Map<CollectiveId, Vec<(Key, u64)>>,
     /// The trace to write when the process ends.
     trace: Option<Box<Trace>>,
+    /// If collectives on one GPU run one after another: when each GPU's last one ends.
+    collectives_end: Option<Vec<u64>>,
 }
 
 /// An operation's GPU and its index among the operations enqueued on that GPU.
@@ -176,7 +178,8 @@ impl Ticket {
 }
 
 impl Time {
-    pub(crate) fn new(preset: Preset, gpus: usize, traced: bool) -> Self {
+    /// Starts the clocks. `one_at_a_time`: communicators that share a GPU run their collectives one after another.
+    pub(crate) fn new(preset: Preset, gpus: usize, traced: bool, one_at_a_time: bool) -> Self {
         Self {
             preset,
             hosts: Map::default(),
@@ -186,6 +189,7 @@ impl Time {
             waiting: Map::default(),
             parts: Map::default(),
             trace: traced.then(Box::default),
+            collectives_end: one_at_a_time.then(|| vec![0; gpus]),
         }
     }
 
@@ -409,7 +413,11 @@ impl Time {
     /// Starts all ranks of a collective together, when the last one is ready.
     fn settle_collective(&mut self, call: CollectiveId, duration: u64) {
         let parts = self.parts.remove(&call).unwrap_or_default();
-        let start = parts.iter().map(|(_, ready)| *ready).max().unwrap_or(0);
+        let mut start = parts.iter().map(|(_, ready)| *ready).max().unwrap_or(0);
+        if let Some(ends) = &mut self.collectives_end {
+            start = parts.iter().map(|((gpu, _), _)| ends[*gpu]).fold(start, u64::max);
+            parts.iter().for_each(|((gpu, _), _)| ends[*gpu] = start + duration);
+        }
         for (key, _) in parts {
             self.set(key, Span { start, end: start + duration });
         }

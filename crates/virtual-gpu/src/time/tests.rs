@@ -3,7 +3,7 @@ use virtual_gpu_core::handle::{CommId, SequenceNumber};
 
 /// Returns a clock that uses a DGX H100's figures.
 fn dgx(gpus: usize) -> Time {
-    Time::new(Preset::find("dgx-h100").unwrap(), gpus, false)
+    Time::new(Preset::find("dgx-h100").unwrap(), gpus, false, false)
 }
 
 /// Returns the cost of a kernel that takes this long and uses almost nothing on the GPU.

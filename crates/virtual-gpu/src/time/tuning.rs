@@ -35,7 +35,7 @@ pub enum Function {
 }
 
 /// How a collective moves its data, in the order of NCCL's tables. NCCL has more algorithms, for other hardware.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// A double binary tree.
     Tree,
