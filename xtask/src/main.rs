@@ -33,6 +33,9 @@ enum Task {
     Check,
     /// Compile crates/lab/kernels/*.cu to PTX, with NVRTC 12.0
     Kernels(kernels::Options),
+    /// Run ranks as processes under Open MPI, MPICH, Slurm, and torchrun's variables, on one machine and on two
+    #[command(disable_help_flag = true)]
+    Launchers(Passed),
     /// Check the form of the lessons, what they introduce, and that they don't give away answers
     Lessons,
     /// Save an edit of a solution as a mistake, or update saved mistakes
@@ -84,6 +87,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Task::Book(passed) => package(root, "site", Some("book"), passed),
         Task::Check => check::run(root),
         Task::Kernels(options) => kernels::run(options),
+        Task::Launchers(passed) => package(root, "launchers", None, passed),
         Task::Lessons => lessons::run(root),
         Task::Mistake(task) => mistake::run(root, task),
         Task::Mutants(options) => check::mutants::run(root, options),

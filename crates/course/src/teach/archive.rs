@@ -74,7 +74,8 @@ fn stage(root: &Path, course: &Course, staging: &Path) -> anyhow::Result<usize> 
 
 /// Returns the workspace's manifest without the solutions.
 fn without_solutions(manifest: &str) -> anyhow::Result<String> {
-    let mut text = manifest.replace(", \"solutions/*\"", "").replace(", \"xtask\", \"xtask/nvidia\"", "");
+    let tasks = ", \"xtask\", \"xtask/launchers\", \"xtask/nvidia\"";
+    let mut text = manifest.replace(", \"solutions/*\"", "").replace(tasks, "");
     for line in manifest.lines().filter(|line| line.contains("path = \"solutions/")) {
         let own = line.replace("package = \"s", "package = \"m").replace("\"solutions/", "\"modules/");
         text = text.replace(line, &own);

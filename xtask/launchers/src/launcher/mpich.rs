@@ -1,0 +1,30 @@
+//! MPICH's `mpiexec`, which is called Hydra.
+
+use super::{Found, Session};
+use crate::install::find_version;
+use crate::place::Place;
+use crate::state::State;
+
+pub(super) fn found() -> Option<Found> {
+    let names = ["mpiexec.mpich", "mpiexec.hydra", "mpiexec"];
+    let (program, version) = find_version(&names, "--version", &["HYDRA"])?;
+    Some(Found { program, version: Some(version) })
+}
+
+pub(super) fn start<'a>(found: &'a Found, place: Place<'a>, state: &State) -> anyhow::Result<Session<'a>> {
+    let remote_shell = match place {
+        Place::Here => None,
+        Place::Nodes(nodes) => Some((nodes, nodes.remote_shell(state)?)),
+    };
+    let commands = move |ranks: usize| {
+        let mut command = place.launcher(0, &found.program, ranks);
+        if let Some((nodes, remote_shell)) = &remote_shell {
+            let slots = ranks / nodes.names().len();
+            command.args(["-hosts", &nodes.names().map(|name| format!("{name}:{slots}")).join(",")]);
+            command.args(["-launcher", "rsh", "-launcher-exec"]).arg(remote_shell);
+        }
+        command.args(["-n", &ranks.to_string()]);
+        Ok(vec![command])
+    };
+    Ok(Session { commands: Box::new(commands) })
+}
