@@ -217,8 +217,8 @@ fn a_slice_outlives_failed_work() -> anyhow::Result<()> {
         let ended = bench.streams.iter().try_for_each(|stream| stream.synchronize());
         ended.with_context(|| {
             format!(
-                "`work` failed on half {failing} of `in_one_slice`, after it had enqueued a kernel; the slice was \
-                 freed before both halves were done"
+                "`work` failed on half {failing} of `in_one_slice`, after it had enqueued a kernel; then the GPU \
+                 failed, too"
             )
         })?;
     }
