@@ -20,6 +20,8 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["in_one_slice"]),
         Check::new("tracking::a_late_half_is_waited_for", a_late_half_is_waited_for)
             .calls(&["in_two_slices", "in_one_slice"]),
+        Check::new("tracking::a_slice_outlives_failed_work", a_slice_outlives_failed_work)
+            .calls(&["in_one_slice"]),
         Check::new("tracking::all_readers_are_waited_for", all_readers_are_waited_for)
             .calls(&["write_after_reads"]),
         Check::new("tracking::readers_read_at_once", readers_read_at_once).calls(&["write_after_reads"]),
@@ -194,6 +196,35 @@ fn a_late_half_is_waited_for() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Lets `work` fail on either half after it has enqueued some of its work, and then reuses the memory of the slice.
+fn a_slice_outlives_failed_work() -> anyhow::Result<()> {
+    let values = irregular::integers(0, LEN);
+    for failing in 0..2 {
+        let bench = Bench::new(2)?;
+        let (first, second) = (&bench.streams[0], &bench.streams[1]);
+        let result = in_one_slice(first, second, &values, |stream, half| {
+            let is_second = stream == second;
+            bench.kernels.spin(stream, if is_second { 2 * MILLISECOND } else { 0 })?;
+            bench.kernels.scale(stream, half, 2.0)?;
+            ensure!(is_second != (failing == 1), "half {failing} has no second kernel");
+            Ok(())
+        });
+        ensure!(
+            result.is_err(),
+            "`work` failed on half {failing} of `in_one_slice`, which returned `Ok`; expected the error from `work`"
+        );
+        let _reused = first.alloc_zeros::<f32>(LEN)?;
+        let ended = bench.streams.iter().try_for_each(|stream| stream.synchronize());
+        ended.with_context(|| {
+            format!(
+                "`work` failed on half {failing} of `in_one_slice`, after it had enqueued a kernel; then the GPU \
+                 failed, too"
+            )
+        })?;
+    }
+    Ok(())
+}
+
 /// The readers' results, and the times of their reads.
 struct Read {
     outputs: Vec<CudaSlice<f32>>,
@@ -343,8 +374,8 @@ fn readers_and_writer_share_the_slice() -> anyhow::Result<()> {
 fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     let values = irregular::integers(0, LEN);
     for (function, way) in [("in_two_slices", TWO_SLICES), ("in_one_slice", ONE_SLICE)] {
-        // `work` makes no CUDA calls. Otherwise, after a failure before the last join, work on the second stream would
-        // race with the release of the slice.
+        // `work` makes no CUDA calls. Otherwise, if the last join fails, work on the second stream would race with the
+        // release of the slice.
         each_call_fails(function, || {
             let bench = Bench::new(2)?;
             let values = &values;

@@ -17,6 +17,8 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["measure"]),
         Check::new("analysis::the_efficiency_is_between_0_and_1", the_efficiency_is_between_0_and_1)
             .calls(&["Overlap::efficiency"]),
+        Check::new("analysis::gaps_make_the_efficiency_negative", gaps_make_the_efficiency_negative)
+            .calls(&["Overlap::efficiency"]),
         Check::new("analysis::a_prediction_is_never_below_the_ideal", a_prediction_is_never_below_the_ideal)
             .calls(&["predicted"]),
         Check::new("analysis::the_gpus_get_one_clock", the_gpus_get_one_clock).calls(&["align"]),
@@ -179,6 +181,24 @@ fn the_efficiency_is_between_0_and_1() -> anyhow::Result<()> {
             nothing.is_none(),
             "Overlap::efficiency with C = {compute} and M = {communication} ms: expected None, because nothing can \
              overlap, got {nothing:?}"
+        );
+    }
+    Ok(())
+}
+
+fn gaps_make_the_efficiency_negative() -> anyhow::Result<()> {
+    for [compute, communication, total, expected] in [[50.0, 10.0, 65.0, -0.5], [10.0, 40.0, 70.0, -2.0]] {
+        let got = Overlap { compute, communication, total }
+            .efficiency()
+            .with_context(|| format!("Overlap::efficiency returned None, expected Some({expected})"))?;
+        ensure!(
+            abs_diff_eq!(got, expected, epsilon = ROUNDING),
+            "Overlap::efficiency with C = {compute}, M = {communication}, T = {total} ms: expected η = {expected}, \
+             because gaps make T longer than C + M, got {got}{}",
+            match got == 0.0 {
+                true => "\n  likely cause: η is clamped to 0, which hides the gaps",
+                false => "",
+            }
         );
     }
     Ok(())

@@ -1,10 +1,10 @@
-//! Ranges that a profiler shows above the calls made in them.
+//! Ranges that a profiler shows by name, together with the calls made in them.
 
 use std::sync::OnceLock;
 
 use cudarc::nvtx::{Event, Range, sys};
 
-/// Begins a range on this thread, which ends when the result is dropped. Returns `None` if NVIDIA's `libnvToolsExt`,
+/// Begins a start/end range, which ends when the result is dropped. Returns `None` if NVIDIA's `libnvToolsExt`,
 /// which passes ranges on to the profiler, isn't installed.
 pub fn range(name: &str) -> Option<Range> {
     static IS_INSTALLED: OnceLock<bool> = OnceLock::new();

@@ -29,7 +29,8 @@ pub fn failed_ranks(comm: &Comm, failed: bool) -> anyhow::Result<Vec<usize>> {
 /// receives what `prepare` returned, and calls collectives. If `prepare` fails, the communicator is still usable.
 ///
 /// # Errors
-/// Fails if `prepare` fails on any rank, or if `communicate`, an NCCL call, or a driver call fails on this one.
+/// Fails if `prepare` fails on any rank, or if `communicate`, an NCCL call, or a driver call fails on this one. If both `prepare`
+/// and [`failed_ranks`] fail, either error may be returned.
 pub fn together<T, R>(
     comm: &Comm,
     prepare: impl FnOnce() -> anyhow::Result<T>,

@@ -15,7 +15,7 @@ pub fn sum_bound(significant_bits: u32, world_size: usize, largest: f64) -> f64 
     // ANCHOR: sum_bound
     // Bound the error of a sum:
     // 1. a sum is off by at most this much, whatever the order of the additions;
-    // 2. the bound is at most four times as wide as necessary, so that wrong sums are rejected.
+    // 2. the bound is at most four times the largest error that can occur, so that wrong sums are rejected.
     todo!("Bound the error of a sum")
     // ANCHOR_END: sum_bound
 }

@@ -24,9 +24,9 @@ pub fn reduce(
     // 1. the root gets the result in `recv`, and any rank can be the root;
     // 2. no `send` changes, and neither does a `recv` on any other rank, if there is one;
     // 3. if `root` is not below the world size, return an error that contains both numbers;
-    // 4. on the root, if `recv` is missing, or if it differs in length from `send`, return an error (with both lengths)
-    //    instead of panicking;
-    // 5. make one reduce, and return as soon as the work is enqueued.
+    // 4. on the root, if `recv` is missing, return an error instead of panicking;
+    // 5. on the root, if `recv` and `send` differ in length, return an error that contains both lengths;
+    // 6. make one reduce, and return as soon as the work is enqueued.
     todo!("Combine `send` over all ranks into the root's `recv`")
     // ANCHOR_END: reduce
 }

@@ -39,7 +39,7 @@ fn check_lengths(comm: &Comm, whole: usize, part: usize) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// On the root, fails if there is no `whole`, or if it is not as long as all parts together. Also returns any error
-/// from NCCL. No group is left open.
+/// from NCCL, which rejects a `root` that is not a rank. No group is left open.
 pub fn scatter(
     comm: &Comm,
     whole: Option<&CudaView<f32>>,

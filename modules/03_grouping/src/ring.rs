@@ -29,7 +29,7 @@ pub fn shift(comm: &Comm, outgoing: &CudaView<f32>, incoming: &mut CudaViewMut<f
     // Pass a buffer to the right:
     // 1. `outgoing` goes to the right neighbor, and `incoming` comes from the left neighbor;
     // 2. the ranks never deadlock, no matter how large the buffers are;
-    // 3. no group is left open, even if one of the calls fails;
+    // 3. no group is left open, even if one of the calls fails; after a failed send, the receive is optional;
     // 4. the host does not wait for the GPU.
     todo!("Pass a buffer to the right")
     // ANCHOR_END: shift

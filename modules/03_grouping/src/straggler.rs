@@ -41,7 +41,7 @@ pub fn complete_by(event: &CudaEvent, clock: impl Fn() -> Duration, until: Durat
     // ANCHOR: complete_by
     // Wait for the event, but not beyond the deadline:
     // 1. return `true` if the event is complete, even if time is up;
-    // 2. `false` means that the event was not complete when `clock()` had reached `until`;
+    // 2. return `false` only if `clock()` has reached `until`, and the event was not complete when it was last checked;
     // 3. return a driver error immediately;
     // 4. other threads get a chance to run during the wait.
     todo!("Wait for the event, but not beyond the deadline")
@@ -69,6 +69,9 @@ pub fn lateness(comm: &Comm, waited: f32) -> anyhow::Result<Vec<f32>> {
 /// # Errors
 /// Fails if a rank has not arrived within `deadline` by the host's `clock`; the error contains the numbers of the missing ranks.
 /// The sum is then still in flight, and the communicator can only be dropped. Also returns any error from NCCL or the driver.
+///
+/// If the sum ends just before the deadline, one rank may succeed while another one gives up. Then [`lateness`] on the first rank waits
+/// without a limit.
 pub fn barrier(
     comm: &Comm,
     token: &mut CudaSlice<f32>,

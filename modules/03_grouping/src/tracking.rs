@@ -44,7 +44,7 @@ pub fn in_one_slice(
     // 1. all values are in one slice, and `work` gets a view of each half;
     // 2. tracking is off, so that neither half waits for the other;
     // 3. `second` starts only after the values are on the GPU;
-    // 4. the result is read only after both halves are done;
+    // 4. the result is read, and the slice is freed, only after both halves are done, even if `work` fails;
     // 5. every value is copied to the GPU and back exactly once.
     todo!("Work on two views of one slice at the same time")
     // ANCHOR_END: in_one_slice

@@ -93,8 +93,8 @@ pub fn start_equal(groups: &Groups, model: &mut Perceptron) -> anyhow::Result<()
 }
 
 /// Makes one step of gradient descent, jointly with all other ranks. `own` contains the samples for this rank's row,
-/// which are the same on all ranks in the row. With `weight`, the average over the rows equals the mean over the batch.
-/// Returns the mean loss over the entire batch in nats.
+/// which are the same on all ranks in the row. The caller chooses `weight` for the backward pass so that the average over the rows
+/// equals the mean over the batch; it already takes the number of rows into account. Returns the mean loss over the entire batch in nats.
 ///
 /// # Errors
 /// Returns any error from NCCL or the driver.

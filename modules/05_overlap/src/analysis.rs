@@ -1,7 +1,7 @@
 //! Measured overlap: how much could overlap, how much did, and a common timeline, all based on CUDA event times.
 //!
-//! A program with C milliseconds of computation and M milliseconds of communication takes a time T: at most C + M, if nothing
-//! overlaps, and at least the longer of the two. The *efficiency* η, from 0 to 1, shows where T lies between these limits.
+//! A program with C milliseconds of computation and M milliseconds of communication takes a time T: C + M if nothing overlaps
+//! and there are no gaps, and at least the longer of the two. The *efficiency* η is 0 at the first of these times, and 1 at the second.
 
 use anyhow::ensure;
 use lab::timeline::{Kind, Row, Span};
@@ -52,7 +52,7 @@ impl Overlap {
         // Compute the efficiency:
         // 1. it is 0 if nothing overlaps, so that T = C + M;
         // 2. it is 1 if T is the shortest possible time, no matter whether C or M is longer;
-        // 3. between these, it grows linearly as T falls;
+        // 3. it grows linearly as T falls, and is negative if gaps make T longer than C + M;
         // 4. without computation or without communication, it is `None`.
         todo!("Compute the efficiency")
         // ANCHOR_END: efficiency

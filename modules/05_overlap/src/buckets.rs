@@ -20,7 +20,8 @@ pub fn step(comm: &Comm, model: &mut impl Trainable, buckets: &[Range<usize>]) -
     // Run the backward pass, average every bucket, and step:
     // 1. an all-reduce starts once all gradients in its bucket are ready, and can run in parallel with the backward pass;
     // 2. all ranks enqueue the same all-reduces, in the order of `buckets`;
-    // 3. if a rank's samples do not use a parameter, its gradient there counts as 0, and its bucket does not wait for it;
+    // 3. if a rank's samples do not use a parameter, its gradient there counts as 0, and its bucket waits at most for the next hook that
+    //    runs, or for the end of the pass;
     // 4. a bucket is averaged in place: nothing is allocated or copied;
     // 5. the optimizer steps after all averages, and the host does not wait.
     todo!("Run the backward pass, average every bucket, and step")

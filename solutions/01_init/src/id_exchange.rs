@@ -118,7 +118,7 @@ pub fn exchange(
 ) -> anyhow::Result<Id> {
     // ANCHOR: exchange
     // Give all ranks the same id:
-    // 1. rank 0 creates it, and listens at `address` alone until all ranks have it;
+    // 1. rank 0 creates it, and listens only at `address`, and no longer than until all ranks have it;
     // 2. all other ranks fetch it from there;
     // 3. if rank 0 can't listen there, return an error that contains the address.
     if rank != 0 {

@@ -57,7 +57,7 @@ pub fn run(
     // Run all iterations:
     // 1. in each, call `fill` once, and then sum every tensor;
     // 2. each rank creates only one communicator in total;
-    // 3. all sums are done when the call returns, but the host does not wait in every iteration.
+    // 3. all sums are done when the call returns `Ok`, but the host does not wait in every iteration.
     let comm = rank.connect()?;
     for iteration in 0..iterations {
         fill(iteration, tensors)?;

@@ -77,7 +77,8 @@ pub fn bus_factor(operation: Operation, world_size: usize) -> f64 {
     // ANCHOR: bus_factor
     // Compute the factor for each operation:
     // 1. it is the least amount that each rank has to send, as a multiple of the operation's size;
-    // 2. for a broadcast and a reduce, it is the amount that the busiest rank has to send or receive.
+    // 2. for a broadcast and a reduce, it is the amount that the busiest rank has to send or receive;
+    // 3. in a world of one rank, a broadcast and a reduce have the same factor as in a larger world, as in nccl-tests.
     let n = world_size as f64;
     match operation {
         Operation::AllReduce => 2.0 * (n - 1.0) / n,

@@ -47,7 +47,7 @@ pub fn average_grouped(comm: &Comm, tensors: &mut [CudaViewMut<f32>]) -> anyhow:
 }
 
 /// Does the same as [`average_each`] with a single all-reduce: packs the tensors into one flat buffer, averages it, and
-/// unpacks it. The tensors have at least one element in total.
+/// unpacks it. There is at least one tensor, and each has at least one element.
 ///
 /// # Errors
 /// Returns any error from NCCL or the driver.

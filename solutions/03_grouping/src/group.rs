@@ -19,7 +19,7 @@ pub fn in_group<T>(calls: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<
     // ANCHOR: in_group
     // Run `calls` as one group:
     // 1. NCCL treats all calls that `calls` makes as one group;
-    // 2. the group has ended when this function returns, whether `calls` succeeded or failed;
+    // 2. the group has ended when this function returns, whether `calls` returned a value or an error (a panic may leave it open);
     // 3. if both `calls` and the end of the group fail, return the error from `calls`: it came first, and it is the cause.
     group_start().readable()?;
     let result = calls();

@@ -51,17 +51,18 @@ pub fn in_one_slice(
     // 1. all values are in one slice, and `work` gets a view of each half;
     // 2. tracking is off, so that neither half waits for the other;
     // 3. `second` starts only after the values are on the GPU;
-    // 4. the result is read only after both halves are done;
+    // 4. the result is read, and the slice is freed, only after both halves are done, even if `work` fails;
     // 5. every value is copied to the GPU and back exactly once.
 
-    // SAFETY: the two joins below order everything that both streams use.
+    // SAFETY: the two joins below order everything that both streams use, including the free of the slice.
     unsafe { first.context().disable_event_tracking() };
     let mut whole = first.clone_htod(values)?;
     second.join(first)?;
     let (mut front, mut back) = whole.split_at_mut(values.len() / 2);
     work(first, &mut front)?;
-    work(second, &mut back)?;
+    let worked = work(second, &mut back);
     first.join(second)?;
+    worked?;
     Ok(first.clone_dtoh(&whole)?)
     // ANCHOR_END: in_one_slice
 }

@@ -53,7 +53,7 @@ pub fn report(stream: &CudaStream) -> anyhow::Result<PoolReport> {
     // ANCHOR_END: report
 }
 
-/// Calls `work` this many times, with the index of the call. After each call, waits for the stream, and reports the
+/// Calls `work` this many times, with the index of the call. Earlier work on the stream is already done. After each call, waits for the stream, and reports the
 /// memory that is in use and reserved at that time, and their maxima during the call.
 ///
 /// # Errors
@@ -79,7 +79,7 @@ fn watch_once(
 ) -> anyhow::Result<PoolReport> {
     // ANCHOR: watch
     // Report on one call of `work`:
-    // 1. both marks cover only this call, and nothing before it;
+    // 1. both marks cover only this call; earlier work on the stream is already done;
     // 2. the report shows the pool after all of the call's work on the stream is done;
     // 3. an error of `work` is returned.
     pool.reset(USED_HIGH)?;
@@ -119,7 +119,7 @@ impl Distances {
         // ANCHOR_END: new
     }
 
-    /// Returns the sum of the squares of the elements of a − b. Waits for the GPU.
+    /// Returns the sum of the squares of the elements of a − b. Both have at least one element. Waits for the GPU.
     ///
     /// # Errors
     /// Fails if a and b differ in length or are longer than `longest`. Also returns any error from the driver.

@@ -129,7 +129,7 @@ impl SingleProcess {
         // Let every replica compute with its part of the batch:
         // 1. replica 0 computes with its part in place, and the others are sent theirs;
         // 2. each replica is sent only its own part;
-        // 3. the unweighted sum over all replicas is the mean over the batch: each sample counts the same.
+        // 3. the sum of what all replicas compute is the mean over the batch, in which each sample counts the same.
         for (index, replica) in replicas.iter_mut().enumerate() {
             let own = samples.batch(part(batch, index, count))?;
             let weight = own.len() as f32 / batch.len() as f32;

@@ -40,8 +40,8 @@ pub fn predicted(buckets: f64, compute: f64, communication: f64, latency: f64) -
     // ANCHOR_END: predicted
 }
 
-/// Returns the number of equal buckets for which [`predicted`] is lowest, if communication takes longer than
-/// computation. The number need not be an integer.
+/// Returns the number of equal buckets for which [`predicted`] is lowest, if a bucket's all-reduce takes longer than
+/// its computation. The number need not be an integer.
 pub fn best_number(compute: f64, latency: f64) -> f64 {
     // ANCHOR: best_number
     // Find the number of buckets with the shortest time:

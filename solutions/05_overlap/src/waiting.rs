@@ -148,7 +148,7 @@ pub fn polling(
 ) -> anyhow::Result<()> {
     // ANCHOR: polling
     // Average the buffer while the host works:
-    // 1. `independent` is called repeatedly until the average is done;
+    // 1. `independent` is called repeatedly until the average is done; if it already is, a call is optional;
     // 2. only then is `dependent` called;
     // 3. a failed average ends the loop with its error.
     let pending = Pending::average(comm, compute, buffer)?;
