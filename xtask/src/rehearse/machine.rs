@@ -9,6 +9,9 @@ use anyhow::Context;
 use course::replace::replace;
 use object_rewrite::Rewriter;
 
+/// The NCCL of the machines with 0 or 8, 1, 2, and 3 GPUs. What they do differs: see `virtual_gpu_nccl::strict`.
+const NCCL: [&str; 4] = ["strict", "strict-2.18.5", "strict-2.21.5", "strict-2.27.5"];
+
 /// The folder with a machine's libraries.
 pub(super) struct Machine {
     pub(super) gpus: usize,
@@ -47,7 +50,9 @@ impl Machine {
         } else {
             format!("VIRTUAL_GPU_COUNT = \"{gpus}\"")
         };
-        replace(&folder.join("virtual-gpu.toml"), format!("VIRTUAL_GPU_CHECKS = \"off\"\n{visible}\n"))?;
+        let nccl = NCCL[gpus % NCCL.len()];
+        let settings = format!("VIRTUAL_GPU_CHECKS = \"off\"\nVIRTUAL_NCCL = \"{nccl}\"\n{visible}\n");
+        replace(&folder.join("virtual-gpu.toml"), settings)?;
         Ok(Self { gpus, folder })
     }
 

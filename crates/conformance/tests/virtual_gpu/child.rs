@@ -3,7 +3,7 @@
 
 use std::process::{Command, ExitCode};
 
-use crate::{nccl, nccl_threads, overlap, same_reports, topology, trace};
+use crate::{nccl, nccl_threads, overlap, same_reports, strict, topology, trace};
 
 /// The variable that tells this process which program to run.
 const PROGRAM: &str = "LAB_TESTS_PROGRAM";
@@ -11,7 +11,7 @@ const PROGRAM: &str = "LAB_TESTS_PROGRAM";
 type Program = fn() -> anyhow::Result<()>;
 
 /// The programs, by name.
-const PROGRAMS: [(&str, Program); 13] = [
+const PROGRAMS: [(&str, Program); 16] = [
     ("nccl::aborts_at_exit", nccl::aborts_at_exit),
     ("nccl::late", nccl::late),
     ("nccl_threads::asks", nccl_threads::asks),
@@ -23,6 +23,9 @@ const PROGRAMS: [(&str, Program); 13] = [
     ("same_reports::count", same_reports::count),
     ("same_reports::leaves", same_reports::leaves),
     ("same_reports::orders", same_reports::orders),
+    ("strict::reduce", strict::reduce),
+    ("strict::connects", strict::connects),
+    ("strict::sums", strict::sums),
     ("topology::start", topology::start),
     ("topology::reduce", topology::reduce),
 ];

@@ -35,6 +35,7 @@ mod rank_processes;
 mod raw;
 mod same_reports;
 mod shared_races;
+mod strict;
 mod thread_streams;
 mod time;
 mod topology;
@@ -98,6 +99,7 @@ fn main() -> ExitCode {
         random::checks(),
         same_reports::checks(),
         shared_races::checks(),
+        strict::checks(),
         thread_streams::checks(),
         time::checks(),
         topology::checks(),
