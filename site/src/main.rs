@@ -4,6 +4,7 @@
 //! the programs that print them. If a page refers to something that can't be found, the build stops and names the page.
 
 mod book;
+mod evidence;
 mod exercise;
 mod links;
 mod output;

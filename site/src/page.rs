@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context, bail, ensure};
 use course::syllabus::Course;
 
+use crate::evidence;
 use crate::links::{self, Target};
 use crate::output::{Output, Outputs};
 use crate::source;
@@ -76,7 +77,8 @@ impl Pages<'_> {
             "output" => (self.output)(self.outputs.get(of)?, page)?,
             "exercises" => self.exercises(of, page)?,
             "paths" => self.paths(page),
-            _ => bail!("the directive must be include, code, report, output, exercises, or paths"),
+            "evidence" => evidence::table(self.root)?,
+            _ => bail!("the directive must be include, code, report, output, exercises, paths, or evidence"),
         })
     }
 

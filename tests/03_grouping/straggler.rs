@@ -224,7 +224,7 @@ fn who_waited_least_came_last() -> anyhow::Result<()> {
 }
 
 /// Loads and connects everything that a barrier needs, and returns a token to sum. The first collective sets up
-/// connections; if a rank were missing from it, a host might wait forever.
+/// its connections; if a rank were missing from it, a host might wait forever.
 fn prepared(comm: &Comm, register: &Register) -> anyhow::Result<(CudaSlice<f32>, Kernels)> {
     let stream = comm.stream();
     let kernels = Kernels::load(stream.context())?;

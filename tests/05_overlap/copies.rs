@@ -101,7 +101,7 @@ impl<'a> Bench<'a> {
         let outputs = (0..batches).map(|batch| pinned(context, &stale(batch)));
         let outputs = outputs.collect::<anyhow::Result<_>>()?;
         let buffers = [Guarded::new(&streams.copy, &stale(100))?, Guarded::new(&streams.copy, &stale(101))?];
-        // Warms up: the first use of a kernel loads it, and the first collective sets up connections.
+        // Warms up: the first use of a kernel loads it, and the first all-reduce sets up its connections.
         let mut one = streams.comm.alloc_zeros::<f32>(LEN)?;
         comm.all_reduce_in_place(&mut one, &ReduceOp::Sum).readable()?;
         kernels.scale(&streams.comm, &mut one, 1.0)?;

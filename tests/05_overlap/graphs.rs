@@ -83,7 +83,7 @@ impl<'a> Bench<'a> {
         let kernels = Kernels::load(context)?;
         let bias = compute.clone_htod(&bias(comm.rank()))?;
         let bench = Self { comm, compute, kernels, bias };
-        // Warms up: the first use of a kernel loads it, and the first collective sets up connections.
+        // Warms up: the first use of a kernel loads it, and the first all-reduce sets up its connections.
         let mut one = bench.compute.alloc_zeros::<f32>(LEN)?;
         bench.enqueue(&mut one.as_view_mut())?;
         bench.kernels.spin(&bench.compute, 0)?;

@@ -160,7 +160,7 @@ impl<'a> Model<'a> {
         Ok(model)
     }
 
-    /// Warms up: the first use of a kernel loads it, and the first collective sets up connections. Restores all initial
+    /// Warms up: the first use of a kernel loads it, and the first all-reduce sets up its connections. Restores all initial
     /// values.
     fn warm_up(&mut self) -> anyhow::Result<()> {
         self.product(Part::Attention, 0)?;

@@ -51,8 +51,8 @@ impl std::fmt::Display for Interval {
 }
 
 impl Rank {
-    /// Creates a rank and warms it up: the first use of a kernel loads it, and the first collective sets up
-    /// connections. Both may block the host and wait for the GPU.
+    /// Creates a rank and warms it up: the first use of a kernel loads it, and the first all-reduce sets up
+    /// its connections. Both may block the host and wait for the GPU.
     fn new(comm: Comm) -> anyhow::Result<Self> {
         let context = comm.context();
         // SAFETY: events or a synchronize call must order all uses on different streams; the check verifies this.

@@ -77,7 +77,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
         threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a stage panicked"))?)
     })?;
     let problems = problems.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-    ensure!(problems.is_empty(), "{}", problems.join("\n\n"));
+    ensure!(problems.is_empty(), "{}", problems.join("\n"));
     Ok(())
 }
 
@@ -96,8 +96,9 @@ impl Stage<'_> {
             };
             println!("{place}: `{shown}`: {says} ({:.1} s)", started.elapsed().as_secs_f64());
             if let Some(verdict) = verdict {
+                println!("{}", text(&output));
                 let mut problems = problems.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                problems.push(format!("{place}: `{shown}`: {verdict}\n{}", text(&output)));
+                problems.push(format!("{place}: `{shown}`: {verdict}"));
             }
         }
         Ok(())

@@ -117,6 +117,9 @@ pub(crate) enum Command {
         /// Before a workshop: also build from scratch without a network, check the disk, and write a file to send in
         #[arg(long)]
         workshop: bool,
+        /// Run everything on this machine, and write a file to send to the maintainers; takes minutes
+        #[arg(long, value_name = "FILE")]
+        evidence: Option<PathBuf>,
     },
     /// Measure a collective, as nccl-tests does: a table, a file, a picture
     #[command(

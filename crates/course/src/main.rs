@@ -77,7 +77,9 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Some(Command::CatchUp { module, yes }) => {
             return files::catch_up(&mut session, course.module(module)?, *yes);
         }
-        Some(Command::Doctor { json, workshop }) => return doctor::run(root, *json, *workshop),
+        Some(Command::Doctor { json, workshop, evidence }) => {
+            return doctor::run(root, *json, *workshop, evidence.as_deref());
+        }
         Some(Command::Bench { files, arguments }) => {
             return bench::run(root, &course, files.csv.as_deref(), files.svg.as_deref(), arguments);
         }

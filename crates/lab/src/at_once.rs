@@ -139,7 +139,7 @@ enum State {
 
 impl Block {
     /// How long a stream is blocked if it is never released: far longer than the host takes to enqueue anything.
-    pub const LONGEST: Duration = Duration::from_secs(1);
+    pub const LONGEST: Duration = Duration::from_secs(3);
 
     /// Enqueues the block after all work on the stream.
     ///

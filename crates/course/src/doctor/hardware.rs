@@ -69,6 +69,27 @@ fn gib(bytes: usize) -> String {
     format!("{:.1}", bytes as f64 / f64::from(1 << 30))
 }
 
+/// The size in bytes that NCCL's documentation recommends for shared memory in a container:
+/// <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#shared-memory>.
+const SHARED_MEMORY: u64 = 1 << 30;
+
+/// Reports the size of the shared memory, through which NCCL before 2.24 sends between GPUs that can't reach each other.
+pub(super) fn shared_memory() -> Diagnosis {
+    let what = "shared memory";
+    match rustix::fs::statvfs("/dev/shm") {
+        Ok(stats) => {
+            let size = stats.f_blocks * stats.f_frsize;
+            let says = format!("{} GiB in /dev/shm", gib(size as usize));
+            match size < SHARED_MEMORY {
+                true => Diagnosis::new(what, Status::Note, says)
+                    .help("for NCCL on several real GPUs, start the container with --shm-size=1g --ulimit memlock=-1"),
+                false => Diagnosis::good(what, says),
+            }
+        }
+        Err(error) => Diagnosis::new(what, Status::Note, format!("/dev/shm can't be examined: {error}")),
+    }
+}
+
 /// Reports how much host memory is available according to Linux.
 pub(super) fn memory() -> Diagnosis {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
