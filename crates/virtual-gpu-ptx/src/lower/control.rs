@@ -59,7 +59,7 @@ impl<'a> Lowering<'_, 'a> {
         let target = match reduction {
             None => None,
             Some(BarrierReduction { reduction: Reduction::Count, d, .. }) => {
-                Some(ReductionTarget::Word(self.word_destination(d)?))
+                Some(ReductionTarget::Word(self.word_destination(d, Type::U32)?))
             }
             Some(BarrierReduction { d, .. }) => {
                 Some(ReductionTarget::Predicate(self.predicate_destination(d)?))
