@@ -114,7 +114,7 @@ impl<'a> Lowering<'_, 'a> {
     }
 
     pub(crate) fn pair(&mut self, op: Packed, relu: bool, [d, a, b]: &[Operand<'a>; 3]) -> Lowered {
-        let sources = [self.word(a, Type::B32)?, self.word(b, Type::B32)?];
+        let sources = [self.pair_source(a)?, self.pair_source(b)?];
         let d = self.word_destination(d, Type::B32)?;
         self.emit_word(WordOp::Packed(op), d, sources);
         if relu {

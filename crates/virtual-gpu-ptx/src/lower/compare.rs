@@ -77,7 +77,7 @@ impl<'a> Lowering<'_, 'a> {
 
     /// Returns a packed pair's low and high halves.
     fn halves(&mut self, operand: &Operand<'a>) -> Lowered<[Slot; 2]> {
-        let pair = self.word(operand, Type::B32)?;
+        let pair = self.pair_source(operand)?;
         let high = self.new_word();
         self.emit_word(WordOp::High16, high, [pair]);
         Ok([pair, high])

@@ -9,6 +9,9 @@ use crate::resolved::BarrierReduction;
 use crate::syntax::Operand;
 use crate::types::Type;
 
+/// The numbers of a block's barriers (manual, `bar`).
+const BARRIERS: std::ops::Range<i64> = 0..16;
+
 impl<'a> Lowering<'_, 'a> {
     fn label(&mut self, operand: &Operand<'a>) -> Lowered<u32> {
         match operand {
@@ -66,6 +69,11 @@ impl<'a> Lowering<'_, 'a> {
             }
         };
         let [id, threads] = id_and_threads;
+        if let Some(Operand::Integer(number)) = id
+            && !BARRIERS.contains(number)
+        {
+            return Err(format!("a block has no barrier {number}: they have the numbers from 0 to 15"));
+        }
         let id = id.map(|id| self.word(id, Type::U32)).transpose()?;
         let threads = threads.map(|threads| self.word(threads, Type::U32)).transpose()?;
         let reduction = match (reduction, target) {

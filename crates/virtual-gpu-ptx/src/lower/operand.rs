@@ -39,6 +39,16 @@ impl<'a> Lowering<'_, 'a> {
         }
     }
 
+    /// Lowers a packed pair. There are no constants of packed types.
+    pub(crate) fn pair_source(&mut self, operand: &Operand<'a>) -> Lowered<Slot> {
+        match operand {
+            Operand::Integer(_) | Operand::Single(_) | Operand::Double(_) => {
+                Err("a packed pair can't be a constant".to_owned())
+            }
+            _ => self.word(operand, Type::B32),
+        }
+    }
+
     /// Lowers a 64-bit source.
     pub(crate) fn long(&mut self, operand: &Operand<'a>, kind: Type) -> Lowered<Slot> {
         match operand {
