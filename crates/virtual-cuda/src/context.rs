@@ -14,17 +14,17 @@ use crate::types::{Context, Device, handle};
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Affinity {
-    kind: c_uint,
-    multiprocessors: c_uint,
+    pub(crate) kind: c_uint,
+    pub(crate) multiprocessors: c_uint,
 }
 
 /// `CUctxCreateParams`
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CreateParameters {
-    affinities: Source<Affinity>,
-    affinity_count: c_int,
-    graphics: *const c_void,
+    pub(crate) affinities: Source<Affinity>,
+    pub(crate) affinity_count: c_int,
+    pub(crate) graphics: *const c_void,
 }
 
 /// `cuCtxCreate_v3`

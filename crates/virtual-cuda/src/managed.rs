@@ -18,8 +18,8 @@ const CPU: Device = -1;
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct MemoryLocation {
-    kind: c_uint,
-    id: c_int,
+    pub(crate) kind: c_uint,
+    pub(crate) id: c_int,
 }
 
 impl MemoryLocation {

@@ -19,21 +19,21 @@ pub type BlockToShared = Option<unsafe extern "C" fn(c_int) -> usize>;
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct LaunchConfig {
-    grid: [c_uint; 3],
-    block: [c_uint; 3],
-    dynamic_shared: c_uint,
-    stream: Stream,
-    attributes: Source<LaunchAttribute>,
-    attribute_count: c_uint,
+    pub(crate) grid: [c_uint; 3],
+    pub(crate) block: [c_uint; 3],
+    pub(crate) dynamic_shared: c_uint,
+    pub(crate) stream: Stream,
+    pub(crate) attributes: Source<LaunchAttribute>,
+    pub(crate) attribute_count: c_uint,
 }
 
 /// `CUlaunchAttribute`: the attribute number determines what the value contains.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct LaunchAttribute {
-    number: c_uint,
-    _padding: c_uint,
-    value: [c_uint; 16],
+    pub(crate) number: c_uint,
+    pub(crate) _padding: c_uint,
+    pub(crate) value: [c_uint; 16],
 }
 
 /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`

@@ -17,14 +17,14 @@ pub type Pool = *mut c_void;
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct PoolProperties {
-    allocation_type: c_uint,
-    handle_types: c_uint,
-    location_type: c_uint,
-    location: c_int,
-    security: *const c_void,
-    max_size: usize,
-    usage: u16,
-    reserved: [u8; 54],
+    pub(crate) allocation_type: c_uint,
+    pub(crate) handle_types: c_uint,
+    pub(crate) location_type: c_uint,
+    pub(crate) location: c_int,
+    pub(crate) security: *const c_void,
+    pub(crate) max_size: usize,
+    pub(crate) usage: u16,
+    pub(crate) reserved: [u8; 54],
 }
 
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`, the only type.

@@ -132,6 +132,7 @@ status! {
         FunctionNotLoaded = 913, "CUDA_ERROR_FUNCTION_NOT_LOADED", "the function handle is not loaded when calling an API that requires a loaded function";
         InvalidResourceType = 914, "CUDA_ERROR_INVALID_RESOURCE_TYPE", "one or more resources passed in are not valid resource types for the operation";
         InvalidResourceConfiguration = 915, "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION", "one or more resources are insufficient or non-applicable for the operation";
+        KeyRotation = 916, "CUDA_ERROR_KEY_ROTATION", "an error happened during the key rotation sequence";
         Unknown = 999, "CUDA_ERROR_UNKNOWN", "unknown error";
     }
 }

@@ -67,6 +67,11 @@ const FIELDS: [Field; 15] = [
 ];
 
 impl CommConfig {
+    /// Returns the names, offsets, and first versions of the integer fields.
+    pub fn fields() -> impl Iterator<Item = (&'static str, usize, u32)> {
+        FIELDS.iter().map(|field| (field.name, field.offset, field.since))
+    }
+
     /// The size of the part of the structure that is read, in bytes.
     pub const SIZE: usize = 96;
 

@@ -301,8 +301,8 @@ pub(crate) enum CompareResult<'a> {
     Predicate(Operand<'a>),
     /// `setp` on a packed pair: a predicate for each half.
     Predicates([&'a str; 2]),
-    /// `set`: this number for true, 0 for false.
-    Number(Operand<'a>, u64),
+    /// `set`: a number of this type for true, 0 for false.
+    Number(Operand<'a>, Type, u64),
     /// `set` on a packed pair: the same for each half.
     Numbers(Operand<'a>, u64),
 }

@@ -70,6 +70,54 @@ impl Type {
         matches!(self, Self::S8 | Self::S16 | Self::S32 | Self::S64)
     }
 
+    pub(crate) fn is_untyped(self) -> bool {
+        matches!(self, Self::B8 | Self::B16 | Self::B32 | Self::B64)
+    }
+
+    /// Returns whether a register of this type can be an operand of an instruction with the type `kind`, and may be
+    /// wider, as for `ld`, `st`, and `cvt`.
+    ///
+    /// Manual, "Operand Size Exceeding Instruction-Type Size": bit-size registers go with any instruction type, and any
+    /// register with a bit-size instruction type; integers go with integers; floating-point types must be the same.
+    pub(crate) fn holds(self, kind: Self) -> bool {
+        let same_kind = match (self.is_float(), kind.is_float()) {
+            (false, false) => true,
+            (true, true) => self == kind,
+            _ => false,
+        };
+        self.bits() >= kind.bits() && (same_kind || self.is_untyped() || kind.is_untyped())
+    }
+
+    /// Like [`Self::holds`], for instructions whose operands must have the size of their type (manual, "Type Checking
+    /// Rules").
+    pub(crate) fn agrees(self, kind: Self) -> bool {
+        self.bits() == kind.bits() && self.holds(kind)
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Pred => "pred",
+            Self::B8 => "b8",
+            Self::B16 => "b16",
+            Self::B32 => "b32",
+            Self::B64 => "b64",
+            Self::U8 => "u8",
+            Self::U16 => "u16",
+            Self::U32 => "u32",
+            Self::U64 => "u64",
+            Self::S8 => "s8",
+            Self::S16 => "s16",
+            Self::S32 => "s32",
+            Self::S64 => "s64",
+            Self::F16 => "f16",
+            Self::F16x2 => "f16x2",
+            Self::Bf16 => "bf16",
+            Self::Bf16x2 => "bf16x2",
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+        }
+    }
+
     pub(crate) fn is_float(self) -> bool {
         matches!(self, Self::F16 | Self::F16x2 | Self::Bf16 | Self::Bf16x2 | Self::F32 | Self::F64)
     }

@@ -3,8 +3,10 @@
 
 mod driver;
 mod elf;
+mod headers;
 mod nccl;
 mod probe;
+mod ptxas;
 mod report;
 mod wheel;
 
@@ -36,6 +38,10 @@ enum What {
     Nccl,
     /// Debian's libcuda on a machine without a GPU: codes, texts, symbols, and the course's doctor
     Driver,
+    /// Versions of ptxas: the repository's PTX, and PTX with a mistake
+    Ptxas,
+    /// The declarations in cuda.h and nccl.h
+    Headers,
 }
 
 fn main() -> ExitCode {
@@ -59,6 +65,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
             match what {
                 What::Nccl => nccl::compare(root, &mut report)?,
                 What::Driver => driver::compare(root, &mut report)?,
+                What::Ptxas => ptxas::compare(root, &mut report)?,
+                What::Headers => headers::compare(root, &mut report)?,
             }
         }
     }

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -82,29 +83,46 @@ fn open(file: &Path) -> anyhow::Result<&'static Library> {
 /// Runs a command, and returns what it prints to standard output.
 fn output(mut command: Command) -> anyhow::Result<String> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let (stdout, stderr) = (child.stdout.take().context("a pipe")?, child.stderr.take().context("a pipe")?);
+    let [stdout, stderr] = [reader(stdout), reader(stderr)];
     let start = Instant::now();
-    // What a probe prints fits into a pipe.
-    while child.try_wait()?.is_none() {
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
         if start.elapsed() > TIMEOUT {
             child.kill()?;
-            let output = child.wait_with_output()?;
-            bail!("no end after {TIMEOUT:?}; the last call before was `{}`", last_line(&output.stdout));
+            child.wait()?;
+            bail!("no end after {TIMEOUT:?}; the last call before was `{}`", last_line(&text_of(stdout)));
         }
         std::thread::sleep(Duration::from_millis(10));
-    }
-    let output = child.wait_with_output()?;
+    };
+    let (text, said) = (text_of(stdout), text_of(stderr));
     ensure!(
-        output.status.success(),
-        "{}: {}; the last call before was `{}`",
-        output.status,
-        last_line(&output.stderr),
-        last_line(&output.stdout)
+        status.success(),
+        "{status}: {}; the last call before was `{}`",
+        last_line(&said),
+        last_line(&text)
     );
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    Ok(text)
 }
 
-fn last_line(text: &[u8]) -> String {
-    String::from_utf8_lossy(text).lines().last().unwrap_or("").to_owned()
+/// Reads a pipe on a thread of its own, because a process blocks when it has filled one.
+fn reader(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What was read before an error is enough for a message.
+        let _ = pipe.read_to_end(&mut bytes);
+        bytes
+    })
+}
+
+fn text_of(reader: JoinHandle<Vec<u8>>) -> String {
+    String::from_utf8_lossy(&reader.join().unwrap_or_default()).into_owned()
+}
+
+fn last_line(text: &str) -> &str {
+    text.lines().last().unwrap_or("")
 }
 
 /// Prints a call and what it returned.

@@ -66,6 +66,16 @@ impl Comparison {
         Self { what: what.into(), compared: 0, differences: Vec::new() }
     }
 
+    /// Describes what was compared, once that is known.
+    pub(crate) fn rename(&mut self, what: String) {
+        self.what = what;
+    }
+
+    /// Returns how many things have been compared so far.
+    pub(crate) fn compared(&self) -> usize {
+        self.compared
+    }
+
     /// Compares two values.
     pub(crate) fn same<T: PartialEq + Debug>(&mut self, what: impl Display, theirs: &T, ours: &T) {
         self.holds(theirs == ours, || format!("{what}: theirs {theirs:?}, ours {ours:?}"));

@@ -28,7 +28,7 @@ impl<'a> Lowering<'_, 'a> {
         sources: &[Operand<'a>],
     ) -> Lowered {
         let sources = self.words(sources, kind)?;
-        let d = self.word_destination(d)?;
+        let d = self.word_destination(d, kind)?;
         self.emit_word(op, d, sources);
         Ok(())
     }
@@ -41,7 +41,7 @@ impl<'a> Lowering<'_, 'a> {
         sources: &[Operand<'a>],
     ) -> Lowered {
         let [a, b, c] = self.words(sources, kind)?;
-        let d = self.word_destination(d)?;
+        let d = self.word_destination(d, kind)?;
         self.emit(Operation::Half { op, signed: kind.is_signed(), d, a, b, c });
         Ok(())
     }
@@ -54,14 +54,14 @@ impl<'a> Lowering<'_, 'a> {
         sources: &[Operand<'a>],
     ) -> Lowered {
         let sources = self.longs(sources, kind)?;
-        let d = self.long_destination(d)?;
+        let d = self.long_destination(d, kind)?;
         self.emit_long(op, d, sources);
         Ok(())
     }
 
     pub(crate) fn narrow(&mut self, op: NarrowOp, kind: Type, d: &Operand<'a>, a: &Operand<'a>) -> Lowered {
         let a = self.long(a, kind)?;
-        let d = self.word_destination(d)?;
+        let d = self.word_destination(d, Type::U32)?;
         self.emit(Operation::Narrow { op, d, a });
         Ok(())
     }
@@ -76,7 +76,7 @@ impl<'a> Lowering<'_, 'a> {
                 false => (WidenOp::MulU, Type::U64),
             };
             let c = c.map_or(Ok(unused()), |c| self.long(c, wide))?;
-            let d = self.long_destination(d)?;
+            let d = self.long_destination(d, wide)?;
             self.emit(Operation::Widen { op, d, a, b, c });
             return Ok(());
         }
@@ -87,7 +87,7 @@ impl<'a> Lowering<'_, 'a> {
             *source = extended;
         }
         let c = c.map_or(Ok(unused()), |c| self.word(c, Type::B32))?;
-        let d = self.word_destination(d)?;
+        let d = self.word_destination(d, Type::B32)?;
         self.emit_word(WordOp::Mad, d, [a, b, c]);
         Ok(())
     }
@@ -100,7 +100,7 @@ impl<'a> Lowering<'_, 'a> {
         [d, a, b, c]: &[Operand<'a>; 4],
     ) -> Lowered {
         let (a, b, c) = (self.word(a, kind)?, self.word(b, kind)?, self.word(c, kind)?);
-        let d = self.word_destination(d)?;
+        let d = self.word_destination(d, kind)?;
         let between = self.new_word();
         for (op, d, [a, b]) in [(first, between, [a, b]), (second, d, [between, c])] {
             if kind.bits() == 16 {
@@ -114,8 +114,8 @@ impl<'a> Lowering<'_, 'a> {
     }
 
     pub(crate) fn pair(&mut self, op: Packed, relu: bool, [d, a, b]: &[Operand<'a>; 3]) -> Lowered {
-        let sources = [self.word(a, Type::B32)?, self.word(b, Type::B32)?];
-        let d = self.word_destination(d)?;
+        let sources = [self.pair_source(a)?, self.pair_source(b)?];
+        let d = self.word_destination(d, Type::B32)?;
         self.emit_word(WordOp::Packed(op), d, sources);
         if relu {
             self.emit_word(WordOp::Packed(Packed::MaxS), d, [d, unused()]);
@@ -156,9 +156,12 @@ impl<'a> Lowering<'_, 'a> {
             _ => self.words(sources, kind)?,
         };
         let operation = match float_type {
-            FloatType::F32 => Operation::Float32 { op, mode, d: self.word_destination(d)?, a, b, c },
-            FloatType::F64 => Operation::Float64 { op, mode, d: self.long_destination(d)?, a, b, c },
-            kind => Operation::Float16 { op, kind, mode, d: self.word_destination(d)?, a, b, c },
+            FloatType::F32 => Operation::Float32 { op, mode, d: self.word_destination(d, kind)?, a, b, c },
+            FloatType::F64 => Operation::Float64 { op, mode, d: self.long_destination(d, kind)?, a, b, c },
+            half => {
+                let d = self.word_destination(d, kind)?;
+                Operation::Float16 { op, kind: half, mode, d, a, b, c }
+            }
         };
         self.emit(operation);
         Ok(())

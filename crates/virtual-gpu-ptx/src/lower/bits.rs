@@ -17,7 +17,7 @@ impl<'a> Lowering<'_, 'a> {
                 (false, true) => LongWordOp::ShrS,
                 (false, false) => LongWordOp::ShrU,
             };
-            let (a, d) = (self.long(a, kind)?, self.long_destination(d)?);
+            let (a, d) = (self.long(a, kind)?, self.long_destination(d, kind)?);
             self.emit(Operation::LongWord { op, d, a, b: amount, c: unused() });
             return Ok(());
         }
@@ -27,7 +27,7 @@ impl<'a> Lowering<'_, 'a> {
             (false, false) => WordOp::ShrU,
         };
         let mut a = self.word(a, kind)?;
-        let d = self.word_destination(d)?;
+        let d = self.word_destination(d, kind)?;
         if kind.bits() == 16 && !left {
             // The amount is a full 32-bit number, so only `a` is extended.
             let extended = self.new_word();
@@ -43,11 +43,11 @@ impl<'a> Lowering<'_, 'a> {
     pub(crate) fn extract(&mut self, kind: Type, [d, a, b, c]: &[Operand<'a>; 4]) -> Lowered {
         let (b, c) = (self.word(b, Type::U32)?, self.word(c, Type::U32)?);
         if kind.bits() == 64 {
-            let (a, d) = (self.long(a, kind)?, self.long_destination(d)?);
+            let (a, d) = (self.long(a, kind)?, self.long_destination(d, kind)?);
             let op = if kind.is_signed() { LongWordOp::BfeS } else { LongWordOp::BfeU };
             self.emit(Operation::LongWord { op, d, a, b, c });
         } else {
-            let (a, d) = (self.word(a, kind)?, self.word_destination(d)?);
+            let (a, d) = (self.word(a, kind)?, self.word_destination(d, kind)?);
             let op = if kind.is_signed() { WordOp::BfeS } else { WordOp::BfeU };
             self.emit_word(op, d, [a, b, c]);
         }
@@ -59,10 +59,10 @@ impl<'a> Lowering<'_, 'a> {
         let (position, length) = (self.word(position, Type::U32)?, self.word(length, Type::U32)?);
         let operation = if kind.bits() == 64 {
             let (a, b) = (self.long(a, kind)?, self.long(b, kind)?);
-            Operation::InsertLong { d: self.long_destination(d)?, a, b, position, length }
+            Operation::InsertLong { d: self.long_destination(d, kind)?, a, b, position, length }
         } else {
             let (a, b) = (self.word(a, kind)?, self.word(b, kind)?);
-            Operation::InsertWord { d: self.word_destination(d)?, a, b, position, length }
+            Operation::InsertWord { d: self.word_destination(d, kind)?, a, b, position, length }
         };
         self.emit(operation);
         Ok(())

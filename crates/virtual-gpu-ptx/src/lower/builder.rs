@@ -29,6 +29,8 @@ pub(crate) struct Lowering<'f, 'a> {
     pub(crate) line: u32,
     pub(crate) location: u32,
     pub(crate) guard: Option<Condition>,
+    /// Whether the instruction that is being lowered can read special registers.
+    pub(crate) reads_special_registers: bool,
     /// The carry bit of the condition code register, once an instruction uses it.
     carry: Option<Predicate>,
     /// The instruction index of each label.
@@ -93,6 +95,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
             line: 0,
             location: u32::MAX,
             guard: None,
+            reads_special_registers: false,
             carry: None,
             labels: Vec::new(),
             branch_targets: HashMap::new(),

@@ -33,11 +33,11 @@ impl<'a> Lowering<'_, 'a> {
                     self.emit_compare(compare, [Value::Word(a), Value::Word(b)], c, d, None);
                 }
             }
-            CompareResult::Number(d, yes) => {
+            CompareResult::Number(d, kind, yes) => {
                 let sources = self.compared_values(compare)?;
                 let predicate = self.new_predicate();
                 self.emit_compare(compare, sources, c, predicate, None);
-                let d = self.word_destination(d)?;
+                let d = self.word_destination(d, *kind)?;
                 let a = self.uniform_word(Uniform::Constant(*yes));
                 let condition = Condition { predicate, negated: false };
                 self.emit(Operation::SelectWord { d, a, b: unused(), condition });
@@ -52,7 +52,7 @@ impl<'a> Lowering<'_, 'a> {
                     let condition = Condition { predicate, negated: false };
                     self.emit(Operation::SelectWord { d: answer, a: yes, b: unused(), condition });
                 }
-                let d = self.word_destination(d)?;
+                let d = self.word_destination(d, Type::B32)?;
                 self.emit_word(WordOp::Pack16, d, answers);
             }
         }
@@ -77,7 +77,7 @@ impl<'a> Lowering<'_, 'a> {
 
     /// Returns a packed pair's low and high halves.
     fn halves(&mut self, operand: &Operand<'a>) -> Lowered<[Slot; 2]> {
-        let pair = self.word(operand, Type::B32)?;
+        let pair = self.pair_source(operand)?;
         let high = self.new_word();
         self.emit_word(WordOp::High16, high, [pair]);
         Ok([pair, high])

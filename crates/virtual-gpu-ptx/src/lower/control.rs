@@ -9,6 +9,9 @@ use crate::resolved::BarrierReduction;
 use crate::syntax::Operand;
 use crate::types::Type;
 
+/// The numbers of a block's barriers (manual, `bar`).
+const BARRIERS: std::ops::Range<i64> = 0..16;
+
 impl<'a> Lowering<'_, 'a> {
     fn label(&mut self, operand: &Operand<'a>) -> Lowered<u32> {
         match operand {
@@ -59,13 +62,18 @@ impl<'a> Lowering<'_, 'a> {
         let target = match reduction {
             None => None,
             Some(BarrierReduction { reduction: Reduction::Count, d, .. }) => {
-                Some(ReductionTarget::Word(self.word_destination(d)?))
+                Some(ReductionTarget::Word(self.word_destination(d, Type::U32)?))
             }
             Some(BarrierReduction { d, .. }) => {
                 Some(ReductionTarget::Predicate(self.predicate_destination(d)?))
             }
         };
         let [id, threads] = id_and_threads;
+        if let Some(Operand::Integer(number)) = id
+            && !BARRIERS.contains(number)
+        {
+            return Err(format!("a block has no barrier {number}: they have the numbers from 0 to 15"));
+        }
         let id = id.map(|id| self.word(id, Type::U32)).transpose()?;
         let threads = threads.map(|threads| self.word(threads, Type::U32)).transpose()?;
         let reduction = match (reduction, target) {

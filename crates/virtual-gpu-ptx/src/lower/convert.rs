@@ -19,7 +19,7 @@ impl<'a> Lowering<'_, 'a> {
         [d, a]: &[Operand<'a>; 2],
     ) -> Lowered {
         let a = self.wide_value(a, from)?;
-        let (d, bits) = self.destination(d)?;
+        let (d, bits) = self.wide_destination(d, to)?;
         match d {
             Value::Long(d) if to.bits() < 64 => {
                 let word = self.new_word();
@@ -55,7 +55,7 @@ impl<'a> Lowering<'_, 'a> {
         [d, a]: &[Operand<'a>; 2],
     ) -> Lowered {
         let a = self.wide_value(a, kind)?;
-        let (d, _) = self.destination(d)?;
+        let (d, _) = self.wide_destination(d, unsigned(to))?;
         // The value is read as the source type and then as the destination type if that is not wider.
         let narrow = if to.bits <= from.bits { to } else { from };
         match (a, d) {
@@ -115,9 +115,19 @@ impl<'a> Lowering<'_, 'a> {
                 Conversion::FloatToFloat { from: FloatType::F32, to, rounding, to_integer: false, mode };
             self.emit(Operation::Convert { conversion, d: Value::Word(half), a });
         }
-        let d = self.word_destination(d)?;
+        let d = self.word_destination(d, Type::B32)?;
         self.emit_word(WordOp::Pack16, d, halves);
         Ok(())
+    }
+}
+
+/// Returns the unsigned type of an integer's size; signed and unsigned types agree.
+fn unsigned(integer: IntegerType) -> Type {
+    match integer.bits {
+        8 => Type::U8,
+        16 => Type::U16,
+        32 => Type::U32,
+        _ => Type::U64,
     }
 }
 

@@ -9,6 +9,12 @@ use crate::syntax::Written;
 impl<'a> Lowering<'_, 'a> {
     /// Lowers one instruction, except for calls and returns, into one or more operations.
     pub(crate) fn form(&mut self, written: &Written<'a>, form: &Form<'a>) -> Lowered {
+        // Manual, "Special Registers": they are accessed through `mov` or `cvt`.
+        self.reads_special_registers = match form {
+            Form::Move { .. } | Form::ConvertInteger { .. } => true,
+            Form::Convert { to, .. } => !to.is_float(),
+            _ => false,
+        };
         match form {
             Form::Word { op, kind, d, sources } => self.word_operation(*op, *kind, d, sources),
             Form::Half { op, kind, d, sources } => self.half_operation(*op, *kind, d, sources),
@@ -47,7 +53,7 @@ impl<'a> Lowering<'_, 'a> {
             Form::Pack { d, parts } => self.pack(d, parts),
             Form::ConvertAddress { base, kind, operands } => self.convert_address(*base, *kind, operands),
             Form::IsSpace { space, operands } => self.is_space(*space, operands),
-            Form::Load { access, values, address } => self.load(written, *access, values, address),
+            Form::Load { access, values, address } => self.load(*access, values, address),
             Form::Store { access, values, address } => self.store(written, *access, values, address),
             Form::Atomic(atomic) => self.atomic(atomic),
             Form::CopyAsync { to, from, bytes, present } => {

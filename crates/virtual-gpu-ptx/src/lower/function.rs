@@ -122,7 +122,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
 
     /// Lowers a direct call or a call through a register.
     fn call(&mut self, call: &Call<'a>) -> Lowered {
-        if let Some(Binding::Long(register)) = self.find(call.name) {
+        if let Some(Binding::Long(register, _)) = self.find(call.name) {
             return self.indirect_call(Slot::register(register), call, Self::direct_call);
         }
         let Some(&function) = self.index.functions.get(call.name) else {

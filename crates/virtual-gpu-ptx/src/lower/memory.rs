@@ -6,7 +6,7 @@ use super::operand::Lowered;
 use crate::instruction::{Access, Address, Atomic, Condition, LongOp, Operation, Slot, Space, Value, WordOp};
 use crate::kernel::Uniform;
 use crate::resolved::{Atomic as ResolvedAtomic, MemoryAccess};
-use crate::syntax::{Operand, Written};
+use crate::syntax::{Operand, VariableSpace, Written};
 use crate::types::Type;
 
 impl<'a> Lowering<'_, 'a> {
@@ -16,14 +16,27 @@ impl<'a> Lowering<'_, 'a> {
             return Err("an address in brackets is missing".to_owned());
         };
         let zero = Value::Long(unused());
-        let Some(name) = name else { return Ok((space, Address { base: zero, offset: *offset })) };
+        let Some(name) = name else {
+            if space != Space::Local {
+                return Err("only local memory can be addressed with a constant".to_owned());
+            }
+            return Ok((space, Address { base: zero, offset: *offset }));
+        };
         let binding = self.find(name).ok_or_else(|| format!("`{name}` is not declared"))?;
+        let is_constant =
+            self.index.variables.get(name).is_some_and(|variable| variable.space == VariableSpace::Const);
+        if !is_in(binding, is_constant, space) {
+            return Err(format!("`{name}` is a variable in another state space"));
+        }
         let fixed = |base: u32| Address { base: zero, offset: i64::from(base).wrapping_add(*offset) };
         Ok(match binding {
-            Binding::Long(index) => {
+            Binding::Long(_, kind) | Binding::Word(_, kind) if kind.is_float() => {
+                return Err(format!("`{name}` has the type `.{}`, which is not an address", kind.name()));
+            }
+            Binding::Long(index, _) => {
                 (space, Address { base: Value::Long(Slot::register(index)), offset: *offset })
             }
-            Binding::Word(index, 32) => {
+            Binding::Word(index, kind) if kind.bits() == 32 => {
                 (space, Address { base: Value::Word(Slot::register(index)), offset: *offset })
             }
             Binding::Shared(base) => (Space::Shared, fixed(base)),
@@ -48,7 +61,6 @@ impl<'a> Lowering<'_, 'a> {
     /// Lowers `ld`.
     pub(crate) fn load(
         &mut self,
-        written: &Written<'a>,
         access: MemoryAccess,
         destinations: &[Operand<'a>],
         address: &Operand<'a>,
@@ -67,10 +79,7 @@ impl<'a> Lowering<'_, 'a> {
                 values.push(None);
                 continue;
             }
-            let (d, bits) = self.destination(operand)?;
-            if bits < kind.bits() {
-                return Err(format!("`{}`: the destination has only {bits} bits", written.name()));
-            }
+            let (d, _) = self.wide_destination(operand, kind)?;
             match parameter {
                 Some(offset) => self.move_parameter(d, offset + element as u32 * u32::from(bytes), kind),
                 None => values.push(Some(d)),
@@ -189,5 +198,20 @@ impl<'a> Lowering<'_, 'a> {
         };
         self.emit(Operation::CopyToShared { to, from, bytes, present });
         Ok(())
+    }
+}
+
+/// Returns whether an instruction with this state space can access what a name refers to. Local memory also holds the
+/// parameters of calls, and global memory the constants.
+fn is_in(binding: Binding, is_constant: bool, space: Space) -> bool {
+    match binding {
+        Binding::Shared(_) | Binding::DynamicShared => matches!(space, Space::Shared | Space::Generic),
+        Binding::Local(_) | Binding::Framed(..) => {
+            matches!(space, Space::Local | Space::Param | Space::Generic)
+        }
+        Binding::Parameter(_) => space == Space::Param,
+        Binding::Global(_) if is_constant => space == Space::Const,
+        Binding::Global(_) => matches!(space, Space::Global | Space::Generic),
+        _ => true,
     }
 }

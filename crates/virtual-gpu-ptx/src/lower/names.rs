@@ -12,9 +12,10 @@ pub(crate) const MAX_DEPTH: usize = 64;
 /// The meaning of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Binding {
-    /// A register of at most 32 bits, with its index and width.
-    Word(u32, u8),
-    Long(u32),
+    /// A register of at most 32 bits, with its index and declared type.
+    Word(u32, Type),
+    /// The same with 64 bits.
+    Long(u32, Type),
     Predicate(Predicate),
     /// Its offset in shared memory.
     Shared(u32),
@@ -34,11 +35,11 @@ pub(crate) enum Binding {
     Function(u32),
 }
 
-/// The register file that a type belongs to.
+/// The register file that a type belongs to, with the type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    Word(u8),
-    Long,
+    Word(Type),
+    Long(Type),
     Predicate,
 }
 
@@ -46,8 +47,8 @@ impl Class {
     pub(crate) fn of(kind: Type) -> Self {
         match kind {
             Type::Pred => Self::Predicate,
-            _ if kind.bits() == 64 => Self::Long,
-            _ => Self::Word(kind.bits()),
+            _ if kind.bits() == 64 => Self::Long(kind),
+            _ => Self::Word(kind),
         }
     }
 }
@@ -82,8 +83,8 @@ impl RegisterCount {
             *count - 1
         };
         match class {
-            Class::Word(bits) => Binding::Word(next(&mut self.words), bits),
-            Class::Long => Binding::Long(next(&mut self.longs)),
+            Class::Word(kind) => Binding::Word(next(&mut self.words), kind),
+            Class::Long(kind) => Binding::Long(next(&mut self.longs), kind),
             Class::Predicate => Binding::Predicate(Predicate(next(&mut self.predicates))),
         }
     }

@@ -17,15 +17,35 @@ impl<'a> Lowering<'_, 'a> {
     pub(crate) fn word(&mut self, operand: &Operand<'a>, kind: Type) -> Lowered<Slot> {
         match operand {
             Operand::Name { name, component, offset } => match (self.find(name), component) {
-                (Some(Binding::Word(index, _)), None) if *offset == 0 => Ok(Slot::register(index)),
-                (Some(Binding::Long(_)), _) => Err(format!("`{name}` has 64 bits, not {}", kind.bits())),
+                (Some(Binding::Word(index, register)), None) if *offset == 0 => {
+                    agree(name, register, kind).map(|()| Slot::register(index))
+                }
+                (Some(Binding::Long(_, register)), _) => mismatch(name, register, kind),
                 (Some(binding), None) => {
                     self.address_of(name, binding, *offset).map(|u| self.uniform_word(u))
                 }
-                (None, _) => self.special(name, component.unwrap_or("")),
+                (None, _) => {
+                    let slot = self.special(name, component.unwrap_or(""))?;
+                    match (self.reads_special_registers || *name == WARP_SIZE) && !kind.is_float() {
+                        true => Ok(slot),
+                        false => Err(format!(
+                            "`{name}` is a special register, and only `mov` and `cvt` can read those"
+                        )),
+                    }
+                }
                 _ => Err(format!("`{name}` is not a number")),
             },
             _ => literal(operand, kind).map(|bits| self.uniform_word(Uniform::Constant(bits & 0xffff_ffff))),
+        }
+    }
+
+    /// Lowers a packed pair. There are no constants of packed types.
+    pub(crate) fn pair_source(&mut self, operand: &Operand<'a>) -> Lowered<Slot> {
+        match operand {
+            Operand::Integer(_) | Operand::Single(_) | Operand::Double(_) => {
+                Err("a packed pair can't be a constant".to_owned())
+            }
+            _ => self.word(operand, Type::B32),
         }
     }
 
@@ -33,8 +53,10 @@ impl<'a> Lowering<'_, 'a> {
     pub(crate) fn long(&mut self, operand: &Operand<'a>, kind: Type) -> Lowered<Slot> {
         match operand {
             Operand::Name { name, component: None, offset } => match self.find(name) {
-                Some(Binding::Long(index)) if *offset == 0 => Ok(Slot::register(index)),
-                Some(Binding::Word(_, bits)) => Err(format!("`{name}` has {bits} bits, not 64")),
+                Some(Binding::Long(index, register)) if *offset == 0 => {
+                    agree(name, register, kind).map(|()| Slot::register(index))
+                }
+                Some(Binding::Word(_, register)) => mismatch(name, register, kind),
                 Some(Binding::Framed(frame, base)) => {
                     let offset = i64::from(base).wrapping_add(*offset);
                     let offset = self.uniform_long(Uniform::Constant(offset as u64));
@@ -43,6 +65,7 @@ impl<'a> Lowering<'_, 'a> {
                     Ok(d)
                 }
                 Some(binding) => self.address_of(name, binding, *offset).map(|u| self.uniform_long(u)),
+                None if *name == WARP_SIZE => Ok(self.uniform_long(WARP_SIZE_VALUE)),
                 None => Err(unknown(name)),
             },
             Operand::Name { name, .. } => Err(unknown(name)),
@@ -63,53 +86,64 @@ impl<'a> Lowering<'_, 'a> {
     pub(crate) fn wide_value(&mut self, operand: &Operand<'a>, kind: Type) -> Lowered<Value> {
         if let Operand::Name { name, component: None, offset: 0 } = operand {
             match self.find(name) {
-                Some(Binding::Word(index, bits)) if bits >= kind.bits() => {
+                Some(Binding::Word(index, register)) if register.holds(kind) => {
                     return Ok(Value::Word(Slot::register(index)));
                 }
-                Some(Binding::Long(index)) => return Ok(Value::Long(Slot::register(index))),
+                Some(Binding::Long(index, register)) if register.holds(kind) => {
+                    return Ok(Value::Long(Slot::register(index)));
+                }
                 _ => {}
             }
         }
         self.value(operand, kind)
     }
 
-    /// Returns a destination register of any width, along with the width.
-    pub(crate) fn destination(&mut self, operand: &Operand<'a>) -> Lowered<(Value, u8)> {
+    /// Returns a destination register that is large enough for the type, as `ld` and `cvt` allow, along with its width.
+    pub(crate) fn wide_destination(&mut self, operand: &Operand<'a>, kind: Type) -> Lowered<(Value, u8)> {
+        let (value, register) = self.destination(operand)?;
+        match (operand, register.holds(kind)) {
+            (Operand::Name { name, .. }, false) => mismatch(name, register, kind),
+            _ => Ok((value, register.bits())),
+        }
+    }
+
+    /// Returns a destination register of any type, along with the type.
+    fn destination(&mut self, operand: &Operand<'a>) -> Lowered<(Value, Type)> {
         match operand {
             Operand::Name { name, component: None, offset: 0 } => match self.find(name) {
-                Some(Binding::Word(index, bits)) => Ok((Value::Word(Slot::register(index)), bits)),
-                Some(Binding::Long(index)) => Ok((Value::Long(Slot::register(index)), 64)),
+                Some(Binding::Word(index, register)) => Ok((Value::Word(Slot::register(index)), register)),
+                Some(Binding::Long(index, register)) => Ok((Value::Long(Slot::register(index)), register)),
                 _ => Err(format!("`{name}` is not a register")),
             },
             _ => Err("the destination is not a register".to_owned()),
         }
     }
 
-    pub(crate) fn word_destination(&mut self, operand: &Operand<'a>) -> Lowered<Slot> {
-        match operand {
-            Operand::Sink => Ok(self.new_word()),
-            _ => match self.destination(operand)? {
-                (Value::Word(slot), _) => Ok(slot),
-                (Value::Long(_), _) => Err("the destination has 64 bits, not 32".to_owned()),
-            },
+    /// Returns a destination register of up to 32 bits and of the type.
+    pub(crate) fn word_destination(&mut self, operand: &Operand<'a>, kind: Type) -> Lowered<Slot> {
+        match self.value_destination(operand, kind)? {
+            Value::Word(slot) => Ok(slot),
+            Value::Long(_) => Err(format!("`.{}` where a smaller type is expected", kind.name())),
         }
     }
 
-    pub(crate) fn long_destination(&mut self, operand: &Operand<'a>) -> Lowered<Slot> {
-        match operand {
-            Operand::Sink => Ok(self.new_long()),
-            _ => match self.destination(operand)? {
-                (Value::Long(slot), _) => Ok(slot),
-                (Value::Word(_), bits) => Err(format!("the destination has {bits} bits, not 64")),
-            },
+    /// Returns a 64-bit destination register of the type.
+    pub(crate) fn long_destination(&mut self, operand: &Operand<'a>, kind: Type) -> Lowered<Slot> {
+        match self.value_destination(operand, kind)? {
+            Value::Long(slot) => Ok(slot),
+            Value::Word(_) => Err(format!("`.{}` where a 64-bit type is expected", kind.name())),
         }
     }
 
     pub(crate) fn value_destination(&mut self, operand: &Operand<'a>, kind: Type) -> Lowered<Value> {
-        if kind.bits() == 64 {
-            self.long_destination(operand).map(Value::Long)
-        } else {
-            self.word_destination(operand).map(Value::Word)
+        match operand {
+            Operand::Sink if kind.bits() == 64 => Ok(Value::Long(self.new_long())),
+            Operand::Sink => Ok(Value::Word(self.new_word())),
+            Operand::Name { name, .. } => {
+                let (value, register) = self.destination(operand)?;
+                agree(name, register, kind).map(|()| value)
+            }
+            _ => self.destination(operand).map(|(value, _)| value),
         }
     }
 
@@ -172,7 +206,7 @@ impl<'a> Lowering<'_, 'a> {
             ("%nwarpid", _) => Uniform::Warps,
             ("%dynamic_smem_size", _) => Uniform::DynamicShared,
             ("%total_smem_size", _) => Uniform::TotalShared,
-            ("WARP_SZ", _) => Uniform::Constant(32),
+            (WARP_SIZE, _) => WARP_SIZE_VALUE,
             ("%tid", 0..3) => return Ok(self.thread_constant(ThreadConstant::ThreadIndex(axis))),
             ("%laneid", _) => return Ok(self.thread_constant(ThreadConstant::LaneId)),
             ("%warpid", _) => return Ok(self.thread_constant(ThreadConstant::WarpId)),
@@ -193,6 +227,23 @@ impl<'a> Lowering<'_, 'a> {
     }
 }
 
+/// Checks that a register's type agrees with an instruction's.
+fn agree(name: &str, register: Type, kind: Type) -> Lowered {
+    if register.agrees(kind) { Ok(()) } else { mismatch(name, register, kind) }
+}
+
+fn mismatch<T>(name: &str, register: Type, kind: Type) -> Lowered<T> {
+    let (register_bits, bits) = (register.bits(), kind.bits());
+    match register_bits == bits {
+        true => Err(format!("`{name}` has the type `.{}`, not `.{}`", register.name(), kind.name())),
+        false => Err(format!("`{name}` has {register_bits} bits, not {bits}")),
+    }
+}
+
+/// The number of threads in a warp, which is an immediate operand.
+const WARP_SIZE: &str = "WARP_SZ";
+const WARP_SIZE_VALUE: Uniform = Uniform::Constant(32);
+
 fn unknown(name: &str) -> String {
     match name.strip_prefix('%') {
         Some(_) => format!("unsupported special register, or undeclared register: `{name}`"),
@@ -201,6 +252,10 @@ fn unknown(name: &str) -> String {
 }
 
 /// Returns a literal's bits as a value of the given type.
+///
+/// Manual, "Constants" and "Type Checking Rules": an integer constant is an integer or bits; `0f…` is an `.f32`, and
+/// other floating-point constants are an `.f64`, which goes with bits of its size or is converted to another
+/// floating-point type. There are no constants of half precision.
 fn literal(operand: &Operand<'_>, kind: Type) -> Lowered<u64> {
     let number = match operand {
         Operand::Integer(value) => Number::Integer(*value),
@@ -208,24 +263,34 @@ fn literal(operand: &Operand<'_>, kind: Type) -> Lowered<u64> {
         Operand::Double(value) => Number::Double(*value),
         _ => return Err("an operand is neither a register nor a number".to_owned()),
     };
+    let agrees = match number {
+        Number::Integer(_) => !kind.is_float(),
+        Number::Single(_) => matches!(kind, Type::B32 | Type::F32 | Type::F64),
+        Number::Double(_) => matches!(kind, Type::B64 | Type::F32 | Type::F64),
+    };
+    if !agrees {
+        let (integer, float) = ("an integer constant", "a floating-point constant");
+        let constant = if let Number::Integer(_) = number { integer } else { float };
+        return Err(format!("{constant} can't be a `.{}`", kind.name()));
+    }
     let read_as = match kind {
         Type::F64 => Type::F64,
         Type::F32 => Type::F32,
-        Type::F16 => Type::F16,
-        Type::B64 | Type::U64 | Type::S64 if matches!(number, Number::Double(_)) => Type::F64,
-        Type::B32 | Type::U32 | Type::S32 if matches!(number, Number::Double(_)) => Type::F32,
+        Type::B64 if matches!(number, Number::Double(_)) => Type::F64,
         _ => Type::B64,
     };
     Ok(number.bits(read_as))
 }
 
-/// Returns the clock that a special register reads and the number of bits to shift the clock by.
-pub(crate) fn clock(name: &str) -> Option<(Clock, u8)> {
+/// Returns the clock that a special register reads, the number of bits to shift the clock by, and the register's type.
+pub(crate) fn clock(name: &str) -> Option<(Clock, u8, Type)> {
     Some(match name {
-        "%clock" | "%clock64" => (Clock::Instructions, 0),
-        "%clock_hi" => (Clock::Instructions, 32),
-        "%globaltimer" | "%globaltimer_lo" => (Clock::GlobalTimer, 0),
-        "%globaltimer_hi" => (Clock::GlobalTimer, 32),
+        "%clock" => (Clock::Instructions, 0, Type::U32),
+        "%clock64" => (Clock::Instructions, 0, Type::U64),
+        "%clock_hi" => (Clock::Instructions, 32, Type::U32),
+        "%globaltimer" => (Clock::GlobalTimer, 0, Type::U64),
+        "%globaltimer_lo" => (Clock::GlobalTimer, 0, Type::U32),
+        "%globaltimer_hi" => (Clock::GlobalTimer, 32, Type::U32),
         _ => return None,
     })
 }

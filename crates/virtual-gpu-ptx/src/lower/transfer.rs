@@ -12,8 +12,11 @@ impl<'a> Lowering<'_, 'a> {
     /// Lowers `mov`.
     pub(crate) fn move_(&mut self, kind: Type, d: &Operand<'a>, a: &Operand<'a>) -> Lowered {
         if let Operand::Name { name, component: None, offset: 0 } = a
-            && let Some((clock, shift)) = clock(name)
+            && let Some((clock, shift, register)) = clock(name)
         {
+            if !register.agrees(kind) {
+                return Err(format!("`{name}` has {} bits, not {}", register.bits(), kind.bits()));
+            }
             let d = self.value_destination(d, kind)?;
             self.emit(Operation::ReadClock { clock, shift, d });
             return Ok(());
@@ -31,11 +34,11 @@ impl<'a> Lowering<'_, 'a> {
                 self.emit(operation);
             }
             64 => {
-                let (a, d) = (self.long(a, kind)?, self.long_destination(d)?);
+                let (a, d) = (self.long(a, kind)?, self.long_destination(d, kind)?);
                 self.emit_long(LongOp::Move, d, [a]);
             }
             _ => {
-                let (a, d) = (self.word(a, kind)?, self.word_destination(d)?);
+                let (a, d) = (self.word(a, kind)?, self.word_destination(d, kind)?);
                 self.emit_word(WordOp::Move, d, [a]);
             }
         }
@@ -49,7 +52,7 @@ impl<'a> Lowering<'_, 'a> {
                 let a = self.long(a, kind)?;
                 for (part, op) in [(low, NarrowOp::Low), (high, NarrowOp::High)] {
                     if *part != Operand::Sink {
-                        let d = self.word_destination(part)?;
+                        let d = self.word_destination(part, Type::B32)?;
                         self.emit(Operation::Narrow { op, d, a });
                     }
                 }
@@ -58,7 +61,7 @@ impl<'a> Lowering<'_, 'a> {
                 let a = self.word(a, kind)?;
                 for (part, op) in [(low, WordOp::ZeroExtend(16)), (high, WordOp::High16)] {
                     if *part != Operand::Sink {
-                        let d = self.word_destination(part)?;
+                        let d = self.word_destination(part, Type::B16)?;
                         self.emit_word(op, d, [a]);
                     }
                 }
@@ -69,7 +72,7 @@ impl<'a> Lowering<'_, 'a> {
                     let half = self.new_word();
                     self.emit(Operation::Narrow { op, d: half, a });
                     for (part, op) in pair.into_iter().zip([WordOp::ZeroExtend(16), WordOp::High16]) {
-                        let d = self.word_destination(part)?;
+                        let d = self.word_destination(part, Type::B16)?;
                         self.emit_word(op, d, [half]);
                     }
                 }
@@ -83,12 +86,12 @@ impl<'a> Lowering<'_, 'a> {
         match parts {
             Vector::Halves32([low, high]) => {
                 let (a, b) = (self.word(low, Type::B32)?, self.word(high, Type::B32)?);
-                let d = self.long_destination(d)?;
+                let d = self.long_destination(d, Type::B64)?;
                 self.emit_widen(WidenOp::Pack, d, a, b);
             }
             Vector::Halves16([low, high]) => {
                 let (a, b) = (self.word(low, Type::B16)?, self.word(high, Type::B16)?);
-                let d = self.word_destination(d)?;
+                let d = self.word_destination(d, Type::B32)?;
                 self.emit_word(WordOp::Pack16, d, [a, b]);
             }
             Vector::Quarters16([first, second, third, fourth]) => {
@@ -97,7 +100,7 @@ impl<'a> Lowering<'_, 'a> {
                     let (a, b) = (self.word(low, Type::B16)?, self.word(high, Type::B16)?);
                     self.emit_word(WordOp::Pack16, half, [a, b]);
                 }
-                let d = self.long_destination(d)?;
+                let d = self.long_destination(d, Type::B64)?;
                 self.emit_widen(WidenOp::Pack, d, halves[0], halves[1]);
             }
         }
@@ -106,7 +109,7 @@ impl<'a> Lowering<'_, 'a> {
 
     /// Lowers `cvta`.
     pub(crate) fn convert_address(&mut self, base: u64, kind: Type, [d, a]: &[Operand<'a>; 2]) -> Lowered {
-        let (a, d) = (self.long(a, kind)?, self.long_destination(d)?);
+        let (a, d) = (self.long(a, kind)?, self.long_destination(d, kind)?);
         if base == 0 {
             self.emit_long(LongOp::Move, d, [a]);
         } else {

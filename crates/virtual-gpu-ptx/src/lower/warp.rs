@@ -24,7 +24,7 @@ impl<'a> Lowering<'_, 'a> {
                 let valid = if *valid == "_" { None } else { Some(self.predicate(valid)?) };
                 (Some(self.word_named(d)?), valid)
             }
-            d => (Some(self.word_destination(d)?), None),
+            d => (Some(self.word_destination(d, Type::B32)?), None),
         };
         let (a, b) = (self.word(a, Type::B32)?, self.word(b, Type::B32)?);
         let (c, members) = (self.word(c, Type::B32)?, self.word(members, Type::B32)?);
@@ -34,13 +34,13 @@ impl<'a> Lowering<'_, 'a> {
 
     /// Returns a destination register of up to 32 bits.
     fn word_named(&mut self, name: &'a str) -> Lowered<Slot> {
-        self.word_destination(&Operand::Name { name, component: None, offset: 0 })
+        self.word_destination(&Operand::Name { name, component: None, offset: 0 }, Type::B32)
     }
 
     /// Lowers `vote.sync`.
     pub(crate) fn vote(&mut self, mode: VoteMode, [d, condition, members]: &[Operand<'a>; 3]) -> Lowered {
         let d = match mode {
-            VoteMode::Ballot => ReductionTarget::Word(self.word_destination(d)?),
+            VoteMode::Ballot => ReductionTarget::Word(self.word_destination(d, Type::B32)?),
             _ => ReductionTarget::Predicate(self.predicate_destination(d)?),
         };
         let condition = self.condition(condition)?;
@@ -58,7 +58,7 @@ impl<'a> Lowering<'_, 'a> {
     ) -> Lowered {
         let (d, valid) = match d {
             Operand::Pair(d, valid) if all => (self.word_named(d)?, Some(self.predicate(valid)?)),
-            d => (self.word_destination(d)?, None),
+            d => (self.word_destination(d, Type::B32)?, None),
         };
         let a = self.value(a, kind)?;
         let members = self.word(members, Type::B32)?;
@@ -69,14 +69,14 @@ impl<'a> Lowering<'_, 'a> {
     /// Lowers `redux.sync`.
     pub(crate) fn redux(&mut self, op: WordOp, [d, a, members]: &[Operand<'a>; 3]) -> Lowered {
         let (a, members) = (self.word(a, Type::B32)?, self.word(members, Type::B32)?);
-        let d = self.word_destination(d)?;
+        let d = self.word_destination(d, Type::B32)?;
         self.emit(Operation::Redux { op, d, a, members });
         Ok(())
     }
 
     /// Lowers `activemask`.
     pub(crate) fn active_mask(&mut self, d: &Operand<'a>) -> Lowered {
-        let d = self.word_destination(d)?;
+        let d = self.word_destination(d, Type::B32)?;
         self.emit(Operation::ActiveMask { d });
         Ok(())
     }
@@ -121,7 +121,7 @@ impl<'a> Lowering<'_, 'a> {
     }
 
     fn written_fragment(&mut self, parts: &[Operand<'a>]) -> Lowered<Box<[Slot]>> {
-        parts.iter().map(|part| self.word_destination(part)).collect()
+        parts.iter().map(|part| self.word_destination(part, Type::B32)).collect()
     }
 
     fn whole_warp(&mut self) -> Slot {

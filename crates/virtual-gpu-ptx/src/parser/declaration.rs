@@ -5,9 +5,10 @@ use crate::lexer::Token;
 use crate::syntax::{Initial, Variable, VariableSpace};
 use crate::types::Type;
 
-/// The linking directives before a declaration.
+/// The linking directive before a declaration.
 #[derive(Default)]
 pub(crate) struct Linkage {
+    pub(crate) is_stated: bool,
     pub(crate) is_extern: bool,
 }
 
@@ -23,6 +24,13 @@ impl<'a> Parser<'a> {
         loop {
             let mut variable = self.declarator(space, align, kind, width)?;
             variable.is_extern = linkage.is_extern;
+            let is_array = variable.size != width || variable.is_unsized;
+            if space == VariableSpace::Register && (is_array || self.peek() == Some(Token::Mark(b'='))) {
+                return self.error(format!(
+                    "the register `{}` can't be an array or have an initial value",
+                    variable.name
+                ));
+            }
             if self.accept(b'=') {
                 variable.initial = self.initial(&variable)?;
             }

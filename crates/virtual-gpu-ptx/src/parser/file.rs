@@ -31,19 +31,24 @@ impl<'a> Parser<'a> {
         let mut linkage = Linkage::default();
         loop {
             let line = self.line();
-            match self.dot()? {
-                "version" | "address_size" => {
+            let name = self.dot()?;
+            if linkage.is_stated && name != "entry" && name != "func" && variable_space(name).is_none() {
+                return Err(Diagnostic::new(
+                    line,
+                    format!("`.{name}` can't have a linking directive before it"),
+                ));
+            }
+            match name {
+                "version" => {
                     self.number()?;
                 }
-                "target" => {
-                    file.target = architecture(self.word()?);
-                    while self.accept(b',') {
-                        self.word()?;
-                    }
-                }
-                "visible" | "weak" | "common" => continue,
-                "extern" => {
-                    linkage.is_extern = true;
+                "address_size" => match self.small()? {
+                    32 | 64 => {}
+                    bits => return self.error(format!("{bits} is not an address size")),
+                },
+                "target" => self.target(file)?,
+                "visible" | "weak" | "common" | "extern" => {
+                    linkage = Linkage { is_stated: true, is_extern: name == "extern" };
                     continue;
                 }
                 "file" => self.file_directive(file)?,
@@ -54,6 +59,8 @@ impl<'a> Parser<'a> {
                 "pragma" => self.recover(),
                 "entry" => file.functions.push(self.function(line, true)?),
                 "func" => file.functions.push(self.function(line, false)?),
+                // With the ABI that the driver uses, registers belong to functions.
+                "reg" => return self.error("a register can't be declared outside a function"),
                 name => match variable_space(name) {
                     Some(space) => self.variables(space, &linkage, &mut file.variables)?,
                     None => return Err(Diagnostic::new(line, format!("unsupported directive `.{name}`"))),
@@ -61,6 +68,22 @@ impl<'a> Parser<'a> {
             }
             return Ok(());
         }
+    }
+
+    /// Parses `.target sm_90, debug`: an architecture, and options.
+    fn target(&mut self, file: &mut ParsedFile<'a>) -> Parsed<()> {
+        let word = self.word()?;
+        let Some(target) = architecture(word) else {
+            return self.error(format!("`{word}` is not an architecture"));
+        };
+        file.target = target;
+        while self.accept(b',') {
+            let option = self.word()?;
+            if !matches!(option, "texmode_unified" | "texmode_independent" | "debug" | "map_f64_to_f32") {
+                return self.error(format!("`{option}` is not an option of `.target`"));
+            }
+        }
+        Ok(())
     }
 
     fn file_directive(&mut self, file: &mut ParsedFile<'a>) -> Parsed<()> {
@@ -75,9 +98,9 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Returns 70 for `sm_70` and 90 for `sm_90a`; 0 if the word is not an architecture.
-fn architecture(word: &str) -> u32 {
-    let number = word.strip_prefix("sm_").unwrap_or_default();
-    let digits = number.trim_end_matches(|letter: char| letter.is_ascii_lowercase());
-    digits.parse().unwrap_or(0)
+/// Returns 70 for `sm_70` and `compute_70`, and 90 for `sm_90a`, or `None` if the word is not an architecture.
+fn architecture(word: &str) -> Option<u32> {
+    let number = word.strip_prefix("sm_").or_else(|| word.strip_prefix("compute_"))?;
+    let digits = number.trim_end_matches(['a', 'f']);
+    digits.parse().ok()
 }

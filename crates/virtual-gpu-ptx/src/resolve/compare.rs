@@ -77,7 +77,7 @@ pub(super) fn set<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let test = Test::take(modifiers, kind.half().unwrap_or(kind))?;
     let (d, a, b, c) = compared(written, test.combine)?;
     let result = match kind.half() {
-        None => CompareResult::Number(d, yes),
+        None => CompareResult::Number(d, to, yes),
         Some(_) => CompareResult::Numbers(d, yes),
     };
     Ok(test.compare(a, b, c, result))

@@ -161,8 +161,6 @@ fn has_precision(opcode: Opcode, kind: FloatType, precision: Precision) -> bool 
         (Add | Sub | Mul | Fma, Precision::Rounded(rounding)) => !is_half || rounding == Rounding::Nearest,
         (Mad | Div | Rcp | Sqrt, Precision::Rounded(_)) => true,
         (Add | Sub | Mul | Min | Max | Abs | Neg | Copysign, Precision::Default) => true,
-        // The manual's text specifies a default for the half-precision `fma`, but its syntax does not.
-        (Fma, Precision::Default) => is_half,
         (Div, Precision::Approximate | Precision::Full) => kind == FloatType::F32,
         (Sqrt, Precision::Approximate) => kind == FloatType::F32,
         (Rcp | Rsqrt | Sin | Cos | Lg2 | Ex2 | Tanh, Precision::Approximate) => true,

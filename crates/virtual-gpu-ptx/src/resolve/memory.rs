@@ -60,7 +60,7 @@ fn access(opcode: Opcode, written: &Written<'_>) -> Resolution<(MemoryAccess, us
     let is_allowed = !(kind == Type::Pred || kind.is_float() && !matches!(kind, Type::F32 | Type::F64))
         && is_atomic == scope.is_some()
         && (is_ordered_space || !is_atomic)
-        && (is_ordered_space || space == Space::Local || ordering != Ordering::Volatile)
+        && (is_ordered_space || ordering != Ordering::Volatile)
         && (is_load || space != Space::Const && !written.modifiers.contains(&"param::entry"))
         && (ordering == Ordering::Weak || !hints.has_operator)
         && (ordering != Ordering::Volatile || !hints.has_priority)
@@ -295,7 +295,7 @@ fn atomic_type(op: AtomicOp, kind: Type) -> Option<AtomicType> {
         (Add | Min | Max | Inc | Dec, Type::U32) => AtomicType::U32,
         (Add | Min | Max, Type::S32) => AtomicType::S32,
         (Add | Min | Max, Type::U64) => AtomicType::U64,
-        (Add | Min | Max, Type::S64) => AtomicType::S64,
+        (Min | Max, Type::S64) => AtomicType::S64,
         (Add, Type::F32) => AtomicType::F32,
         (Add, Type::F64) => AtomicType::F64,
         (Add, Type::F16) => AtomicType::F16,

@@ -80,7 +80,7 @@ pub(super) fn prmt<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
 /// ```
 pub(super) fn cvta<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let mut modifiers = Modifiers::of(written);
-    let to_space = modifiers.take("to");
+    let to_space = modifiers.rest.first() == Some(&"to") && modifiers.take("to");
     let kind = modifiers.kind()?;
     let base = modifiers.choose(|name| match name {
         "global" | "const" => Some(0),

@@ -38,7 +38,7 @@ pub(super) fn compare(
 
 /// Returns the functions that cudarc declares, with the CUDA versions that it declares them for.
 fn declared(root: &Path) -> anyhow::Result<BTreeMap<String, Vec<u32>>> {
-    let file = source(root)?.join("src/driver/sys/mod.rs");
+    let file = cudarc_source(root)?.join("src/driver/sys/mod.rs");
     let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
     let lines: Vec<&str> = text.lines().collect();
     let mut declared = BTreeMap::new();
@@ -56,7 +56,7 @@ fn declared(root: &Path) -> anyhow::Result<BTreeMap<String, Vec<u32>>> {
 }
 
 /// Returns the folder of cudarc's source.
-fn source(root: &Path) -> anyhow::Result<PathBuf> {
+pub(crate) fn cudarc_source(root: &Path) -> anyhow::Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     // Unlike `cargo metadata`, this needs only the packages for this platform.
     let output = Command::new(cargo)

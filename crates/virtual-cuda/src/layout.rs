@@ -1,0 +1,46 @@
+//! The layouts of C structures, as Rust sees them. `cargo xtask nvidia headers` compares them with `cuda.h` and `nccl.h`.
+
+use std::mem::offset_of;
+
+use crate::{Affinity, CreateParameters, Id, LaunchAttribute, LaunchConfig, MemoryLocation, PoolProperties};
+
+/// The layout of a C structure.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// The structure's name in C.
+    pub name: &'static str,
+    /// The size in bytes.
+    pub size: usize,
+    /// The names of fields in C, with their offsets in bytes. A field of ours may be a part of a field in C, or several
+    /// fields of the same type; such a field is listed once.
+    pub fields: &'static [(&'static str, usize)],
+}
+
+macro_rules! layouts {
+    ($($type:ident = $name:literal { $($field:ident = $c_field:literal),* })*) => {
+        /// The layouts of all structures that programs pass to the exported functions, other than `ncclConfig_t`.
+        pub const LAYOUTS: &[Layout] = &[$(Layout {
+            name: $name,
+            size: size_of::<$type>(),
+            fields: &[$(($c_field, offset_of!($type, $field))),*],
+        }),*];
+    };
+}
+
+layouts! {
+    Affinity = "CUexecAffinityParam_st" { kind = "type", multiprocessors = "param" }
+    CreateParameters = "CUctxCreateParams_st" {
+        affinities = "execAffinityParams", affinity_count = "numExecAffinityParams", graphics = "cigParams"
+    }
+    MemoryLocation = "CUmemLocation_st" { kind = "type", id = "id" }
+    LaunchConfig = "CUlaunchConfig_st" {
+        grid = "gridDimX", block = "blockDimX", dynamic_shared = "sharedMemBytes", stream = "hStream",
+        attributes = "attrs", attribute_count = "numAttrs"
+    }
+    LaunchAttribute = "CUlaunchAttribute_st" { number = "id", value = "value" }
+    PoolProperties = "CUmemPoolProps_st" {
+        allocation_type = "allocType", handle_types = "handleTypes", location_type = "location",
+        security = "win32SecurityAttributes", max_size = "maxSize", usage = "usage", reserved = "reserved"
+    }
+    Id = "ncclUniqueId" {}
+}
