@@ -9,6 +9,7 @@ mod install;
 mod interrupt;
 mod launcher;
 mod nodes;
+mod orphans;
 mod place;
 mod rounds;
 mod state;
