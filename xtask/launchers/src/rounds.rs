@@ -106,7 +106,7 @@ impl Rounds<'_> {
         let group = if matches!(place, Place::Here) { RANKS_OF_A_GROUP } else { RANKS };
         let meet = place.meet()?;
         let process = self.process.display().to_string();
-        let printed = started(session, self.state, group, &[&process, "--meet", &meet])?;
+        let printed = started(session, self.state, group, &[&process, "--meet", &meet, "--timeout", "30"])?;
         same("the processes did not form one group", &grouped(place, group), &lines(&printed))?;
 
         let own = std::env::current_exe().context("can't find this executable")?.display().to_string();

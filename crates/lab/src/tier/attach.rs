@@ -14,6 +14,9 @@ use crate::library::Library;
 /// The largest world size for checks on the virtual tier, where GPUs cost nothing.
 const VIRTUAL_WORLD_SIZES: usize = 5;
 
+/// The variable that hides GPUs. A launcher may set it to a process's own GPU.
+const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+
 /// Loads the libraries for the tier that `ranks` ranks can run on. Call it before the first use of cudarc. Further
 /// calls only check that the tier has room for `ranks` ranks.
 ///
@@ -35,7 +38,11 @@ pub fn attach(ranks: usize) -> anyhow::Result<Tier> {
     let most = most_ranks(tier)?;
     ensure!(
         ranks <= most,
-        "{ranks} ranks need more GPUs than there are: the {tier} tier has room for {most}"
+        "{ranks} ranks need more GPUs than there are: the {tier} tier has room for {most}{}",
+        match std::env::var_os(VISIBLE) {
+            Some(visible) => format!(" ({VISIBLE}={})", visible.display()),
+            None => String::new(),
+        }
     );
     ROOM.get_or_init(|| (tier, most));
     Ok(tier)
