@@ -9,6 +9,7 @@ mod install;
 mod interrupt;
 mod launcher;
 mod nodes;
+mod orphans;
 mod place;
 mod rounds;
 mod state;
@@ -28,7 +29,8 @@ use rounds::Outcomes;
 #[command(about)]
 struct Arguments {
     /// Only launchers whose name contains this, such as `slurm`
-    only: Option<String>,
+    #[arg(long, default_value = "")]
+    only: String,
     #[command(subcommand)]
     part: Option<Part>,
 }
@@ -72,7 +74,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
             Ok(())
         }
         Some(Part::Torchrun(torchrun)) => torchrun.run(),
-        None => all_rounds(arguments.only.as_deref().unwrap_or_default()),
+        None => all_rounds(&arguments.only),
     }
 }
 

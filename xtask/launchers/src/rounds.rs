@@ -10,6 +10,7 @@ use crate::bounded::Running;
 use crate::interrupt;
 use crate::launcher::{Launcher, Session};
 use crate::nodes::Nodes;
+use crate::orphans::Orphans;
 use crate::place::Place;
 use crate::state::State;
 
@@ -39,6 +40,7 @@ pub(crate) fn run(only: &str, process: &Path) -> anyhow::Result<Outcomes> {
     let launchers: Vec<Launcher> = Launcher::ALL.into_iter().filter(is_wanted).collect();
     ensure!(!launchers.is_empty(), "no launcher's name contains {only:?}");
     let state = State::create()?;
+    let _orphans = Orphans::adopt()?;
     let threads = lines(&trained_by_threads(&state)?);
     ensure!(threads.len() == RANKS, "{RANKS} threads printed {} lines", threads.len());
 
@@ -104,7 +106,7 @@ impl Rounds<'_> {
         let group = if matches!(place, Place::Here) { RANKS_OF_A_GROUP } else { RANKS };
         let meet = place.meet()?;
         let process = self.process.display().to_string();
-        let printed = started(session, self.state, group, &[&process, "--meet", &meet])?;
+        let printed = started(session, self.state, group, &[&process, "--meet", &meet, "--timeout", "30"])?;
         same("the processes did not form one group", &grouped(place, group), &lines(&printed))?;
 
         let own = std::env::current_exe().context("can't find this executable")?.display().to_string();

@@ -22,6 +22,9 @@ const REAL_WORLD_SIZE: usize = 8;
 /// The first NCCL version that writes into another GPU's buffer only if the buffer is registered.
 const REGISTERED_ONLY: NcclVersion = NcclVersion::new(2, 23, 0);
 
+/// The variable that hides GPUs. A launcher may set it to a process's own GPU.
+const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+
 /// Loads the libraries for the tier that `ranks` ranks can run on. Call it before the first use of cudarc. Further
 /// calls only check that the tier has room for `ranks` ranks.
 ///
@@ -43,7 +46,11 @@ pub fn attach(ranks: usize) -> anyhow::Result<Tier> {
     let most = most_ranks(tier)?;
     ensure!(
         ranks <= most,
-        "{ranks} ranks need more GPUs than there are: the {tier} tier has room for {most}"
+        "{ranks} ranks need more GPUs than there are: the {tier} tier has room for {most}{}",
+        match std::env::var_os(VISIBLE) {
+            Some(visible) => format!(" ({VISIBLE}={})", visible.display()),
+            None => String::new(),
+        }
     );
     ROOM.get_or_init(|| (tier, most));
     Ok(tier)

@@ -2,7 +2,7 @@
 //! `_start_workers` in PyTorch's `torch/distributed/elastic/agent/server/local_elastic_agent.py`.
 
 use std::net::TcpListener;
-use std::process::Command;
+use std::process::{Child, Command};
 
 use anyhow::{Context, ensure};
 
@@ -82,10 +82,9 @@ impl Torchrun {
             command.args(arguments).envs(self.variables(local_rank));
             processes.push(command.spawn().with_context(|| format!("can't start {program}"))?);
         }
-        for mut process in processes {
-            let status = process.wait()?;
-            ensure!(status.success(), "a rank ended with {status}");
-        }
+        let ended = processes.iter_mut().map(Child::wait).collect::<Result<Vec<_>, _>>()?;
+        let failed = ended.iter().find(|status| !status.success());
+        ensure!(failed.is_none(), "a rank's process failed: {failed:?}");
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! A private Slurm: a controller, a daemon for each machine, and the service that authenticates them.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -108,8 +109,8 @@ fn configure(folder: &Path, version: &str, place: Place<'_>, hosts: &[String]) -
     text += "PartitionName=all Nodes=ALL Default=YES State=UP\n";
     fs::create_dir_all(folder.join("state"))?;
     fs::write(folder.join("slurm.conf"), text)?;
-    // Slurm counts GPUs by their device files, whose names end with the GPU's number.
-    (0..8).try_for_each(|gpu| fs::write(folder.join(format!("gpu{gpu}")), ""))?;
+    // Slurm hides all GPUs but the assigned ones (CUDA_VISIBLE_DEVICES) if it can find their device files.
+    (0..8).try_for_each(|gpu| symlink("/dev/null", folder.join(format!("gpu{gpu}"))))?;
     fs::write(folder.join("gres.conf"), format!("Name=gpu File={at}/gpu[0-7]\n"))?;
     let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok()).unwrap_or(0);
     let plugin = if major >= WITHOUT_CGROUPS { "disabled" } else { "cgroup/v1" };
