@@ -26,8 +26,11 @@ pub(crate) fn checks() -> Vec<Check> {
         )
         .calls(&["reduce"])
         .min_ranks(2),
-        Check::new("reduce_to_root::a_root_that_is_no_rank_is_an_error", a_root_that_is_no_rank_is_an_error)
-            .calls(&["reduce"]),
+        Check::new(
+            "reduce_to_root::a_root_that_is_not_a_rank_is_an_error",
+            a_root_that_is_not_a_rank_is_an_error,
+        )
+        .calls(&["reduce"]),
         Check::new(
             "reduce_to_root::a_root_that_can_t_receive_is_an_error",
             a_root_that_can_t_receive_is_an_error,
@@ -145,7 +148,7 @@ fn the_others_need_no_buffer() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn a_root_that_is_no_rank_is_an_error() -> anyhow::Result<()> {
+fn a_root_that_is_not_a_rank_is_an_error() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let (rank, stream) = (comm.rank(), comm.stream());
@@ -228,7 +231,7 @@ fn check_range(comm: &Comm, len: usize, root: usize, offset: f32) -> anyhow::Res
             Some(_) if rank != root => "\n  only the root has the result; the other ranks must return None",
             Some(got) if got == range(&own) => "\n  likely cause: this is the range of the rank's own values",
             Some(got) if got == range(&[&all[..], &[0.0]].concat()) => {
-                "\n  likely cause: 0 is in it, although no rank has it: start with infinities, or with a value"
+                "\n  likely cause: the range includes 0, although no rank has a 0: start with infinities, or with one of the values"
             }
             Some(got) if got == range(&first) => {
                 "\n  likely cause: this is the range of the ranks' first elements: a reduction works element by element"

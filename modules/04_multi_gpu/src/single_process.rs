@@ -62,7 +62,7 @@ impl Replica {
         self.model.backward(own, weight)
     }
 
-    /// Does the same with samples on another GPU, which it copies to this GPU first.
+    /// Copies samples from another GPU to this GPU, and then computes with them in the same way.
     ///
     /// # Errors
     /// Returns any error from the driver.
@@ -109,7 +109,7 @@ impl SingleProcess {
         // ANCHOR: refresh
         // Send the first model's parameters to every other model:
         // 1. each of the others ends up with them, bit for bit;
-        // 2. they are sent to each once, with `send`, which counts the bytes.
+        // 2. they are sent once to each of the others, with `send`, which counts the bytes.
         todo!("Send the first model's parameters to every other model")
         // ANCHOR_END: refresh
     }

@@ -135,7 +135,7 @@ impl Engine {
             |what: &str| Error::new(CudaStatus::InvalidValue, format!("cuGraphInstantiateWithFlags: {what}"));
         match flags {
             _ if flags & !(AUTO_FREE | UPLOAD | DEVICE_LAUNCH | NODE_PRIORITY) != 0 => {
-                return Err(invalid(&format!("{flags:#x} is not a combination of its flags")));
+                return Err(invalid(&format!("{flags:#x} contains unknown flags")));
             }
             _ if flags & UPLOAD != 0 => {
                 return Err(invalid(
@@ -265,12 +265,12 @@ impl std::fmt::Display for NodeWork {
 }
 
 fn not_a_graph(graph: GraphHandle) -> Error<CudaStatus> {
-    Error::new(CudaStatus::InvalidValue, format!("{:#x} is not a graph, or no longer one", graph.0))
+    Error::new(CudaStatus::InvalidValue, format!("{:#x} is not a graph, or is no longer one", graph.0))
 }
 
 fn not_an_exec(exec: GraphExecHandle) -> Error<CudaStatus> {
     Error::new(
         CudaStatus::InvalidValue,
-        format!("{:#x} is not an executable graph, or no longer one", exec.0),
+        format!("{:#x} is not an executable graph, or is no longer one", exec.0),
     )
 }
