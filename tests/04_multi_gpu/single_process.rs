@@ -31,6 +31,7 @@ pub(crate) fn checks() -> Vec<Check> {
             .min_ranks(2),
         Check::new("single_process::no_part_of_a_step_waits_on_the_host", no_part_waits_on_the_host)
             .calls(&["refresh", "scatter", "gather"])
+            .copies_between_gpus()
             .min_ranks(2),
         Check::new("single_process::nothing_is_sent_twice", nothing_is_sent_twice).min_ranks(3),
         Check::new("single_process::a_failed_call_is_an_error", a_failed_call_is_an_error).min_ranks(2),

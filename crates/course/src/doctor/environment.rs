@@ -55,13 +55,14 @@ const KNOWN: &[(&str, &str)] = &[
     ("VIRTUAL_GPU_TIMEOUT", "seconds before the virtual GPU gives up on a wait that it can't decide"),
     ("VIRTUAL_GPU_TOPOLOGY", "the node whose times the virtual tier models"),
     ("VIRTUAL_GPU_TRACE", "where the virtual tier writes its timeline"),
+    ("VIRTUAL_NCCL", "strict makes the virtual NCCL do everything that NCCL may do"),
 ];
 
 /// Variables that are often set but have no effect here.
 const NOTHING: &[(&str, &str)] =
     &[("NCCL_TIMEOUT", "NCCL has no such variable: PyTorch has its own timeout, and NCCL waits forever")];
 
-const PREFIXES: [&str; 3] = ["NCCL_", "LAB_", "VIRTUAL_GPU_"];
+const PREFIXES: [&str; 3] = ["NCCL_", "LAB_", "VIRTUAL_"];
 
 /// Returns a diagnosis for each variable that is set and relevant to the course.
 pub(super) fn diagnoses(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<Diagnosis> {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::tier::{Tier, survey};
+
 /// The function that a check's processes run: see [`Check::process`].
 pub(super) type Process = Arc<dyn Fn() -> anyhow::Result<String> + Send + Sync>;
 
@@ -13,6 +15,7 @@ pub struct Check {
     function: Arc<dyn Fn() -> anyhow::Result<()> + Send + Sync>,
     process: Option<Process>,
     program: Option<&'static str>,
+    copies_between_gpus: bool,
     functions: &'static [&'static str],
 }
 
@@ -58,6 +61,7 @@ impl Check {
             function: Arc::new(function),
             process: None,
             program: None,
+            copies_between_gpus: false,
             functions: &[],
         }
     }
@@ -91,8 +95,25 @@ impl Check {
         self
     }
 
-    /// Returns the reason why the check can't run here, apart from the tier.
-    pub(super) fn lacks(&self) -> Option<String> {
+    /// Requires that copies between GPUs don't wait for the host. Real GPUs that can't access each other's memory copy
+    /// through the host, and CUDA allows the call to wait; there, the check is reported as ignored.
+    #[must_use]
+    pub fn copies_between_gpus(mut self) -> Self {
+        self.copies_between_gpus = true;
+        self
+    }
+
+    /// Returns the reason why the check can't run here on this tier, apart from the number of ranks.
+    pub(super) fn lacks(&self, tier: Option<Tier>) -> Option<String> {
+        let is_real = tier.is_some_and(|tier| tier != Tier::Virtual);
+        if self.copies_between_gpus
+            && is_real
+            && survey().driver.as_ref().is_ok_and(|driver| !driver.has_peer_access)
+        {
+            return Some(
+                "these GPUs can't access each other's memory, so copies between them may wait".to_owned(),
+            );
+        }
         let path = std::env::var_os("PATH").unwrap_or_default();
         let program = self.program?;
         let found = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());

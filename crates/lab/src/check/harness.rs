@@ -81,7 +81,9 @@ fn supervise(mut arguments: Arguments, checks: Vec<Check>) -> anyhow::Result<Con
 /// Creates the trial of a check. The trial is ignored if the check can't run here.
 fn trial(supervisor: &Arc<Supervisor>, check: Check, tiers: &Tiers) -> Trial {
     let supervisor = Arc::clone(supervisor);
-    let refusal = tiers.get(&check.ranks()).and_then(|tier| tier.clone().err()).or_else(|| check.lacks());
+    let tier = tiers.get(&check.ranks());
+    let refusal = tier.and_then(|tier| tier.clone().err());
+    let refusal = refusal.or_else(|| check.lacks(tier.and_then(|tier| tier.clone().ok())));
     Trial::ignorable_test(check.name().to_owned(), move || match refusal {
         Some(reason) => Ok(Completion::ignored_with(reason)),
         None => supervisor.run(&check).map(|()| Completion::Completed),

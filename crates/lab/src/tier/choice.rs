@@ -122,7 +122,7 @@ mod tests {
     const NEW: NcclVersion = NcclVersion::new(2, 30, 7);
 
     fn machine(gpus: Result<usize, &str>, nccl: Result<NcclVersion, &str>) -> Survey {
-        let driver = gpus.map(|gpus| Driver { gpus, cuda: CudaVersion::new(12, 9) });
+        let driver = gpus.map(|gpus| Driver { gpus, cuda: CudaVersion::new(12, 9), has_peer_access: true });
         Survey { driver: driver.map_err(str::to_owned), nccl: nccl.map_err(str::to_owned) }
     }
 

@@ -26,6 +26,8 @@ pub struct Driver {
     pub gpus: usize,
     /// The CUDA version that the driver supports.
     pub cuda: CudaVersion,
+    /// Whether the first two GPUs can access each other's memory; true for one GPU.
+    pub has_peer_access: bool,
 }
 
 /// A CUDA version, as `cuDriverGetVersion` encodes it: 1000 × major + 10 × minor.
@@ -101,7 +103,20 @@ fn driver() -> Result<Driver, String> {
     };
     // SAFETY: `cuDriverGetVersion` writes an int and returns a result code.
     let cuda = CudaVersion(unsafe { driver.int_from(c"cuDriverGetVersion") }?);
-    Ok(Driver { gpus, cuda })
+    let has_peer_access = gpus < 2 || can_access(&driver, 0, 1)? && can_access(&driver, 1, 0)?;
+    Ok(Driver { gpus, cuda, has_peer_access })
+}
+
+/// Returns whether a GPU can access another GPU's memory.
+fn can_access(driver: &Library, from: c_int, to: c_int) -> Result<bool, String> {
+    let ask = driver.symbol(c"cuDeviceCanAccessPeer").ok_or("libcuda.so.1 has no cuDeviceCanAccessPeer")?;
+    // SAFETY: `cuDeviceCanAccessPeer` writes an int, takes two GPUs' numbers, and returns a result code.
+    let ask: extern "C" fn(*mut c_int, c_int, c_int) -> c_int = unsafe { std::mem::transmute(ask) };
+    let mut can = 0;
+    match ask(&raw mut can, from, to) {
+        0 => Ok(can != 0),
+        code => Err(format!("cuDeviceCanAccessPeer returned error {code}")),
+    }
 }
 
 /// Returns the version of NVRTC, the compiler for kernels, or the reason why NVRTC can't be used.
