@@ -18,9 +18,6 @@ use course::syllabus::Course;
 
 use machine::Machine;
 
-/// The numbers of GPUs of the rehearsed machines. The first is a driver without a GPU.
-const GPUS: [usize; 5] = [0, 1, 2, 3, 8];
-
 /// How many stages run at a time. On real GPUs, checks run one after another, so each stage uses about one core.
 const STAGES_AT_A_TIME: usize = 2;
 
@@ -31,6 +28,17 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NUMBER")]
     gpus: Vec<usize>,
 }
+
+/// The rehearsed machines: the number of GPUs, the value of `VIRTUAL_NCCL`, and the tiers that are asked for. The first is
+/// a driver without a GPU.
+const MACHINES: [(usize, &str, &[Tier]); 6] = [
+    (0, "strict", &[Tier::Unset, Tier::Real]),
+    (1, "strict-2.18.5", &[Tier::Unset, Tier::Real]),
+    (2, "strict-2.27.5", &[Tier::Unset, Tier::Real]),
+    (3, "strict", &[Tier::Unset, Tier::Real]),
+    (8, "strict-2.21.5", &[Tier::Unset]),
+    (8, "strict", &[Tier::Real]),
+];
 
 /// The value of `LAB_TIER` in a rehearsal.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -58,12 +66,15 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     let mut build = cargo();
     build.args(["build", "--quiet", "--all-targets", "-p", "course", "-p", "s0*"]).current_dir(root);
     ensure!(build.status().context("can't run cargo")?.success(), "the course can't be built");
-    let numbers = GPUS.into_iter().filter(|gpus| options.gpus.is_empty() || options.gpus.contains(gpus));
-    let machines = numbers.map(|gpus| Machine::build(root, gpus)).collect::<anyhow::Result<Vec<_>>>()?;
-    ensure!(!machines.is_empty(), "there is no such machine; it has one of {GPUS:?} GPUs");
-    let stages = machines
-        .iter()
-        .flat_map(|machine| [Tier::Unset, Tier::Real].map(|tier| Stage { root, machine, tier }));
+    let mut machines = Vec::new();
+    for (gpus, nccl, tiers) in MACHINES {
+        if options.gpus.is_empty() || options.gpus.contains(&gpus) {
+            machines.push((Machine::build(root, gpus, nccl)?, tiers));
+        }
+    }
+    ensure!(!machines.is_empty(), "there is no such machine; they have {} GPUs", numbers().join(", "));
+    let stages =
+        machines.iter().flat_map(|(machine, tiers)| tiers.iter().map(|&tier| Stage { root, machine, tier }));
     let (waiting, problems) = (Mutex::new(stages), Mutex::new(Vec::new()));
     let next = || waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).next();
     let rehearse = || -> anyhow::Result<()> {
@@ -79,6 +90,13 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     let problems = problems.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     ensure!(problems.is_empty(), "{}", problems.join("\n"));
     Ok(())
+}
+
+/// Returns the numbers of GPUs of all machines.
+fn numbers() -> Vec<String> {
+    let mut numbers: Vec<usize> = MACHINES.iter().map(|(gpus, ..)| *gpus).collect();
+    numbers.dedup();
+    numbers.iter().map(usize::to_string).collect()
 }
 
 impl Stage<'_> {

@@ -130,10 +130,15 @@ fn counted() -> anyhow::Result<[[usize; 2]; WAYS.len()]> {
     let output = Command::new(own).args(std::env::args_os().skip(1)).arg("--count").output()?;
     let (text, why) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     ensure!(output.status.success(), "the calls couldn't be counted: {}", why.trim_end());
-    let numbers: Vec<usize> = text.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
-    let each: Vec<[usize; 2]> = numbers.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
+    // NCCL before 2.22 also prints its version there.
+    let lines = text.lines().filter_map(|line| line.strip_prefix(COUNTED)?.split_once(' '));
+    let pairs = lines.map(|(calls, elements)| Ok([calls.parse()?, elements.parse()?]));
+    let each: Vec<[usize; 2]> = pairs.collect::<anyhow::Result<_>>()?;
     each.try_into().map_err(|each| anyhow!("expected call counts for {} ways, got {each:?}", WAYS.len()))
 }
+
+/// The beginning of a line with a way's number of calls and of elements.
+const COUNTED: &str = "counted: ";
 
 /// Averages once in each way, and prints the number of calls and of elements of a rank on a line.
 fn count_calls(gpus: usize, lengths: &[usize]) -> anyhow::Result<()> {
@@ -154,7 +159,7 @@ fn count_calls(gpus: usize, lengths: &[usize]) -> anyhow::Result<()> {
         let calls = log.calls("AllReduce")?;
         let new = &calls[before..];
         ensure!(new.len().is_multiple_of(gpus), "{} calls by {gpus} ranks: {}", new.len(), way.name);
-        println!("{} {}", new.len() / gpus, new.iter().sum::<usize>() / gpus);
+        println!("{COUNTED}{} {}", new.len() / gpus, new.iter().sum::<usize>() / gpus);
         before = calls.len();
     }
     Ok(())

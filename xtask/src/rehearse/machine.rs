@@ -9,12 +9,10 @@ use anyhow::Context;
 use course::replace::replace;
 use object_rewrite::Rewriter;
 
-/// The NCCL of the machines with 0 or 8, 1, 2, and 3 GPUs. What they do differs: see `virtual_gpu_nccl::strict`.
-const NCCL: [&str; 4] = ["strict", "strict-2.18.5", "strict-2.21.5", "strict-2.27.5"];
-
 /// The folder with a machine's libraries.
 pub(super) struct Machine {
     pub(super) gpus: usize,
+    nccl: String,
     folder: PathBuf,
 }
 
@@ -22,21 +20,22 @@ impl std::fmt::Display for Machine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.gpus {
             0 => f.write_str("a driver without a GPU"),
-            1 => f.write_str("1 GPU"),
-            gpus => write!(f, "{gpus} GPUs"),
+            1 => write!(f, "1 GPU, NCCL {}", self.nccl),
+            gpus => write!(f, "{gpus} GPUs, NCCL {}", self.nccl),
         }
     }
 }
 
 impl Machine {
     /// Installs the virtual libraries that Cargo has built into a folder of their own, under the names that NVIDIA's
-    /// packages use: `libcuda.so.1`, `libcuda.so`, and `libnccl.so.2`.
+    /// packages use: `libcuda.so.1`, `libcuda.so`, and `libnccl.so.2`. `nccl` is the value of `VIRTUAL_NCCL`: what the
+    /// versions do differs, see `virtual_gpu_nccl::strict`.
     ///
     /// # Errors
     /// Fails if a library can't be read or written.
-    pub(super) fn build(root: &Path, gpus: usize) -> anyhow::Result<Self> {
+    pub(super) fn build(root: &Path, gpus: usize, nccl: &str) -> anyhow::Result<Self> {
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-        let folder = target.join("rehearsal").join(gpus.to_string());
+        let folder = target.join("rehearsal").join(format!("{gpus}-{nccl}"));
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
         let built = |name: &str| target.join("debug/deps").join(name);
         rename(&built("libvirtual_cuda.so"), &folder.join("libcuda.so.1"))?;
@@ -50,10 +49,9 @@ impl Machine {
         } else {
             format!("VIRTUAL_GPU_COUNT = \"{gpus}\"")
         };
-        let nccl = NCCL[gpus % NCCL.len()];
         let settings = format!("VIRTUAL_GPU_CHECKS = \"off\"\nVIRTUAL_NCCL = \"{nccl}\"\n{visible}\n");
         replace(&folder.join("virtual-gpu.toml"), settings)?;
-        Ok(Self { gpus, folder })
+        Ok(Self { gpus, nccl: nccl.to_owned(), folder })
     }
 
     /// Lets a command run on this machine.
