@@ -12,7 +12,8 @@ use crate::nodes::{INTERFACE, Nodes};
 /// The variables that mark a process as started by a launcher, or configure one. If this program runs inside a job,
 /// its processes must not see the job's variables.
 const LAUNCHERS_PREFIXES: [&str; 7] = ["SLURM", "OMPI_", "PMI", "PMIX_", "MPI_", "HYD", "TORCHELASTIC_"];
-const TORCHRUN_VARIABLES: [&str; 11] = [
+const JOBS_VARIABLES: [&str; 12] = [
+    "CUDA_VISIBLE_DEVICES",
     "RANK",
     "LOCAL_RANK",
     "WORLD_SIZE",
@@ -54,11 +55,7 @@ impl Place<'_> {
     /// Returns the host names, in order.
     pub(crate) fn hosts(self) -> anyhow::Result<Vec<String>> {
         match self {
-            Self::Here => {
-                let host =
-                    std::fs::read_to_string("/proc/sys/kernel/hostname").context("this machine's name")?;
-                Ok(vec![host.trim().to_owned()])
-            }
+            Self::Here => Ok(vec![own_host()?]),
             Self::Nodes(nodes) => Ok(nodes.names().map(str::to_owned).to_vec()),
         }
     }
@@ -79,7 +76,7 @@ impl Place<'_> {
         let inherited = std::env::vars_os().map(|(name, _)| name.display().to_string());
         for name in inherited {
             let of_launcher = LAUNCHERS_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
-            if of_launcher || TORCHRUN_VARIABLES.contains(&name.as_str()) {
+            if of_launcher || JOBS_VARIABLES.contains(&name.as_str()) {
                 command.env_remove(name);
             }
         }
@@ -103,6 +100,12 @@ impl Place<'_> {
             Self::Nodes(nodes) => Ok(format!("{}:29600", nodes.names()[0])),
         }
     }
+}
+
+/// Returns the name of the machine that this process is on.
+pub(crate) fn own_host() -> anyhow::Result<String> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").context("this machine's name")?;
+    Ok(host.trim().to_owned())
 }
 
 /// Returns a port on this machine at which no process is listening, a different one on each call. It is outside the
