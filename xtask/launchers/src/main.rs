@@ -66,7 +66,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     match &arguments.part {
         Some(Part::Rank { meet }) => {
             let address = meet.to_socket_addrs().with_context(|| format!("--meet {meet}"))?.next();
-            println!("{}", training::as_process(address.with_context(|| format!("{meet}: no such host"))?)?);
+            let address = address.with_context(|| format!("--meet {meet}: no such host"))?;
+            training::as_process(address)?.iter().for_each(|line| println!("{line}"));
             Ok(())
         }
         Some(Part::Threads { ranks }) => {

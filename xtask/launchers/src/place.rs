@@ -12,7 +12,8 @@ use crate::nodes::{INTERFACE, Nodes};
 /// The variables that mark a process as started by a launcher, or configure one. If this program runs inside a job,
 /// its processes must not see the job's variables.
 const LAUNCHERS_PREFIXES: [&str; 7] = ["SLURM", "OMPI_", "PMI", "PMIX_", "MPI_", "HYD", "TORCHELASTIC_"];
-const TORCHRUN_VARIABLES: [&str; 11] = [
+const JOBS_VARIABLES: [&str; 12] = [
+    "CUDA_VISIBLE_DEVICES",
     "RANK",
     "LOCAL_RANK",
     "WORLD_SIZE",
@@ -54,11 +55,7 @@ impl Place<'_> {
     /// Returns the host names, in order.
     pub(crate) fn hosts(self) -> anyhow::Result<Vec<String>> {
         match self {
-            Self::Here => {
-                let host =
-                    std::fs::read_to_string("/proc/sys/kernel/hostname").context("this machine's name")?;
-                Ok(vec![host.trim().to_owned()])
-            }
+            Self::Here => Ok(vec![own_host()?]),
             Self::Nodes(nodes) => Ok(nodes.names().map(str::to_owned).to_vec()),
         }
     }
@@ -79,7 +76,7 @@ impl Place<'_> {
         let inherited = std::env::vars_os().map(|(name, _)| name.display().to_string());
         for name in inherited {
             let of_launcher = LAUNCHERS_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
-            if of_launcher || TORCHRUN_VARIABLES.contains(&name.as_str()) {
+            if of_launcher || JOBS_VARIABLES.contains(&name.as_str()) {
                 command.env_remove(name);
             }
         }
@@ -105,13 +102,19 @@ impl Place<'_> {
     }
 }
 
+/// Returns the name of the machine that this process is on.
+pub(crate) fn own_host() -> anyhow::Result<String> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").context("this machine's name")?;
+    Ok(host.trim().to_owned())
+}
+
 /// Returns a port on this machine at which no process is listening, a different one on each call. It is outside the
 /// range from which the system chooses the ports of outgoing connections.
 pub(crate) fn free_port() -> anyhow::Result<u16> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let first = 20_000 + std::process::id() % 10_000;
-    let mut ports =
-        (0..2_000).filter_map(|_| u16::try_from(first + NEXT.fetch_add(1, Ordering::Relaxed)).ok());
+    // A run needs about 20 ports. Another run at the same time, with a number next to this one's, has others.
+    let first = 20_000 + std::process::id() % 200 * 60;
+    let mut ports = (0..700).filter_map(|_| u16::try_from(first + NEXT.fetch_add(1, Ordering::Relaxed)).ok());
     let port = ports.find(|&port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok());
     port.with_context(|| format!("no free port from {first} on"))
 }

@@ -1,7 +1,6 @@
 //! Runs the programs under each launcher in each place, and compares what the ranks print.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -13,6 +12,7 @@ use crate::nodes::Nodes;
 use crate::orphans::Orphans;
 use crate::place::Place;
 use crate::state::State;
+use crate::training::location;
 
 /// The ranks of a group on one machine. On two machines, there are [`RANKS`].
 const RANKS_OF_A_GROUP: usize = 4;
@@ -111,7 +111,9 @@ impl Rounds<'_> {
 
         let own = std::env::current_exe().context("can't find this executable")?.display().to_string();
         let printed = started(session, self.state, RANKS, &[&own, "rank", "--meet", &meet])?;
-        same("the processes did not train as threads do", &self.threads, &lines(&printed))
+        let mut expected = [self.threads.clone(), located(place, RANKS)?].concat();
+        expected.sort();
+        same("the processes did not train as threads do", &expected, &lines(&printed))
     }
 }
 
@@ -128,8 +130,9 @@ fn started(session: &Session<'_>, state: &State, ranks: usize, program: &[&str])
 
 /// Returns the training lines of threads in one process, which the processes must print, too.
 fn trained_by_threads(state: &State) -> anyhow::Result<String> {
-    let mut command = Command::new(std::env::current_exe().context("can't find this executable")?);
-    command.args(["threads", &RANKS.to_string()]).envs(Place::Here.variables(RANKS));
+    let own = std::env::current_exe().context("can't find this executable")?;
+    let mut command = Place::Here.launcher(0, own, RANKS);
+    command.args(["threads", &RANKS.to_string()]);
     Running::start(command, state.path("threads.log"))?.finish(Instant::now() + TIME_LIMIT)
 }
 
@@ -139,6 +142,13 @@ fn grouped(place: Place<'_>, ranks: usize) -> Vec<String> {
     let heard: Vec<String> =
         (0..ranks).map(|rank| format!("rank {rank} of {ranks} on GPU {}", rank % per_machine)).collect();
     (0..ranks).map(|rank| format!("rank {rank} (virtual) hears {}", heard.join("; "))).collect()
+}
+
+/// Returns what the ranks print about where they are if the first half of them fills the first of two machines.
+fn located(place: Place<'_>, ranks: usize) -> anyhow::Result<Vec<String>> {
+    let per_machine = ranks / place.machines();
+    let hosts = place.hosts()?;
+    Ok((0..ranks).map(|rank| location(rank, rank % per_machine, &hosts[rank / per_machine])).collect())
 }
 
 /// Returns the lines that ranks print, in order. Launchers and daemons print others.

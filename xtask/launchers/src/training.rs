@@ -13,6 +13,8 @@ use lab::launcher::ranks_on_this_machine;
 use lab::{Perceptron, Readable};
 use multi_gpu::data_parallel::{start_equal, step};
 
+use crate::place::own_host;
+
 const HIDDEN: usize = 12;
 const LEARNING_RATE: f32 = 0.07;
 /// The lengths of the batches. Eight ranks divide most of them unevenly, and some ranks have no sample in some batches.
@@ -20,15 +22,20 @@ const BATCHES: [usize; 8] = [13, 8, 30, 3, 21, 17, 2, 11];
 /// The ranks find each other in less than a second; this is for a busy machine.
 const TIME_TO_MEET: Duration = Duration::from_secs(30);
 
-/// Trains as the rank that a launcher assigned to this process. Returns the rank's line.
-pub(crate) fn as_process(meet: SocketAddr) -> anyhow::Result<String> {
+/// Trains as the rank that a launcher assigned to this process. Returns the rank's line, and one about where it was.
+pub(crate) fn as_process(meet: SocketAddr) -> anyhow::Result<[String; 2]> {
     let assignment = assignment()?;
     lab::attach(ranks_on_this_machine(assignment.world_size)?)?;
     let stream = own_stream(&assignment)?;
     let id = exchange(assignment.rank, assignment.world_size, meet, TIME_TO_MEET)?;
     stream.context().bind_to_thread()?;
     let comm = Comm::from_rank(stream, assignment.rank, assignment.world_size, id).readable()?;
-    train(&comm)
+    Ok([train(&comm)?, location(assignment.rank, assignment.local_rank, &own_host()?)])
+}
+
+/// Returns the line about where a rank was.
+pub(crate) fn location(rank: usize, local_rank: usize, host: &str) -> String {
+    format!("rank {rank} has local rank {local_rank} on {host}")
 }
 
 /// Trains with a thread for each rank. Returns the lines of all ranks.
