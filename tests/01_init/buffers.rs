@@ -23,7 +23,7 @@ pub(crate) fn checks() -> Vec<Check> {
             .min_ranks(2),
         Check::new("buffers::a_copy_waits_for_its_source", a_copy_waits_for_its_source).calls(&["copy"]),
         Check::new("buffers::a_copy_returns_at_once", a_copy_returns_at_once).calls(&["copy"]),
-        Check::new("buffers::what_lies_outside_is_an_error", what_lies_outside_is_an_error)
+        Check::new("buffers::a_range_out_of_bounds_is_an_error", a_range_out_of_bounds_is_an_error)
             .calls(&["read", "spread", "copy"]),
         Check::new("buffers::each_value_is_copied_once", each_value_is_copied_once),
         Check::new("buffers::a_failed_call_is_an_error", a_failed_call_is_an_error),
@@ -193,7 +193,7 @@ fn refused<T>(
     Ok(())
 }
 
-fn what_lies_outside_is_an_error() -> anyhow::Result<()> {
+fn a_range_out_of_bounds_is_an_error() -> anyhow::Result<()> {
     let streams = lab::streams(1)?;
     let values = irregular::integers(0, 701);
     let stale = irregular::integers(1, 503);

@@ -14,7 +14,7 @@ pub(crate) fn checks() -> Vec<Check> {
     let asked =
         |name, function: fn() -> anyhow::Result<()>| Check::new(name, function).process(say_assignment);
     vec![
-        asked("environment::each_launcher_says_the_assignment", each_launcher_says_the_assignment)
+        asked("environment::each_launcher_sets_the_assignment", each_launcher_sets_the_assignment)
             .calls(&["assignment"]),
         asked("environment::the_innermost_launcher_counts", the_innermost_launcher_counts)
             .calls(&["assignment"]),
@@ -28,7 +28,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("environment::the_gpu_is_that_of_the_local_rank", the_gpu_is_that_of_the_local_rank)
             .calls(&["own_stream"])
             .process(say_gpu),
-        Check::new("environment::a_gpu_that_is_not_there_is_an_error", a_gpu_that_is_not_there_is_an_error)
+        Check::new("environment::a_missing_gpu_is_an_error", a_missing_gpu_is_an_error)
             .calls(&["own_stream"])
             .process(say_gpu),
         Check::new("environment::processes_become_a_group", processes_become_a_group)
@@ -40,7 +40,7 @@ pub(crate) fn checks() -> Vec<Check> {
             .process(join)
             .min_ranks(2)
             .needs_program("mpirun"),
-        Check::new("environment::only_the_own_gpu_is_opened", only_the_own_gpu_is_opened),
+        Check::new("environment::only_its_own_gpu_is_opened", only_its_own_gpu_is_opened),
         Check::new("environment::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
@@ -133,7 +133,7 @@ fn check_assignment(
 const PROCESSES: [Numbers; 8] =
     [[3, 1, 4], [0, 0, 4], [1, 1, 4], [2, 0, 4], [2, 1, 4], [1, 0, 4], [2, 2, 3], [0, 0, 1]];
 
-fn each_launcher_says_the_assignment() -> anyhow::Result<()> {
+fn each_launcher_sets_the_assignment() -> anyhow::Result<()> {
     for launcher in LAUNCHERS {
         let said = ask(&PROCESSES.map(|numbers| launcher.sets(numbers)))?;
         for ([rank, local_rank, world_size], said) in PROCESSES.into_iter().zip(said) {
@@ -375,7 +375,7 @@ fn the_gpu_is_that_of_the_local_rank() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn a_gpu_that_is_not_there_is_an_error() -> anyhow::Result<()> {
+fn a_missing_gpu_is_an_error() -> anyhow::Result<()> {
     let gpus = usize::try_from(CudaContext::device_count()?)?;
     let local_ranks = [gpus, gpus + 1];
     let world_size = gpus + 2;
@@ -427,7 +427,7 @@ fn mpirun_makes_a_group() -> anyhow::Result<()> {
     check_heard("started by mpirun", world_size, &processes::run_by(command, &all_variables())?)
 }
 
-fn only_the_own_gpu_is_opened() -> anyhow::Result<()> {
+fn only_its_own_gpu_is_opened() -> anyhow::Result<()> {
     let gpus = usize::try_from(CudaContext::device_count()?)?;
     let budget = |opened: u64| {
         let budget = Budget::of("own_stream").contexts(opened).new_streams(opened);

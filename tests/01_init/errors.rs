@@ -22,7 +22,7 @@ pub(crate) fn checks() -> Vec<Check> {
             .min_ranks(2),
         Check::new("errors::a_failed_rank_keeps_its_own_error", a_failed_rank_keeps_its_own_error)
             .calls(&["together"]),
-        Check::new("errors::what_was_prepared_is_released", what_was_prepared_is_released)
+        Check::new("errors::prepared_resources_are_released", prepared_resources_are_released)
             .calls(&["together"]),
         Check::new("errors::the_next_attempt_succeeds", the_next_attempt_succeeds).calls(&["together"]),
         Check::new("errors::the_ranks_decide_once", the_ranks_decide_once).min_ranks(2),
@@ -209,7 +209,7 @@ fn a_failed_rank_keeps_its_own_error() -> anyhow::Result<()> {
     })
 }
 
-fn what_was_prepared_is_released() -> anyhow::Result<()> {
+fn prepared_resources_are_released() -> anyhow::Result<()> {
     attempts(1, |rank, world_size, failing, outcome| {
         ensure!(
             outcome.owners == 0,

@@ -20,17 +20,17 @@ use crate::init::id_exchange::{ID_BYTES, exchange, fetch, from_bytes, hand_out, 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("id_exchange::all_ranks_have_one_id", all_ranks_have_one_id).calls(&["exchange"]),
-        Check::new("id_exchange::rank_0_may_come_late", rank_0_may_come_late).calls(&["fetch"]),
+        Check::new("id_exchange::rank_0_may_start_late", rank_0_may_start_late).calls(&["fetch"]),
         Check::new("id_exchange::waiting_ends_at_the_timeout", waiting_ends_at_the_timeout).calls(&["fetch"]),
-        Check::new("id_exchange::a_silent_machine_is_given_up", a_silent_machine_is_given_up)
+        Check::new("id_exchange::fetch_gives_up_on_a_silent_machine", fetch_gives_up_on_a_silent_machine)
             .calls(&["fetch"]),
-        Check::new("id_exchange::an_id_may_come_in_pieces", an_id_may_come_in_pieces).calls(&["fetch"]),
+        Check::new("id_exchange::an_id_may_arrive_in_pieces", an_id_may_arrive_in_pieces).calls(&["fetch"]),
         Check::new("id_exchange::half_an_id_is_an_error", half_an_id_is_an_error).calls(&["fetch"]),
-        Check::new("id_exchange::ranks_that_never_come_are_named", ranks_that_never_come_are_named)
+        Check::new("id_exchange::ranks_that_never_connect_are_named", ranks_that_never_connect_are_named)
             .calls(&["hand_out"]),
         Check::new("id_exchange::the_timeout_is_for_all_together", the_timeout_is_for_all_together)
             .calls(&["hand_out"]),
-        Check::new("id_exchange::who_says_nothing_is_no_rank", who_says_nothing_is_no_rank)
+        Check::new("id_exchange::a_silent_connection_is_not_a_rank", a_silent_connection_is_not_a_rank)
             .calls(&["hand_out"]),
         Check::new("id_exchange::a_rank_comes_once", a_rank_comes_once).calls(&["hand_out"]),
         Check::new("id_exchange::a_rank_of_another_world_is_named", a_rank_of_another_world_is_named)
@@ -139,7 +139,7 @@ fn fetched(address: SocketAddr, timeout: Duration) -> anyhow::Result<(anyhow::Re
     })?
 }
 
-fn rank_0_may_come_late() -> anyhow::Result<()> {
+fn rank_0_may_start_late() -> anyhow::Result<()> {
     let address = free_address()?;
     let asking = thread::spawn(move || fetched(address, LONG));
     // Longer than a handful of attempts with short pauses.
@@ -263,7 +263,7 @@ fn crowd(listener: &TcpListener) -> anyhow::Result<Vec<TcpStream>> {
     }
 }
 
-fn a_silent_machine_is_given_up() -> anyhow::Result<()> {
+fn fetch_gives_up_on_a_silent_machine() -> anyhow::Result<()> {
     let listener = TcpListener::bind(free_address()?)?;
     let address = listener.local_addr()?;
     let _crowd = crowd(&listener)?;
@@ -279,7 +279,7 @@ fn a_silent_machine_is_given_up() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn an_id_may_come_in_pieces() -> anyhow::Result<()> {
+fn an_id_may_arrive_in_pieces() -> anyhow::Result<()> {
     let id = some_id();
     let bytes = to_bytes(&id);
     let got = fetch_pieces(&[&bytes[..60], &bytes[60..61], &bytes[61..]])?;
@@ -342,7 +342,7 @@ fn ask(address: SocketAddr, rank: u32) -> anyhow::Result<Id> {
     Ok(from_bytes(bytes))
 }
 
-fn ranks_that_never_come_are_named() -> anyhow::Result<()> {
+fn ranks_that_never_connect_are_named() -> anyhow::Result<()> {
     let (result, asked) = without_panic("`hand_out` when ranks 2 and 4 never ask", || {
         handed_out(5, SHORT, |address| {
             let ids = [ask(address, 3)?, ask(address, 1)?];
@@ -384,7 +384,7 @@ fn the_timeout_is_for_all_together() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn who_says_nothing_is_no_rank() -> anyhow::Result<()> {
+fn a_silent_connection_is_not_a_rank() -> anyhow::Result<()> {
     let (result, asked) = handed_out(3, LONG, |address| {
         drop(TcpStream::connect(address)?);
         let ids = [ask(address, 2)?, ask(address, 1)?];

@@ -22,9 +22,12 @@ pub(crate) fn checks() -> Vec<Check> {
             an_identity_is_rank_world_size_and_gpu,
         )
         .calls(&["identity"]),
-        Check::new("init_all::every_rank_hears_where_the_others_sit", every_rank_hears_where_the_others_sit)
-            .calls(&["communicators"])
-            .min_ranks(2),
+        Check::new(
+            "init_all::every_rank_learns_where_the_others_are",
+            every_rank_learns_where_the_others_are,
+        )
+        .calls(&["communicators"])
+        .min_ranks(2),
         Check::new("init_all::an_error_of_nccl_is_returned", an_error_of_nccl_is_returned)
             .calls(&["communicators"]),
         Check::new("init_all::nothing_but_the_group_is_made", nothing_but_the_group_is_made).min_ranks(2),
@@ -100,7 +103,7 @@ fn an_identity_is_rank_world_size_and_gpu() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn every_rank_hears_where_the_others_sit() -> anyhow::Result<()> {
+fn every_rank_learns_where_the_others_are() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         let streams = streams(world_size)?;
         let comms = made(&streams)?;

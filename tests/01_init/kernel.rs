@@ -13,12 +13,11 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("kernel::axpy_is_loaded_on_each_gpu", axpy_is_loaded_on_each_gpu).calls(&["load"]),
         Check::new("kernel::the_grid_covers_every_element", the_grid_covers_every_element).calls(&["grid"]),
         Check::new("kernel::every_element_is_computed", every_element_is_computed).calls(&["axpy"]),
-        Check::new("kernel::nothing_beside_the_buffer_is_touched", nothing_beside_the_buffer_is_touched)
+        Check::new("kernel::nothing_outside_the_buffer_is_touched", nothing_outside_the_buffer_is_touched)
             .calls(&["axpy"]),
         Check::new("kernel::lengths_that_differ_are_an_error", lengths_that_differ_are_an_error)
             .calls(&["axpy"]),
-        Check::new("kernel::over_no_elements_nothing_is_done", over_no_elements_nothing_is_done)
-            .calls(&["axpy"]),
+        Check::new("kernel::no_elements_launch_no_kernel", no_elements_launch_no_kernel).calls(&["axpy"]),
         Check::new("kernel::it_returns_before_the_kernel_has_run", it_returns_before_the_kernel_has_run)
             .calls(&["axpy"]),
         Check::new("kernel::one_kernel_is_launched", one_kernel_is_launched),
@@ -116,7 +115,7 @@ fn every_element_is_computed() -> anyhow::Result<()> {
     [1031, 511, 512, 1, 70_001].into_iter().try_for_each(check)
 }
 
-fn nothing_beside_the_buffer_is_touched() -> anyhow::Result<()> {
+fn nothing_outside_the_buffer_is_touched() -> anyhow::Result<()> {
     // At these lengths, two mistakes write only into the guards, so they do no harm on any GPU: running to the end of
     // the last block, and running over four times as many elements.
     [1230, 22].into_iter().try_for_each(check)
@@ -146,7 +145,7 @@ fn lengths_that_differ_are_an_error() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn over_no_elements_nothing_is_done() -> anyhow::Result<()> {
+fn no_elements_launch_no_kernel() -> anyhow::Result<()> {
     let stream = lab::streams(1)?.remove(0);
     let kernel = load(stream.context())?;
     let y = irregular::integers(0, 37);

@@ -16,10 +16,14 @@ use crate::init::lifetime::{UnconnectedRank, run, run_anew};
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("lifetime::every_iteration_is_summed", every_iteration_is_summed).calls(&["run"]),
-        Check::new("lifetime::all_of_it_is_done_on_return", all_of_it_is_done_on_return)
+        Check::new("lifetime::all_sums_are_done_on_return", all_sums_are_done_on_return)
             .calls(&["run"])
             .min_ranks(2),
-        Check::new("lifetime::one_communicator_does_for_all", one_communicator_does_for_all).calls(&["run"]),
+        Check::new(
+            "lifetime::one_communicator_serves_all_iterations",
+            one_communicator_serves_all_iterations,
+        )
+        .calls(&["run"]),
         Check::new("lifetime::each_tensor_is_summed_once_and_whole", each_tensor_is_summed_once_and_whole)
             .min_ranks(2),
         Check::new("lifetime::a_failed_call_is_an_error", a_failed_call_is_an_error),
@@ -28,8 +32,8 @@ pub(crate) fn checks() -> Vec<Check> {
 
 const MILLISECOND: u64 = 1_000_000;
 const ITERATIONS: usize = 3;
-/// There are more tensors than iterations, so that one communicator per tensor can be told apart from one per iteration
-/// plus one.
+/// The number of tensors is neither `ITERATIONS` nor `ITERATIONS + 1`. So the number of communicators shows whether the
+/// program creates one per tensor, one per iteration, or one per iteration plus one.
 const LENGTHS: [usize; 5] = [1, 37, 1031, 300, 64];
 
 /// The ids for communicators whose ranks are threads. The first rank that needs an id creates it.
@@ -140,12 +144,12 @@ fn every_iteration_is_summed() -> anyhow::Result<()> {
     lab::world_sizes().into_iter().try_for_each(|size| compare(size, |p, n, t, f| run(p, n, t, f), 0))
 }
 
-fn all_of_it_is_done_on_return() -> anyhow::Result<()> {
+fn all_sums_are_done_on_return() -> anyhow::Result<()> {
     let worlds = lab::world_sizes().into_iter().filter(|&size| size >= 2);
     worlds.into_iter().try_for_each(|size| compare(size, |p, n, t, f| run(p, n, t, f), 5 * MILLISECOND))
 }
 
-fn one_communicator_does_for_all() -> anyhow::Result<()> {
+fn one_communicator_serves_all_iterations() -> anyhow::Result<()> {
     // SAFETY: the check has not started any other threads yet.
     let log = unsafe { NcclLog::open() };
     let mut before = 0;

@@ -13,7 +13,7 @@ const PROCESS: &str = env!("CARGO_BIN_EXE_s01_init_process");
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("programs::processes_hear_each_other", processes_hear_each_other).min_ranks(2),
-        Check::new("programs::a_process_without_a_launcher_says_so", without_a_launcher_says_so),
+        Check::new("programs::a_process_without_a_launcher_reports_it", without_a_launcher_says_so),
     ]
 }
 

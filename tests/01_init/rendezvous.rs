@@ -15,13 +15,13 @@ use crate::init::rendezvous::rendezvous;
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("rendezvous::rank_i_works_on_stream_i", rank_i_works_on_stream_i).calls(&["rendezvous"]),
-        Check::new("rendezvous::every_rank_has_a_thread_of_its_own", every_rank_has_a_thread_of_its_own)
+        Check::new("rendezvous::every_rank_has_its_own_thread", every_rank_has_its_own_thread)
             .calls(&["rendezvous"]),
         Check::new("rendezvous::the_context_of_the_stream_is_bound", the_context_of_the_stream_is_bound)
             .calls(&["rendezvous"]),
         Check::new(
-            "rendezvous::every_rank_hears_where_the_others_sit",
-            every_rank_hears_where_the_others_sit,
+            "rendezvous::every_rank_learns_where_the_others_are",
+            every_rank_learns_where_the_others_are,
         )
         .calls(&["rendezvous"])
         .min_ranks(2),
@@ -69,7 +69,7 @@ fn rank_i_works_on_stream_i() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn every_rank_has_a_thread_of_its_own() -> anyhow::Result<()> {
+fn every_rank_has_its_own_thread() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         let threads = rendezvous(&streams(world_size)?, |_| Ok(thread::current().id()))?;
         let different: HashSet<_> = threads.iter().collect();
@@ -98,7 +98,7 @@ fn the_context_of_the_stream_is_bound() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn every_rank_hears_where_the_others_sit() -> anyhow::Result<()> {
+fn every_rank_learns_where_the_others_are() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         let streams = streams(world_size)?;
         let heard = rendezvous(&streams, |comm| roll_call(&comm))?;

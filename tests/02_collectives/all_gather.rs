@@ -27,7 +27,7 @@ pub(crate) fn checks() -> Vec<Check> {
             a_buffer_of_another_length_is_an_error,
         )
         .calls(&["all_gather"]),
-        Check::new("all_gather::what_can_t_be_cut_evenly_is_an_error", what_can_t_be_cut_evenly_is_an_error)
+        Check::new("all_gather::an_uneven_length_is_an_error", an_uneven_length_is_an_error)
             .calls(&["all_gather_in_place"])
             .min_ranks(2),
         Check::new("all_gather::no_call_waits_on_the_host", no_call_waits_on_the_host)
@@ -35,7 +35,7 @@ pub(crate) fn checks() -> Vec<Check> {
             .min_ranks(2),
         Check::new("all_gather::each_function_is_one_collective", each_function_is_one_collective)
             .min_ranks(2),
-        Check::new("all_gather::no_elements_are_no_error", no_elements_are_no_error).min_ranks(2),
+        Check::new("all_gather::no_elements_are_not_an_error", no_elements_are_not_an_error).min_ranks(2),
         Check::new("all_gather::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
@@ -158,7 +158,7 @@ fn a_buffer_of_another_length_is_an_error() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn what_can_t_be_cut_evenly_is_an_error() -> anyhow::Result<()> {
+fn an_uneven_length_is_an_error() -> anyhow::Result<()> {
     for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let (rank, stream) = (comm.rank(), comm.stream());
@@ -233,7 +233,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     })
 }
 
-fn no_elements_are_no_error() -> anyhow::Result<()> {
+fn no_elements_are_not_an_error() -> anyhow::Result<()> {
     for world_size in small_worlds() {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let stream = comm.stream();

@@ -32,7 +32,7 @@ pub(crate) fn checks() -> Vec<Check> {
             .min_ranks(2),
         Check::new("all_reduce::each_function_is_one_collective", each_function_is_one_collective)
             .min_ranks(2),
-        Check::new("all_reduce::no_elements_are_no_error", no_elements_are_no_error).min_ranks(2),
+        Check::new("all_reduce::no_elements_are_not_an_error", no_elements_are_not_an_error).min_ranks(2),
         Check::new("all_reduce::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
@@ -196,7 +196,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     })
 }
 
-fn no_elements_are_no_error() -> anyhow::Result<()> {
+fn no_elements_are_not_an_error() -> anyhow::Result<()> {
     for world_size in small_worlds() {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let stream = comm.stream();

@@ -25,17 +25,17 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("backends::all_ranks_have_the_same_bits", all_ranks_have_the_same_bits)
             .calls(&["staged_sum"])
             .min_ranks(3),
-        Check::new("backends::what_comes_later_finds_the_sum", what_comes_later_finds_the_sum)
-            .calls(&["staged_sum"]),
-        Check::new("backends::both_are_measured_alike", both_are_measured_alike).calls(&["times_as_long"]),
+        Check::new("backends::later_work_sees_the_sum", later_work_sees_the_sum).calls(&["staged_sum"]),
+        Check::new("backends::both_are_measured_the_same_way", both_are_measured_the_same_way)
+            .calls(&["times_as_long"]),
         Check::new("backends::warming_up_is_not_measured", warming_up_is_not_measured)
             .calls(&["times_as_long"]),
         Check::new("backends::two_all_reduces_are_compared", two_all_reduces_are_compared)
             .calls(&["times_as_long"])
             .min_ranks(2),
         Check::new(
-            "backends::each_value_goes_to_the_host_and_back_once",
-            each_value_goes_to_the_host_and_back_once,
+            "backends::each_value_is_copied_to_the_host_and_back_once",
+            each_value_is_copied_to_the_host_and_back_once,
         )
         .min_ranks(2),
         Check::new("backends::measuring_costs_little", measuring_costs_little),
@@ -169,7 +169,7 @@ fn all_ranks_have_the_same_bits() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn what_comes_later_finds_the_sum() -> anyhow::Result<()> {
+fn later_work_sees_the_sum() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         on_each_rank(world_size, |comm, group| {
             let (rank, stream) = (comm.rank(), comm.stream());
@@ -233,7 +233,7 @@ fn check_ratio(got: f64, mistake: Option<(f64, &str)>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn both_are_measured_alike() -> anyhow::Result<()> {
+fn both_are_measured_the_same_way() -> anyhow::Result<()> {
     for rounds in [1, 7] {
         check_ratio(ratio(1, rounds)?, None)?;
     }
@@ -281,7 +281,7 @@ fn two_all_reduces_are_compared() -> anyhow::Result<()> {
     })
 }
 
-fn each_value_goes_to_the_host_and_back_once() -> anyhow::Result<()> {
+fn each_value_is_copied_to_the_host_and_back_once() -> anyhow::Result<()> {
     const LEN: usize = 1031;
     for world_size in small_worlds() {
         on_each_rank(world_size, |comm, group| {

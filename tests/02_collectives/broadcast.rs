@@ -18,7 +18,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("broadcast::every_rank_can_be_the_root", every_rank_can_be_the_root)
             .calls(&["broadcast"])
             .min_ranks(2),
-        Check::new("broadcast::a_root_that_is_no_rank_is_an_error", a_root_that_is_no_rank_is_an_error)
+        Check::new("broadcast::a_root_that_is_not_a_rank_is_an_error", a_root_that_is_not_a_rank_is_an_error)
             .calls(&["broadcast"]),
         Check::new("broadcast::equal_replicas_are_found_equal", equal_replicas_are_found_equal)
             .calls(&["replicas_equal"]),
@@ -31,7 +31,7 @@ pub(crate) fn checks() -> Vec<Check> {
         )
         .calls(&["replicas_equal"])
         .min_ranks(2),
-        Check::new("broadcast::what_was_broadcast_is_equal", what_was_broadcast_is_equal)
+        Check::new("broadcast::replicas_are_equal_after_a_broadcast", replicas_are_equal_after_a_broadcast)
             .calls(&["broadcast", "replicas_equal"])
             .min_ranks(2),
         Check::new("broadcast::it_returns_at_once", it_returns_at_once).calls(&["broadcast"]).min_ranks(2),
@@ -41,7 +41,7 @@ pub(crate) fn checks() -> Vec<Check> {
             comparing_moves_each_buffer_a_few_times,
         )
         .min_ranks(2),
-        Check::new("broadcast::no_elements_are_no_error", no_elements_are_no_error).min_ranks(2),
+        Check::new("broadcast::no_elements_are_not_an_error", no_elements_are_not_an_error).min_ranks(2),
         Check::new("broadcast::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
@@ -90,7 +90,7 @@ fn compare(comm: &Comm, root: usize, buffer: &Guarded<f32>) -> anyhow::Result<()
     comparison.exactly(&buffer.read()?)
 }
 
-fn a_root_that_is_no_rank_is_an_error() -> anyhow::Result<()> {
+fn a_root_that_is_not_a_rank_is_an_error() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let (rank, stream) = (comm.rank(), comm.stream());
@@ -254,7 +254,7 @@ fn every_difference_is_found_by_all_ranks() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn what_was_broadcast_is_equal() -> anyhow::Result<()> {
+fn replicas_are_equal_after_a_broadcast() -> anyhow::Result<()> {
     for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let mut buffer = Guarded::new(&comm.stream(), &values(comm.rank()))?;
@@ -333,7 +333,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     })
 }
 
-fn no_elements_are_no_error() -> anyhow::Result<()> {
+fn no_elements_are_not_an_error() -> anyhow::Result<()> {
     for world_size in small_worlds() {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let stream = comm.stream();

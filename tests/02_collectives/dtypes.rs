@@ -43,7 +43,7 @@ pub(crate) fn checks() -> Vec<Check> {
             .min_ranks(2),
         Check::new("dtypes::an_average_is_one_all_reduce", an_average_is_one_all_reduce).min_ranks(2),
         Check::new("dtypes::all_bytes_are_summed_at_once", all_bytes_are_summed_at_once).min_ranks(2),
-        Check::new("dtypes::no_elements_are_no_error", no_elements_are_no_error).min_ranks(2),
+        Check::new("dtypes::no_elements_are_not_an_error", no_elements_are_not_an_error).min_ranks(2),
         Check::new("dtypes::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
@@ -383,7 +383,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     })
 }
 
-fn no_elements_are_no_error() -> anyhow::Result<()> {
+fn no_elements_are_not_an_error() -> anyhow::Result<()> {
     for world_size in small_worlds() {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let stream = comm.stream();

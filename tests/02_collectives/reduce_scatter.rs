@@ -32,14 +32,17 @@ pub(crate) fn checks() -> Vec<Check> {
             .min_ranks(2),
         Check::new("reduce_scatter::one_rank_is_a_world_too", one_rank_is_a_world_too)
             .calls(&["average_part", "average_in_two_steps"]),
-        Check::new("reduce_scatter::the_two_steps_are_no_all_reduce", the_two_steps_are_no_all_reduce)
-            .calls(&["average_in_two_steps"])
-            .min_ranks(2),
+        Check::new(
+            "reduce_scatter::the_two_steps_are_not_an_all_reduce",
+            the_two_steps_are_not_an_all_reduce,
+        )
+        .calls(&["average_in_two_steps"])
+        .min_ranks(2),
         Check::new("reduce_scatter::no_call_waits_on_the_host", no_call_waits_on_the_host)
             .calls(&["average_part", "average_in_two_steps"])
             .min_ranks(2),
         Check::new("reduce_scatter::each_step_is_one_collective", each_step_is_one_collective).min_ranks(2),
-        Check::new("reduce_scatter::no_elements_are_no_error", no_elements_are_no_error).min_ranks(2),
+        Check::new("reduce_scatter::no_elements_are_not_an_error", no_elements_are_not_an_error).min_ranks(2),
         Check::new("reduce_scatter::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
@@ -189,7 +192,7 @@ fn one_rank_is_a_world_too() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn the_two_steps_are_no_all_reduce() -> anyhow::Result<()> {
+fn the_two_steps_are_not_an_all_reduce() -> anyhow::Result<()> {
     // SAFETY: the check has not started any other threads yet.
     let log = unsafe { NcclLog::open() };
     rendezvous(&lab::streams(2)?, |comm| {
@@ -269,7 +272,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     })
 }
 
-fn no_elements_are_no_error() -> anyhow::Result<()> {
+fn no_elements_are_not_an_error() -> anyhow::Result<()> {
     for world_size in small_worlds() {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let stream = comm.stream();

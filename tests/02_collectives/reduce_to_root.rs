@@ -26,8 +26,11 @@ pub(crate) fn checks() -> Vec<Check> {
         )
         .calls(&["reduce"])
         .min_ranks(2),
-        Check::new("reduce_to_root::a_root_that_is_no_rank_is_an_error", a_root_that_is_no_rank_is_an_error)
-            .calls(&["reduce"]),
+        Check::new(
+            "reduce_to_root::a_root_that_is_not_a_rank_is_an_error",
+            a_root_that_is_not_a_rank_is_an_error,
+        )
+        .calls(&["reduce"]),
         Check::new(
             "reduce_to_root::a_root_that_can_t_receive_is_an_error",
             a_root_that_can_t_receive_is_an_error,
@@ -145,7 +148,7 @@ fn the_others_need_no_buffer() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn a_root_that_is_no_rank_is_an_error() -> anyhow::Result<()> {
+fn a_root_that_is_not_a_rank_is_an_error() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let (rank, stream) = (comm.rank(), comm.stream());

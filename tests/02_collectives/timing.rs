@@ -20,8 +20,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("timing::warming_up_is_not_measured", warming_up_is_not_measured)
             .calls(&["gpu_milliseconds"]),
         Check::new("timing::the_call_is_not_the_work", the_call_is_not_the_work).calls(&["host_times"]),
-        Check::new("timing::earlier_work_takes_no_part", earlier_work_takes_no_part).calls(&["host_times"]),
-        Check::new("timing::other_streams_take_no_part", other_streams_take_no_part).calls(&["host_times"]),
+        Check::new("timing::earlier_work_is_not_timed", earlier_work_is_not_timed).calls(&["host_times"]),
+        Check::new("timing::other_streams_are_not_timed", other_streams_are_not_timed).calls(&["host_times"]),
         Check::new("timing::the_event_comes_with_the_work", the_event_comes_with_the_work)
             .calls(&["finish_line"]),
         Check::new("timing::a_collective_can_be_timed", a_collective_can_be_timed)
@@ -166,11 +166,11 @@ fn the_call_is_not_the_work() -> anyhow::Result<()> {
     check_stages(staged(0)?)
 }
 
-fn earlier_work_takes_no_part() -> anyhow::Result<()> {
+fn earlier_work_is_not_timed() -> anyhow::Result<()> {
     check_stages(staged(20 * MILLISECOND)?)
 }
 
-fn other_streams_take_no_part() -> anyhow::Result<()> {
+fn other_streams_are_not_timed() -> anyhow::Result<()> {
     let (stream, kernels) = spinning()?;
     let other = stream.context().new_stream()?;
     let behind = OnceCell::new();

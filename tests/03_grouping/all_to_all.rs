@@ -23,10 +23,10 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("all_to_all::gather_brings_the_parts_in_rank_order", || for_each_root(2, check_gather))
             .calls(&["gather"])
             .min_ranks(2),
-        Check::new("all_to_all::every_rank_hears_from_every_rank", every_rank_hears_from_every_rank)
+        Check::new("all_to_all::every_rank_receives_from_every_rank", every_rank_receives_from_every_rank)
             .calls(&["all_to_all"])
             .min_ranks(2),
-        Check::new("all_to_all::a_rank_alone_keeps_what_it_has", a_rank_alone_keeps_what_it_has).calls(&[
+        Check::new("all_to_all::a_single_rank_keeps_its_values", a_single_rank_keeps_its_values).calls(&[
             "scatter",
             "gather",
             "all_to_all",
@@ -34,7 +34,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("all_to_all::after_an_error_no_group_is_open", after_an_error_no_group_is_open)
             .calls(&["scatter", "gather", "all_to_all"])
             .min_ranks(2),
-        Check::new("all_to_all::one_undoes_the_other", || for_each_root(2, scattered_and_gathered))
+        Check::new("all_to_all::gather_undoes_scatter", || for_each_root(2, scattered_and_gathered))
             .calls(&["scatter", "gather"])
             .min_ranks(2),
         Check::new("all_to_all::no_call_waits_on_the_host", no_call_waits_on_the_host)
@@ -139,7 +139,7 @@ fn check_gather(comm: &Comm, len: usize, root: usize) -> anyhow::Result<()> {
         .exactly(&got)
 }
 
-fn every_rank_hears_from_every_rank() -> anyhow::Result<()> {
+fn every_rank_receives_from_every_rank() -> anyhow::Result<()> {
     for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
         exchanges(world_size)?;
     }
@@ -201,7 +201,7 @@ fn check_all_to_all(comm: &Comm, len: usize) -> anyhow::Result<()> {
     Expected::new(rank, "the buffer that is sent", &own).exactly(&outgoing.read()?)
 }
 
-fn a_rank_alone_keeps_what_it_has() -> anyhow::Result<()> {
+fn a_single_rank_keeps_its_values() -> anyhow::Result<()> {
     for_each_root_of(1, check_scatter)?;
     for_each_root_of(1, check_gather)?;
     exchanges(1)

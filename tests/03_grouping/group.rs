@@ -17,12 +17,12 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["average_all"])
             .min_ranks(2),
         Check::new("group::one_gpu_is_a_world_too", || check_average(1)).calls(&["average_all"]),
-        Check::new("group::it_returns_before_the_average_is_there", it_returns_before_the_average_is_there)
+        Check::new("group::it_returns_before_the_average_is_done", it_returns_before_the_average_is_done)
             .calls(&["average_all"])
             .min_ranks(2),
-        Check::new("group::what_the_calls_return_comes_back", what_the_calls_return_comes_back)
+        Check::new("group::the_result_of_the_calls_is_returned", the_result_of_the_calls_is_returned)
             .calls(&["in_group"]),
-        Check::new("group::an_error_of_the_end_comes_back", an_error_of_the_end_comes_back)
+        Check::new("group::an_error_at_the_group_s_end_is_returned", an_error_at_the_group_s_end_is_returned)
             .calls(&["in_group"]),
         Check::new("group::after_an_error_no_group_is_open", after_an_error_no_group_is_open)
             .calls(&["in_group"])
@@ -31,7 +31,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("group::a_group_inside_a_group_is_a_part_of_it", a_group_inside_a_group_is_a_part_of_it)
             .calls(&["in_group", "average_all"])
             .min_ranks(2),
-        Check::new("group::a_buffer_too_few_or_too_many_is_an_error", a_buffer_too_few_or_too_many)
+        Check::new("group::a_missing_or_extra_buffer_is_an_error", a_buffer_too_few_or_too_many)
             .calls(&["average_all"])
             .min_ranks(2),
         Check::new("group::lengths_that_differ_are_an_error", lengths_that_differ_are_an_error)
@@ -102,7 +102,7 @@ fn every_gpu_gets_the_average() -> anyhow::Result<()> {
     world_sizes().try_for_each(check_average)
 }
 
-fn it_returns_before_the_average_is_there() -> anyhow::Result<()> {
+fn it_returns_before_the_average_is_done() -> anyhow::Result<()> {
     for world_size in world_sizes() {
         let comms = comms(world_size)?;
         let mut buffers = buffers(&comms, 37)?;
@@ -112,7 +112,7 @@ fn it_returns_before_the_average_is_there() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn what_the_calls_return_comes_back() -> anyhow::Result<()> {
+fn the_result_of_the_calls_is_returned() -> anyhow::Result<()> {
     let value = in_group(|| Ok(37))?;
     ensure!(value == 37, "in_group returned {value}, expected 37, the value that its calls returned");
     let result = without_panic("in_group when its calls return an error", || {
@@ -130,7 +130,7 @@ fn what_the_calls_return_comes_back() -> anyhow::Result<()> {
 }
 
 /// If NCCL rejects a call, the end of its group fails, too, even if the call's own error is ignored.
-fn an_error_of_the_end_comes_back() -> anyhow::Result<()> {
+fn an_error_at_the_group_s_end_is_returned() -> anyhow::Result<()> {
     let comms = comms(1)?;
     let buffer = Guarded::new(&comms[0].stream(), &irregular::integers(0, 37))?;
     let result = without_panic("in_group when NCCL rejects a call", || {

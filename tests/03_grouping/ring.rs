@@ -17,12 +17,12 @@ use crate::grouping::ring::{neighbors, shift, sum_around};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("ring::neighbors_sit_in_a_circle", neighbors_sit_in_a_circle).calls(&["neighbors"]),
-        Check::new("ring::what_comes_is_the_left_neighbor_s", what_comes_is_the_left_neighbor_s)
+        Check::new("ring::the_neighbors_form_a_ring", the_neighbors_form_a_ring).calls(&["neighbors"]),
+        Check::new("ring::the_left_neighbor_s_values_arrive", the_left_neighbor_s_values_arrive)
             .calls(&["shift"])
             .min_ranks(3),
         Check::new("ring::two_ranks_exchange", || shifts(2)).calls(&["shift"]).min_ranks(2),
-        Check::new("ring::a_rank_alone_is_its_own_neighbor", || shifts(1)).calls(&["shift"]),
+        Check::new("ring::a_single_rank_is_its_own_neighbor", || shifts(1)).calls(&["shift"]),
         Check::new("ring::shift_returns_at_once", shift_returns_at_once).calls(&["shift"]).min_ranks(2),
         Check::new("ring::after_an_error_no_group_is_open", after_an_error_no_group_is_open)
             .calls(&["shift"])
@@ -54,7 +54,7 @@ fn worlds_of_three_and_more() -> impl Iterator<Item = usize> {
     lab::world_sizes().into_iter().filter(|&size| size >= 3)
 }
 
-fn neighbors_sit_in_a_circle() -> anyhow::Result<()> {
+fn the_neighbors_form_a_ring() -> anyhow::Result<()> {
     for world_size in 1..=8 {
         for rank in (0..world_size).rev() {
             let (left, right) = neighbors(rank, world_size);
@@ -84,7 +84,7 @@ fn stale(rank: usize, len: usize) -> Vec<f32> {
     irregular::integers(1000 + rank, len)
 }
 
-fn what_comes_is_the_left_neighbor_s() -> anyhow::Result<()> {
+fn the_left_neighbor_s_values_arrive() -> anyhow::Result<()> {
     worlds_of_three_and_more().try_for_each(shifts)
 }
 

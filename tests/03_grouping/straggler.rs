@@ -26,7 +26,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("straggler::a_wait_ends_with_an_error", a_wait_ends_with_an_error).calls(&["complete_by"]),
         Check::new("straggler::others_may_run_during_a_wait", others_may_run_during_a_wait)
             .calls(&["complete_by"]),
-        Check::new("straggler::who_waited_least_came_last", who_waited_least_came_last).calls(&["lateness"]),
+        Check::new("straggler::the_rank_that_waited_least_was_last", the_rank_that_waited_least_was_last)
+            .calls(&["lateness"]),
         Check::new("straggler::a_late_gpu_is_told_by_how_much", a_late_gpu_is_told_by_how_much)
             .calls(&["barrier"])
             .min_ranks(2),
@@ -183,7 +184,7 @@ fn a_wait_ends_with_an_error() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn who_waited_least_came_last() -> anyhow::Result<()> {
+fn the_rank_that_waited_least_was_last() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         rendezvous(&lab::streams(world_size)?, |comm| {
             let rank = comm.rank();

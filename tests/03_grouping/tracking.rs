@@ -128,7 +128,7 @@ fn halves(bench: &Bench, way: Way, spins: [u64; 2]) -> anyhow::Result<Worked> {
     let done = times([6.0, 6.0]);
     let swapped = [&done[LEN / 2..], &done[..LEN / 2]].concat();
     Expected::of("the result of both halves", &done)
-        .if_instead(&swapped, "the second half is in front of the first")
+        .if_instead(&swapped, "the two halves are swapped")
         .if_instead(&times([6.0, 2.0]), "the second half was read before its work was done")
         .if_instead(&times([2.0, 6.0]), "the first half was read before its work was done")
         .if_instead(&times([6.0, 1.0]), "the second half was read before its work had started")
@@ -237,7 +237,7 @@ fn written_after_reads(bench: &Bench, spins: [u64; 3]) -> anyhow::Result<Read> {
     written_after_reads_by(bench, spins, |call| call())
 }
 
-/// Does the same as [`written_after_reads`], with a function that makes the exercise's call.
+/// Like [`written_after_reads`], but makes the exercise's call through `run`.
 fn written_after_reads_by(
     bench: &Bench,
     spins: [u64; 3],

@@ -21,7 +21,7 @@ use training::{HIDDEN, LEARNING_RATE, Serial, Training, seed};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("data_parallel::shards_are_the_batch_without_gap_or_overlap", shards_are_the_batch)
+        Check::new("data_parallel::shards_cover_the_batch_without_gaps_or_overlap", shards_are_the_batch)
             .calls(&["shard"]),
         Check::new("data_parallel::every_replica_starts_with_rank_0s_parameters", replicas_start_equal)
             .calls(&["start_equal"])

@@ -100,7 +100,7 @@ fn report_of_the_stream_s_gpu() -> anyhow::Result<()> {
         }
         for other in streams.iter().map(|stream| stream.context().ordinal()).filter(|&other| other != gpu) {
             if got == truth(other)? {
-                cause = "\n  likely cause: this is the report of another GPU: each has a pool of its own, ask that of the stream's";
+                cause = "\n  likely cause: this is the report of another GPU: each has its own pool, so ask the pool of the stream's GPU";
             }
         }
         ensure!(

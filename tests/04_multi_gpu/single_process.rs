@@ -26,7 +26,7 @@ pub(crate) fn checks() -> Vec<Check> {
         )
         .calls(&["SingleProcess::step"])
         .min_ranks(2),
-        Check::new("single_process::what_passes_through_gpu_0_is_counted", bytes_through_gpu_0)
+        Check::new("single_process::bytes_through_gpu_0_are_counted", bytes_through_gpu_0)
             .calls(&["SingleProcess::step"])
             .min_ranks(2),
         Check::new("single_process::no_part_of_a_step_waits_on_the_host", no_part_waits_on_the_host)

@@ -19,8 +19,8 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["Feed::next"]),
         Check::new("staging::two_batches_are_under_way", two_batches_are_under_way).calls(&["Feed::next"]),
         Check::new(
-            "staging::a_batch_comes_while_another_is_worked_on",
-            a_batch_comes_while_another_is_worked_on,
+            "staging::a_batch_is_copied_while_another_is_processed",
+            a_batch_is_copied_while_another_is_processed,
         )
         .calls(&["Feed::next"]),
         Check::new("staging::results_are_fetched_at_once", results_are_fetched_at_once)
@@ -167,7 +167,7 @@ fn two_batches_are_under_way() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn a_batch_comes_while_another_is_worked_on() -> anyhow::Result<()> {
+fn a_batch_is_copied_while_another_is_processed() -> anyhow::Result<()> {
     let bench = Bench::new()?;
     let Bench { copies, compute, .. } = &bench;
     let mut feed = Feed::new(copies, LEN)?;

@@ -21,7 +21,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("tensor_forward::each_rank_computes_its_columns", each_rank_computes_its_columns)
             .calls(&["column_parallel"])
             .min_ranks(2),
-        Check::new("tensor_forward::rows_add_up_to_the_whole_output", rows_add_up_to_the_whole_output)
+        Check::new("tensor_forward::row_shards_sum_to_the_whole_output", row_shards_sum_to_the_whole_output)
             .calls(&["row_parallel"])
             .min_ranks(2),
         Check::new("tensor_forward::two_layers_are_those_of_one_gpu", two_layers_are_those_of_one_gpu)
@@ -156,7 +156,7 @@ fn each_rank_computes_its_columns() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn rows_add_up_to_the_whole_output() -> anyhow::Result<()> {
+fn row_shards_sum_to_the_whole_output() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         on_all_ranks(world_size, |case| {
             let (comm, stream) = (case.comm, case.comm.stream());

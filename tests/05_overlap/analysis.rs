@@ -24,9 +24,12 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("analysis::the_gpus_get_one_clock", the_gpus_get_one_clock).calls(&["align"]),
         Check::new("analysis::the_gpus_differ_in_collectives", the_gpus_differ_in_collectives)
             .calls(&["align"]),
-        Check::new("analysis::what_ran_is_told_from_its_events", what_ran_is_told_from_its_events)
-            .calls(&["measure", "align"])
-            .min_ranks(2),
+        Check::new(
+            "analysis::spans_measured_with_events_show_the_overlap",
+            spans_measured_with_events_show_the_overlap,
+        )
+        .calls(&["measure", "align"])
+        .min_ranks(2),
     ]
 }
 
@@ -362,7 +365,7 @@ fn run(comm: &Comm, overlaps: bool) -> anyhow::Result<Vec<Span>> {
     Ok(spans)
 }
 
-fn what_ran_is_told_from_its_events() -> anyhow::Result<()> {
+fn spans_measured_with_events_show_the_overlap() -> anyhow::Result<()> {
     for overlaps in [false, true] {
         let gpus = rendezvous(&lab::streams(2)?, |comm| run(&comm, overlaps))?;
         for (rank, spans) in gpus.iter().enumerate() {

@@ -15,7 +15,7 @@ pub(super) fn on_each_rank(check: impl Fn(&Comm) -> anyhow::Result<()> + Sync) -
     worlds.try_for_each(|world_size| on_ranks(world_size, &check))
 }
 
-/// Runs `check` on two ranks. Use it for checks that take long because ranks spin, and that hardly depend on the world
+/// Runs `check` on two ranks. Use it for checks that are slow because ranks spin, and that hardly depend on the world
 /// size.
 pub(super) fn on_two_ranks(check: impl Fn(&Comm) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     on_ranks(2, check)

@@ -11,13 +11,10 @@ use crate::overlap::bucket_plan::{best_number, plan, predicted};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("bucket_plan::it_goes_from_the_last_parameter_to_the_first", the_plan_goes_backwards)
+        Check::new("bucket_plan::the_last_parameters_are_in_the_first_bucket", the_plan_goes_backwards)
             .calls(&["plan"]),
-        Check::new(
-            "bucket_plan::a_large_parameter_has_a_bucket_of_its_own",
-            a_large_parameter_has_a_bucket_of_its_own,
-        )
-        .calls(&["plan"]),
+        Check::new("bucket_plan::a_large_parameter_has_its_own_bucket", a_large_parameter_has_its_own_bucket)
+            .calls(&["plan"]),
         Check::new("bucket_plan::buckets_may_be_larger_than_4_gib", buckets_may_be_larger_than_4_gib)
             .calls(&["plan"]),
         Check::new("bucket_plan::the_arithmetic_is_that_of_the_lesson", the_arithmetic_is_that_of_the_lesson)
@@ -102,7 +99,7 @@ fn the_plan_goes_backwards() -> anyhow::Result<()> {
     check_plan(&[5, 30, 1, 9, 20, 3], 120, &[4..6, 2..4, 1..2, 0..1])
 }
 
-fn a_large_parameter_has_a_bucket_of_its_own() -> anyhow::Result<()> {
+fn a_large_parameter_has_its_own_bucket() -> anyhow::Result<()> {
     check_plan(&[3, 1000, 4, 5], 100, &[2..4, 1..2, 0..1])?;
     check_plan(&[1000, 2000], 100, &[1..2, 0..1])?;
     // No parameter fits, not even the smallest.

@@ -22,8 +22,8 @@ pub(crate) fn checks() -> Vec<Check> {
             training::each_step_is_that_of_one_gpu(&own)
         })
         .calls(&["step"]),
-        Check::new("buckets::what_one_rank_does_not_use_is_averaged_too", move || {
-            training::what_one_rank_does_not_use_is_averaged_too(&own)
+        Check::new("buckets::unused_parameters_are_averaged_too", move || {
+            training::unused_parameters_are_averaged_too(&own)
         })
         .calls(&["step"])
         .min_ranks(2),
@@ -37,8 +37,8 @@ pub(crate) fn checks() -> Vec<Check> {
         })
         .calls(&["step"])
         .min_ranks(2),
-        Check::new("buckets::communication_runs_beside_the_backward_pass", move || {
-            training::communication_runs_beside_the_backward_pass(&own)
+        Check::new("buckets::communication_overlaps_the_backward_pass", move || {
+            training::communication_overlaps_the_backward_pass(&own)
         })
         .calls(&["step"])
         .min_ranks(2),
@@ -52,7 +52,7 @@ pub(crate) fn checks() -> Vec<Check> {
         })
         .calls(&["step"]),
         Check::new("buckets::each_bucket_has_an_all_reduce", each_bucket_has_an_all_reduce).calls(&["step"]),
-        Check::new("buckets::a_sweep_takes_what_was_predicted", a_sweep_takes_what_was_predicted)
+        Check::new("buckets::a_sweep_matches_the_prediction", a_sweep_matches_the_prediction)
             .calls(&["step"])
             .min_ranks(2),
         Check::new("buckets::the_buckets_are_averaged_in_place", the_buckets_are_averaged_in_place)
@@ -184,7 +184,7 @@ fn measured(rank: &Rank, buckets: usize) -> anyhow::Result<Measured> {
 
 /// Sweeps over numbers of buckets for which communication takes longer. The first bucket's computation and the last
 /// bucket's all-reduce do not overlap. In between, the longer of the two counts.
-fn a_sweep_takes_what_was_predicted() -> anyhow::Result<()> {
+fn a_sweep_matches_the_prediction() -> anyhow::Result<()> {
     on_two_ranks(|rank| {
         for buckets in [1, 2, 4, 8, 16] {
             let Measured { total, compute, latency, bytes } = measured(rank, buckets)?;

@@ -26,7 +26,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("copies::a_late_sum_is_waited_for", a_late_sum_is_waited_for)
             .calls(&["stream_through"])
             .min_ranks(2),
-        Check::new("copies::the_next_batch_is_computed_beside_the_sum", the_next_batch_is_computed_beside_it)
+        Check::new("copies::the_next_batch_overlaps_the_sum", the_next_batch_is_computed_beside_it)
             .calls(&["stream_through"])
             .min_ranks(2),
         Check::new("copies::the_copies_are_in_their_own_stream", the_copies_are_in_their_own_stream)

@@ -17,8 +17,8 @@ pub(crate) fn checks() -> Vec<Check> {
         .calls(&["step"]),
         Check::new("hooks::the_order_is_from_the_last_to_the_first", the_order_is_from_the_last_to_the_first)
             .calls(&["step"]),
-        Check::new("hooks::what_one_rank_does_not_use_is_averaged_too", move || {
-            training::what_one_rank_does_not_use_is_averaged_too(&own)
+        Check::new("hooks::unused_parameters_are_averaged_too", move || {
+            training::unused_parameters_are_averaged_too(&own)
         })
         .calls(&["step"])
         .min_ranks(2),
@@ -32,8 +32,8 @@ pub(crate) fn checks() -> Vec<Check> {
         })
         .calls(&["step"])
         .min_ranks(2),
-        Check::new("hooks::communication_runs_beside_the_backward_pass", move || {
-            training::communication_runs_beside_the_backward_pass(&own)
+        Check::new("hooks::communication_overlaps_the_backward_pass", move || {
+            training::communication_overlaps_the_backward_pass(&own)
         })
         .calls(&["step"])
         .min_ranks(2),

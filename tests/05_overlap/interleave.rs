@@ -27,12 +27,9 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("interleave::the_comm_stream_comes_after_it_too", the_comm_stream_comes_after_it_too)
             .calls(&["interleave"])
             .min_ranks(2),
-        Check::new(
-            "interleave::communication_runs_beside_computation",
-            communication_runs_beside_computation,
-        )
-        .calls(&["interleave"])
-        .min_ranks(2),
+        Check::new("interleave::communication_overlaps_computation", communication_overlaps_computation)
+            .calls(&["interleave"])
+            .min_ranks(2),
         Check::new("interleave::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)
             .calls(&["interleave"])
             .min_ranks(2),
@@ -49,8 +46,7 @@ fn on_each_rank(check: impl Fn(&Comm) -> anyhow::Result<()> + Sync) -> anyhow::R
     worlds().into_iter().try_for_each(|world_size| on_each_rank_of(world_size, &check))
 }
 
-/// Runs `check` on each rank of the largest world. Use it for checks that take long and hardly depend on the world
-/// size.
+/// Runs `check` on each rank of the largest world. Use it for slow checks that hardly depend on the world size.
 fn on_each_rank_of_the_largest(check: impl Fn(&Comm) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     worlds().last().map_or(Ok(()), |&world_size| on_each_rank_of(world_size, check))
 }
@@ -121,7 +117,7 @@ fn the_comm_stream_comes_after_it_too() -> anyhow::Result<()> {
     })
 }
 
-fn communication_runs_beside_computation() -> anyhow::Result<()> {
+fn communication_overlaps_computation() -> anyhow::Result<()> {
     on_each_rank_of_the_largest(|comm| {
         let delays =
             Delays { preprocess: 2 * MILLISECOND, all_reduce: 2 * MILLISECOND, postprocess: MILLISECOND };

@@ -27,7 +27,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("layerwise::late_products_are_waited_for", late_products_are_waited_for)
             .calls(&["forward", "finish"])
             .min_ranks(2),
-        Check::new("layerwise::a_sum_runs_beside_the_other_half", a_sum_runs_beside_the_other_half)
+        Check::new("layerwise::a_sum_overlaps_the_other_half", a_sum_overlaps_the_other_half)
             .calls(&["forward", "finish"])
             .min_ranks(2),
         Check::new("layerwise::the_last_sums_are_pending", the_last_sums_are_pending)
@@ -39,7 +39,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("layerwise::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)
             .calls(&["forward", "finish"])
             .min_ranks(2),
-        Check::new("layerwise::the_order_takes_only_events", the_order_takes_only_events),
+        Check::new("layerwise::the_order_needs_only_events", the_order_needs_only_events),
         Check::new("layerwise::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
@@ -309,7 +309,7 @@ fn late_products_are_waited_for() -> anyhow::Result<()> {
     })
 }
 
-fn a_sum_runs_beside_the_other_half() -> anyhow::Result<()> {
+fn a_sum_overlaps_the_other_half() -> anyhow::Result<()> {
     on_two_ranks(|comm| {
         let mut model = Model::new(comm, Delays { product: MILLISECOND, all_reduce: MILLISECOND })?;
         model.run()?;
@@ -447,7 +447,7 @@ impl Layer for Idle {
     }
 }
 
-fn the_order_takes_only_events() -> anyhow::Result<()> {
+fn the_order_needs_only_events() -> anyhow::Result<()> {
     let mut layer = Idle::new()?;
     let budget = Budget::of("forward").collectives(&[]).kernels(0).copies(0).allocations(0).new_streams(0);
     budget.host_waits(0).polls(0).spend(|| layer.run())?;

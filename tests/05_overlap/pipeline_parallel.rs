@@ -20,27 +20,27 @@ use crate::overlap::pipeline_parallel::{Stage, bubble, run_stage};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("pipeline_parallel::every_micro_batch_goes_through", every_micro_batch_goes_through)
-            .calls(&["run_stage"])
-            .min_ranks(2),
+        Check::new(
+            "pipeline_parallel::every_micro_batch_passes_every_stage",
+            every_micro_batch_passes_every_stage,
+        )
+        .calls(&["run_stage"])
+        .min_ranks(2),
         Check::new("pipeline_parallel::a_late_stage_is_waited_for", a_late_stage_is_waited_for)
             .calls(&["run_stage"])
             .min_ranks(3),
         Check::new("pipeline_parallel::slow_messages_are_waited_for", slow_messages_are_waited_for)
             .calls(&["run_stage"])
             .min_ranks(2),
-        Check::new(
-            "pipeline_parallel::the_next_comes_in_beside_computing",
-            the_next_comes_in_beside_computing,
-        )
-        .calls(&["run_stage"])
-        .min_ranks(3),
+        Check::new("pipeline_parallel::receiving_overlaps_computation", receiving_overlaps_computation)
+            .calls(&["run_stage"])
+            .min_ranks(3),
         Check::new("pipeline_parallel::it_returns_with_everything_enqueued", it_returns_with_all_enqueued)
             .calls(&["run_stage"])
             .min_ranks(2),
         Check::new("pipeline_parallel::the_bubble_is_what_is_idle", the_bubble_is_what_is_idle)
             .calls(&["bubble"]),
-        Check::new("pipeline_parallel::the_order_takes_only_events", the_order_takes_only_events),
+        Check::new("pipeline_parallel::the_order_needs_only_events", the_order_needs_only_events),
         Check::new("pipeline_parallel::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
 }
@@ -252,7 +252,7 @@ fn passes(comm: &Comm, micro_batches: usize, delays: Delays) -> anyhow::Result<(
     line.compare(&buffers)
 }
 
-fn every_micro_batch_goes_through() -> anyhow::Result<()> {
+fn every_micro_batch_passes_every_stage() -> anyhow::Result<()> {
     // A single stage is both the first and the last.
     on_ranks(1, |comm| passes(comm, 3, Delays::default()))?;
     // Only the last stage sees the results, so no stage starts on other micro-batches before all are done.
@@ -272,7 +272,7 @@ fn slow_messages_are_waited_for() -> anyhow::Result<()> {
     on_two_ranks(|comm| passes(comm, 3, Delays { receive: MILLISECOND / 2, compute: 0 }))
 }
 
-fn the_next_comes_in_beside_computing() -> anyhow::Result<()> {
+fn receiving_overlaps_computation() -> anyhow::Result<()> {
     const MICRO_BATCHES: usize = 4;
     on_ranks(3, |comm| {
         let (rank, stages) = (comm.rank(), comm.world_size());
@@ -363,7 +363,7 @@ impl Stage for Idle {
     }
 }
 
-fn the_order_takes_only_events() -> anyhow::Result<()> {
+fn the_order_needs_only_events() -> anyhow::Result<()> {
     let mut stage = Idle::new()?;
     let mut buffers = stage.buffers()?;
     for micro_batches in [1, 2, 3, 7] {

@@ -291,7 +291,7 @@ pub(super) fn each_step_is_that_of_one_gpu(step: &Step) -> anyhow::Result<()> {
 
 /// The unused parameters are in the middle, at the end with a neighbor, and at the beginning. One of them is unused on
 /// all ranks.
-pub(super) fn what_one_rank_does_not_use_is_averaged_too(step: &Step) -> anyhow::Result<()> {
+pub(super) fn unused_parameters_are_averaged_too(step: &Step) -> anyhow::Result<()> {
     let unused: Unused = |rank, step, parameter| {
         let places: [&[(usize, usize)]; STEPS] =
             [&[(1, 0), (1, 1), (1, 2), (1, 3), (1, 4)], &[(0, 5), (0, 4)], &[(1, 0), (0, 1), (1, 1)]];
@@ -327,11 +327,11 @@ pub(super) fn it_returns_with_everything_enqueued(step: &Step) -> anyhow::Result
 
 /// Checks that every gradient whose hook was called has been averaged by the end of the backward pass. Also checks that
 /// each hook's communication overlaps with the computation of the next gradient.
-pub(super) fn communication_runs_beside_the_backward_pass(step: &Step) -> anyhow::Result<()> {
+pub(super) fn communication_overlaps_the_backward_pass(step: &Step) -> anyhow::Result<()> {
     communication_runs_beside(step, all_used, "")
 }
 
-/// Checks like [`communication_runs_beside_the_backward_pass`], but no rank uses parameter 3, in the middle.
+/// Checks like [`communication_overlaps_the_backward_pass`], but no rank uses parameter 3, in the middle.
 pub(super) fn communication_skips_an_unused_parameter(step: &Step) -> anyhow::Result<()> {
     let unused: Unused = |_, _, parameter| parameter == 3;
     communication_runs_beside(step, unused, "\n  no rank uses parameter 3, so its hook is never called")

@@ -127,8 +127,8 @@ pub(super) fn on_each_rank(
     worlds(least).into_iter().try_for_each(|world_size| on_each_rank_of(world_size, &check))
 }
 
-/// Runs `check` on two ranks, or on one rank if there is only one. Use it for checks that take long and hardly depend
-/// on the world size.
+/// Runs `check` on two ranks, or on one rank if there is only one. Use it for slow checks that hardly depend on the
+/// world size.
 pub(super) fn on_two_ranks(check: impl Fn(&Rank) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     on_each_rank_of(worlds(1).len().min(2), check)
 }

@@ -39,7 +39,7 @@ pub(crate) fn checks() -> Vec<Check> {
             "all_at_the_end",
             "polling",
         ]),
-        Check::new("waiting::work_runs_beside_the_average", work_runs_beside_the_average)
+        Check::new("waiting::work_overlaps_the_average", work_overlaps_the_average)
             .calls(&["at_once", "before_use", "all_at_the_end", "polling"])
             .min_ranks(2),
         Check::new("waiting::polling_works_until_it_is_complete", polling_works_until_it_is_complete)
@@ -261,7 +261,7 @@ fn no_host_waits() -> anyhow::Result<()> {
     })
 }
 
-fn work_runs_beside_the_average() -> anyhow::Result<()> {
+fn work_overlaps_the_average() -> anyhow::Result<()> {
     on_two_ranks(|rank| {
         for way in [Way::BeforeUse, Way::AllAtTheEnd] {
             let buffers = if way == Way::AllAtTheEnd { BUFFERS } else { 1 };

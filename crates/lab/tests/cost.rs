@@ -11,7 +11,7 @@ use lab::{Budget, Check, Readable, each_call_fails, world_of_one};
 
 fn main() -> ExitCode {
     lab::check::run(vec![
-        Check::new("budget::what_is_within_passes", what_is_within_passes),
+        Check::new("budget::calls_within_the_budget_pass", calls_within_the_budget_pass),
         Check::new("budget::each_limit_is_named_with_its_lines", each_limit_is_named_with_its_lines),
         Check::new("budget::collectives_are_compared_by_kind_and_length", collectives_are_compared),
         Check::new("budget::other_streams_are_named", other_streams_are_named),
@@ -47,7 +47,7 @@ fn copy(stream: &Arc<CudaStream>, values: &[f32]) -> anyhow::Result<Vec<f32>> {
     Ok(stream.clone_dtoh(&buffer)?)
 }
 
-fn what_is_within_passes() -> anyhow::Result<()> {
+fn calls_within_the_budget_pass() -> anyhow::Result<()> {
     let stream = stream()?;
     let budget =
         Budget::of("copy").collectives(&[]).kernels(0).copies(2).bytes_to_device(12).bytes_to_host(12);

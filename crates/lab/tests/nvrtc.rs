@@ -7,7 +7,7 @@ use cudarc::nvrtc::{self, compile_ptx};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 fn main() -> ExitCode {
-    let name = "nvrtc::a_kernel_compiled_at_run_time_computes_what_it_says";
+    let name = "nvrtc::a_kernel_compiled_at_run_time_computes_correctly";
     let trial = Trial::ignorable_test(name, || {
         // SAFETY: the call only loads a shared library by its well-known names; NVRTC's initializers have no
         // preconditions.

@@ -49,7 +49,7 @@ pub(crate) fn allocate_plain(to: Out<*mut c_void>, bytes: usize) -> CudaResult<(
 pub(crate) fn allocate(to: Out<*mut c_void>, bytes: usize, flags: c_uint) -> CudaResult<()> {
     let invalid = |message: String| Err(Error::new(CudaStatus::InvalidValue, message));
     if flags & !HOST_ALLOCATION_FLAGS != 0 {
-        return invalid(format!("cuMemHostAlloc: {flags:#x} is not a combination of its flags"));
+        return invalid(format!("cuMemHostAlloc: {flags:#x} contains unknown flags"));
     }
     if bytes == 0 {
         return invalid("cuMemHostAlloc: can't allocate 0 bytes".to_owned());

@@ -86,7 +86,7 @@ pub(crate) fn wait_event(of: Stream, event: Event, flags: c_uint) -> CudaResult<
     match flags {
         0 => {}
         1 => return Err(invalid("cuStreamWaitEvent: CU_EVENT_WAIT_EXTERNAL is only for captures")),
-        _ => return Err(invalid(format!("cuStreamWaitEvent: {flags:#x} is not a combination of its flags"))),
+        _ => return Err(invalid(format!("cuStreamWaitEvent: {flags:#x} contains unknown flags"))),
     }
     engine::get()?.wait_event(stream(of), EventHandle(event as u64))
 }

@@ -60,7 +60,7 @@ pub(super) fn freed_activations_leave_one_hole() -> anyhow::Result<()> {
     let idle = report.idle_share();
     let holes = (LAYERS * LAYER.activations * size_of::<f32>()) as u64;
     let cause = if report.reserved - report.used >= holes - holes / 4 {
-        "\n  likely cause: each layer's activations are between the parameters of two layers, so each leaves a hole of its own, and the \
+        "\n  likely cause: each layer's activations are between the parameters of two layers, so each leaves its own hole, and the \
          long buffer fits in none of them"
     } else {
         ""

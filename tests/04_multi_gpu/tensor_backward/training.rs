@@ -228,7 +228,7 @@ impl Bounded {
     }
 }
 
-/// The maximum number of additional additions for a sum over ranks, in any order. No check has more ranks.
+/// The maximum number of extra additions in a sum over ranks, in any order. No check has more ranks.
 const MOST_RANKS: f64 = 16.0;
 
 /// A row-major matrix.

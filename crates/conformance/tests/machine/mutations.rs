@@ -81,8 +81,8 @@ impl Mutator {
             return self.with_other_bytes(module.into_bytes());
         }
         let mut pieces: Vec<String> = pieces(&module).into_iter().map(str::to_owned).collect();
-        // Half of the modules get only changes that often leave them loadable: another register, label, or number from
-        // the same text.
+        // In half of the modules, change only registers, labels, and numbers, to others from the same text: many of
+        // these modules still load.
         let is_gentle = self.numbers.next().is_multiple_of(2);
         for _ in 0..1 + self.below(6) {
             let (at, other) = (self.below(pieces.len()), self.below(pieces.len()));

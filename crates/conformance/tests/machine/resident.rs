@@ -88,7 +88,7 @@ fn a_kernel_that_can_never_end_is_reported_at_once() {
 }
 
 #[test]
-fn a_kernel_that_only_takes_long_is_not_reported() {
+fn a_slow_kernel_is_not_reported() {
     let mut gpu = Gpu::new(COOPERATIVE);
     let (flag, turns) = (gpu.buffer(&[0_i32]), gpu.buffer(&[0_i32]));
     gpu.run("gives_up", 3, 32, arguments!(flag, turns));

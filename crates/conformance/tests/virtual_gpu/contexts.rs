@@ -21,9 +21,9 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("contexts::settings_need_a_context", settings_need_a_context),
         Check::new("contexts::a_new_context_supplants_the_current_one", supplants),
         Check::new("contexts::destroying_one_takes_its_memory_with_it", destroyed_with_its_memory),
-        Check::new("contexts::one_destroyed_stays_on_other_threads", destroyed_elsewhere),
+        Check::new("contexts::a_destroyed_context_stays_current_on_other_threads", destroyed_elsewhere),
         Check::new("contexts::streams_and_kernels_belong_to_one_context", belongs_to_one_context),
-        Check::new("contexts::a_failure_stays_in_its_context", failure_stays),
+        Check::new("contexts::a_failure_does_not_leave_its_context", failure_stays),
         Check::new("contexts::no_gpu_reaches_another_s_memory", peers),
         Check::new("contexts::bad_arguments_are_named", bad_arguments),
     ]
@@ -116,7 +116,7 @@ fn event_flags() -> anyhow::Result<()> {
     let alone = context.new_event(Some(CUevent_flags::CU_EVENT_INTERPROCESS));
     fails(alone, CUresult::CUDA_ERROR_INVALID_VALUE, &["needs CU_EVENT_DISABLE_TIMING"]);
     let (stream, event) = (context.new_stream()?, context.new_event(None)?);
-    for (flags, words) in [(1, "only for captures"), (6, "0x6 is not a combination")] {
+    for (flags, words) in [(1, "only for captures"), (6, "0x6 contains unknown flags")] {
         // SAFETY: the stream and the event are alive.
         let wait = unsafe { sys::cuStreamWaitEvent(stream.cu_stream(), event.cu_event(), flags) };
         fails(wait.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &[words]);

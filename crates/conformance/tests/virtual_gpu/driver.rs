@@ -24,12 +24,14 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("driver::a_kernel_out_of_bounds", kernel_out_of_bounds),
         Check::new("driver::a_kernel_that_reads_what_nothing_wrote", kernel_reads_unwritten),
         Check::new("driver::a_failed_gpu_stays_failed", failed_gpu),
-        Check::new("driver::a_function_that_is_not_there_says_so", unsupported),
+        Check::new("driver::a_missing_function_is_reported_by_name", unsupported),
         Check::new("driver::memsets_of_each_width", memsets_of_each_width),
         Check::new("driver::what_older_programs_call", what_older_programs_call),
         Check::new("driver::codes_that_are_never_given_have_a_name_too", names_of_codes),
-        Check::new("driver::device_memory_is_no_host_memory", || no_host_memory(false)),
-        Check::new("driver::device_memory_is_no_host_memory_beside_guarded_pages", || no_host_memory(true)),
+        Check::new("driver::device_memory_is_not_host_memory", || no_host_memory(false)),
+        Check::new("driver::device_memory_is_not_host_memory_even_with_guarded_pages", || {
+            no_host_memory(true)
+        }),
     ]
 }
 

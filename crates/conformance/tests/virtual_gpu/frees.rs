@@ -23,9 +23,9 @@ pub(crate) fn checks() -> Vec<Check> {
             alike(&|stream, buffer, kernels| kernels.scale(stream, buffer, 2.0))
         }),
         Check::new("frees::a_collective_and_a_free_race_alike_in_either_order", collective),
-        Check::new("frees::what_is_enqueued_later_finds_the_memory_gone", enqueued_later),
+        Check::new("frees::later_work_is_reported_as_use_after_free", enqueued_later),
         Check::new("frees::a_second_free_is_refused_at_the_call", freed_twice),
-        Check::new("frees::what_is_freed_can_be_allocated_anew", allocated_anew),
+        Check::new("frees::freed_memory_can_be_allocated_again", allocated_anew),
     ]
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn hold(stream: &CudaStream) -> anyhow::Result<impl FnOnce() + use<>>
 
 type Use<'a> = &'a dyn Fn(&Arc<CudaStream>, &mut CudaSlice<f32>, &Kernels) -> anyhow::Result<()>;
 
-/// Uses memory on stream 2 and frees it on stream 1, in both orders and in no fixed order: all reports are the same.
+/// Uses memory on stream 2 and frees it on stream 1, in either order and unordered. All reports must be the same.
 fn alike(used: Use<'_>) -> anyhow::Result<()> {
     let mut reports = Vec::new();
     for (gpu, held) in [None, Some(0), Some(1)].into_iter().enumerate() {

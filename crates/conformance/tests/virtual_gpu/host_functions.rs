@@ -17,7 +17,7 @@ use crate::{contains, fails, text};
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("host_functions::they_run_in_stream_order_on_another_thread", in_stream_order),
-        Check::new("host_functions::what_comes_later_waits_for_them", later_work_waits),
+        Check::new("host_functions::later_work_waits_for_them", later_work_waits),
         Check::new("host_functions::a_message_orders_what_follows_it", message_orders),
         Check::new("host_functions::a_cuda_call_in_one_is_refused", no_cuda_calls),
         Check::new("host_functions::one_that_does_not_return_is_given_up", never_returns),

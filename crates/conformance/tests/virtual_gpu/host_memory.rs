@@ -20,7 +20,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("host_memory::a_copy_of_pageable_memory_is_taken_at_the_call", pageable),
         Check::new("host_memory::memory_freed_under_a_copy_lives_on", freed_under_a_copy),
         Check::new("host_memory::a_copy_beyond_its_end_is_refused", beyond_its_end),
-        Check::new("host_memory::it_tells_the_flags_it_was_made_with", flags),
+        Check::new("host_memory::its_flags_can_be_queried", flags),
         Check::new("host_memory::bad_allocations_and_frees_are_named", bad_arguments),
         Check::new("host_memory::a_gpu_can_t_use_its_address", no_device_address),
     ]
@@ -172,7 +172,7 @@ fn bad_arguments() -> anyhow::Result<()> {
     // SAFETY: the memory is not accessed, and freeing an invalid address is refused.
     unsafe {
         fails(result::malloc_host(0, 0), invalid, &["can't allocate 0 bytes"]);
-        fails(result::malloc_host(8, 8), invalid, &["0x8 is not a combination of its flags"]);
+        fails(result::malloc_host(8, 8), invalid, &["0x8 contains unknown flags"]);
         let most = result::malloc_host(isize::MAX as usize - 4095, 0);
         fails(most, CUresult::CUDA_ERROR_OUT_OF_MEMORY, &["the host has no room for"]);
         let memory = result::malloc_host(64, 0)?;

@@ -13,8 +13,8 @@ use crate::contains;
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("leaks::what_is_kept_is_reported_as_the_program_ends", kept),
-        Check::new("leaks::what_is_dropped_is_not", dropped),
+        Check::new("leaks::leaked_memory_is_reported_when_the_program_ends", kept),
+        Check::new("leaks::dropped_memory_is_not_reported", dropped),
         Check::new("leaks::a_failure_is_reported_alone", after_a_failure),
     ]
 }

@@ -13,7 +13,7 @@ use crate::{contains, text};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("nccl::who_runs_a_kernel_is_waited_for", waited_for),
+        Check::new("nccl::a_rank_that_runs_a_kernel_is_waited_for", waited_for),
         Check::new("nccl::an_abort_succeeds_while_the_process_ends", abort_at_exit),
         Check::new("nccl::every_rank_gets_the_sum", every_rank_gets_the_sum),
         Check::new("nccl::a_broadcast_comes_from_its_root", a_broadcast_comes_from_its_root),
@@ -38,8 +38,8 @@ pub(crate) fn checks() -> Vec<Check> {
             a_rank_that_never_calls_is_named_at_once,
         ),
         Check::new(
-            "nccl::a_rank_that_left_without_its_call_is_not_one_that_dropped_it",
-            a_rank_that_left_without_its_call_is_not_one_that_dropped_it,
+            "nccl::leaving_without_a_call_differs_from_dropping_the_communicator",
+            leaving_without_a_call_differs_from_dropping_the_communicator,
         ),
         Check::new(
             "nccl::a_cycle_over_two_communicators_is_a_deadlock",
@@ -184,7 +184,7 @@ fn a_rank_that_never_calls_is_named_at_once() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn a_rank_that_left_without_its_call_is_not_one_that_dropped_it() -> anyhow::Result<()> {
+fn leaving_without_a_call_differs_from_dropping_the_communicator() -> anyhow::Result<()> {
     for (makes_the_call, words) in [
         (
             false,

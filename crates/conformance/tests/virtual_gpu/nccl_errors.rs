@@ -24,7 +24,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("nccl_errors::the_end_of_a_communicator", ends),
         Check::new("nccl_errors::groups", groups),
         Check::new("nccl_errors::not_blocking", not_blocking),
-        Check::new("nccl_errors::what_is_not_there_says_its_name", not_there),
+        Check::new("nccl_errors::missing_functions_are_reported_by_name", not_there),
     ]
 }
 

@@ -14,10 +14,10 @@ use crate::device::{shape, untracked};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("overlap::equal_buckets_take_what_the_formula_says", buckets),
-        Check::new("overlap::a_pipeline_takes_what_the_formula_says", pipeline),
+        Check::new("overlap::equal_buckets_take_the_predicted_time", buckets),
+        Check::new("overlap::a_pipeline_takes_the_predicted_time", pipeline),
         Check::new("overlap::in_steady_state_an_iteration_takes_the_longer_stream", steady_state),
-        Check::new("overlap::compute_beside_a_collective_is_slower", slowdown),
+        Check::new("overlap::compute_during_a_collective_is_slower", slowdown),
         Check::new("overlap::kernels_of_two_streams_overlap_while_their_blocks_fit", kernels_that_fit),
         Check::new("overlap::kernels_of_two_streams_share_the_memory", kernels_that_share),
     ]

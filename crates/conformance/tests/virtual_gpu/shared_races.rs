@@ -13,7 +13,7 @@ const RACES: &str = include_str!("../ptx/shared_races.ptx");
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("shared_races::a_missing_barrier_is_reported_with_both_lines", missing_barrier),
-        Check::new("shared_races::what_a_barrier_orders_is_right", barrier),
+        Check::new("shared_races::accesses_ordered_by_a_barrier_are_not_races", barrier),
         Check::new("shared_races::two_writes_at_one_line", one_place),
         Check::new("shared_races::a_copy_that_is_not_waited_for", copy),
     ]

@@ -13,7 +13,7 @@ pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("time::a_spin_takes_as_long_as_it_was_asked_to", spin_takes_its_time),
         Check::new("time::two_streams_overlap_and_one_does_not", overlap),
-        Check::new("time::a_query_says_no_and_then_yes", query),
+        Check::new("time::a_query_returns_false_and_then_true", query),
         Check::new("time::a_rank_waits_for_the_slowest", slowest_rank),
         Check::new("time::events_without_a_time_are_refused", no_time),
     ]

@@ -17,8 +17,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("topology::a_file_changes_how_long_things_take", own_file),
         Check::new("topology::eight_gpus_reach_the_published_bandwidth", published),
         Check::new("topology::nccl_algo_changes_how_long_a_collective_takes", algorithm),
-        Check::new("topology::a_word_that_nccl_does_not_know_is_its_error", unknown_algorithm),
-        Check::new("topology::a_collective_for_which_nothing_is_left_is_refused", nothing_left),
+        Check::new("topology::an_unknown_algorithm_is_an_nccl_error", unknown_algorithm),
+        Check::new("topology::a_collective_that_no_allowed_algorithm_can_run_is_refused", nothing_left),
     ]
 }
 

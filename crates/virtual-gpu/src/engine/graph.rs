@@ -135,7 +135,7 @@ impl Engine {
             |what: &str| Error::new(CudaStatus::InvalidValue, format!("cuGraphInstantiateWithFlags: {what}"));
         match flags {
             _ if flags & !(AUTO_FREE | UPLOAD | DEVICE_LAUNCH | NODE_PRIORITY) != 0 => {
-                return Err(invalid(&format!("{flags:#x} is not a combination of its flags")));
+                return Err(invalid(&format!("{flags:#x} contains unknown flags")));
             }
             _ if flags & UPLOAD != 0 => {
                 return Err(invalid(

@@ -19,7 +19,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("pools::trimming_releases_only_whole_free_granules", trimmed),
         Check::new("pools::only_its_own_stream_reuses_memory_before_the_free_is_done", own_stream),
         Check::new("pools::a_fragmented_pool_may_have_no_room", no_room),
-        Check::new("pools::what_a_pool_holds_is_not_free", held),
+        Check::new("pools::memory_held_by_a_pool_is_not_free", held),
     ]
 }
 
