@@ -63,7 +63,7 @@ impl<'a> Session<'a> {
     pub(crate) fn exercise(&self, id: Option<&str>) -> anyhow::Result<&'a Exercise> {
         match id {
             Some(id) => self.course.exercise(id),
-            None => self.next()?.context("every exercise is right; name the one that you want"),
+            None => self.next()?.context("every exercise is solved; name the exercise that you want"),
         }
     }
 

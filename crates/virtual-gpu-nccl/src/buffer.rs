@@ -166,7 +166,7 @@ impl Nccl {
     /// Returns where a buffer is, and which range an access to it touches.
     ///
     /// # Errors
-    /// Fails if the buffer has been freed, or if it is to be read and contains bytes that were never written.
+    /// Fails if the buffer has been freed, or if the access reads bytes that were never written.
     pub(crate) fn find(
         &self,
         memories: &mut Memories<'_>,

@@ -42,8 +42,8 @@ pub fn sum(comm: &Comm, tensor: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the given number of iterations. In each, `fill(iteration, tensors)` enqueues the writes of this rank's values
-/// on the stream of `rank`. Then each tensor is summed over all ranks.
+/// Runs the given number of iterations. In each iteration, `fill(iteration, tensors)` writes this rank's values into
+/// the tensors, on the stream of `rank`. Then each tensor is summed over all ranks.
 ///
 /// # Errors
 /// Fails if `fill`, an NCCL call, or a driver call fails.
@@ -62,7 +62,7 @@ pub fn run(
     // ANCHOR_END: run
 }
 
-/// Does the same with a new communicator for each iteration. It is not for use: the checks count its communicators.
+/// Creates a new communicator for each iteration. It exists only for the checks, which count its communicators.
 ///
 /// # Errors
 /// Fails like [`run`].

@@ -19,7 +19,7 @@ use m01_init::rendezvous::rendezvous;
 /// From a device to a group of GPUs
 #[derive(Parser)]
 struct Arguments {
-    /// Ranks, each with a GPU of its own
+    /// Ranks, each with its own GPU
     #[arg(long, default_value_t = 4, value_parser = at_least_one)]
     gpus: usize,
     /// Elements of y += a · x, over all GPUs

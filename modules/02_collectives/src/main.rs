@@ -24,7 +24,7 @@ use m02_collectives::bandwidth::{Operation, Row, fit, measure, operation_bytes};
     after_help = "Example: cargo run -p m02_collectives -- --gpus 4 --operation all-gather --types float,half --to 16M"
 )]
 struct Arguments {
-    /// Ranks, each with a GPU of its own
+    /// Ranks, each with its own GPU
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=64))]
     gpus: u64,
     /// The operation to measure

@@ -28,7 +28,7 @@ pub fn average_each(comm: &Comm, tensors: &mut [CudaViewMut<f32>]) -> anyhow::Re
     tensors.iter_mut().try_for_each(|tensor| average_in_place(comm, tensor))
 }
 
-/// Does the same as [`average_each`], but in one group. After an error, no group is left open.
+/// Averages each tensor, like [`average_each`], but in one group. After an error, no group is left open.
 ///
 /// # Errors
 /// Fails like [`average_each`].
@@ -41,8 +41,8 @@ pub fn average_grouped(comm: &Comm, tensors: &mut [CudaViewMut<f32>]) -> anyhow:
     // ANCHOR_END: average_grouped
 }
 
-/// Does the same as [`average_each`] with a single all-reduce: packs the tensors into one flat buffer, averages it, and
-/// unpacks it. There is at least one tensor, and each has at least one element.
+/// Averages each tensor with a single all-reduce: packs the tensors into one flat buffer, averages it, and unpacks it.
+/// There is at least one tensor, and each has at least one element.
 ///
 /// # Errors
 /// Returns any error from NCCL or the driver.

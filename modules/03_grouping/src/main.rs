@@ -18,7 +18,7 @@ use m03_grouping::fusion::{average_each, average_fused, average_grouped};
 #[derive(Parser)]
 #[command(after_help = "Example: cargo run -p m03_grouping -- --gpus 8 --tensors 100 --elements 1000")]
 struct Arguments {
-    /// Ranks, each with a GPU of its own
+    /// Ranks, each with its own GPU
     #[arg(long, default_value_t = 4, value_parser = at_least_one)]
     gpus: usize,
     /// Tensors of the model

@@ -29,7 +29,7 @@ pub fn in_two_slices(
     // ANCHOR_END: in_two_slices
 }
 
-/// Does the same with a single slice. Switches tracking off for good, for this slice and for all later slices of the context.
+/// Works on both halves of a single slice in parallel. Switches tracking off for good, for this slice and for all later slices of the context.
 ///
 /// # Errors
 /// Returns any error from `work` or the driver.

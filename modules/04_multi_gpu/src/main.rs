@@ -28,7 +28,7 @@ struct Arguments {
     /// What the ranks divide among them
     #[arg(long, value_enum, default_value_t = Mode::Data)]
     mode: Mode,
-    /// Ranks, each with a GPU of its own
+    /// Ranks, each with its own GPU
     #[arg(long, default_value_t = 4, value_parser = at_least_one)]
     gpus: usize,
     /// Ranks of a row, which divide the model among them, in mode hybrid

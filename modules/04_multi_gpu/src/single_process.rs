@@ -62,7 +62,7 @@ impl Replica {
         self.model.backward(own, weight)
     }
 
-    /// Does the same with samples on another GPU, which it copies to this GPU first.
+    /// Copies samples from another GPU to this GPU, and then computes with them in the same way.
     ///
     /// # Errors
     /// Returns any error from the driver.

@@ -22,7 +22,7 @@ pub fn column_backward(
     // ANCHOR: column_backward
     // Compute the three gradients of the layer:
     // 1. each is what one GPU with the entire layer would compute, or this rank's part of it;
-    // 2. a gradient takes a collective only if this rank can't compute it alone;
+    // 2. a gradient needs a collective only if this rank can't compute it alone;
     // 3. the host does not wait for the GPU.
     todo!("Compute the three gradients of the layer")
     // ANCHOR_END: column_backward

@@ -28,7 +28,7 @@ struct Arguments {
     /// The network's size
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Size::Medium, Size::Large, Size::Xl])]
     model_size: Vec<Size>,
-    /// Ranks, each with a GPU of its own
+    /// Ranks, each with its own GPU
     #[arg(long, alias = "gpus", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=64))]
     world_size: u64,
     /// Steps to run before the measurement
@@ -230,7 +230,7 @@ struct Row {
     /// The largest difference between a parameter and that of the naive way.
     distance: f32,
     replicas_equal: bool,
-    /// One step, if it is drawn.
+    /// The timeline of one step, if it is to be drawn.
     chart: Option<Chart>,
 }
 

@@ -53,8 +53,8 @@ impl Deck<'_> {
         }
     }
 
-    /// Appends a step's exercises. The slides that an exercise and its module show first come before the exercise. If
-    /// the step has more time than its exercises need, the extra time comes at the start of the step.
+    /// Appends a step's exercises. Each exercise comes after its introductory slides and those of its module. If the
+    /// step has more time than its exercises need, the extra time comes at the start of the step.
     fn exercises(
         &mut self,
         step: &Step,

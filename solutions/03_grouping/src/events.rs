@@ -29,7 +29,7 @@ pub fn hand_over(
     // ANCHOR_END: hand_over
 }
 
-/// Does the same for `rounds` rounds, numbered from 0, all with the same buffer. Returns once everything has been enqueued.
+/// Hands over the same buffer `rounds` times; the rounds are numbered from 0. Returns once everything has been enqueued.
 ///
 /// # Errors
 /// Returns any error from `produce`, `consume`, or the driver.

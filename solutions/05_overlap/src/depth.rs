@@ -32,8 +32,8 @@ pub fn run(
         (0..depth).map(|_| compute.alloc_zeros(len)).collect::<Result<_, _>>()?;
     // ANCHOR: run
     // Enqueue all stages of all iterations:
-    // 1. a stage starts after the stage before it in the same iteration;
-    // 2. an iteration starts only after the iteration before it in the same buffer has been postprocessed;
+    // 1. a stage starts after the previous stage of the same iteration;
+    // 2. an iteration starts only after the previous iteration in the same buffer has been postprocessed;
     // 3. preprocessing can run in parallel with the all-reduce from `depth - 1` iterations before;
     // 4. the host waits for nothing, and there may be fewer iterations than buffers.
     let mut reduced = Vec::new();

@@ -70,7 +70,7 @@ impl<'a> Work<'a> {
         Ok(work)
     }
 
-    /// Does the same, but lets postprocessing copy each result to an output.
+    /// Like [`new`](Self::new), but postprocessing also copies each result to an output.
     ///
     /// # Errors
     /// Fails like [`new`](Self::new).

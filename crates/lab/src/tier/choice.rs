@@ -37,7 +37,7 @@ impl std::fmt::Display for Tier {
     }
 }
 
-/// Chooses the tier that `ranks` ranks can run on, without loading anything for cudarc.
+/// Chooses a tier that can run this many ranks, without loading the libraries that cudarc uses.
 ///
 /// # Errors
 /// Fails if `LAB_TIER` names an unknown tier, or a tier that can't run this many ranks here. The error contains the

@@ -30,7 +30,7 @@ enum What {
 }
 
 /// Returns the last work on GPU 0's streams: after the last upload of data, or before the last download, on a stream
-/// that also computes. Returns rows with their names, or `None` if nothing can overlap or nothing takes long.
+/// that also computes. Returns rows with their names, or `None` if nothing can overlap or no delay is long.
 pub(crate) fn rows(recorded: Vec<calls::Operation>) -> Option<Vec<(String, Vec<Span>)>> {
     // Streams in the order of their first operations.
     let mut streams: Vec<(u64, String)> = Vec::new();

@@ -10,7 +10,7 @@ use crate::source_location::CallSite;
 /// The value of each byte that is read before it is written: a NaN as a float, −1 as an integer.
 pub const POISON: u8 = 0xff;
 
-/// The first number of a managed allocation.
+/// The first id that a managed allocation can have.
 const FIRST_MANAGED: u64 = 1 << 62;
 
 /// Identifies an allocation for as long as the process lives.

@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overrun_names_the_allocation_it_left() {
+    fn the_error_of_an_overrun_names_the_allocation() {
         let mut memory = memory();
         let first = memory.allocate(100, CallSite::unknown()).unwrap();
         memory.allocate(100, CallSite::unknown()).unwrap();

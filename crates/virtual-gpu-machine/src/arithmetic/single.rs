@@ -20,7 +20,7 @@ const FLUSHED: FloatMode = FloatMode { flush: true, ..PLAIN };
 /// The mode of an instruction with only `.rm`: `expf` contains an `fma.rm`.
 const DOWN: FloatMode = FloatMode { rounding: Rounding::Down, ..PLAIN };
 
-/// How an operation's definition is used, as in [`Apply`], on numbers or on their bits.
+/// Applies an operation's definition to numbers or to their bits, like [`Apply`].
 trait ApplySingle {
     type Output;
 

@@ -60,7 +60,7 @@ pub enum Advice {
 }
 
 impl Advice {
-    /// Returns the advice with this number in `cuda.h`.
+    /// Returns the advice that has this number in `cuda.h`.
     ///
     /// # Errors
     /// Returns `InvalidValue` with a message that contains the number.

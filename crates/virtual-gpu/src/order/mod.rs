@@ -175,7 +175,7 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
     // Don't ask the user to change a line outside the program's own sources.
     let [first_line, later_line] = sides.map(|side| side.call_site.own_line());
     // In a callback, such as a hook in a backward pass, the earlier operation may only be enqueued too early. A wait before
-    // the line that calls back would not help.
+    // the line that runs the callback would not help.
     let is_in_callback = later_line
         .as_ref()
         .is_some_and(|line| first_line.as_ref() != Some(line) && earlier.call_site.is_below(line));

@@ -6,7 +6,7 @@ fn dgx(gpus: usize) -> Time {
     Time::new(Preset::find("dgx-h100").unwrap(), gpus, false)
 }
 
-/// Returns the cost of a kernel that takes this long and uses almost nothing on the GPU.
+/// Returns the cost of a kernel that takes this long and uses almost none of the GPU.
 fn kernel(blocks: u64, nanoseconds: u64) -> Cost {
     Cost::Kernel { blocks, resident: 1, instructions: 0, bytes: 0, longest_thread: nanoseconds }
 }

@@ -21,7 +21,7 @@ use m05_overlap::stages::{Load, Work, named};
     after_help = "Example: cargo run -p m05_overlap --bin m05_overlap_interleave -- --gpus 8 --svg interleave.svg"
 )]
 struct Arguments {
-    /// Ranks, each with a GPU of its own
+    /// Ranks, each with its own GPU
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=64))]
     gpus: u64,
     /// Iterations of the pipeline

@@ -23,7 +23,7 @@ use lab::timeline::{Chart, Row, Span};
 struct Arguments {
     /// The exercise to draw
     exercise: Exercise,
-    /// Ranks, each with a GPU of its own; by default 2 for waiting and layerwise, and 4 for the others
+    /// Ranks, each with its own GPU; by default 2 for waiting and layerwise, and 4 for the others
     #[arg(long, value_parser = clap::value_parser!(u64).range(2..=8))]
     gpus: Option<u64>,
     /// A factor for the amount of data; increase it if a GPU finishes kernels faster than they are launched
