@@ -181,7 +181,7 @@ fn the_innermost_launcher_counts() -> anyhow::Result<()> {
         ),
         (
             // Slurm then uses PMI, as MPICH's mpirun does, but does not pass a local rank.
-            ["`srun --mpi=pmi2`", "Slurm's", "those of PMI"],
+            ["`srun --mpi=pmi2`", "Slurm's", "PMI's"],
             both(
                 SLURM.sets(inner),
                 vec![("PMI_RANK", inner[0].to_string()), ("PMI_SIZE", inner[2].to_string())],
@@ -200,7 +200,7 @@ fn the_innermost_launcher_counts() -> anyhow::Result<()> {
                 shown(inner)
             );
         }
-        let of_others = format!("these numbers are {others}; this process must take {own}");
+        let of_others = format!("these are {others} numbers; this process must use {own}");
         let mixed = "the numbers come from two launchers: take all three from the same one";
         check_assignment(
             situation,

@@ -231,7 +231,7 @@ fn check_range(comm: &Comm, len: usize, root: usize, offset: f32) -> anyhow::Res
             Some(_) if rank != root => "\n  only the root has the result; the other ranks must return None",
             Some(got) if got == range(&own) => "\n  likely cause: this is the range of the rank's own values",
             Some(got) if got == range(&[&all[..], &[0.0]].concat()) => {
-                "\n  likely cause: 0 is in it, although no rank has it: start with infinities, or with a value"
+                "\n  likely cause: the range includes 0, although no rank has a 0: start with infinities, or with one of the values"
             }
             Some(got) if got == range(&first) => {
                 "\n  likely cause: this is the range of the ranks' first elements: a reduction works element by element"

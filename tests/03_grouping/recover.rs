@@ -18,7 +18,7 @@ use crate::grouping::recover::{Muster, rejoin, sum_of_survivors};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("recover::survivors_make_a_world_without_gaps", survivors_make_a_world_without_gaps)
+        Check::new("recover::survivors_get_consecutive_ranks", survivors_get_consecutive_ranks)
             .calls(&["rejoin"])
             .min_ranks(2),
         Check::new("recover::the_old_communicator_goes_first", the_old_communicator_goes_first)
@@ -164,7 +164,7 @@ fn streams(
     Ok((streams, gpus))
 }
 
-fn survivors_make_a_world_without_gaps() -> anyhow::Result<()> {
+fn survivors_get_consecutive_ranks() -> anyhow::Result<()> {
     for (world_size, lost) in losses(2) {
         let watch = Watch::new(world_size, lost)?;
         let (streams, gpu_of) = streams(world_size)?;

@@ -304,8 +304,8 @@ impl Budget {
         Ok(())
     }
 
-    /// Returns the calls on the lines of the collectives that are not expected, or all calls if that leaves none, or if
-    /// several sets of collectives are accepted.
+    /// Returns the calls that share a line with an unexpected collective. Returns all calls if there is no such line, or
+    /// if several sets of collectives are accepted.
     fn unexpected<'c>(&self, made: &[(&str, usize)], calls: &[&'c Call]) -> Vec<&'c Call> {
         let [accepted] = &self.collectives[..] else { return calls.to_vec() };
         let mut missing: Vec<(&str, usize)> = accepted.clone();

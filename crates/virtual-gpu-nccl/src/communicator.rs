@@ -253,7 +253,7 @@ impl State {
         }
     }
 
-    /// Records that a query has told a thread that an operation isn't done. As far as the thread knows, a rank's last
+    /// Records that a thread has queried an operation and found that it isn't done. As far as the thread knows, a rank's last
     /// call before that operation isn't done either.
     pub(crate) fn was_polled(&mut self, thread: ThreadKey, op: OpRef) {
         let ranks = self.communicators.values_mut().flat_map(|comm| comm.ranks.values_mut());

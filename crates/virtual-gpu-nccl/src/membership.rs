@@ -163,7 +163,7 @@ impl State {
             }
             Some(Membership::Failed(error)) => return Err(error.clone()),
             None if handle.0 == 0 => "the communicator is NULL".to_owned(),
-            None => format!("{:#x} is not a communicator, or no longer one", handle.0),
+            None => format!("{:#x} is not a communicator, or is no longer one", handle.0),
         };
         Err(Error::new(NcclStatus::InvalidArgument, message))
     }

@@ -132,9 +132,7 @@ fn counted() -> anyhow::Result<[[usize; 2]; WAYS.len()]> {
     ensure!(output.status.success(), "the calls couldn't be counted: {}", why.trim_end());
     let numbers: Vec<usize> = text.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
     let each: Vec<[usize; 2]> = numbers.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
-    each.try_into().map_err(|each| {
-        anyhow!("the calls of {} ways were counted, and these came back: {each:?}", WAYS.len())
-    })
+    each.try_into().map_err(|each| anyhow!("expected call counts for {} ways, got {each:?}", WAYS.len()))
 }
 
 /// Averages once in each way, and prints the number of calls and of elements of a rank on a line.

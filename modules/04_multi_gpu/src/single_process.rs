@@ -109,7 +109,7 @@ impl SingleProcess {
         // ANCHOR: refresh
         // Send the first model's parameters to every other model:
         // 1. each of the others ends up with them, bit for bit;
-        // 2. they are sent to each once, with `send`, which counts the bytes.
+        // 2. they are sent once to each of the others, with `send`, which counts the bytes.
         todo!("Send the first model's parameters to every other model")
         // ANCHOR_END: refresh
     }

@@ -65,7 +65,7 @@ fn communicators_row() -> anyhow::Result<()> {
     drop(ranks);
     let rank = Rank { comm: gone, rank: 0, n: 2, stream: stream(1), leaked: true.into() };
     let after = rank.call(Function::AllReduce, at, at, floats(1));
-    refused(after, ncclInvalidArgument, &["is not a communicator, or no longer one"]);
+    refused(after, ncclInvalidArgument, &["is not a communicator, or is no longer one"]);
     // SAFETY: a null pointer is refused.
     let count = unsafe { sys::ncclCommCount(std::ptr::null_mut(), &mut 0) };
     refused(answer(count), ncclInvalidArgument, &["communicator is NULL"]);

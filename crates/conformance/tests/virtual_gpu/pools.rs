@@ -174,7 +174,7 @@ fn destroyed_in_use() -> anyhow::Result<()> {
         result::mem_pool::destroy(pool)?;
         result::memset_d8_async(address, 3, 64, stream.cu_stream())?;
         let more = result::mem_pool::alloc_async(pool, 64, stream.cu_stream());
-        fails(more, CUresult::CUDA_ERROR_INVALID_VALUE, &["is not a memory pool, or no longer one"]);
+        fails(more, CUresult::CUDA_ERROR_INVALID_VALUE, &["is not a memory pool, or is no longer one"]);
         result::free_sync(address)?;
     }
     Ok(stream.synchronize()?)

@@ -250,7 +250,7 @@ pub enum CarryOp {
 /// Multi-word arithmetic with a carry in, a carry out, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carry {
-    /// What is added to `c` or to `a`.
+    /// The operation that uses the carry.
     pub op: CarryOp,
     /// The carry from the previous word.
     pub carry_in: Option<Predicate>,

@@ -190,5 +190,5 @@ impl State {
 }
 
 fn not_an_event(event: EventHandle) -> Error<CudaStatus> {
-    Error::new(CudaStatus::InvalidHandle, format!("{:#x} is not an event, or no longer one", event.0))
+    Error::new(CudaStatus::InvalidHandle, format!("{:#x} is not an event, or is no longer one", event.0))
 }

@@ -169,6 +169,6 @@ impl State {
 }
 
 fn not_a_function(function: FunctionHandle) -> Error<CudaStatus> {
-    let message = format!("{:#x} is not a function, or no longer one", function.0);
+    let message = format!("{:#x} is not a function, or is no longer one", function.0);
     Error::new(CudaStatus::InvalidHandle, message)
 }

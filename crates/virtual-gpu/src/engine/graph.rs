@@ -252,12 +252,12 @@ impl std::fmt::Display for NodeWork {
 }
 
 fn not_a_graph(graph: GraphHandle) -> Error<CudaStatus> {
-    Error::new(CudaStatus::InvalidValue, format!("{:#x} is not a graph, or no longer one", graph.0))
+    Error::new(CudaStatus::InvalidValue, format!("{:#x} is not a graph, or is no longer one", graph.0))
 }
 
 fn not_an_exec(exec: GraphExecHandle) -> Error<CudaStatus> {
     Error::new(
         CudaStatus::InvalidValue,
-        format!("{:#x} is not an executable graph, or no longer one", exec.0),
+        format!("{:#x} is not an executable graph, or is no longer one", exec.0),
     )
 }

@@ -170,5 +170,5 @@ impl State {
 }
 
 pub(super) fn not_a_module(module: ModuleHandle) -> Error<CudaStatus> {
-    Error::new(CudaStatus::InvalidHandle, format!("{:#x} is not a module, or no longer one", module.0))
+    Error::new(CudaStatus::InvalidHandle, format!("{:#x} is not a module, or is no longer one", module.0))
 }

@@ -163,7 +163,7 @@ impl Pools {
 
     fn get(&mut self, pool: PoolHandle) -> CudaResult<&mut Pool> {
         let found = self.all.get_mut(&pool).filter(|pool| !pool.destroyed);
-        found.ok_or_else(|| invalid(format!("{:#x} is not a memory pool, or no longer one", pool.0)))
+        found.ok_or_else(|| invalid(format!("{:#x} is not a memory pool, or is no longer one", pool.0)))
     }
 
     /// Removes a destroyed pool that nothing uses anymore.

@@ -361,5 +361,5 @@ impl State {
 }
 
 pub(super) fn not_a_stream(stream: StreamHandle) -> Error<CudaStatus> {
-    Error::new(CudaStatus::InvalidHandle, format!("{:#x} is not a stream, or no longer one", stream.0))
+    Error::new(CudaStatus::InvalidHandle, format!("{:#x} is not a stream, or is no longer one", stream.0))
 }

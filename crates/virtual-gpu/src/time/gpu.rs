@@ -210,8 +210,8 @@ fn demand(preset: &Preset, cost: &Cost) -> Demand {
 }
 
 impl Demand {
-    /// Returns when an operation that starts at `start` ends. It gets the capacity that overlapping operations leave
-    /// over.
+    /// Returns when an operation that starts at `start` ends. It gets the capacity that overlapping operations don't
+    /// use.
     fn end(&self, start: u64, overlapping: &[&Used], slow: &[Span], slowdown: f64) -> u64 {
         let begin = start + self.lead;
         let least = begin + self.least;

@@ -418,7 +418,7 @@ impl Time {
     /// Sets an operation's time and schedules the operations that are waiting for it to be examined again.
     fn set(&mut self, key: Key, span: Span) {
         let Some((ticket, _)) = self.done.remove(&key) else { return };
-        // This succeeds because the entry existed until now.
+        // The time is set only once: the entry has just been removed.
         let _ = ticket.when.span.set(span);
         if let Some(trace) = &mut self.trace {
             trace.ran(key, span);

@@ -68,8 +68,8 @@ fn waits_for(me: &TestRank, sleeper: usize) -> Said {
     remote_error(me, &buffer).map_or(Err(text), Err)
 }
 
-/// Describes how the communicator fails to report a remote error. Returns `None` if it reports one, both now and at its
-/// next call.
+/// Describes how the communicator fails to report a remote error. Returns `None` if it reports an error immediately, and
+/// again at its next call.
 fn remote_error(me: &TestRank, buffer: &CudaSlice<f32>) -> Option<String> {
     let code = async_error(me.own.comm);
     if code != ncclResult_t::ncclRemoteError {
