@@ -166,6 +166,8 @@ fn the_doctor_reports_what_is_installed() {
 · VIRTUAL_GPU_COUNT=2  the number of GPUs on the virtual tier
 ...
 ✓ host memory          [..] GiB free
+[..] shared memory        [..] GiB in /dev/shm
+...
 ✓ smoke test           a kernel and an all-reduce on 2 GPUs, [..] s
 
 "#]]

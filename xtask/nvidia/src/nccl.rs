@@ -98,6 +98,13 @@ fn comparison(root: &Path, library: &Path, version: Version, ours: &Ours) -> any
     let stub = lab::tier::built_library("libsystem_nccl.so")?;
     let theirs = Probe::Nccl.results(&[library, &stub], &[("NCCL_SOCKET_IFNAME", "lo")])?;
     calls(&mut comparison, &theirs, version, ours);
+    // The package is for CUDA 12.
+    let built_for = lab::tier::cuda_of_nccl(library).map_or_else(String::new, |cuda| cuda.to_string());
+    comparison.same(
+        "the CUDA version that the course finds in it",
+        &"12",
+        &built_for.split('.').next().unwrap_or(""),
+    );
     let elf = Elf::read(library)?;
     symbols::compare(&mut comparison, root, &elf, version)?;
     variables::compare(&mut comparison, root, &elf, version)?;

@@ -74,8 +74,14 @@ fn stage(root: &Path, course: &Course, staging: &Path) -> anyhow::Result<usize> 
 
 /// Returns the workspace's manifest without the solutions.
 fn without_solutions(manifest: &str) -> anyhow::Result<String> {
-    let tasks = ", \"xtask\", \"xtask/launchers\", \"xtask/nvidia\"";
-    let mut text = manifest.replace(", \"solutions/*\"", "").replace(tasks, "");
+    let read: toml::Table = toml::from_str(manifest).context("Cargo.toml")?;
+    let members =
+        read["workspace"]["members"].as_array().into_iter().flatten().filter_map(|member| member.as_str());
+    let is_gone = |member: &&str| LEFT_OUT.iter().any(|left_out| format!("{member}/").starts_with(left_out));
+    let mut text = manifest.to_owned();
+    for member in members.filter(is_gone) {
+        text = text.replace(&format!(", \"{member}\""), "");
+    }
     for line in manifest.lines().filter(|line| line.contains("path = \"solutions/")) {
         let own = line.replace("package = \"s", "package = \"m").replace("\"solutions/", "\"modules/");
         text = text.replace(line, &own);
