@@ -18,6 +18,10 @@ use course::syllabus::Course;
 
 use machine::Machine;
 
+/// The commands of `cargo course` that use GPUs.
+const COMMANDS: [&str; 4] =
+    ["doctor", "next", "demo 01 --gpus 2", "bench -- --gpus 2 --operation all-gather --to 4K"];
+
 /// How many stages run at a time. On real GPUs, checks run one after another, so each stage uses about one core.
 const STAGES_AT_A_TIME: usize = 2;
 
@@ -122,11 +126,17 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Returns everything that runs in this stage: the doctor, each module's checks, and the commands that the pages show.
+    /// Returns everything that runs in this stage: commands of the course, each module's checks, and the commands that the
+    /// pages show.
     fn acts(&self, course: &Course) -> anyhow::Result<Vec<Act>> {
-        let mut doctor = cargo();
-        doctor.args(["course", "doctor"]);
-        let mut acts = vec![("cargo course doctor".to_owned(), doctor)];
+        let mut acts: Vec<Act> = COMMANDS
+            .iter()
+            .map(|arguments| {
+                let mut command = cargo();
+                command.arg("course").args(arguments.split(' '));
+                (format!("cargo course {arguments}"), command)
+            })
+            .collect();
         for module in &course.modules {
             let package = module.solution_package();
             let mut suite = cargo();

@@ -6,16 +6,17 @@ use std::path::Path;
 use anyhow::{Context, bail};
 
 /// The beginnings of commands that are not run here, because something else runs them or they need another machine.
-const ELSEWHERE: [&str; 9] = [
+const ELSEWHERE: [&str; 10] = [
     // Whole test suites are run by themselves.
     "cargo test",
     "cargo t0",
     "LAB_TIER=real cargo test",
-    // The watch waits for a person, and the rest of `cargo course` doesn't depend on the GPUs.
+    // The watch waits for a person. What depends on the GPUs is rehearsed by itself.
     "cargo course",
     "cargo xtask",
     "npm",
     // These need the launcher.
+    "mpiexec",
     "mpirun",
     "srun",
     "torchrun",
