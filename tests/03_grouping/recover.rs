@@ -23,6 +23,7 @@ pub(crate) fn checks() -> Vec<Check> {
             .min_ranks(2),
         Check::new("recover::the_old_communicator_goes_first", the_old_communicator_goes_first)
             .calls(&["rejoin"])
+            .reads_aborts()
             .min_ranks(2),
         Check::new("recover::survivors_finish_the_sum", survivors_finish_the_sum)
             .calls(&["sum_of_survivors"])

@@ -40,7 +40,7 @@ impl NcclLog {
     }
 
     /// Returns the largest number of communicators that a GPU has had at the same time. A communicator counts until its
-    /// abort or destruction begins.
+    /// abort or destruction begins. A check that calls this needs [`crate::Check::reads_aborts`].
     ///
     /// # Errors
     /// Fails if NCCL has written no log, or could not write all of it.

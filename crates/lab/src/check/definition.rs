@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::tier::{Tier, survey};
+use crate::tier::{NcclVersion, Tier, survey};
 
 /// The function that a check's processes run: see [`Check::process`].
 pub(super) type Process = Arc<dyn Fn() -> anyhow::Result<String> + Send + Sync>;
@@ -16,6 +16,7 @@ pub struct Check {
     process: Option<Process>,
     program: Option<&'static str>,
     copies_between_gpus: bool,
+    reads_aborts: bool,
     functions: &'static [&'static str],
 }
 
@@ -62,6 +63,7 @@ impl Check {
             process: None,
             program: None,
             copies_between_gpus: false,
+            reads_aborts: false,
             functions: &[],
         }
     }
@@ -103,6 +105,14 @@ impl Check {
         self
     }
 
+    /// Requires that NCCL logs each rank's abort. From 2.22 to 2.28.2, it logs only that of a process's last rank, so the
+    /// check is reported as ignored.
+    #[must_use]
+    pub fn reads_aborts(mut self) -> Self {
+        self.reads_aborts = true;
+        self
+    }
+
     /// Returns the reason why the check can't run here on this tier, apart from the number of ranks.
     pub(super) fn lacks(&self, tier: Option<Tier>) -> Option<String> {
         let is_real = tier.is_some_and(|tier| tier != Tier::Virtual);
@@ -113,6 +123,13 @@ impl Check {
             return Some(
                 "these GPUs can't access each other's memory, so copies between them may wait".to_owned(),
             );
+        }
+        if self.reads_aborts
+            && is_real
+            && let Ok(nccl) = survey().nccl
+            && (NcclVersion::new(2, 22, 0)..NcclVersion::new(2, 28, 3)).contains(&nccl)
+        {
+            return Some(format!("NCCL {nccl} logs only the last rank's abort"));
         }
         let path = std::env::var_os("PATH").unwrap_or_default();
         let program = self.program?;

@@ -52,7 +52,7 @@ impl CudaVersion {
 }
 
 impl NcclVersion {
-    pub(super) const fn new(major: i32, minor: i32, patch: i32) -> Self {
+    pub(crate) const fn new(major: i32, minor: i32, patch: i32) -> Self {
         Self(10_000 * major + 100 * minor + patch)
     }
 }
