@@ -212,7 +212,7 @@ pub(crate) fn version() {
     }
 }
 
-/// The first version that prints its version to `NCCL_DEBUG_FILE`.
+/// The first version that prints its version to the log file.
 const VERSION_IN_FILE: i32 = 22_200;
 
 /// Logs that `function` has created a communicator, with three lines for each rank.
