@@ -70,8 +70,11 @@ mod tests {
     #[test]
     fn yields_and_sleeps_are_counted() {
         assert!(hundred(thread::yield_now) >= 100);
-        assert!(hundred(|| thread::sleep(Duration::from_micros(1))) >= 100);
-        assert!(hundred(|| thread::park_timeout(Duration::from_micros(1))) >= 100);
+        // A thread that Linux takes off its core before it sleeps may find its time over, and then never blocks. That is rare
+        // if it sleeps for longer than that takes, so most sleeps count.
+        const SLEEP: Duration = Duration::from_micros(200);
+        assert!(hundred(|| thread::sleep(SLEEP)) >= 50);
+        assert!(hundred(|| thread::park_timeout(SLEEP)) >= 50);
     }
 
     #[test]

@@ -204,7 +204,7 @@ fn commit(root: &Path) -> String {
     output.map_or_else(String::new, |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Texts of this machine that nobody else should read, each with what stands for it.
+/// The private texts of this machine, such as its host name, each with the word that replaces it in the file.
 struct Private(Vec<(String, &'static str)>);
 
 impl Private {
