@@ -28,7 +28,7 @@ struct Arguments {
     probe: Option<probe::Probe>,
     /// A library to load before a probe's calls
     #[arg(long, hide = true)]
-    library: Vec<PathBuf>,
+    load: Vec<PathBuf>,
 }
 
 /// What is compared with ours.
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(probe) = arguments.probe {
-        return probe.run(&arguments.library);
+        return probe.run(&arguments.load);
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("in the workspace")?;
     let mut report = Report::default();

@@ -64,7 +64,7 @@ impl Probe {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("--probe").arg(self.to_possible_value().context("a probe has a name")?.get_name());
         for library in libraries {
-            command.arg("--library").arg(library);
+            command.arg("--load").arg(library);
         }
         command.envs(variables.iter().copied());
         let text = output(command)?;
