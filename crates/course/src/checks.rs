@@ -1,10 +1,12 @@
 //! Runs exercises' checks and reports the results.
 
+mod event;
 mod program;
 mod stop;
 mod timeline;
 mod verdict;
 
+pub use event::Event;
 pub use program::{Options, Tests, build, cargo};
 pub use stop::Stop;
 pub use timeline::{timeline, timelines};

@@ -88,6 +88,12 @@ impl Nodes {
         NAMES
     }
 
+    /// Returns the names with an equal number of the ranks for each, as launchers take them: `one:4,two:4`.
+    pub(crate) fn with_slots(&self, ranks: usize) -> String {
+        let slots = ranks / NAMES.len();
+        NAMES.map(|name| format!("{name}:{slots}")).join(",")
+    }
+
     /// Returns a command that runs a program on one of the machines.
     pub(crate) fn command(&self, machine: usize, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");

@@ -2,12 +2,14 @@
 
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::Context;
 
 use crate::nodes::{INTERFACE, Nodes};
+use crate::state::State;
 
 /// The variables that mark a process as started by a launcher, or configure one. If this program runs inside a job,
 /// its processes must not see the job's variables.
@@ -36,7 +38,15 @@ pub(crate) enum Place<'a> {
     Nodes(&'a Nodes),
 }
 
-impl Place<'_> {
+impl<'a> Place<'a> {
+    /// Returns the machines and the remote shell with which a launcher reaches them, if there are several.
+    pub(crate) fn remote_shell(self, state: &State) -> anyhow::Result<Option<(&'a Nodes, PathBuf)>> {
+        match self {
+            Self::Here => Ok(None),
+            Self::Nodes(nodes) => Ok(Some((nodes, nodes.remote_shell(state)?))),
+        }
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Here => "one machine",

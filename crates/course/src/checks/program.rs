@@ -9,6 +9,7 @@ use lab::check::{TimeLimits, Timelines};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::event::Event;
 use super::stop::{Stop, Then};
 use super::verdict::{Checked, Outcome};
 use crate::syllabus::{Exercise, Module};
@@ -42,16 +43,6 @@ struct Diagnostic {
     level: String,
     rendered: String,
     spans: Vec<IgnoredAny>,
-}
-
-/// One line of a test program's JSON output.
-#[derive(Deserialize)]
-struct Event {
-    #[serde(rename = "type")]
-    of: String,
-    event: Option<String>,
-    name: Option<String>,
-    stdout: Option<String>,
 }
 
 /// libtest's variable that sets how many checks run in parallel.
@@ -165,7 +156,7 @@ impl Tests {
         let mut outcomes = BTreeMap::new();
         let (mut has_ended, mut is_cut_short) = (false, false);
         let (_, said) = stop.run(command, |line| {
-            let Ok(event) = serde_json::from_str::<Event>(line) else { return Then::GoOn };
+            let Some(event) = Event::read(line) else { return Then::GoOn };
             match (event.of.as_str(), event.event.as_deref(), event.name) {
                 ("test", Some("started"), Some(name)) => started(&name),
                 ("test", Some(outcome), Some(name)) => {

@@ -8,11 +8,11 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
-use course::checks::cargo;
+use course::checks::{Event, cargo};
 use course::replace::replace;
 use course::syllabus::{Course, Module};
 use lab::tier::{Tier, describe, survey};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::diagnosis::Diagnosis;
@@ -53,16 +53,6 @@ struct Program {
     succeeded: bool,
     seconds: f64,
     output: String,
-}
-
-/// A line of a test program's JSON output.
-#[derive(Deserialize)]
-struct Event {
-    #[serde(rename = "type")]
-    of: String,
-    event: String,
-    name: Option<String>,
-    stdout: Option<String>,
 }
 
 /// Runs every solution's checks and the programs that measure, and writes the file. It contains no host name, user name,
@@ -159,7 +149,8 @@ fn run_checks(root: &Path, module: &Module, program: &Path) -> anyhow::Result<Ve
     let mut has_ended = false;
     for line in BufReader::new(output).lines() {
         let line = line?;
-        let Ok(Event { of, event, name, stdout }) = serde_json::from_str(&line) else { continue };
+        let Some(Event { of, event, name, stdout }) = Event::read(&line) else { continue };
+        let event = event.unwrap_or_default();
         match (of.as_str(), event.as_str(), name) {
             ("test", "started", Some(name)) => {
                 started.insert(name, Instant::now());

@@ -12,15 +12,11 @@ pub(super) fn found() -> Option<Found> {
 }
 
 pub(super) fn start<'a>(found: &'a Found, place: Place<'a>, state: &State) -> anyhow::Result<Session<'a>> {
-    let remote_shell = match place {
-        Place::Here => None,
-        Place::Nodes(nodes) => Some((nodes, nodes.remote_shell(state)?)),
-    };
+    let remote_shell = place.remote_shell(state)?;
     let commands = move |ranks: usize| {
         let mut command = place.launcher(0, &found.program, ranks);
         if let Some((nodes, remote_shell)) = &remote_shell {
-            let slots = ranks / nodes.names().len();
-            command.args(["-hosts", &nodes.names().map(|name| format!("{name}:{slots}")).join(",")]);
+            command.args(["-hosts", &nodes.with_slots(ranks)]);
             command.args(["-launcher", "rsh", "-launcher-exec"]).arg(remote_shell);
         }
         command.args(["-n", &ranks.to_string()]);

@@ -22,17 +22,13 @@ pub(super) fn allow_any_user(command: &mut Command) {
 }
 
 pub(super) fn start<'a>(found: &'a Found, place: Place<'a>, state: &State) -> anyhow::Result<Session<'a>> {
-    let remote_shell = match place {
-        Place::Here => None,
-        Place::Nodes(nodes) => Some((nodes, nodes.remote_shell(state)?)),
-    };
+    let remote_shell = place.remote_shell(state)?;
     let commands = move |ranks: usize| {
         let mut command = place.launcher(0, &found.program, ranks);
         command.args(["-n", &ranks.to_string()]);
         allow_any_user(&mut command);
         if let Some((nodes, remote_shell)) = &remote_shell {
-            let slots = ranks / nodes.names().len();
-            command.args(["--host", &nodes.names().map(|name| format!("{name}:{slots}")).join(",")]);
+            command.args(["--host", &nodes.with_slots(ranks)]);
             command.env("OMPI_MCA_plm_rsh_agent", remote_shell).env("PRTE_MCA_plm_ssh_agent", remote_shell);
             // Open MPI passes its own variables to other machines, but no others.
             for (name, _) in place.variables(ranks) {
