@@ -22,8 +22,8 @@ pub(super) fn adopt(arguments: &mut Arguments) -> anyhow::Result<()> {
 
 /// How many seconds a check may take if nothing else is said.
 const DEFAULT_SECONDS: u64 = 60;
-/// The same on real GPUs. A check makes at most 32 groups of ranks, and NCCL may need 2 s for each; the rest is for a slow
-/// start of the driver.
+/// The same on real GPUs. Some checks create about 30 groups of ranks, and NCCL may need 2 s for each; the rest is for a
+/// slow start of the driver and a busy machine.
 const REAL_DEFAULT_SECONDS: u64 = 180;
 
 /// Reads `LAB_TIMEOUT`: whole seconds, at least 1.

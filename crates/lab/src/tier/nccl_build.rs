@@ -26,7 +26,7 @@ pub fn cuda_of_nccl(library: &Path) -> Option<CudaVersion> {
         .find_map(|(at, _)| version(&constants[at + BEFORE.len()..]))
 }
 
-/// A file in memory, of which only the parts that are looked at are read.
+/// A file that is mapped into memory, so that only the parts in use are read.
 struct Mapped {
     start: *mut libc::c_void,
     length: usize,
