@@ -44,7 +44,11 @@ pub(super) fn of_pages(root: &Path) -> anyhow::Result<Vec<String>> {
                 continue;
             }
             let Some(line) = for_solutions(line) else {
-                bail!("{}: `{line}`: is it to be rehearsed? see {}", page.display(), file!());
+                bail!(
+                    "{}: `{line}` names no module's program: if something else runs it, add its beginning to {}",
+                    page.display(),
+                    file!()
+                );
             };
             if !commands.contains(&line) {
                 commands.push(line);
