@@ -112,6 +112,7 @@ impl Nccl {
         if let Some(group) = state.nccl.open_group() {
             group.joining.push(awaiting);
         } else if config.blocking {
+            let guard = self.create_slowly(guard);
             self.finish_joining(vec![awaiting], "ncclCommInitRank", guard)?;
         } else {
             self.unlock_and_wake(guard);

@@ -86,6 +86,7 @@ impl Nccl {
             self.unlock_and_wake(guard);
             return Err(NcclStatus::InProgress.into());
         }
+        let guard = self.create_slowly(guard);
         self.finish_joining(joining, "ncclGroupEnd", guard)
     }
 }

@@ -28,7 +28,7 @@ impl Nccl {
     /// ranks have made it), if a rank sends to itself without receiving the message, or if one call in a group needs
     /// another call's result.
     pub(crate) fn launch_calls(&'static self, calls: Vec<Checked>, mut guard: Guard<'_>) -> NcclResult<()> {
-        guard = self.connect_first_uses(&calls, guard);
+        guard = self.connect_first_uses(&calls, guard)?;
         let usage = |report: &Report| {
             let failure = Failure::announce(CudaStatus::LaunchTimeout, report);
             Error::new(NcclStatus::InvalidUsage, failure.report)

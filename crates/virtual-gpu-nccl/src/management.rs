@@ -128,14 +128,15 @@ impl Nccl {
         self.join_management_call(comm, rank, Purpose::Finalize, guard)
     }
 
-    fn join_management_call(
-        &self,
+    fn join_management_call<'a>(
+        &'a self,
         comm: CommId,
         rank: Rank,
         purpose: Purpose,
-        mut guard: Guard<'_>,
+        mut guard: Guard<'a>,
     ) -> NcclResult<()> {
         let function = purpose.function();
+        let is_split = matches!(purpose, Purpose::Split { .. });
         let (awaiting, blocking) = guard.locked().join_management_call(comm, rank, purpose)?;
         if let Some(group) = guard.nccl.open_group() {
             group.joining.push(awaiting);
@@ -144,6 +145,9 @@ impl Nccl {
         if !blocking {
             self.unlock_and_wake(guard);
             return Err(NcclStatus::InProgress.into());
+        }
+        if is_split {
+            guard = self.create_slowly(guard);
         }
         self.finish_joining(vec![awaiting], function, guard)
     }

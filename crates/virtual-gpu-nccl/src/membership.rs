@@ -3,7 +3,6 @@
 use super::config::CommConfig;
 use super::id::UniqueId;
 use super::session::{Control, ROOT, SessionId};
-use super::strict;
 use super::{Guard, Locked, Nccl, State};
 use virtual_gpu::engine::{Awaiting, Failure, Wait};
 use virtual_gpu_core::handle::{CommHandle, CommId, ManagementId, Rank};
@@ -43,7 +42,6 @@ impl Nccl {
         caller: &'static str,
         guard: Guard<'_>,
     ) -> NcclResult<()> {
-        strict::create();
         // Wake the threads that are waiting for the same ranks.
         self.engine.wake_all();
         let mut guard = self.block_on(Wait::Communicators(awaiting.clone()), caller, guard);

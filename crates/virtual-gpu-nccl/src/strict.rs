@@ -3,8 +3,8 @@
 //!
 //! | what it does | source |
 //! |---|---|
-//! | From 2.22 on, a rank's host thread blocks at the first use of each algorithm and of each peer. | `runtimeConn` and `ncclCollPreconnectFunc` in `group.cc` |
-//! | Creating a communicator takes a while: on real machines 0.6 s to 2 s, here 20 ms, so that suites stay quick. | "Init timings" in NVIDIA/nccl-tests issue 273 (8 ranks, 0.66 s) and NVIDIA/nccl issue 1412 (16 ranks, 1.08 s) |
+//! | From 2.22 on, a rank's host thread blocks at the first use of each algorithm and of each peer, until the others connect, too. | `runtimeConn` and `ncclCollPreconnectFunc` in `group.cc` |
+//! | Creating a communicator takes a while: on real machines 0.6 s to 2 s, here 20 ms, so that suites stay quick, or `VIRTUAL_NCCL_INIT` seconds. | "Init timings" in NVIDIA/nccl-tests issue 273 (8 ranks, 0.66 s) and NVIDIA/nccl issue 1412 (16 ranks, 1.08 s) |
 //! | An abort is logged as "Abort COMPLETE" by each rank up to 2.21, once by a process's last rank in 2.22 to 2.27, and as "Abort START" from 2.28.3 on. | `commReclaim`, `commDestroySync`, and `ncclCommAbort` in `init.cc` |
 //! | Up to 2.21, the version is printed to standard output for every `NCCL_DEBUG`, even if there is an `NCCL_DEBUG_FILE`. | `showVersion` in `init.cc` |
 //! | Up to 2.22, ranks of one process can't exchange 16 KiB or more directly from a memory pool to which no other GPU has access. | `NCCL_P2P_DIRECT_DISABLE` in the user guide; `prims_simple.h` |
@@ -13,18 +13,18 @@
 //! | Host calls that may synchronize do: allocating and freeing host or device memory, and loading and unloading modules. | "Implicit Synchronization", CUDA Programming Guide |
 //! | Of several operations that could run next, the last one runs first. | "Asynchronous Concurrent Execution", CUDA Programming Guide: streams have no order among themselves |
 //!
-//! Not imitated: a first use may also wait until the peers have made their calls, and sends and receives of
-//! communicators that share a GPU run at the same time. `ncclCommDestroy` and `ncclCommAbort` wait for graphs in every
+//! Not imitated: a first use doesn't wait for ranks in other processes, and sends and receives of communicators that share
+//! a GPU run at the same time. `ncclCommDestroy` and `ncclCommAbort` wait for graphs in every
 //! mode, see `departure.rs`.
 
 use std::collections::HashSet;
 use std::sync::OnceLock;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::call::{Access, Checked, Request};
 use super::transfer::Direction;
-use super::{Guard, Nccl, VERSION};
+use super::{Guard, Nccl, State, VERSION};
 use virtual_gpu::config::StrictNccl;
 use virtual_gpu::time::tuning::Algorithm;
 use virtual_gpu_core::handle::{CommId, Rank};
@@ -33,8 +33,8 @@ use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 /// How long a host thread blocks when it connects, of the order of what real machines take.
 const CONNECTING: Duration = Duration::from_millis(20);
 
-/// How long creating a communicator takes at least.
-const CREATING: Duration = Duration::from_millis(20);
+/// How long a host thread waits before it looks again whether the other ranks have connected.
+const LOOKING: Duration = Duration::from_millis(1);
 
 /// The first version that connects at the first use.
 const LAZY_CONNECTIONS: i32 = 22_200;
@@ -86,6 +86,38 @@ impl Connection {
     }
 }
 
+impl std::fmt::Display for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Algorithm(algorithm) => write!(f, "{algorithm:?}"),
+            Self::Peer(peer, _) => write!(f, "rank {peer}"),
+        }
+    }
+}
+
+impl State {
+    /// Returns a rank in this process that must connect before `call` can go on, if there is one.
+    fn not_connected(&self, call: &Checked, connection: Connection) -> Option<Rank> {
+        let comm = self.communicators.get(&call.comm)?;
+        if comm.failed.is_some() || comm.ranks[call.rank].left.is_some() {
+            return None;
+        }
+        let is_missing = |rank: Rank, needed: Connection| {
+            let state = &comm.ranks[rank];
+            state.process.is_none() && state.left.is_none() && !state.connected.contains(&needed)
+        };
+        match connection {
+            Connection::Algorithm(_) => {
+                comm.ranks.iter().map(|(rank, _)| rank).find(|&rank| is_missing(rank, connection))
+            }
+            Connection::Peer(peer, direction) => {
+                let needed = Connection::Peer(call.rank, direction.other());
+                is_missing(peer, needed).then_some(peer)
+            }
+        }
+    }
+}
+
 /// How an abort is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AbortLog {
@@ -107,32 +139,56 @@ impl AbortLog {
     }
 }
 
-/// Blocks the calling thread for as long as NCCL takes to create a communicator.
-pub(crate) fn create() {
-    if is_strict() {
-        sleep(CREATING);
-    }
-}
-
 impl Nccl {
-    /// Blocks the calling thread if calls are the first to use an algorithm or a peer.
-    pub(crate) fn connect_first_uses<'a>(&'a self, calls: &[Checked], mut guard: Guard<'a>) -> Guard<'a> {
+    /// Blocks the calling thread for as long as NCCL takes to create a communicator.
+    pub(crate) fn create_slowly<'a>(&'a self, guard: Guard<'a>) -> Guard<'a> {
+        let Some(strict) = strict() else { return guard };
+        self.unlock_and_wake(guard);
+        sleep(strict.init);
+        self.lock()
+    }
+
+    /// Blocks the calling thread if calls are the first to use an algorithm or a peer, until the other ranks in this
+    /// process have made such calls, too.
+    ///
+    /// # Errors
+    /// Returns `SystemError` if they have not made them within the timeout.
+    pub(crate) fn connect_first_uses<'a>(
+        &'a self,
+        calls: &[Checked],
+        mut guard: Guard<'a>,
+    ) -> NcclResult<Guard<'a>> {
         if !is_strict() || version() < LAZY_CONNECTIONS {
-            return guard;
+            return Ok(guard);
         }
-        let mut is_new = false;
+        let mut connecting = Vec::new();
         for call in calls {
             let comm = guard.nccl.communicators.get_mut(&call.comm);
-            if let (Some(comm), Some(connection)) = (comm, Connection::of(call)) {
-                is_new |= comm.ranks[call.rank].connected.insert(connection);
+            if let (Some(comm), Some(connection)) = (comm, Connection::of(call))
+                && comm.ranks[call.rank].connected.insert(connection)
+            {
+                connecting.push((call, connection));
             }
         }
-        if !is_new {
-            return guard;
+        if connecting.is_empty() {
+            return Ok(guard);
         }
         self.unlock_and_wake(guard);
         sleep(CONNECTING);
-        self.lock()
+        let started = Instant::now();
+        for (call, connection) in connecting {
+            while let Some(missing) = self.lock().nccl.not_connected(call, connection) {
+                if started.elapsed() > self.engine.config().timeout.duration {
+                    let message = format!(
+                        "virtual GPU: {}: this is the rank's first use of {connection}, so NCCL waits until rank {missing} connects, too",
+                        call.request
+                    );
+                    return Err(Error::new(NcclStatus::SystemError, message));
+                }
+                sleep(LOOKING);
+            }
+        }
+        Ok(self.lock())
     }
 
     /// Refuses a buffer that this version of NCCL would let another GPU access directly, if no other GPU can access it.

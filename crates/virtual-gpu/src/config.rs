@@ -16,6 +16,7 @@ const TIMEOUT: &str = "VIRTUAL_GPU_TIMEOUT";
 const BOOTSTRAP_TIMEOUT: &str = "VIRTUAL_GPU_BOOTSTRAP_TIMEOUT";
 const FAIL: &str = "VIRTUAL_GPU_FAIL";
 const NCCL: &str = "VIRTUAL_NCCL";
+const NCCL_INIT: &str = "VIRTUAL_NCCL_INIT";
 
 /// The timeout if no variable sets one.
 const DEFAULT_TIMEOUT: Timeout = Timeout { duration: Duration::from_secs(10), variable: TIMEOUT };
@@ -91,18 +92,23 @@ impl FailingCall {
 pub struct StrictNccl {
     /// The version, encoded as in `ncclGetVersion`: 23007 is 2.30.7.
     pub version: i32,
+    /// How long each rank takes to create a communicator (`VIRTUAL_NCCL_INIT`).
+    pub init: Duration,
 }
 
 impl StrictNccl {
-    /// The version if the variable names none.
-    const NEWEST: Self = Self { version: 23_007 };
+    /// The version if the variable names none. Creating a communicator takes so little time that suites stay quick.
+    const NEWEST: Self = Self { version: 23_007, init: Duration::from_millis(20) };
 
     /// Reads `strict`, or `strict-2.21.5` for another version.
     fn read(value: &str) -> Result<Self, String> {
         let version = |text: &str| {
             let mut numbers = text.split('.').map(|number| number.parse::<u8>().ok().filter(|&it| it < 100));
             let [major, minor, patch] = [numbers.next()??, numbers.next()??, numbers.next()??].map(i32::from);
-            numbers.next().is_none().then_some(Self { version: 10_000 * major + 100 * minor + patch })
+            numbers
+                .next()
+                .is_none()
+                .then_some(Self { version: 10_000 * major + 100 * minor + patch, ..Self::NEWEST })
         };
         let read = match value.trim() {
             "strict" => Some(Self::NEWEST),
@@ -244,6 +250,11 @@ impl Config {
         if let Some(value) = variable(NCCL) {
             config.strict_nccl = Some(StrictNccl::read(&value)?);
         }
+        if let Some(value) = variable(NCCL_INIT) {
+            let init = Timeout::read(NCCL_INIT, &value)?.duration;
+            let strict = config.strict_nccl.as_mut();
+            strict.ok_or_else(|| format!("{NCCL_INIT}={value}: only {NCCL}=strict reads it"))?.init = init;
+        }
         Ok(config)
     }
 }
@@ -297,6 +308,19 @@ mod tests {
             let error = version(value).unwrap_err();
             assert!(error.starts_with(&format!("VIRTUAL_NCCL={value}: ")), "{error}");
         }
+    }
+
+    #[test]
+    fn only_a_strict_nccl_takes_time_to_create_a_communicator() {
+        let both = |name: &str| match name {
+            NCCL => Some("strict-2.21.5".to_owned()),
+            NCCL_INIT => Some("2".to_owned()),
+            _ => None,
+        };
+        let strict = StrictNccl { version: 22_105, init: Duration::from_secs(2) };
+        assert_eq!(Config::read(both).unwrap().strict_nccl, Some(strict));
+        let error = read(NCCL_INIT, "2").unwrap_err();
+        assert_eq!(error, "VIRTUAL_NCCL_INIT=2: only VIRTUAL_NCCL=strict reads it");
     }
 
     #[test]

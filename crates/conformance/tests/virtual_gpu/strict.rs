@@ -1,13 +1,15 @@
 //! Tests `VIRTUAL_NCCL`: what NCCL may do, and what its versions do differently. Programs run in processes of their own,
 //! because the variable is read only once.
 
-use std::time::{Duration, Instant};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anyhow::ensure;
 use cudarc::nccl::result::{comm_abort, get_nccl_version};
 use lab::Check;
 
-use crate::raw::{Function, Rank, address, floats, raw_ranks};
+use crate::raw::{Arguments, Function, Rank, address, floats, raw_ranks};
 use crate::{child, contains};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -16,7 +18,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("strict::nccl_has_the_version_that_was_asked_for", versions),
         Check::new("strict::a_pool_s_memory_is_refused_below_2_23", pool_memory),
         Check::new("strict::an_abort_is_logged_as_the_version_does", abort_lines),
-        Check::new("strict::the_first_use_of_an_algorithm_blocks", first_use),
+        Check::new("strict::a_first_use_blocks_until_the_others_connect", first_use),
         Check::new("strict::a_sum_has_another_order", order),
     ]
 }
@@ -89,23 +91,49 @@ fn abort_lines() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints how many milliseconds the first all-reduce blocks the host at least, on any rank.
+/// Prints whether rank 0's first all-reduce and its first send blocked the host until the last rank had made its call.
+/// The calls after those must not wait: the last rank makes its own only after rank 0's has returned.
 pub(crate) fn connects() -> anyhow::Result<()> {
     lab::attach(RANKS)?;
-    let took = raw_ranks(0, RANKS, |rank: Rank| {
+    let (others, rank_0) = (AtomicUsize::new(0), Barrier::new(2));
+    let last = RANKS - 1;
+    let blocked = raw_ranks(0, RANKS, |rank: Rank| {
         let buffer = rank.stream.clone_htod(&[1.0_f32; 8]).unwrap();
-        let started = Instant::now();
-        rank.call(Function::AllReduce, address(&buffer), address(&buffer), floats(8)).unwrap();
-        let took = started.elapsed();
+        let at = address(&buffer);
+        let mut blocked = Vec::new();
+        for function in [Function::AllReduce, Function::Send] {
+            let (function, peer) = match (function, rank.rank) {
+                (Function::Send, 0) => (function, last),
+                (Function::Send, other) if other == last => (Function::Recv, 0),
+                (Function::Send, _) => continue,
+                (other, _) => (other, 0),
+            };
+            let call = || rank.call(function, at, at, Arguments { root: peer as i32, ..floats(8) }).unwrap();
+            if rank.rank == last {
+                std::thread::sleep(Duration::from_millis(50));
+                others.fetch_add(1, Ordering::SeqCst);
+            }
+            let before = blocked.len() + 1;
+            call();
+            blocked.push(others.load(Ordering::SeqCst) == before);
+            // All ranks are connected now.
+            if rank.rank == last {
+                rank_0.wait();
+            }
+            call();
+            if rank.rank == 0 {
+                rank_0.wait();
+            }
+        }
         rank.stream.synchronize().unwrap();
-        took
+        blocked
     });
-    println!("blocked: {}", took.iter().min().is_some_and(|took| *took >= Duration::from_millis(20)));
+    println!("blocked: {:?}", blocked[0]);
     Ok(())
 }
 
 fn first_use() -> anyhow::Result<()> {
-    contains(&printed("strict::connects", "strict", &[])?, &["blocked: true"]);
+    contains(&printed("strict::connects", "strict", &[])?, &["blocked: [true, true]"]);
     Ok(())
 }
 

@@ -56,6 +56,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("VIRTUAL_GPU_TOPOLOGY", "the node whose times the virtual tier models"),
     ("VIRTUAL_GPU_TRACE", "where the virtual tier writes its timeline"),
     ("VIRTUAL_NCCL", "strict makes the virtual NCCL do everything that NCCL may do"),
+    ("VIRTUAL_NCCL_INIT", "seconds that a strict virtual NCCL takes to create a communicator"),
 ];
 
 /// Variables that are often set but have no effect here.
