@@ -52,11 +52,13 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// The timeout for an event that should happen immediately.
+/// The timeout for an event that should happen immediately: within milliseconds, or a second on a busy machine. Every
+/// wrong answer that never lets it happen takes all of it.
 const LONG: Duration = Duration::from_secs(4);
-/// The timeout for processes, which need time to start.
+/// The timeout for processes to start. On real GPUs, each initializes the driver, which takes seconds if no other
+/// process keeps the GPUs initialized.
 const STARTING: Duration = Duration::from_secs(30);
-/// The time to wait for an event that should never happen.
+/// The time to wait for an event that should never happen: several pauses of a correct answer (`PAUSE`).
 const SHORT: Duration = Duration::from_millis(100);
 
 /// Runs work that a mistake may block forever in a separate thread. Gives up before the harness stops the check.

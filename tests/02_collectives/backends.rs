@@ -27,10 +27,13 @@ pub(crate) fn checks() -> Vec<Check> {
             .min_ranks(3),
         Check::new("backends::later_work_sees_the_sum", later_work_sees_the_sum).calls(&["staged_sum"]),
         Check::new("backends::both_are_measured_the_same_way", both_are_measured_the_same_way)
+            .measures_time()
             .calls(&["times_as_long"]),
         Check::new("backends::warming_up_is_not_measured", warming_up_is_not_measured)
+            .measures_time()
             .calls(&["times_as_long"]),
         Check::new("backends::two_all_reduces_are_compared", two_all_reduces_are_compared)
+            .measures_time()
             .calls(&["times_as_long"])
             .min_ranks(2),
         Check::new(

@@ -24,12 +24,18 @@ pub(crate) fn checks() -> Vec<Check> {
         .calls(&["operation_bytes"]),
         Check::new("bandwidth::the_factor_is_that_of_the_operation", the_factor_is_that_of_the_operation)
             .calls(&["bus_factor"]),
-        Check::new("bandwidth::only_warm_rounds_count", only_warm_rounds_count).calls(&["measure"]),
-        Check::new("bandwidth::a_row_has_both_bandwidths", a_row_has_both_bandwidths).calls(&["measure"]),
+        Check::new("bandwidth::only_warm_rounds_count", only_warm_rounds_count)
+            .measures_time()
+            .calls(&["measure"]),
+        Check::new("bandwidth::a_row_has_both_bandwidths", a_row_has_both_bandwidths)
+            .measures_time()
+            .calls(&["measure"]),
         Check::new("bandwidth::a_collective_has_a_row", a_collective_has_a_row)
+            .measures_time()
             .calls(&["measure"])
             .min_ranks(3),
         Check::new("bandwidth::short_rounds_are_not_rounded", short_rounds_are_not_rounded)
+            .measures_time()
             .calls(&["measure"]),
         Check::new("bandwidth::times_on_a_line_give_the_line", times_on_a_line_give_the_line).calls(&["fit"]),
         Check::new("bandwidth::each_time_weighs_as_much_as_any_other", each_time_weighs_as_much_as_any_other)

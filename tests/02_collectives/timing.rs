@@ -14,7 +14,7 @@ use crate::collectives::timing::{finish_line, gpu_milliseconds, host_times};
 use crate::exercise::spinning::spinning;
 
 pub(crate) fn checks() -> Vec<Check> {
-    vec![
+    [
         Check::new("timing::the_mean_is_that_of_a_round", the_mean_is_that_of_a_round)
             .calls(&["gpu_milliseconds"]),
         Check::new("timing::warming_up_is_not_measured", warming_up_is_not_measured)
@@ -30,6 +30,9 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("timing::measuring_costs_little", measuring_costs_little),
         Check::new("timing::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
+    .into_iter()
+    .map(Check::measures_time)
+    .collect()
 }
 
 const MILLISECOND: u64 = 1_000_000;

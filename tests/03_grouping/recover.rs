@@ -46,7 +46,8 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 const LEN: usize = 1031;
-/// How long a rank waits for the other survivors.
+/// How long a rank waits for the other survivors, or for a sum after the first. Before either, NCCL creates a
+/// communicator, which takes up to 2 s; ten times that is for a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The supervisor of the ranks when one of them is lost. It knows which rank is lost, and waits until all other ranks

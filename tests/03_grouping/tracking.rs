@@ -12,9 +12,11 @@ use crate::grouping::tracking::{in_one_slice, in_two_slices, write_after_reads};
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("tracking::two_slices_are_worked_on_at_once", two_slices_are_worked_on_at_once)
+            .measures_time()
             .calls(&["in_two_slices"]),
         Check::new("tracking::two_slices_stay_tracked", two_slices_stay_tracked).calls(&["in_two_slices"]),
         Check::new("tracking::one_slice_is_worked_on_at_once", one_slice_is_worked_on_at_once)
+            .measures_time()
             .calls(&["in_one_slice"]),
         Check::new("tracking::a_late_upload_is_waited_for", a_late_upload_is_waited_for)
             .calls(&["in_one_slice"]),
@@ -24,7 +26,9 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["in_one_slice"]),
         Check::new("tracking::all_readers_are_waited_for", all_readers_are_waited_for)
             .calls(&["write_after_reads"]),
-        Check::new("tracking::readers_read_at_once", readers_read_at_once).calls(&["write_after_reads"]),
+        Check::new("tracking::readers_read_at_once", readers_read_at_once)
+            .measures_time()
+            .calls(&["write_after_reads"]),
         Check::new("tracking::writing_after_reading_returns_at_once", writing_after_reading_returns_at_once)
             .calls(&["write_after_reads"]),
         Check::new("tracking::each_value_is_copied_once_each_way", each_value_is_copied_once_each_way)

@@ -28,6 +28,7 @@ pub(crate) fn checks() -> Vec<Check> {
             "analysis::spans_measured_with_events_show_the_overlap",
             spans_measured_with_events_show_the_overlap,
         )
+        .measures_time()
         .calls(&["measure", "align"])
         .min_ranks(2),
     ]

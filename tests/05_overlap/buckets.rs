@@ -40,6 +40,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("buckets::communication_overlaps_the_backward_pass", move || {
             training::communication_overlaps_the_backward_pass(&own)
         })
+        .measures_time()
         .calls(&["step"])
         .min_ranks(2),
         Check::new("buckets::a_bucket_is_ready_without_an_unused_gradient", move || {
@@ -53,6 +54,7 @@ pub(crate) fn checks() -> Vec<Check> {
         .calls(&["step"]),
         Check::new("buckets::each_bucket_has_an_all_reduce", each_bucket_has_an_all_reduce).calls(&["step"]),
         Check::new("buckets::a_sweep_matches_the_prediction", a_sweep_matches_the_prediction)
+            .measures_time()
             .calls(&["step"])
             .min_ranks(2),
         Check::new("buckets::the_buckets_are_averaged_in_place", the_buckets_are_averaged_in_place)

@@ -27,9 +27,11 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["stream_through"])
             .min_ranks(2),
         Check::new("copies::the_next_batch_overlaps_the_sum", the_next_batch_is_computed_beside_it)
+            .measures_time()
             .calls(&["stream_through"])
             .min_ranks(2),
         Check::new("copies::the_copies_are_in_their_own_stream", the_copies_are_in_their_own_stream)
+            .measures_time()
             .calls(&["stream_through"])
             .min_ranks(2),
         Check::new("copies::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)

@@ -24,12 +24,14 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["run"])
             .min_ranks(2),
         Check::new("depth::computation_runs_ahead_by_the_depth", computation_runs_ahead_by_the_depth)
+            .measures_time()
             .calls(&["run"])
             .min_ranks(2),
         Check::new("depth::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)
             .calls(&["run"]),
         Check::new("depth::memory_is_that_of_the_buffers", memory_is_that_of_the_buffers).calls(&["run"]),
         Check::new("depth::an_iteration_takes_the_longer_stream", an_iteration_takes_the_longer_stream)
+            .measures_time()
             .calls(&["run"]),
         Check::new("depth::only_events_are_used", only_events_are_used).calls(&["run"]),
         Check::new("depth::a_failed_call_is_an_error", a_failed_call_is_an_error).calls(&["run"]),

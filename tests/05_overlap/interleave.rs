@@ -28,6 +28,7 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["interleave"])
             .min_ranks(2),
         Check::new("interleave::communication_overlaps_computation", communication_overlaps_computation)
+            .measures_time()
             .calls(&["interleave"])
             .min_ranks(2),
         Check::new("interleave::it_returns_with_everything_enqueued", it_returns_with_everything_enqueued)

@@ -28,6 +28,7 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["forward", "finish"])
             .min_ranks(2),
         Check::new("layerwise::a_sum_overlaps_the_other_half", a_sum_overlaps_the_other_half)
+            .measures_time()
             .calls(&["forward", "finish"])
             .min_ranks(2),
         Check::new("layerwise::the_last_sums_are_pending", the_last_sums_are_pending)

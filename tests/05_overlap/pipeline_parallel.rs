@@ -33,12 +33,14 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["run_stage"])
             .min_ranks(2),
         Check::new("pipeline_parallel::receiving_overlaps_computation", receiving_overlaps_computation)
+            .measures_time()
             .calls(&["run_stage"])
             .min_ranks(3),
         Check::new("pipeline_parallel::it_returns_with_everything_enqueued", it_returns_with_all_enqueued)
             .calls(&["run_stage"])
             .min_ranks(2),
         Check::new("pipeline_parallel::the_bubble_is_what_is_idle", the_bubble_is_what_is_idle)
+            .measures_time()
             .calls(&["bubble"]),
         Check::new("pipeline_parallel::the_order_needs_only_events", the_order_needs_only_events),
         Check::new("pipeline_parallel::a_failed_call_is_an_error", a_failed_call_is_an_error),

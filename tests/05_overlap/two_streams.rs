@@ -165,7 +165,8 @@ pub(super) fn mean(intervals: &[Interval]) -> f32 {
     intervals.iter().map(|interval| interval.length()).sum::<f32>() / intervals.len() as f32
 }
 
-/// The tolerance when modeled times are compared with a formula.
+/// The tolerance when modeled times are compared with a formula: it covers launches and events, which take microseconds
+/// each and which the formula leaves out.
 const WITHIN: f32 = 0.03;
 
 /// Compares a time with a formula based on times that events measured in the same run. Modeled times must match within

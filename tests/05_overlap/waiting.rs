@@ -327,7 +327,7 @@ fn polling_works_until_it_is_complete() -> anyhow::Result<()> {
     })
 }
 
-/// The maximum number of polls, a millisecond apart.
+/// The maximum number of polls, a millisecond apart. A real GPU reports a trap within milliseconds.
 const MOST_POLLS: usize = 1000;
 
 fn polling_ends_with_an_error() -> anyhow::Result<()> {

@@ -10,7 +10,7 @@ mod machine;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, ensure};
 use course::checks::cargo;
@@ -22,8 +22,11 @@ use machine::Machine;
 const COMMANDS: [&str; 4] =
     ["doctor", "next", "demo 01 --gpus 2", "bench -- --gpus 2 --operation all-gather --to 4K"];
 
-/// How many stages run at a time. On real GPUs, checks run one after another, so each stage uses about one core.
+/// How many stages run at a time.
 const STAGES_AT_A_TIME: usize = 2;
+
+/// How many checks of a suite run at a time, as on a machine with many cores: much of the time, they wait for NCCL.
+const CHECKS_AT_A_TIME: usize = 8;
 
 /// Options of `cargo xtask rehearse`.
 #[derive(clap::Args)]
@@ -31,6 +34,9 @@ pub(crate) struct Options {
     /// Rehearse only the machines with these numbers of GPUs
     #[arg(long, value_name = "NUMBER")]
     gpus: Vec<usize>,
+    /// How long NCCL takes to create a communicator, in seconds; without this, suites stay quick
+    #[arg(long, value_name = "SECONDS")]
+    init: Option<f64>,
 }
 
 /// The rehearsed machines: the number of GPUs, the value of `VIRTUAL_NCCL`, and the tiers that are asked for. The first is
@@ -58,6 +64,9 @@ struct Stage<'a> {
     tier: Tier,
 }
 
+/// What the name of a module's suite begins with.
+const SUITE: &str = "cargo test -p ";
+
 /// The name of a command, and the command.
 type Act = (String, Command);
 
@@ -73,7 +82,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     let mut machines = Vec::new();
     for (gpus, nccl, tiers) in MACHINES {
         if options.gpus.is_empty() || options.gpus.contains(&gpus) {
-            machines.push((Machine::build(root, gpus, nccl)?, tiers));
+            machines.push((Machine::build(root, gpus, nccl, options.init)?, tiers));
         }
     }
     ensure!(!machines.is_empty(), "there is no such machine; they have {} GPUs", numbers().join(", "));
@@ -105,10 +114,14 @@ fn numbers() -> Vec<String> {
 
 impl Stage<'_> {
     fn rehearse(&self, course: &Course, problems: &Mutex<Vec<String>>) -> anyhow::Result<()> {
+        let mut suites = Duration::ZERO;
         for (shown, mut command) in self.acts(course)? {
             self.install(&mut command);
             let started = Instant::now();
             let output = command.output().with_context(|| format!("can't run `{shown}`"))?;
+            if shown.starts_with(SUITE) {
+                suites += started.elapsed();
+            }
             let place = format!("{}, {}", self.machine, self.tier);
             let verdict = self.verdict(&output);
             let says = match &verdict {
@@ -123,6 +136,7 @@ impl Stage<'_> {
                 problems.push(format!("{place}: `{shown}`: {verdict}"));
             }
         }
+        println!("{}, {}: all suites took {:.1} s", self.machine, self.tier, suites.as_secs_f64());
         Ok(())
     }
 
@@ -141,7 +155,8 @@ impl Stage<'_> {
             let package = module.solution_package();
             let mut suite = cargo();
             suite.args(["test", "--quiet", "--no-fail-fast", "--package", &package]);
-            acts.push((format!("cargo test -p {package}"), suite));
+            suite.env("RUST_TEST_THREADS", CHECKS_AT_A_TIME.to_string());
+            acts.push((format!("{SUITE}{package}"), suite));
         }
         for line in commands::of_pages(self.root)? {
             let mut shell = Command::new("bash");

@@ -117,7 +117,7 @@ pub(crate) enum Command {
         /// Before a workshop: also build from scratch without a network, check the disk, and write a file to send in
         #[arg(long)]
         workshop: bool,
-        /// Run everything on this machine, and write a file to send to the maintainers; on real GPUs, this takes half an hour or more
+        /// Run everything on this machine, and write a file to send to the maintainers; on real GPUs, this may take half an hour
         #[arg(long, value_name = "FILE")]
         evidence: Option<PathBuf>,
     },

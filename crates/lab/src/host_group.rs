@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 
-/// How long a rank waits for the others.
+/// How long a rank waits for the others. Ranks differ by the milliseconds of a copy; the rest is for a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A group of threads, one for each rank.

@@ -3,6 +3,7 @@
 mod attach;
 mod choice;
 mod nccl_build;
+mod sharing;
 mod survey;
 mod times;
 
@@ -13,3 +14,5 @@ pub use survey::{CudaVersion, Driver, NcclVersion, OLDEST_NCCL, Survey, nvrtc_ve
 pub use times::{times_are_modeled, whose_times};
 
 pub(crate) use attach::{CRATE_ROOT, attached, own_sources};
+pub(crate) use sharing::processes_at_a_time;
+pub use sharing::{SHARED_MEMORY, shared_memory};

@@ -14,12 +14,16 @@ use lab::{Kernels, ensure};
 use super::{DEADLINE, LONG_AFTER, MILLISECOND, prepared, worlds};
 use crate::grouping::straggler::{Register, barrier, lateness};
 
-/// The time after which the check helps a rank that is waiting for a missing rank without reading the clock.
+/// The time after which the check helps a rank that is waiting for a missing rank without reading the clock. A correct
+/// rank returns a few milliseconds after the others have signed; the rest is for a busy machine, and every wrong answer
+/// takes it all.
 const RESCUE: Duration = Duration::from_secs(3);
 /// The time after which the deadline passes for a rank that has not signed, although its GPU has arrived. A rank signs
-/// as soon as it queries its event.
+/// as soon as it queries its event, which a wait does at least every few milliseconds; the rest is for a busy machine. It
+/// is less than [`RESCUE`], so a rank that never signs still gives up by its deadline.
 const SIGNING: Duration = Duration::from_secs(1);
-/// How long the check waits for the ranks that do arrive.
+/// How long the check waits for the ranks that do arrive. They need milliseconds, or [`SIGNING`] if their answer is wrong,
+/// so this only bounds a run in which a rank has failed.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A rank's result, and the number of times that it read the clock; `None` if it did not call `barrier`.

@@ -29,11 +29,12 @@ impl std::fmt::Display for Machine {
 impl Machine {
     /// Installs the virtual libraries that Cargo has built into a folder of their own, under the names that NVIDIA's
     /// packages use: `libcuda.so.1`, `libcuda.so`, and `libnccl.so.2`. `nccl` is the value of `VIRTUAL_NCCL`: what the
-    /// versions do differs, see `virtual_gpu_nccl::strict`.
+    /// versions do differs, see `virtual_gpu_nccl::strict`. `init` is how long NCCL takes to create a communicator, in
+    /// seconds.
     ///
     /// # Errors
     /// Fails if a library can't be read or written.
-    pub(super) fn build(root: &Path, gpus: usize, nccl: &str) -> anyhow::Result<Self> {
+    pub(super) fn build(root: &Path, gpus: usize, nccl: &str, init: Option<f64>) -> anyhow::Result<Self> {
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
         let folder = target.join("rehearsal").join(format!("{gpus}-{nccl}"));
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
@@ -49,7 +50,10 @@ impl Machine {
         } else {
             format!("VIRTUAL_GPU_COUNT = \"{gpus}\"")
         };
-        let settings = format!("VIRTUAL_GPU_CHECKS = \"off\"\nVIRTUAL_NCCL = \"{nccl}\"\n{visible}\n");
+        let mut settings = format!("VIRTUAL_GPU_CHECKS = \"off\"\nVIRTUAL_NCCL = \"{nccl}\"\n{visible}\n");
+        if let Some(seconds) = init {
+            settings += &format!("VIRTUAL_NCCL_INIT = \"{seconds}\"\n");
+        }
         replace(&folder.join("virtual-gpu.toml"), settings)?;
         Ok(Self { gpus, nccl: nccl.to_owned(), folder })
     }

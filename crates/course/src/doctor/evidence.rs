@@ -41,6 +41,7 @@ struct Check {
     name: String,
     /// `ok`, `failed`, or `ignored`.
     verdict: String,
+    /// From the start to the verdict. On real GPUs, this includes the time that the check waits for its turn.
     seconds: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,

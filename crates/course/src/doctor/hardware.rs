@@ -69,18 +69,13 @@ fn gib(bytes: usize) -> String {
     format!("{:.1}", bytes as f64 / f64::from(1 << 30))
 }
 
-/// The size in bytes that NCCL's documentation recommends for shared memory in a container:
-/// <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#shared-memory>.
-const SHARED_MEMORY: u64 = 1 << 30;
-
-/// Reports the size of the shared memory, through which NCCL before 2.24 sends between GPUs that can't reach each other.
+/// Reports the size of the shared memory, which NCCL needs on several GPUs.
 pub(super) fn shared_memory() -> Diagnosis {
     let what = "shared memory";
-    match rustix::fs::statvfs("/dev/shm") {
-        Ok(stats) => {
-            let size = stats.f_blocks * stats.f_frsize;
+    match lab::tier::shared_memory() {
+        Ok(size) => {
             let says = format!("{} GiB in /dev/shm", gib(size as usize));
-            match size < SHARED_MEMORY {
+            match size < lab::tier::SHARED_MEMORY {
                 true => Diagnosis::new(what, Status::Note, says)
                     .help("for NCCL on several real GPUs, start the container with --shm-size=1g --ulimit memlock=-1"),
                 false => Diagnosis::good(what, says),

@@ -17,6 +17,7 @@ pub struct Check {
     program: Option<&'static str>,
     copies_between_gpus: bool,
     reads_aborts: bool,
+    measures_time: bool,
     functions: &'static [&'static str],
 }
 
@@ -64,6 +65,7 @@ impl Check {
             program: None,
             copies_between_gpus: false,
             reads_aborts: false,
+            measures_time: false,
             functions: &[],
         }
     }
@@ -111,6 +113,19 @@ impl Check {
     pub fn reads_aborts(mut self) -> Self {
         self.reads_aborts = true;
         self
+    }
+
+    /// Lets no other check run at the same time on real GPUs, because this one depends on how long its work takes there:
+    /// processes that share a GPU take turns.
+    #[must_use]
+    pub fn measures_time(mut self) -> Self {
+        self.measures_time = true;
+        self
+    }
+
+    /// Returns whether no other check may run at the same time on real GPUs.
+    pub(super) fn needs_real_gpus_alone(&self) -> bool {
+        self.measures_time
     }
 
     /// Returns the reason why the check can't run here on this tier, apart from the number of ranks.

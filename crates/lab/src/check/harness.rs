@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -14,7 +14,7 @@ use super::order::Order;
 use super::tiers::{self, Tiers, announcement};
 use super::{child, process, processes, variables};
 use crate::explain::{REPORT, repeats, without_substitutes};
-use crate::tier::Tier;
+use crate::tier::{Tier, processes_at_a_time};
 
 /// Runs the checks that the command line selects: the `main` of a test target with `harness = false`.
 ///
@@ -43,6 +43,8 @@ struct Supervisor {
     capture: bool,
     show_passed: bool,
     passed_output: Mutex<Vec<(String, String)>>,
+    /// Which checks use the real GPUs now: one that measures time holds it for writing, any other one for reading.
+    real_gpus: RwLock<()>,
 }
 
 fn supervise(mut arguments: Arguments, checks: Vec<Check>) -> anyhow::Result<Conclusion> {
@@ -54,8 +56,8 @@ fn supervise(mut arguments: Arguments, checks: Vec<Check>) -> anyhow::Result<Con
     let tiers = if arguments.list { Tiers::new() } else { tiers::selected(&arguments, &checks)? };
     variables::adopt(&mut arguments)?;
     let is_real = tiers.values().any(|tier| matches!(tier, Ok(Tier::Real | Tier::Shared)));
-    if is_real {
-        arguments.test_threads = Some(1);
+    if is_real && arguments.test_threads.is_none() {
+        arguments.test_threads = Some(processes_at_a_time());
     }
     let for_people = !arguments.list && arguments.format != Some(FormatSetting::Json);
     if for_people && !tiers.is_empty() {
@@ -67,6 +69,7 @@ fn supervise(mut arguments: Arguments, checks: Vec<Check>) -> anyhow::Result<Con
         capture: !arguments.nocapture,
         show_passed: arguments.show_output,
         passed_output: Mutex::default(),
+        real_gpus: RwLock::default(),
     });
     let trials = checks.into_iter().map(|check| trial(&supervisor, check, &tiers)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
@@ -84,9 +87,17 @@ fn trial(supervisor: &Arc<Supervisor>, check: Check, tiers: &Tiers) -> Trial {
     let tier = tiers.get(&check.ranks());
     let refusal = tier.and_then(|tier| tier.clone().err());
     let refusal = refusal.or_else(|| check.lacks(tier.and_then(|tier| tier.clone().ok())));
-    Trial::ignorable_test(check.name().to_owned(), move || match refusal {
-        Some(reason) => Ok(Completion::ignored_with(reason)),
-        None => supervisor.run(&check).map(|()| Completion::Completed),
+    let is_real = tier.is_some_and(|tier| matches!(tier, Ok(Tier::Real | Tier::Shared)));
+    Trial::ignorable_test(check.name().to_owned(), move || {
+        if let Some(reason) = refusal {
+            return Ok(Completion::ignored_with(reason));
+        }
+        let (real_gpus, is_alone) = (&supervisor.real_gpus, check.needs_real_gpus_alone());
+        let alone = (is_real && is_alone).then(|| real_gpus.write().unwrap_or_else(PoisonError::into_inner));
+        let shared = (is_real && !is_alone).then(|| real_gpus.read().unwrap_or_else(PoisonError::into_inner));
+        let result = supervisor.run(&check);
+        drop((alone, shared));
+        result.map(|()| Completion::Completed)
     })
 }
 
