@@ -12,6 +12,7 @@ mod page;
 mod picture;
 mod slides;
 mod source;
+mod terminal;
 
 use std::fs;
 use std::path::{Path, PathBuf};

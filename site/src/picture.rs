@@ -16,10 +16,15 @@ use std::thread;
 
 use anyhow::{Context, anyhow, ensure};
 
+use crate::terminal;
+
 /// The folder for the pictures, next to the pages that show them.
 const KEPT: &str = "site/book/src/pictures";
 /// The folder for the data to draw.
 const DATA: &str = "target/pictures";
+
+/// What a student sees whose streams race, as the course's own tests recorded it.
+const RACE: &str = "crates/course/tests/sessions/grouping_events.ansi";
 
 /// The size of the network whose steps are shown.
 const SIZE: &str = "large";
@@ -76,6 +81,8 @@ fn draw(root: &Path) -> anyhow::Result<BTreeMap<String, String>> {
         ("bandwidth".to_owned(), bandwidth::draw(&data).context("bandwidth")?),
         ("ladder".to_owned(), ladder::draw(&data).context("ladder")?),
     ]);
+    let race = fs::read_to_string(root.join(RACE)).with_context(|| format!("can't read {RACE}"))?;
+    pictures.insert("race".to_owned(), terminal::svg(race.trim_end(), 0) + "\n");
     pictures.extend(collectives::draw_each());
     pictures.extend(rows::draw(root)?);
     let timelines = WAYS.iter().map(|way| ((*way).to_owned(), format!("ladder-{SIZE}-{way}.svg")));

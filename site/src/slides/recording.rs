@@ -1,12 +1,12 @@
 //! Pictures of a terminal with a program's output, for a speaker whose demo doesn't run.
 
 use anstream::adapter::strip_str;
-use anstyle_svg::{Term, WIN10_CONSOLE};
 use anyhow::ensure;
 
 use super::code::escaped;
 use crate::output::Output;
 use crate::page::up;
+use crate::terminal;
 
 /// The folder for the pictures, next to the decks.
 pub(super) const FOLDER: &str = "recordings";
@@ -59,28 +59,15 @@ pub(super) fn parts(output: &Output) -> anyhow::Result<Vec<Part>> {
         output.command
     );
     let even = lines.len().div_ceil(lines.len().div_ceil(LINES));
-    let term = Term::new().palette(WIN10_CONSOLE).min_width_px(WIDTH);
     let part = |(number, lines): (usize, &[&str])| {
         let text = lines.join("\n");
         Part {
             name: format!("{}-{number}.svg", output.name),
-            svg: with_view_box(&term.render_svg(&text)),
+            svg: terminal::svg(&text, WIDTH),
             words: format!("A terminal: {}", strip_str(&text)),
         }
     };
     Ok((1..).zip(lines.chunks(even)).map(part).collect())
-}
-
-/// Adds a view box with the picture's size, because some browsers can't enlarge the picture without it.
-fn with_view_box(svg: &str) -> String {
-    let of =
-        |name: &str| svg.split_once(&format!(" {name}=\"")).and_then(|(_, rest)| rest.split_once("px\""));
-    match (of("width"), of("height")) {
-        (Some((width, _)), Some((height, _))) => {
-            svg.replacen("<svg ", &format!("<svg viewBox=\"0 0 {width} {height}\" "), 1)
-        }
-        _ => svg.to_owned(),
-    }
 }
 
 #[cfg(test)]

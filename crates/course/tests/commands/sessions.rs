@@ -26,6 +26,9 @@ const FOLDER: &str = "COURSE_SESSIONS";
 /// The variable for Cargo's target folder.
 const TARGET: &str = "COURSE_SESSIONS_TARGET";
 
+/// The exercise whose first screen is the README's picture.
+const PICTURED: &str = "grouping/events";
+
 /// The words that end every complete screen.
 const LAST_WORDS: &str = "q quit";
 
@@ -169,8 +172,8 @@ impl Place {
         progress.write()
     }
 
-    /// Returns everything that the student sees, on both terminals.
-    fn watch(&self, sitting: &Sitting) -> anyhow::Result<String> {
+    /// Returns everything that the student sees on both terminals, and the first screen with its colors.
+    fn watch(&self, sitting: &Sitting) -> anyhow::Result<(String, String)> {
         let exercise = self.course.exercise(sitting.exercise)?;
         self.prepare(sitting, exercise)?;
         let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
@@ -190,6 +193,7 @@ impl Place {
         command.env("PATH", path_with_mpirun()?);
         let mut student = Student { terminal: Terminal::of_size(command, Size::SMALL), seen: String::new() };
         student.sees_verdict("the first answer", Size::SMALL);
+        let styled = student.terminal.styled_screen();
         let [at_first, at_the_solution] = sitting.keys;
         student.press_all(at_first);
         student.terminal.resize(Size::LARGE);
@@ -215,7 +219,7 @@ impl Place {
             "{}: the session doesn't end successfully",
             sitting.exercise
         );
-        Ok(student.seen)
+        Ok((student.seen, styled))
     }
 }
 
@@ -274,10 +278,16 @@ fn what_students_see_is_as_it_was() -> anyhow::Result<()> {
     let mut deviations = String::new();
     for sitting in &SITTINGS {
         let path = folder.join(format!("{}.txt", sitting.exercise.replace('/', "_")));
-        let seen = place.watch(sitting)?;
-        let kept = Data::read_from(&path, None).raw();
-        if let Err(error) = asserted.try_eq(Some(&sitting.exercise), seen.into_data(), kept) {
-            deviations.push_str(&error.to_string());
+        let (seen, styled) = place.watch(sitting)?;
+        let mut files = vec![(path.clone(), seen)];
+        if sitting.exercise == PICTURED {
+            files.push((path.with_extension("ansi"), styled));
+        }
+        for (path, seen) in files {
+            let kept = Data::read_from(&path, None).raw();
+            if let Err(error) = asserted.try_eq(Some(&sitting.exercise), seen.into_data(), kept) {
+                deviations.push_str(&error.to_string());
+            }
         }
     }
     anyhow::ensure!(deviations.is_empty(), "{deviations}");

@@ -10,6 +10,7 @@ use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use anstyle::{Ansi256Color, Effects, RgbColor, Style};
 use rustix::process::{ioctl_tiocsctty, setsid};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
@@ -137,6 +138,26 @@ impl Terminal {
         }
     }
 
+    /// Returns the screen's lines with their colors, as escape sequences.
+    pub(crate) fn styled_screen(&self) -> String {
+        let screen = self.screen.screen();
+        let (rows, columns) = screen.size();
+        let mut text = String::new();
+        for row in 0..rows.get() {
+            let (mut line, mut last) = (String::new(), Style::new());
+            for cell in (0..columns.get()).filter_map(|column| screen.cell(row, column)) {
+                let style = style_of(cell);
+                if style != last {
+                    line.push_str(&format!("{last:#}{style}"));
+                    last = style;
+                }
+                line.push_str(if cell.has_contents() { cell.contents() } else { " " });
+            }
+            text.push_str(&format!("{}{last:#}\n", line.trim_end()));
+        }
+        text
+    }
+
     /// Returns whether the program ends by itself and succeeds.
     pub(crate) fn ends_well(&mut self) -> bool {
         let deadline = Instant::now() + TIMEOUT;
@@ -156,6 +177,18 @@ impl Drop for Terminal {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn style_of(cell: &vt100::Cell) -> Style {
+    let color = match cell.fgcolor() {
+        vt100::Color::Default => None,
+        vt100::Color::Idx(number) => Some(Ansi256Color(number).into()),
+        vt100::Color::Rgb(red, green, blue) => Some(RgbColor(red, green, blue).into()),
+    };
+    let effects =
+        [(cell.bold(), Effects::BOLD), (cell.dim(), Effects::DIMMED), (cell.underline(), Effects::UNDERLINE)];
+    let effects = effects.into_iter().filter(|(has, _)| *has).fold(Effects::new(), |all, (_, one)| all | one);
+    Style::new().fg_color(color).effects(effects)
 }
 
 fn set_size(terminal: &File, Size { columns, rows }: Size) {
