@@ -33,7 +33,8 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// Fails if a file can't be read.
 pub(crate) fn problems(root: &Path, course: &Course) -> anyhow::Result<Vec<String>> {
-    let mut problems = Vec::new();
+    let mut problems: Vec<String> =
+        prefixed("README.md", size_problems(&read(root, "README.md")?, course)).collect();
     let mut introduced = BTreeSet::new();
     for module in &course.modules {
         let path = format!("modules/{}/README.md", module.folder);
@@ -90,6 +91,14 @@ fn test_output_problems(text: &str, checks: &str) -> Vec<String> {
         }
     }
     problems
+}
+
+/// Returns a problem if a page does not state the course's size.
+fn size_problems(text: &str, course: &Course) -> Vec<String> {
+    let minutes: u32 = course.exercises.iter().map(|exercise| exercise.minutes).sum();
+    let size = format!("All {} exercises take about {} hours", course.exercises.len(), (minutes + 30) / 60);
+    let is_stated = text.split_whitespace().collect::<Vec<_>>().join(" ").contains(&size);
+    if is_stated { Vec::new() } else { vec![format!("it must say: {size}")] }
 }
 
 fn read(root: &Path, path: &str) -> anyhow::Result<String> {

@@ -18,10 +18,8 @@ const MOST_RANKS: usize = 8;
 
 /// Shows where the student is, what the checks run on, and how to continue.
 pub(crate) fn show(session: &Session) -> anyhow::Result<String> {
-    let mut text = list(session, None)?;
-    let _ = write!(text, "\n{}\n\n", machine());
-    text.push_str(&next(session)?);
-    Ok(text)
+    let (bar, next) = (bar(session, 80)?, next(session)?);
+    Ok(format!("{bar}\n{next}\n{}\nAll exercises: cargo course list\n", machine()))
 }
 
 /// Describes the next exercise, if there is one.

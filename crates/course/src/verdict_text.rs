@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anstream::adapter::strip_str;
-use course::checks::{Counts, Verdict};
+use course::checks::{Counts, Failure, Verdict};
 use course::syllabus::Exercise;
 use lab::timeline::Chart;
 
@@ -17,8 +17,11 @@ pub(crate) fn headline(exercise: &Exercise, verdict: &Verdict) -> String {
     match verdict {
         Verdict::Passed(counts) => format!("{GOOD}{id} is right{GOOD:#}: {}", counted(counts)),
         // Checks that can't run here are not a reason for a failure.
-        Verdict::Failed(counts, _) => {
+        Verdict::Failed(counts, failures) => {
             let counts = Counts { ignored: 0, ..*counts };
+            if is_to_do(failures) {
+                return format!("{STRONG}{id} is still to do{STRONG:#}: {}", counted(&counts));
+            }
             format!("{BAD}{id} is not right yet{BAD:#}: {}", counted(&counts))
         }
         Verdict::Broken(_) => format!("{BAD}{id} can't be checked{BAD:#}: its module doesn't compile"),
@@ -30,6 +33,19 @@ pub(crate) fn headline(exercise: &Exercise, verdict: &Verdict) -> String {
             )
         }
     }
+}
+
+/// Returns what a `todo!` that failed says, and its line if the message has one.
+fn to_do(message: &str) -> Option<String> {
+    let (_, after) = message.split_once("not yet implemented: ")?;
+    let is_task = |&(index, line): &(usize, &str)| index == 0 || index == 1 && line.starts_with("  at ");
+    let lines: Vec<&str> = after.lines().enumerate().take_while(is_task).map(|(_, line)| line).collect();
+    Some(lines.join("\n"))
+}
+
+/// Returns whether every failure is a `todo!` that has not been replaced yet.
+fn is_to_do(failures: &[Failure]) -> bool {
+    failures.iter().all(|failure| to_do(&failure.message).is_some())
 }
 
 fn counted(counts: &Counts) -> String {
@@ -70,6 +86,10 @@ pub(crate) fn details(root: &Path, exercise: &Exercise, verdict: &Verdict) -> St
             // The output of a check must not contain terminal control sequences.
             let message = strip_str(&failure.message).to_string();
             let file = exercise.starter(Path::new(""));
+            if let Some(task) = to_do(&message).filter(|_| is_to_do(failures)) {
+                let _ = writeln!(text, "{STRONG}TO DO{STRONG:#} {DIM}({}){DIM:#}\n{task}", file.display());
+                return text;
+            }
             // A report names the line itself.
             let names_file = message.contains(&*file.to_string_lossy());
             let answer = std::fs::read_to_string(exercise.starter(root)).unwrap_or_default();
@@ -107,6 +127,9 @@ const NAMED: usize = 3;
 /// Names the other checks that failed, and how to see their messages. Returns an empty text if there are none.
 pub(crate) fn other_failures(exercise: &Exercise, verdict: &Verdict) -> String {
     let Verdict::Failed(_, failures) = verdict else { return String::new() };
+    if is_to_do(failures) {
+        return String::new();
+    }
     let names = failures.iter().skip(1).map(|failure| failure.check.trim_start_matches(&exercise.filter()));
     let mut names: Vec<String> = names.map(str::to_owned).collect();
     if names.is_empty() {
@@ -200,6 +223,19 @@ pub(crate) fn after_success(session: &Session, exercise: &Exercise, keys: bool) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_exercise_is_to_do_until_each_todo_is_replaced() {
+        let at = "not yet implemented: Open GPUs\n  at modules/a.rs:3:5";
+        assert_eq!(to_do(at).as_deref(), Some("Open GPUs\n  at modules/a.rs:3:5"));
+        let within = "`sum` on rank 0: panicked: not yet implemented: Sum\n  expected 1.0";
+        assert_eq!(to_do(within).as_deref(), Some("Sum"));
+        let failures =
+            [at, within].map(|message| Failure { check: "a::b".to_owned(), message: message.to_owned() });
+        assert!(is_to_do(&failures));
+        let wrong = Failure { check: "a::c".to_owned(), message: "`sum` is wrong".to_owned() };
+        assert!(!is_to_do(&[failures[0].clone(), wrong]));
+    }
 
     #[test]
     fn a_failure_names_the_line_of_the_quoted_function() {
