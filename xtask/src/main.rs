@@ -30,7 +30,7 @@ enum Task {
     #[command(disable_help_flag = true)]
     Book(Passed),
     /// Check that starters, solutions, mistakes, kernels, and course.toml are consistent
-    Check,
+    Check(check::Options),
     /// Compile crates/lab/kernels/*.cu to PTX, with NVRTC 12.0
     Kernels(kernels::Options),
     /// Run ranks as processes under Open MPI, MPICH, Slurm, and torchrun's variables, on one machine and on two
@@ -85,7 +85,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     match &arguments.task {
         Task::BenchStudent(options) => bench_student::run(root, options),
         Task::Book(passed) => package(root, "site", Some("book"), passed),
-        Task::Check => check::run(root),
+        Task::Check(options) => check::run(root, options),
         Task::Kernels(options) => kernels::run(options),
         Task::Launchers(passed) => package(root, "launchers", None, passed),
         Task::Lessons => lessons::run(root),

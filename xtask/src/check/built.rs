@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use course::alternatives::Alternative;
 use course::mistakes::Mistake;
 use course::syllabus::Course;
+use indicatif::ProgressBar;
 
 use super::deletions::Deletion;
 use super::test_output::{self, Outcomes};
@@ -199,13 +200,15 @@ impl Test {
     }
 }
 
-/// Runs `look` for each item, on one thread per core. The results are in the same order as the items.
+/// Runs `look` for each item, on one thread per core, and shows the progress on a terminal. The results are in the same
+/// order as the items.
 pub(super) fn map_in_parallel<T: Sync, R: Send>(
     items: &[T],
     look: impl Fn(&T) -> anyhow::Result<R> + Sync,
 ) -> anyhow::Result<Vec<R>> {
     let (queue, done) = (Mutex::new(items.iter().enumerate()), Mutex::new(BTreeMap::new()));
     let workers = thread::available_parallelism().map_or(1, usize::from);
+    let progress = ProgressBar::new(items.len() as u64);
     thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
@@ -214,10 +217,12 @@ pub(super) fn map_in_parallel<T: Sync, R: Send>(
                     let Some((index, item)) = next else { break };
                     let found = look(item);
                     done.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(index, found);
+                    progress.inc(1);
                 }
             });
         }
     });
+    progress.finish_and_clear();
     let done = done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     done.into_values().collect()
 }

@@ -1,0 +1,92 @@
+//! Checks that each exercise has everything that belongs to one.
+
+use std::fs;
+use std::path::Path;
+
+use course::alternatives::Alternative;
+use course::mistakes::Mistake;
+use course::syllabus::{Course, Exercise};
+
+/// The fewest mistakes, and the fewest right answers in another form, of an exercise.
+const FEWEST: usize = 3;
+
+/// Returns what exercises lack, each with what to do.
+pub(super) fn problems(
+    root: &Path,
+    course: &Course,
+    mistakes: &[Mistake],
+    alternatives: &[Alternative],
+) -> Vec<String> {
+    let mut problems = Vec::new();
+    for exercise in &course.exercises {
+        let own = [
+            module_lines(root, exercise),
+            fewest("mistakes", exercise, mistakes.iter().map(|mistake| mistake.patch.exercise.as_str())),
+            fewest("alternatives", exercise, alternatives.iter().map(|other| other.patch.exercise.as_str())),
+        ];
+        problems.extend(own.concat().into_iter().map(|problem| format!("{}: {problem}", exercise.id)));
+    }
+    problems
+}
+
+/// Finds missing lines in the files that list a module's exercises and checks.
+fn module_lines(root: &Path, exercise: &Exercise) -> Vec<String> {
+    let stem = |path: &str| Path::new(path).file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+    let folder = exercise.folder();
+    let (file, test) = (stem(&exercise.file), stem(&exercise.test));
+    let (library, checks) = (format!("solutions/{folder}/src/lib.rs"), format!("tests/{folder}/mod.rs"));
+    let mut problems = Vec::new();
+    let mut require = |path: &str, text: &str, line: String| {
+        if !text.lines().any(|other| other.trim() == line) {
+            problems.push(format!("{path} needs the line `{line}`"));
+        }
+    };
+    require(&library, &read(&library), format!("pub mod {file};"));
+    let text = read(&checks);
+    require(&checks, &text, format!("mod {test};"));
+    let list = text.split_once("lab::checks![").and_then(|(_, rest)| rest.split_once(']'));
+    let is_listed = list.is_some_and(|(names, _)| names.split(',').any(|name| name.trim() == test));
+    if !is_listed {
+        problems
+            .push(format!("{checks} needs `{test}` in `lab::checks![…]`, at its place among the exercises"));
+    }
+    problems
+}
+
+/// Returns a problem if an exercise has too few patches of a kind.
+fn fewest<'a>(kind: &str, exercise: &Exercise, exercises: impl Iterator<Item = &'a str>) -> Vec<String> {
+    match exercises.filter(|id| *id == exercise.id).count() {
+        FEWEST.. => Vec::new(),
+        count => vec![format!(
+            "it has {count} {kind} in tests/{kind}/{}, and needs at least {FEWEST}",
+            exercise.id
+        )],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_course_is_complete_and_a_new_exercise_is_not() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let mut course = Course::read(root).unwrap();
+        let (mistakes, alternatives) =
+            (course::mistakes::read(root).unwrap(), course::alternatives::read(root).unwrap());
+        assert_eq!(problems(root, &course, &mistakes, &alternatives), [""; 0]);
+        let exercise = &mut course.exercises[0];
+        exercise.id = "init/new".to_owned();
+        exercise.file = "01_init/src/new.rs".to_owned();
+        exercise.test = "01_init/new.rs".to_owned();
+        let lacks = [
+            "init/new: solutions/01_init/src/lib.rs needs the line `pub mod new;`",
+            "init/new: tests/01_init/mod.rs needs the line `mod new;`",
+            "init/new: tests/01_init/mod.rs needs `new` in `lab::checks![…]`, at its place among the exercises",
+            "init/new: it has 0 mistakes in tests/mistakes/init/new, and needs at least 3",
+            "init/new: it has 0 alternatives in tests/alternatives/init/new, and needs at least 3",
+        ];
+        assert_eq!(problems(root, &course, &mistakes, &alternatives), lacks);
+    }
+}
