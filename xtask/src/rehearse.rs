@@ -159,11 +159,21 @@ impl Stage<'_> {
             acts.push((format!("{SUITE}{package}"), suite));
         }
         for line in commands::of_pages(self.root)? {
+            if self.is_as_on_one_gpu(&line) {
+                continue;
+            }
             let mut shell = Command::new("bash");
             shell.args(["-c", &line]);
             acts.push((line, shell));
         }
         Ok(acts)
+    }
+
+    /// Returns whether a command behaves as on the machine with one GPU, where it is rehearsed: it needs more ranks than
+    /// there are GPUs, so it runs on virtual GPUs.
+    fn is_as_on_one_gpu(&self, line: &str) -> bool {
+        let needs_more = commands::ranks(line).is_some_and(|ranks| ranks > self.machine.gpus.max(1));
+        self.tier == Tier::Unset && self.machine.gpus != 1 && needs_more
     }
 
     /// Lets a command run on this stage's machine.

@@ -66,3 +66,22 @@ fn for_solutions(command: &str) -> Option<String> {
             .then(|| command.replace(&exercise, &solution))
     })
 }
+
+/// Returns the number of ranks that a command's options ask for, if they do.
+pub(super) fn ranks(command: &str) -> Option<usize> {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let is_count = |word: &str| ["--gpus", "--world-size"].contains(&word);
+    words.windows(2).find(|pair| is_count(pair[0])).and_then(|pair| pair[1].parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_those_of_the_options() {
+        assert_eq!(ranks("cargo run -p s02_collectives -- --gpus 8 --from 4M"), Some(8));
+        assert_eq!(ranks("cargo run -p s05_overlap -- --model-size xl --world-size 4"), Some(4));
+        assert_eq!(ranks("cargo run -p s05_overlap -- --model-size xl"), None);
+    }
+}
