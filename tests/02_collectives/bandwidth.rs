@@ -93,11 +93,14 @@ fn factor(operation: Operation, n: usize) -> f64 {
     parts(operation, n) as f64 / n as f64
 }
 
+/// The tolerance for a few operations on f64. Their roundings are about 1e-15, and mistakes differ by more than a hundredth.
+const ROUNDING: f64 = 1e-9;
+
 /// Returns the mistake that leads to exactly these factors on n ranks.
 fn why_these_factors(n: usize) -> Option<String> {
     let got = OPERATIONS.map(|operation| bus_factor(operation, n));
     let are = |factor: &dyn Fn(Operation) -> f64| {
-        OPERATIONS.iter().zip(got).all(|(&one, got)| abs_diff_eq!(got, factor(one), epsilon = 1e-9))
+        OPERATIONS.iter().zip(got).all(|(&one, got)| abs_diff_eq!(got, factor(one), epsilon = ROUNDING))
     };
     if are(&|_| 1.0) {
         return Some(
@@ -120,10 +123,10 @@ fn the_factor_is_that_of_the_operation() -> anyhow::Result<()> {
     for n in [5, 2, 3, 4, 8, 16, 1] {
         for operation in OPERATIONS {
             let (got, expected) = (bus_factor(operation, n), factor(operation, n));
-            if !abs_diff_eq!(got, expected, epsilon = 1e-9) {
+            if !abs_diff_eq!(got, expected, epsilon = ROUNDING) {
                 // A fractional value can't be the result of an integer division.
                 let of_another = || {
-                    let same = |other: &Operation| abs_diff_eq!(got, factor(*other, n), epsilon = 1e-9);
+                    let same = |other: &Operation| abs_diff_eq!(got, factor(*other, n), epsilon = ROUNDING);
                     let other = OPERATIONS.into_iter().find(same).filter(|_| got.fract() != 0.0)?;
                     Some(format!("that is the factor for {other:?}"))
                 };
@@ -203,6 +206,7 @@ fn short_rounds_are_not_rounded() -> anyhow::Result<()> {
     let expected = watch.microseconds()? / ROUNDS as f64;
     let got = measure(&stream, AllReduce, 4, 4096, || kernels.spin(&stream, NANOSECONDS))?.microseconds;
     ensure!(
+        // Launching the first round adds a few hundredths. Without its fraction, the mean is off by a third.
         relative_eq!(got, expected, max_relative = 0.1),
         "`measure` is wrong for rounds of {expected:.3} µs: `microseconds` in the row is {got}; expected the mean, with its \
          fraction"
@@ -214,7 +218,7 @@ fn check_row(operation: Operation, world_size: usize, bytes: usize, row: &Row) -
     let Row { bytes: said, microseconds, algbw, busbw } = *row;
     ensure!(said == bytes, "the row's `bytes` is {said}, expected {bytes}");
     ensure!(microseconds > 0.0, "the row's `microseconds` is {microseconds}, expected more than 0");
-    let alike = |got: f64, expected: f64| relative_eq!(got, expected, epsilon = 0.0, max_relative = 1e-9);
+    let alike = |got: f64, expected: f64| relative_eq!(got, expected, epsilon = 0.0, max_relative = ROUNDING);
     let expected = bytes as f64 / (microseconds * 1e-6) / 1e9;
     let on_bus = expected * parts(operation, world_size) as f64 / world_size as f64;
     let what = format!("{operation:?} of {bytes} bytes on {world_size} ranks in {microseconds:.3} µs");
@@ -233,7 +237,7 @@ fn check_row(operation: Operation, world_size: usize, bytes: usize, row: &Row) -
     ensure!(
         alike(busbw, on_bus),
         "{what}: expected a busbw of {on_bus:.6} GB/s, got {busbw:.6} GB/s{}",
-        if !abs_diff_eq!(given, right, epsilon = 1e-9) {
+        if !abs_diff_eq!(given, right, epsilon = ROUNDING) {
             format!("; bus_factor({operation:?}, {world_size}) is {given}, expected {right}")
         } else if alike(busbw, expected) {
             "\n  likely cause: that is the algorithm bandwidth: it was not multiplied by bus_factor"
@@ -287,7 +291,8 @@ fn reference(times: &[(usize, f64)], weight: impl Fn(f64) -> f64) -> Line {
     Line { alpha: (ss * t - s * st) / determinant, beta: (w * st - s * t) / determinant }
 }
 
-/// Returns whether two results of a fit are equal, except for rounding.
+/// Returns whether two results of a fit are equal, except for rounding. The determinant loses up to eight digits to
+/// cancellation, and f64 has sixteen.
 fn alike(got: f64, expected: f64) -> bool {
     relative_eq!(got, expected, epsilon = 0.0, max_relative = 1e-6)
 }

@@ -104,6 +104,7 @@ const TYPES: [(&str, u32); 4] = [("f64", 53), ("f32", 24), ("f16", 11), ("bf16",
 /// Returns the mistake that leads to exactly this bound.
 fn why_so_narrow(bound: f64, bits: u32, world_size: usize, largest: f64) -> String {
     let (n, unit) = (world_size as f64, |bits: u32| f64::powi(2.0, -(bits as i32)));
+    // A few roundings of f64 are about 1e-15, and the mistakes differ by more than a tenth.
     let is = |other: f64| relative_eq!(bound, other, epsilon = 0.0, max_relative = 1e-9);
     let of_another_type = TYPES.iter().find(|(_, other)| is((n - 1.0) * n * largest * unit(*other)));
     let cause = match of_another_type {

@@ -74,7 +74,7 @@ pub(super) fn mean(spans: &[Span], what: &str) -> f64 {
 
 /// The tolerance for formulas when times are modeled: it covers launches and events, which take microseconds each and
 /// which the formulas leave out.
-const WITHIN: f64 = 0.03;
+pub(super) const WITHIN: f64 = 0.03;
 
 /// Compares the time from the first start to the last end, in milliseconds, with the result of `formula`. Compares only
 /// modeled times, because the speed of a real GPU does not matter.

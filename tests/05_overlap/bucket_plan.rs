@@ -131,9 +131,12 @@ fn buckets_may_be_larger_than_4_gib() -> anyhow::Result<()> {
     check_large_plan(&[7, 10 * HALF, 7, 30], 1000, &[2..4, 1..2, 0..1])
 }
 
+/// The tolerance for a few operations on f64. Their roundings are about 1e-15, and mistakes differ by more than a hundredth.
+const ROUNDING: f64 = 1e-9;
+
 fn check_close(what: &str, got: f64, expected: f64) -> anyhow::Result<()> {
     ensure!(
-        relative_eq!(got, expected, epsilon = 0.0, max_relative = 1e-9),
+        relative_eq!(got, expected, epsilon = 0.0, max_relative = ROUNDING),
         "{what} is {got}, expected {expected}"
     );
     Ok(())
@@ -172,7 +175,7 @@ fn check_predicted(
             "the first bucket has to be computed before any all-reduce",
         ),
     ];
-    let is_it = |value: f64| relative_eq!(got, value, epsilon = 0.0, max_relative = 1e-9);
+    let is_it = |value: f64| relative_eq!(got, value, epsilon = 0.0, max_relative = ROUNDING);
     let cause = mistakes.iter().find(|(value, _)| is_it(*value) && !relative_eq!(*value, expected));
     let cause = cause.map_or_else(String::new, |(_, cause)| format!("\n  likely cause: {cause}"));
     ensure!(

@@ -252,7 +252,7 @@ fn most_in_use(context: &CudaContext) -> anyhow::Result<u64> {
     Ok(bytes)
 }
 
-/// Formats a number of buffers, such as `8`, or `1.5` if it is not an integer.
+/// Formats a number of buffers, such as `8`, or `1.5` if it is not an integer to one decimal place.
 fn buffers(used: f64) -> String {
     match abs_diff_eq!(used, used.round(), epsilon = 0.05) {
         true => format!("{used:.0}"),

@@ -315,6 +315,7 @@ fn the_bubble_is_what_is_idle() -> anyhow::Result<()> {
     for (stages, micro_batches, idle, steps) in [(1, 7, 0, 7), (2, 1, 1, 2), (4, 4, 3, 7), (3, 100, 2, 102)] {
         let (expected, got) = (f64::from(idle) / f64::from(steps), bubble(stages, micro_batches));
         ensure!(
+            // One division of f64 rounds by 1e-16.
             abs_diff_eq!(got, expected, epsilon = 1e-12),
             "bubble({stages}, {micro_batches}): expected {expected:.4}, got {got:.4}\n  the last micro-batch is done after {steps} steps, and each stage is idle in {idle} of them"
         );
