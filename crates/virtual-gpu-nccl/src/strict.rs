@@ -8,14 +8,13 @@
 //! | An abort is logged as "Abort COMPLETE" by each rank up to 2.21, once by a process's last rank in 2.22 to 2.27, and as "Abort START" from 2.28.3 on. | `commReclaim`, `commDestroySync`, and `ncclCommAbort` in `init.cc` |
 //! | Up to 2.21, the version is printed to standard output for every `NCCL_DEBUG`, even if there is an `NCCL_DEBUG_FILE`. | `showVersion` in `init.cc` |
 //! | Up to 2.22, ranks of one process can't exchange 16 KiB or more directly from a memory pool to which no other GPU has access. | `NCCL_P2P_DIRECT_DISABLE` in the user guide; `prims_simple.h` |
-//! | Collectives of communicators that share a GPU run one after another. | "Using multiple NCCL communicators concurrently", user guide |
+//! | Communicators that share a GPU communicate one after another. | "Using multiple NCCL communicators concurrently", user guide |
 //! | Sums are computed in the order of a tree's chain or of an NVLink switch, not of a ring. | `graph/trees.cc`, `device/all_reduce.h`; no order is documented |
 //! | Host calls that may synchronize do: allocating and freeing host or device memory, and loading and unloading modules. | "Implicit Synchronization", CUDA Programming Guide |
 //! | Of several operations that could run next, the last one runs first. | "Asynchronous Concurrent Execution", CUDA Programming Guide: streams have no order among themselves |
 //!
-//! Not imitated: a first use doesn't wait for ranks in other processes, and sends and receives of communicators that share
-//! a GPU run at the same time. `ncclCommDestroy` and `ncclCommAbort` wait for graphs in every
-//! mode, see `departure.rs`.
+//! Not imitated: a first use doesn't wait for ranks in other processes. `ncclCommDestroy` and `ncclCommAbort` wait for
+//! graphs in every mode, see `departure.rs`.
 
 use std::collections::HashSet;
 use std::sync::OnceLock;

@@ -154,8 +154,8 @@ pub struct Time {
     parts: Map<CollectiveId, Vec<(Key, u64)>>,
     /// The trace to write when the process ends.
     trace: Option<Box<Trace>>,
-    /// If collectives on one GPU run one after another: when each GPU's last one ends.
-    collectives_end: Option<Vec<u64>>,
+    /// If communication on one GPU runs one after another: when each GPU's last one ends.
+    communication_ends: Option<Vec<u64>>,
 }
 
 /// An operation's GPU and its index among the operations enqueued on that GPU.
@@ -178,7 +178,7 @@ impl Ticket {
 }
 
 impl Time {
-    /// Starts the clocks. `one_at_a_time`: communicators that share a GPU run their collectives one after another.
+    /// Starts the clocks. `one_at_a_time`: communicators that share a GPU communicate one after another.
     pub(crate) fn new(preset: Preset, gpus: usize, traced: bool, one_at_a_time: bool) -> Self {
         Self {
             preset,
@@ -189,7 +189,7 @@ impl Time {
             waiting: Map::default(),
             parts: Map::default(),
             trace: traced.then(Box::default),
-            collectives_end: one_at_a_time.then(|| vec![0; gpus]),
+            communication_ends: one_at_a_time.then(|| vec![0; gpus]),
         }
     }
 
@@ -373,13 +373,18 @@ impl Time {
                 }
             }
             Cost::PointToPoint { partners } => {
-                let mut end = own;
+                let earlier = self.communication_ends.as_ref().map_or(0, |ends| ends[key.0]);
+                let start = own.max(earlier);
+                let mut end = start;
                 for (partner, duration) in partners {
                     let other = ready(partner.reaches_gpu, &partner.after).map_err(When::clone)?;
-                    end = end.max(own.max(other) + duration);
+                    end = end.max(start.max(other) + duration);
+                }
+                if let Some(ends) = &mut self.communication_ends {
+                    ends[key.0] = end;
                 }
                 self.came(key, own);
-                self.set(key, Span { start: own, end });
+                self.set(key, Span { start, end });
             }
             Cost::Nothing => {
                 let (start, end) = match ticket.class {
@@ -414,7 +419,7 @@ impl Time {
     fn settle_collective(&mut self, call: CollectiveId, duration: u64) {
         let parts = self.parts.remove(&call).unwrap_or_default();
         let mut start = parts.iter().map(|(_, ready)| *ready).max().unwrap_or(0);
-        if let Some(ends) = &mut self.collectives_end {
+        if let Some(ends) = &mut self.communication_ends {
             start = parts.iter().map(|((gpu, _), _)| ends[*gpu]).fold(start, u64::max);
             parts.iter().for_each(|((gpu, _), _)| ends[*gpu] = start + duration);
         }

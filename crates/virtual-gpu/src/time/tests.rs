@@ -149,6 +149,29 @@ fn a_collective_starts_when_its_last_rank_is_ready() {
 }
 
 #[test]
+fn strict_communicators_that_share_a_gpu_communicate_one_after_another() {
+    let thread = ThreadKey::current();
+    for (one_at_a_time, together) in [(false, true), (true, false)] {
+        let mut time = Time::new(Preset::find("dgx-h100").unwrap(), 1, false, one_at_a_time);
+        let mut communicate = |stream, cost| {
+            let ticket = time.enqueue(thread, (0, StreamHandle(stream)), Class::Communication, vec![]);
+            let when = ticket.when.clone();
+            time.finish(ticket, cost);
+            time.settle();
+            when
+        };
+        let partners = || vec![(Ticket::elsewhere(0), 9_000)];
+        let message = communicate(1, Cost::PointToPoint { partners: partners() });
+        let call = collective(1);
+        let sum = communicate(2, Cost::Collective { call, ranks: 1, others_ready: 0, duration: 9_000 });
+        let reply = communicate(3, Cost::PointToPoint { partners: partners() });
+        for (one, next) in [(&message, &sum), (&sum, &reply)] {
+            assert_eq!(span(next).start < span(one).end, together);
+        }
+    }
+}
+
+#[test]
 fn recording_and_waiting_take_a_microsecond_together() {
     let thread = ThreadKey::current();
     let mut time = dgx(1);
