@@ -94,7 +94,10 @@ pub(crate) fn cuda(name: &'static str, body: impl FnOnce() -> CudaResult<()>) ->
             Err(Error::new(CudaStatus::NotPermitted, called_by_host_function(name)))
         }
         false => {
-            let initialized = if BEFORE_INIT.contains(&name) { Ok(()) } else { engine::get().map(drop) };
+            let initialized = match engine::get() {
+                Err(error) if !BEFORE_INIT.contains(&name) => Err(error),
+                _ => Ok(()),
+            };
             initialized.and_then(|()| {
                 catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
                     let message = format!("virtual GPU: internal error in {name} (it panicked)");

@@ -342,8 +342,9 @@ macro_rules! export {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $cuda($($cuda_arg: $cuda_type),*) -> c_uint {
                 let arguments: &[u64] = &[$(calls::argument(&$cuda_arg)),*];
+                const FUNCTION: &calls::Function = &calls::Function::named(stringify!($cuda));
                 answer::cuda(stringify!($cuda), || {
-                    calls::watch(stringify!($cuda), arguments, || $cuda_to($($cuda_arg),*))
+                    calls::watch(FUNCTION, arguments, || $cuda_to($($cuda_arg),*))
                 })
             }
         )*
@@ -353,8 +354,9 @@ macro_rules! export {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $nccl($($nccl_arg: $nccl_type),*) -> c_uint {
                 let arguments: &[u64] = &[$(calls::argument(&$nccl_arg)),*];
+                const FUNCTION: &calls::Function = &calls::Function::named(stringify!($nccl));
                 answer::nccl(stringify!($nccl), || {
-                    calls::watch(stringify!($nccl), arguments, || $nccl_to($($nccl_arg),*))
+                    calls::watch(FUNCTION, arguments, || $nccl_to($($nccl_arg),*))
                 })
             }
         )*

@@ -12,12 +12,15 @@ const LIMIT: Duration = Duration::from_secs(1);
 /// The prefix of the virtual GPU's own thread names.
 const OF_VIRTUAL_GPU: &str = "virtual GPU";
 
+/// The folder with an entry for each thread of this process.
+const TASKS: &str = "/proc/self/task";
+
 /// The threads that exist at one point in time.
 pub(super) struct Threads(BTreeSet<String>);
 
 impl Threads {
     pub(super) fn now() -> Self {
-        Self(others())
+        Self(all())
     }
 
     /// Waits until all threads that started since then have ended, except for the virtual GPU's own. Returns how many
@@ -25,7 +28,7 @@ impl Threads {
     pub(super) fn never_ended(&self) -> usize {
         let deadline = Instant::now() + LIMIT;
         loop {
-            let left = others().difference(&self.0).count();
+            let left = all().difference(&self.0).filter(|id| is_other(id)).count();
             if left == 0 || Instant::now() >= deadline {
                 return left;
             }
@@ -34,15 +37,16 @@ impl Threads {
     }
 }
 
-/// Returns the kernel's IDs for all threads except the virtual GPU's own.
-fn others() -> BTreeSet<String> {
-    let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let is_other = |thread: &fs::DirEntry| {
-        // A thread that has ended in the meantime has no name.
-        let name = fs::read_to_string(thread.path().join("comm"));
-        name.is_ok_and(|name| !name.starts_with(OF_VIRTUAL_GPU))
-    };
-    threads.filter(is_other).map(|thread| thread.file_name().to_string_lossy().into_owned()).collect()
+/// Returns the kernel's IDs for all threads.
+fn all() -> BTreeSet<String> {
+    let threads = fs::read_dir(TASKS).into_iter().flatten().flatten();
+    threads.map(|thread| thread.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// Returns whether a thread still exists and is not one of the virtual GPU's own.
+fn is_other(id: &str) -> bool {
+    let name = fs::read_to_string(format!("{TASKS}/{id}/comm"));
+    name.is_ok_and(|name| !name.starts_with(OF_VIRTUAL_GPU))
 }
 
 #[cfg(test)]
