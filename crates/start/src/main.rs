@@ -1,8 +1,8 @@
 //! Runs `cargo course`: builds the course and starts it. Cargo shows its progress only on the first build, and a line
 //! announces later builds that take several seconds.
 //!
-//! This crate has no dependencies, so Cargo builds it in a second. If `cargo run --quiet` built the whole course
-//! instead, the student would see nothing for minutes.
+//! This crate needs nothing but the standard library, so Cargo builds it in a second. If `cargo run --quiet` built the
+//! whole course instead, the student would see nothing for minutes.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
