@@ -97,8 +97,12 @@ pub(crate) enum Command {
         answers: bool,
     },
     /// Show the next exercise that is not right
-    #[command(after_help = "Example: cargo course next")]
-    Next,
+    #[command(after_help = "Example: code \"$(cargo course next --file)\"")]
+    Next {
+        /// Print only the path of its file, for an editor
+        #[arg(long)]
+        file: bool,
+    },
     /// Install the solutions of earlier modules; your files are backed up
     #[command(after_help = "Example: cargo course catch-up 04")]
     CatchUp {

@@ -73,7 +73,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             let text = discuss::show(&session, course.exercise(id)?, *answers)?;
             columns().map_or_else(|| text.clone(), |columns| wrapped(&text, columns))
         }
-        Some(Command::Next) => overview::next(&session)?,
+        Some(Command::Next { file: false }) => overview::next(&session)?,
+        Some(Command::Next { file: true }) => overview::next_file(&session)?,
         Some(Command::CatchUp { module, yes }) => {
             return files::catch_up(&mut session, course.module(module)?, *yes);
         }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use anyhow::Context;
 use course::progress::State;
 use course::syllabus::{Exercise, Module};
 use cudarc::driver::CudaContext;
@@ -28,6 +29,16 @@ pub(crate) fn next(session: &Session) -> anyhow::Result<String> {
         Some(exercise) => next_step(exercise),
         None => finale(session),
     })
+}
+
+/// Returns the path of the next exercise's file. It is absolute, because the student may be in any folder of the course.
+///
+/// # Errors
+///
+/// There is no next exercise.
+pub(crate) fn next_file(session: &Session) -> anyhow::Result<String> {
+    let next = session.next()?.context("you have finished the course, so there is no next exercise")?;
+    Ok(format!("{}\n", next.starter(session.root).display()))
 }
 
 /// Describes the next exercise.

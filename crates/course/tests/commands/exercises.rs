@@ -61,6 +61,7 @@ fn after_an_exercise_there_is_more_to_read() {
     let page = "# After: one\n\nYou returned\n1.\n\n## Question\n\nWhy?\n\n<details><summary>Answer</summary>\n\nBecause.\n</details>\n";
     student.write("modules/01_one/lessons/first.after.md", page);
     assert!(student.says(&["next"]).contains("read   modules/01_one/lessons/first.md"));
+    assert!(student.says(&["next", "--file"]).ends_with("/modules/01_one/src/first.rs\n"));
     assert_data_eq!(
         student.fails(&["discuss", "first"]),
         str![[r#"
@@ -161,6 +162,7 @@ How the solution does it: cargo course diff ID
     student.says(&["verify"]);
     assert!(student.says(&["list"]).contains("3 of 3\n"));
     assert!(student.says(&["next"]).contains("You have finished the course."));
+    assert!(student.fails(&["next", "--file"]).contains("there is no next exercise"));
     assert!(student.says(&["diff", "two/third"]).contains("your file matches the solution"));
     // A verdict counts only for the answer that was checked.
     student.write("modules/02_two/src/third.rs", &solution("third", 4));

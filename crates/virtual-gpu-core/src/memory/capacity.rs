@@ -33,7 +33,7 @@ impl Capacity {
     /// Takes nothing and returns an error if fewer bytes are free.
     pub fn take(&self, bytes: u64) -> Result<(), OutOfMemory> {
         let sum = |taken: u64| taken.checked_add(bytes).filter(|&sum| sum <= self.total);
-        let taken = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
+        let taken = self.taken.try_update(Ordering::Relaxed, Ordering::Relaxed, sum);
         taken.map(drop).map_err(|taken| OutOfMemory { asked: bytes, free: self.total - taken })
     }
 
