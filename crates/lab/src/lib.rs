@@ -1,4 +1,16 @@
 //! The library behind all exercises: it runs their checks, and provides kernels, models, and measurements.
+//!
+//! | to … | start with |
+//! |---|---|
+//! | load the driver and NCCL, real or virtual | [`attach`], [`Tier`] |
+//! | get a stream on each of several GPUs | [`streams`], [`world_sizes`] |
+//! | run one thread per rank | [`each_rank`], [`named_ranks`] |
+//! | launch a kernel of the course | [`Kernels`] |
+//! | train a model | [`Mlp`], [`Network`], [`Momentum`] |
+//! | measure | [`Stopwatch`], [`Timeline`] |
+//! | write a check | [`Check`], [`Expected`], [`Guarded`], [`Budget`], [`each_call_fails`] |
+//!
+//! `cargo docs` opens this page.
 
 pub mod at_once;
 pub mod budget;

@@ -24,7 +24,7 @@ fn random() -> u64 {
 ///
 /// | bytes | |
 /// |---|---|
-/// | 0..8 | [`MAGIC`] |
+/// | 0..8 | `MAGIC` |
 /// | 8..12 | process ID of the process that made it; 0 if it comes from `NCCL_COMM_ID` |
 /// | 12..14 | port on which that process listens; 0 if it does not listen |
 /// | 16..32 | its IPv6 address, or its IPv4 address mapped to IPv6 |

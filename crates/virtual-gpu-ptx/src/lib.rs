@@ -1,7 +1,7 @@
 //! Reads PTX and turns it into kernels that the machine executes.
 //!
-//! Each step has its own type: the [`parser`] turns the text into syntax, [`resolve`] determines the meaning of
-//! opcodes, types, and modifiers, and [`lower`] turns the result into operations on registers.
+//! Each step has its own type: the `parser` turns the text into syntax, `resolve` determines the meaning of
+//! opcodes, types, and modifiers, and `lower` turns the result into operations on registers.
 //!
 //! Any version of the ISA is accepted; each unsupported instruction causes an error that contains its line number.
 

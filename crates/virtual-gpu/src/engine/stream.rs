@@ -275,7 +275,7 @@ impl State {
         self.resolve_stream_in(stream, context)
     }
 
-    /// Like [`Self::resolve_stream`], but for a call that works on `device` regardless of the current GPU: a default
+    /// Like `resolve_stream`, but for a call that works on `device` regardless of the current GPU: a default
     /// stream means `device`'s default stream.
     pub fn resolve_stream_on(&mut self, stream: StreamHandle, device: usize) -> CudaResult<StreamHandle> {
         let current = self.thread().contexts.last().copied();
