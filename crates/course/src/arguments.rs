@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::completions::Shell;
 use crate::session::STRONG;
 use crate::{bench, plan, teach};
 
@@ -97,7 +98,9 @@ pub(crate) enum Command {
         answers: bool,
     },
     /// Show the next exercise that is not right
-    #[command(after_help = "Example: code \"$(cargo course next --file)\"")]
+    #[command(
+        after_help = "Example: cargo course next --file   (in Visual Studio Code: code \"$(cargo course next --file)\")"
+    )]
     Next {
         /// Print only the path of its file, for an editor
         #[arg(long)]
@@ -172,6 +175,15 @@ pub(crate) enum Command {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         program: Vec<String>,
     },
+    /// Print a script that makes your shell complete commands and exercises
+    #[command(
+        hide = true,
+        after_help = "Example: cargo course completions fish | source   (bash and zsh: source <(cargo course completions bash))"
+    )]
+    Completions {
+        /// Your shell
+        shell: Shell,
+    },
     /// Report on a class, show known mistakes, archive the starters
     #[command(after_help = "Example: cargo course teach mistakes init/devices")]
     Teach {
@@ -212,7 +224,7 @@ impl Arguments {
 }
 
 /// Returns the command-line parser, with a help text that fits on a screen of 24 lines.
-fn command() -> clap::Command {
+pub(crate) fn command() -> clap::Command {
     let command = Arguments::command();
     let help = help(&command);
     command.override_help(help)
@@ -241,7 +253,8 @@ mod tests {
     fn help_names_every_command_once_and_fits_on_a_screen() {
         let command = command();
         let mut listed: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
-        let mut names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+        let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+        let mut names: Vec<&str> = shown.map(clap::Command::get_name).collect();
         listed.sort_unstable();
         names.sort_unstable();
         assert_eq!(listed, names);

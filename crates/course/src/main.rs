@@ -2,6 +2,7 @@
 
 mod arguments;
 mod bench;
+mod completions;
 mod demo;
 mod discuss;
 mod doctor;
@@ -92,6 +93,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         })?,
         Some(Command::Plan(plan)) => plan::show(plan)?,
         Some(Command::Exec { program }) => match exec::run(root, program)? {},
+        Some(Command::Completions { shell }) => completions::script(*shell, arguments::command(), &course),
         Some(Command::Teach { command }) => return teach::run(root, &course, command),
         Some(Command::Demo { module, arguments }) => return demo::run(root, &course, module, arguments),
     };

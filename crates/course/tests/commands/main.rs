@@ -1,5 +1,6 @@
 //! The commands as a student runs them, in a small course that each test creates.
 
+mod completions;
 mod exercises;
 mod files;
 mod machine;
