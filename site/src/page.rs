@@ -89,7 +89,9 @@ impl Pages<'_> {
             let path = source::resolve(from, path)?;
             let Some(target) = self.shown.get(&path) else {
                 ensure!(self.root.join(&path).exists(), "{path} does not exist");
-                return Ok(Target::Nowhere);
+                // mdBook copies the other files in its folder, such as pictures.
+                let copied = path.strip_prefix("site/book/src/");
+                return Ok(copied.map_or(Target::Nowhere, |file| Target::Page(format!("{}{file}", up(page)))));
             };
             let place = if place.is_empty() { String::new() } else { format!("#{place}") };
             Ok(Target::Page(format!("{}{target}{place}", up(page))))
