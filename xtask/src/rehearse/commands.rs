@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 
 /// The beginnings of commands that are not run here, because something else runs them or they need another machine.
-const ELSEWHERE: [&str; 10] = [
+const ELSEWHERE: [&str; 14] = [
     // Whole test suites are run by themselves.
     "cargo test",
     "cargo t0",
@@ -15,6 +15,11 @@ const ELSEWHERE: [&str; 10] = [
     "cargo course",
     "cargo xtask",
     "npm",
+    // These set up another machine, or a container.
+    ". ~/.cargo/env",
+    "curl",
+    "docker",
+    "sudo",
     // These need the launcher.
     "mpiexec",
     "mpirun",
