@@ -40,7 +40,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     let course = Course::read(root)?;
     let mistakes = mistakes::read(root)?;
     let alternatives = alternatives::read(root)?;
-    let deletions = deletions::read(root, &course)?;
+    let deletions = deletions::read(root, &course);
     let starters = starters::starters(root)?;
     ensure!(!course.exercises.is_empty(), "course.toml lists no exercises");
 
@@ -60,14 +60,18 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     })?;
     let mut variants = wrong.variants;
     variants.extend(right.variants);
-    variants.extend(variants::of_deletions(&deletions));
     problems.point("lessons: form, introduced calls, and no answers given away", || {
         // A lesson that is missing has been named above, so it is only a problem here.
         lessons::problems(root, &course).or_else(|error| Ok(vec![format!("{error:#}")]))
     })?;
+    problems.point("deletions of synchronizing calls are recorded", || {
+        Ok(deletions.as_ref().err().map(|error| format!("{error:#}")).into_iter().collect())
+    })?;
     if options.quick {
         return problems.finish();
     }
+    let deletions = deletions?;
+    variants.extend(variants::of_deletions(&deletions));
     problems.point("every package builds the virtual GPU with the same features", || {
         features::differences(root, &course)
     })?;

@@ -11,6 +11,7 @@ use course::alternatives;
 use course::answer_patch::AnswerPatch;
 use course::mistakes::{self, Mistake};
 use course::replace::replace;
+use course::starter::read_folder;
 use course::syllabus::Course;
 use diffy::{DiffOptions, Hunk, Line};
 
@@ -56,18 +57,35 @@ pub(crate) fn run(root: &Path, task: &Task) -> anyhow::Result<()> {
 /// Saves the edit of the only edited solution. The patch is on disk before the solution is restored.
 fn add(root: &Path, head: &Add) -> anyhow::Result<()> {
     let course = Course::read(root)?;
+    let of_exercise =
+        |file: &&str| course.exercises.iter().any(|exercise| *file == format!("solutions/{}", exercise.file));
+    let untracked = git(root, &["ls-files", "--others", "--exclude-standard", "--", "solutions"])?;
+    if let Some(file) = untracked.lines().find(of_exercise) {
+        bail!("{file} is not in git\nhelp: restore the right answer, `git add` it, and then edit it");
+    }
     let edited = git(root, &["diff", "--name-only", "--", "solutions"])?;
-    let files: Vec<&str> = edited.lines().collect();
+    let files: Vec<&str> = edited.lines().filter(of_exercise).collect();
     let [file] = files[..] else {
         bail!(
-            "{} files in solutions/ have been edited, but exactly 1 is expected{}\nhelp: edit the solution of one exercise; `git add` or `git restore` other edits",
+            "{} solutions of exercises have been edited, but exactly 1 is expected{}\nhelp: edit the solution of one exercise; `git add` or `git restore` other edits",
             files.len(),
             files.iter().map(|file| format!("\n  {file}")).collect::<String>()
         );
     };
     let exercise = course.exercises.iter().find(|exercise| file == format!("solutions/{}", exercise.file));
-    let exercise = exercise.with_context(|| format!("{file} is not the solution of any exercise"))?;
+    let exercise = exercise.context("the file is that of an exercise")?;
+    let tests = read_folder(&root.join("tests").join(exercise.folder()))?;
+    ensure!(
+        tests.values().any(|text| text.contains(&format!("\"{}\"", head.fails.trim()))),
+        "there is no check `{}` in tests/{}",
+        head.fails.trim(),
+        exercise.folder()
+    );
     let solution = git(root, &["show", &format!(":{file}")])?;
+    ensure!(
+        !solution.is_empty(),
+        "{file} is empty in git's index\nhelp: restore the right answer, `git add` it, and then edit it"
+    );
     let wrong = fs::read_to_string(root.join(file)).with_context(|| format!("can't read {file}"))?;
     let mistake = new(head, &exercise.id, file, &solution, &wrong)?;
     let path = root.join(mistake.patch.path());

@@ -76,10 +76,14 @@ pub(super) fn read(root: &Path, course: &Course) -> anyhow::Result<Vec<Deletion>
             };
             let Some(deletion) = deletions.iter_mut().find(is_it) else {
                 bail!(
-                    "tests/deletions.toml doesn't record the effect of deleting line {1} of {0}, `{2}`",
-                    exercise.id,
-                    at + 1,
-                    lines[at].trim()
+                    "tests/deletions.toml doesn't record what happens without line {at} of solutions/{file}; add:\n[[deletion]]\nexercise = \"{id}\"\n\
+                     line = {line:?}\n{nth}fails = \"the check that fails\"\nsays = [\"words of its message\"]\n# or, instead of both: \
+                     harmless = \"why no check fails\"",
+                    at = at + 1,
+                    file = exercise.file,
+                    id = exercise.id,
+                    line = lines[at].trim(),
+                    nth = if nth > 1 { format!("nth = {nth}\n") } else { String::new() }
                 );
             };
             ensure!(

@@ -28,7 +28,7 @@ impl Problems {
 
     /// Fails if any check found problems.
     pub(super) fn finish(self) -> anyhow::Result<()> {
-        ensure!(self.0 == 0, "{} problems", self.0);
+        ensure!(self.0 == 0, "{} {}", self.0, if self.0 == 1 { "problem" } else { "problems" });
         Ok(())
     }
 }
