@@ -111,8 +111,16 @@ fn copied_between(gpus: &[(usize, usize)]) -> anyhow::Result<()> {
             let mut to = Guarded::new(&streams[target], &stale)?;
             let call = format!("copy(from, {part:?}, to, {at}) from GPU {source} to GPU {target}");
             let what = format!("`to` after {call}");
-            match caught(|| copy(&from.view(), part.clone(), &mut to.view_mut(), at)) {
-                Ok(copied) => copied.with_context(|| format!("{call} returned an error"))?,
+            // On another stream, the copy would race with the work on `to`, and a report of the race doesn't know the contract.
+            let budget = Budget::of("copy").copies_on(&streams[target], "the stream of `to`");
+            let spent = caught(|| {
+                budget.spend(|| {
+                    copy(&from.view(), part.clone(), &mut to.view_mut(), at)
+                        .with_context(|| format!("{call} returned an error"))
+                })
+            });
+            match spent {
+                Ok(copied) => copied?,
                 Err(panic) => bail!("{call} {panic}"),
             }
             let placed = |at: usize, part: Range<usize>| {
