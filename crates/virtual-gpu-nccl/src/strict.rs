@@ -4,7 +4,7 @@
 //! | what it does | source |
 //! |---|---|
 //! | From 2.22 on, a rank's host thread blocks at the first use of each algorithm and of each peer, until the others connect, too. | `runtimeConn` and `ncclCollPreconnectFunc` in `group.cc` |
-//! | Creating a communicator takes a while: on real machines 0.6 s to 2 s, here 20 ms, so that suites stay quick, or `VIRTUAL_NCCL_INIT` seconds. | "Init timings" in NVIDIA/nccl-tests issue 273 (8 ranks, 0.66 s) and NVIDIA/nccl issue 1412 (16 ranks, 1.08 s) |
+//! | Creating a communicator takes a while: on real machines 0.6 s to 2 s, here 20 ms, so that suites stay quick, or `VIRTUAL_NCCL_INIT` seconds. | "Init timings" in the logs of NVIDIA/nccl-tests#273 (8 ranks, 0.66 s) and NVIDIA/nccl#1412 (16 ranks, 1.08 s) |
 //! | An abort is logged as "Abort COMPLETE" by each rank up to 2.21, once by a process's last rank in 2.22 to 2.27, and as "Abort START" from 2.28.3 on. | `commReclaim`, `commDestroySync`, and `ncclCommAbort` in `init.cc` |
 //! | Up to 2.21, the version is printed to standard output for every `NCCL_DEBUG`, even if there is an `NCCL_DEBUG_FILE`. | `showVersion` in `init.cc` |
 //! | Up to 2.22, ranks of one process can't exchange 16 KiB or more directly from a memory pool to which no other GPU has access. | `NCCL_P2P_DIRECT_DISABLE` in the user guide; `prims_simple.h` |

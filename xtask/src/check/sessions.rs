@@ -31,7 +31,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
         return Ok(problems);
     }
     let mut test = cargo(root);
-    test.args(["test", "-q", "-p", "course", "--test", "commands", "--", "--ignored", "what_students_see"])
+    test.args(["test", "-q", "-p", "course", "--test", "sessions"])
         .env("COURSE_SESSIONS", &copy)
         // This folder contains only the simulated students' own builds.
         .env("COURSE_SESSIONS_TARGET", &target);

@@ -1,10 +1,8 @@
 //! The commands as a student runs them, in a small course that each test creates.
 
-mod completions;
 mod exercises;
 mod files;
 mod machine;
-mod sessions;
 mod student;
 mod teach;
 mod terminal;

@@ -10,16 +10,12 @@ use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use anstyle::{Ansi256Color, Effects, RgbColor, Style};
 use rustix::process::{ioctl_tiocsctty, setsid};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
 /// The time limit for a wait, which may include a build.
-const TIMEOUT: Duration = Duration::from_secs(120);
-
-/// How long the program must print nothing before a screen is considered complete.
-const SILENCE: Duration = Duration::from_millis(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The columns and rows of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,28 +26,23 @@ pub(crate) struct Size {
 
 impl Size {
     pub(crate) const SMALL: Self = Self::of(80, 24);
-    pub(crate) const LARGE: Self = Self::of(120, 40);
 
-    const fn of(columns: u16, rows: u16) -> Self {
+    pub(crate) const fn of(columns: u16, rows: u16) -> Self {
         Self { columns: NonZero::new(columns).unwrap(), rows: NonZero::new(rows).unwrap() }
     }
 }
 
 pub(crate) struct Terminal {
-    keyboard: File,
+    pub(crate) keyboard: File,
     printed: Receiver<Vec<u8>>,
     /// Printed text that the test has not waited for yet.
-    text: String,
+    pub(crate) text: String,
     /// What a person sees on the screen.
-    screen: vt100::Parser,
+    pub(crate) screen: vt100::Parser,
     child: Child,
 }
 
 impl Terminal {
-    pub(crate) fn run(command: Command) -> Self {
-        Self::of_size(command, Size::SMALL)
-    }
-
     pub(crate) fn of_size(mut command: Command, size: Size) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&master).unwrap();
@@ -82,12 +73,6 @@ impl Terminal {
         Self { keyboard, printed, text: String::new(), screen, child }
     }
 
-    /// Resizes the terminal, and notifies the program.
-    pub(crate) fn resize(&mut self, size: Size) {
-        self.screen.screen_mut().set_size(size.rows, size.columns);
-        set_size(&self.keyboard, size);
-    }
-
     pub(crate) fn press(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
@@ -108,54 +93,11 @@ impl Terminal {
         }
     }
 
-    fn read(&mut self, timeout: Duration) -> Result<(), RecvTimeoutError> {
+    pub(crate) fn read(&mut self, timeout: Duration) -> Result<(), RecvTimeoutError> {
         let bytes = self.printed.recv_timeout(timeout)?;
         self.text.push_str(&String::from_utf8_lossy(&bytes));
         self.screen.process(&bytes);
         Ok(())
-    }
-
-    /// Returns the lines of the screen, once the cursor is after `last`, `is_it` accepts them, and no more output
-    /// arrives.
-    #[track_caller]
-    pub(crate) fn screen(&mut self, last: &str, is_it: impl Fn(&str) -> bool) -> String {
-        let deadline = Instant::now() + TIMEOUT;
-        loop {
-            let screen = self.screen.screen();
-            let (row, column) = screen.cursor_position();
-            let rows = screen.rows(0, screen.size().1.get()).map(|row| format!("{}\n", row.trim_end()));
-            let lines: String = rows.collect();
-            let is_complete = screen.contents_between(row, 0, row, column).ends_with(last) && is_it(&lines);
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.read(if is_complete { SILENCE } else { left }) {
-                Ok(()) => {}
-                Err(RecvTimeoutError::Timeout) if is_complete => {
-                    self.text.clear();
-                    return lines;
-                }
-                Err(error) => panic!("no such screen, {error}:\n{lines}"),
-            }
-        }
-    }
-
-    /// Returns the screen's lines with their colors, as escape sequences.
-    pub(crate) fn styled_screen(&self) -> String {
-        let screen = self.screen.screen();
-        let (rows, columns) = screen.size();
-        let mut text = String::new();
-        for row in 0..rows.get() {
-            let (mut line, mut last) = (String::new(), Style::new());
-            for cell in (0..columns.get()).filter_map(|column| screen.cell(row, column)) {
-                let style = style_of(cell);
-                if style != last {
-                    line.push_str(&format!("{last:#}{style}"));
-                    last = style;
-                }
-                line.push_str(if cell.has_contents() { cell.contents() } else { " " });
-            }
-            text.push_str(&format!("{}{last:#}\n", line.trim_end()));
-        }
-        text
     }
 
     /// Returns whether the program ends by itself and succeeds.
@@ -179,19 +121,7 @@ impl Drop for Terminal {
     }
 }
 
-fn style_of(cell: &vt100::Cell) -> Style {
-    let color = match cell.fgcolor() {
-        vt100::Color::Default => None,
-        vt100::Color::Idx(number) => Some(Ansi256Color(number).into()),
-        vt100::Color::Rgb(red, green, blue) => Some(RgbColor(red, green, blue).into()),
-    };
-    let effects =
-        [(cell.bold(), Effects::BOLD), (cell.dim(), Effects::DIMMED), (cell.underline(), Effects::UNDERLINE)];
-    let effects = effects.into_iter().filter(|(has, _)| *has).fold(Effects::new(), |all, (_, one)| all | one);
-    Style::new().fg_color(color).effects(effects)
-}
-
-fn set_size(terminal: &File, Size { columns, rows }: Size) {
+pub(crate) fn set_size(terminal: &File, Size { columns, rows }: Size) {
     let size = Winsize { ws_row: rows.get(), ws_col: columns.get(), ws_xpixel: 0, ws_ypixel: 0 };
     tcsetwinsize(terminal, size).unwrap();
 }

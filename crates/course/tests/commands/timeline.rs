@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::student::Student;
-use crate::terminal::Terminal;
+use crate::terminal::{Size, Terminal};
 
 /// A test program that fails until the answer is 1, and stores a timeline as checks do.
 const TESTS: &str = r####"
@@ -58,7 +58,7 @@ fn a_verdict_shows_what_the_streams_did() {
         .current_dir(&student.root)
         .env("CARGO_TARGET_DIR", student.root.join("target"))
         .env("TERM", "xterm");
-    let mut terminal = Terminal::run(command);
+    let mut terminal = Terminal::of_size(command, Size::SMALL);
     terminal.shows("hidden: 2.00 ms of communication");
     terminal.shows("t timeline");
     terminal.press("t");

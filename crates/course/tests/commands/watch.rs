@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use crate::student::Student;
-use crate::terminal::Terminal;
+use crate::terminal::{Size, Terminal};
 
 #[test]
 fn watched_from_red_to_green() {
@@ -14,7 +14,7 @@ fn watched_from_red_to_green() {
         .current_dir(&student.root)
         .env("CARGO_TARGET_DIR", student.root.join("target"))
         .env("TERM", "xterm");
-    let mut terminal = Terminal::run(command);
+    let mut terminal = Terminal::of_size(command, Size::SMALL);
     terminal.shows("not yet implemented");
     terminal.shows("one/first is not right yet");
     terminal.press("h");
@@ -38,7 +38,7 @@ fn watched_from_red_to_green() {
 
     let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
     command.arg("watch").current_dir(&student.root).env("CARGO_TARGET_DIR", student.root.join("target"));
-    let mut terminal = Terminal::run(command);
+    let mut terminal = Terminal::of_size(command, Size::SMALL);
     terminal.shows("building");
     terminal.press("\u{3}");
     assert!(terminal.ends_well(), "Ctrl-C quits, whatever is under way");
@@ -51,7 +51,7 @@ fn watch_continues_whatever_happens_to_the_files() {
     student.write(file, "//! A contract of words so long that a terminal\n//! of forty columns has to break it.\npub fn first() -> u32 { super::second::second() }");
     let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
     command.current_dir(&student.root).env("CARGO_TARGET_DIR", student.root.join("target"));
-    let mut terminal = Terminal::run(command);
+    let mut terminal = Terminal::of_size(command, Size::SMALL);
     terminal.shows("one/first is not right yet");
     student.write("modules/01_one/src/second.rs", "pub fn second() -> u32 { 1 }");
     terminal.shows("one/first is right");

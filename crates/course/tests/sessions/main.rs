@@ -3,6 +3,10 @@
 //!
 //! `SNAPSHOTS=overwrite cargo xtask sessions` stores the current screens.
 
+mod screen;
+#[path = "../commands/terminal.rs"]
+mod terminal;
+
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -18,13 +22,16 @@ use course::syllabus::{Course, Exercise};
 use snapbox::assert::DEFAULT_ACTION_ENV;
 use snapbox::{Assert, Data, IntoData};
 
-use crate::terminal::{Size, Terminal};
+use terminal::{Size, Terminal};
 
 /// The variable for the folder where `cargo xtask` has built a copy of the course.
 const FOLDER: &str = "COURSE_SESSIONS";
 
 /// The variable for Cargo's target folder.
 const TARGET: &str = "COURSE_SESSIONS_TARGET";
+
+/// The size of the large terminal; the small one has the usual size.
+const LARGE: Size = Size::of(120, 40);
 
 /// The exercise whose first screen is the README's picture.
 const PICTURED: &str = "grouping/events";
@@ -111,7 +118,9 @@ struct Place {
 
 impl Place {
     fn find() -> anyhow::Result<Self> {
-        let root = PathBuf::from(std::env::var_os(FOLDER).with_context(|| format!("{FOLDER} is not set"))?);
+        let root = PathBuf::from(std::env::var_os(FOLDER).with_context(|| {
+            format!("{FOLDER} is not set: run `cargo xtask sessions`, which makes a copy of the course")
+        })?);
         let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let course = Course::read(&root)?;
         Ok(Self { root, own, course })
@@ -196,13 +205,13 @@ impl Place {
         let styled = student.terminal.styled_screen();
         let [at_first, at_the_solution] = sitting.keys;
         student.press_all(at_first);
-        student.terminal.resize(Size::LARGE);
+        student.terminal.resize(LARGE);
         // crossterm may lose a key that arrives together with a resize.
         student.terminal.shows(LAST_WORDS);
         student.terminal.press("r");
-        student.sees_verdict("the first answer", Size::LARGE);
+        student.sees_verdict("the first answer", LARGE);
         self.write(exercise, &self.solution(exercise)?)?;
-        student.sees_verdict("the solution", Size::LARGE);
+        student.sees_verdict("the solution", LARGE);
         student.terminal.resize(Size::SMALL);
         student.sees("the solution", Size::SMALL);
         student.press_all(at_the_solution);
@@ -211,8 +220,8 @@ impl Place {
             true => student.sees("the next exercise", Size::SMALL),
             false => student.sees_verdict("the next exercise", Size::SMALL),
         }
-        student.terminal.resize(Size::LARGE);
-        student.sees("the next exercise", Size::LARGE);
+        student.terminal.resize(LARGE);
+        student.sees("the next exercise", LARGE);
         student.terminal.press("q");
         anyhow::ensure!(
             student.terminal.ends_well(),
@@ -270,7 +279,6 @@ impl Student {
 }
 
 #[test]
-#[ignore = "`cargo xtask check` and `cargo xtask sessions` run it, in a copy of the course"]
 fn what_students_see_is_as_it_was() -> anyhow::Result<()> {
     let place = Place::find()?;
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sessions");
