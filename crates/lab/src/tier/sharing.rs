@@ -1,15 +1,17 @@
 //! Determines how many processes may share the real GPUs.
+//!
+//! The numbers are estimates: we have not measured them on real GPUs.
 
 use std::ffi::{c_int, c_uint};
 use std::path::Path;
 
 use crate::library::Library;
 
-/// The most checks that run at a time. Creating a communicator on 8 GPUs takes NCCL one or two seconds, mostly of waiting, and
-/// all checks create about 900; with eight at a time, they take a few minutes instead of half an hour.
+/// The most checks that run at a time. NCCL may take one or two seconds to create a communicator, and all checks create
+/// about 900. One after another, that is half an hour.
 const MOST: usize = 8;
 
-/// The number of cores for one check: its ranks and NCCL's own threads rarely run at the same time.
+/// The number of cores for one check, whose ranks mostly wait for NCCL and the GPUs.
 const CORES: usize = 4;
 
 /// The GPU memory for one check, in bytes: the driver's context, NCCL's buffers, and the check's own, with a reserve.
