@@ -291,8 +291,8 @@ fn reference(times: &[(usize, f64)], weight: impl Fn(f64) -> f64) -> Line {
     Line { alpha: (ss * t - s * st) / determinant, beta: (w * st - s * t) / determinant }
 }
 
-/// Returns whether two results of a fit are equal, except for rounding. The determinant loses up to eight digits to
-/// cancellation, and f64 has sixteen.
+/// Returns whether two results of a fit are equal, except for rounding. Subtracting in the determinant loses digits:
+/// of the sixteen that f64 has, this compares six.
 fn alike(got: f64, expected: f64) -> bool {
     relative_eq!(got, expected, epsilon = 0.0, max_relative = 1e-6)
 }

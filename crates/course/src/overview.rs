@@ -34,8 +34,7 @@ pub(crate) fn next(session: &Session) -> anyhow::Result<String> {
 /// Returns the path of the next exercise's file. It is absolute, because the student may be in any folder of the course.
 ///
 /// # Errors
-///
-/// There is no next exercise.
+/// Fails if there is no next exercise.
 pub(crate) fn next_file(session: &Session) -> anyhow::Result<String> {
     let next = session.next()?.context("you have finished the course, so there is no next exercise")?;
     Ok(format!("{}\n", next.starter(session.root).display()))
