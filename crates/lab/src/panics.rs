@@ -4,7 +4,7 @@ use std::panic::PanicHookInfo;
 use std::path::Path;
 use std::thread;
 
-use virtual_gpu_core::source_location::is_below;
+use virtual_gpu_core::source_location::{CallSite, is_below};
 
 use crate::tier::{CRATE_ROOT, own_sources};
 
@@ -70,19 +70,9 @@ fn root_of(folder: &Path) -> &Path {
 /// Returns the innermost line of the calling thread's stack whose file is in `folder`, as a path from the root of the
 /// workspace and a line number.
 fn innermost_line(folder: &Path) -> Option<String> {
-    let root = root_of(folder);
-    let mut found = None;
-    backtrace::trace(|frame| {
-        backtrace::resolve_frame(frame, |symbol| {
-            if let (None, Some(file), Some(line)) = (&found, symbol.filename(), symbol.lineno())
-                && is_in(file, folder)
-            {
-                found = Some(format!("{}:{line}", file.strip_prefix(root).unwrap_or(file).display()));
-            }
-        });
-        found.is_none()
-    });
-    found
+    let found = CallSite::here().find(|line| is_in(&line.file, folder))?;
+    let file = found.file.strip_prefix(root_of(folder)).unwrap_or(&found.file);
+    Some(format!("{}:{}", file.display(), found.line))
 }
 
 /// Shortens the path of a dependency, so that it starts at the package.

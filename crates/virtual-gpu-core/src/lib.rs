@@ -1,6 +1,7 @@
 //! The parts that every layer of the virtual GPU uses: handles, status codes, source locations, host threads, and
 //! device memory.
 
+mod debug_info;
 pub mod handle;
 mod loaded_file;
 pub mod map;

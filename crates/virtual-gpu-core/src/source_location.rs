@@ -6,7 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use crate::{loaded_file, stack};
+use crate::debug_info::{Frame, frames_at};
+use crate::stack;
 
 /// Source paths that belong to a library, set by [`hide_library`].
 static LIBRARIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
@@ -51,11 +52,8 @@ pub fn is_below(file: &Path, folder: &Path) -> bool {
     file.strip_prefix(folder).is_ok_and(|inner| !leaves(inner))
 }
 
-/// Returns a function's own name: `leak` for `core::CudaSlice<T>::leak::h0123456789abcdef`, and for the `leak<f32>` of an
-/// inlined call.
-fn function_name(symbol: &str) -> &str {
-    let hash = symbol.rsplit_once("::h").filter(|(_, hash)| hash.len() == 16);
-    let path = hash.map_or(symbol, |(path, _)| path);
+/// Returns a function's own name: `leak` for `core::CudaSlice<T>::leak`, and for the `leak<f32>` of an inlined call.
+fn function_name(path: &str) -> &str {
     let mut open = 0;
     let colon = path.bytes().rposition(|byte| {
         open += i32::from(byte == b'>') - i32::from(byte == b'<');
@@ -110,18 +108,15 @@ impl CallSite {
     /// on the context.
     pub fn own_call(&self) -> Option<(SourceLine, bool)> {
         let line = self.own_line()?;
+        let keeps_error = ["drop", "device_ptr", "stream_synced_", "leak"];
         let mut reports_errors = true;
-        for at in self.calls() {
-            let mut is_own = false;
-            backtrace::resolve(at as *mut _, |symbol| {
-                is_own |= symbol.filename() == Some(&line.file) && symbol.lineno() == Some(line.line);
-                let name = symbol.name().map(|name| name.to_string()).unwrap_or_default();
-                let keeps_error = ["drop", "device_ptr", "stream_synced_", "leak"];
-                let called = function_name(&name);
-                reports_errors &= is_own || !keeps_error.iter().any(|start| called.starts_with(start));
-            });
-            if is_own {
-                break;
+        for frames in self.calls() {
+            for frame in frames.iter() {
+                if line.is_of(frame) {
+                    return Some((line, reports_errors));
+                }
+                let called = function_name(&frame.function);
+                reports_errors &= !keeps_error.iter().any(|start| called.starts_with(start));
             }
         }
         Some((line, reports_errors))
@@ -129,13 +124,7 @@ impl CallSite {
 
     /// Returns whether the call was made from this line, directly or through other calls.
     pub fn is_below(&self, line: &SourceLine) -> bool {
-        self.calls().any(|at| {
-            let mut is_there = false;
-            backtrace::resolve(at as *mut _, |symbol| {
-                is_there |= symbol.filename() == Some(&line.file) && symbol.lineno() == Some(line.line);
-            });
-            is_there
-        })
+        self.calls().any(|frames| frames.iter().any(|frame| line.is_of(frame)))
     }
 
     /// Returns the return addresses, innermost first; none if the call site is unknown.
@@ -143,29 +132,24 @@ impl CallSite {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// Returns an address in each call on the stack, innermost first, except for calls in files that contain no user
-    /// code. Resolving those calls would read the C library's debug information, if it is installed.
-    fn calls(&self) -> impl Iterator<Item = usize> {
+    /// Returns the functions of each call on the stack, innermost first.
+    fn calls(&self) -> impl Iterator<Item = Arc<[Frame]>> {
         // A return address points after its call. The outermost frame may have none.
-        let calls = self.addresses().iter().filter_map(|address| address.checked_sub(1));
-        calls.filter(|&call| !loaded_file::is_of_system(call))
+        self.addresses().iter().filter_map(|address| address.checked_sub(1)).map(frames_at)
     }
 
     /// Returns the innermost line that `is_it` accepts, skipping Rust's own lines and those of registry crates.
-    fn find(&self, mut is_it: impl FnMut(&SourceLine) -> bool) -> Option<SourceLine> {
-        for at in self.calls() {
-            let mut found = None;
+    pub fn find(&self, mut is_it: impl FnMut(&SourceLine) -> bool) -> Option<SourceLine> {
+        for frames in self.calls() {
             // Functions that were inlined at the call come first.
-            backtrace::resolve(at as *mut _, |symbol| {
-                let (Some(file), Some(line)) = (symbol.filename(), symbol.lineno()) else { return };
-                if found.is_none() && !is_foreign(file) {
-                    let line =
-                        SourceLine { file: file.to_owned(), line, column: symbol.colno().unwrap_or(1) };
-                    found = Some(line).filter(&mut is_it);
+            for (file, line, column) in frames.iter().filter_map(|frame| frame.place.as_ref()) {
+                if is_foreign(file) {
+                    continue;
                 }
-            });
-            if found.is_some() {
-                return found;
+                let line = SourceLine { file: file.clone(), line: *line, column: *column };
+                if is_it(&line) {
+                    return Some(line);
+                }
             }
         }
         None
@@ -270,6 +254,10 @@ impl SourceLine {
         Self { file: found.unwrap_or_else(|| file.into()), line, column: 1 }
     }
 
+    fn is_of(&self, frame: &Frame) -> bool {
+        frame.place.as_ref().is_some_and(|(file, line, _)| *file == self.file && *line == self.line)
+    }
+
     /// Returns whether it is a line of the program's own sources (see [`show_sources_first`]).
     pub fn is_own(&self) -> bool {
         own_sources().is_some_and(|own| is_below(&self.file, &own))
@@ -296,9 +284,9 @@ mod tests {
     #[test]
     fn a_function_has_a_name_without_its_path_and_types() {
         for (symbol, name) in [
-            ("cudarc::driver::safe::core::CudaSlice<T>::leak::h0123456789abcdef", "leak"),
+            ("cudarc::driver::safe::core::CudaSlice<T>::leak", "leak"),
             ("leak<f32>", "leak"),
-            ("<cudarc::driver::CudaEvent as core::ops::drop::Drop>::drop::h0123456789abcdef", "drop"),
+            ("<cudarc::driver::CudaEvent as core::ops::drop::Drop>::drop", "drop"),
             ("core::ptr::drop_in_place<core::option::Option<a::B>>", "drop_in_place"),
             ("main", "main"),
         ] {

@@ -6,6 +6,7 @@
 //! stack is unchanged.
 
 use std::cell::RefCell;
+use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 /// The maximum number of frames kept per call. Between a `cu*` function and the user's line are cudarc's layers, at
@@ -74,19 +75,49 @@ impl Known {
     }
 }
 
+// The interface of the platform's unwinder, which the standard library is linked to. Itanium C++ ABI, "Exception
+// Handling", section 1.1; `_Unwind_Backtrace` and `_Unwind_GetCFA` are GCC's additions, which LLVM's unwinder has, too.
+unsafe extern "C" {
+    fn _Unwind_Backtrace(
+        each: extern "C" fn(*mut c_void, *mut c_void) -> c_int,
+        argument: *mut c_void,
+    ) -> c_int;
+    /// Returns the address at which the frame continues.
+    fn _Unwind_GetIP(frame: *mut c_void) -> usize;
+    /// Returns the stack pointer after the frame's call has returned.
+    fn _Unwind_GetCFA(frame: *mut c_void) -> usize;
+}
+
+/// `_URC_NO_REASON`: the unwinder goes on to the next frame.
+const GO_ON: c_int = 0;
+/// `_URC_END_OF_STACK`: it stops, as it does for any value but `GO_ON`.
+const STOP: c_int = 5;
+
 /// Returns the stack above `bottom`, and the slots where its return addresses should be: just below where each frame
 /// continues.
 fn unwind(bottom: usize) -> (Arc<[usize]>, Slots) {
-    let mut frames = Vec::with_capacity(FRAMES);
-    backtrace::trace(|frame| {
-        if frame.sp() as usize > bottom {
-            frames.push((frame.sp() as usize - size_of::<usize>(), frame.ip() as usize));
+    struct Frames {
+        bottom: usize,
+        found: Vec<(usize, usize)>,
+    }
+
+    extern "C" fn add(frame: *mut c_void, frames: *mut c_void) -> c_int {
+        // SAFETY: this is the `Frames` below, to which nothing else refers while the stack is unwound.
+        let frames = unsafe { &mut *frames.cast::<Frames>() };
+        // SAFETY: the unwinder passes its own frame, which is valid during this call.
+        let (continues, returns) = unsafe { (_Unwind_GetCFA(frame), _Unwind_GetIP(frame)) };
+        if continues > frames.bottom {
+            frames.found.push((continues - size_of::<usize>(), returns));
         }
-        frames.len() < FRAMES
-    });
-    let stack = frames.iter().map(|&(_, address)| address).collect();
+        if frames.found.len() < FRAMES { GO_ON } else { STOP }
+    }
+
+    let mut frames = Frames { bottom, found: Vec::with_capacity(FRAMES) };
+    // SAFETY: `add` expects a `Frames`, which outlives the call, and does not panic: the vector never grows.
+    unsafe { _Unwind_Backtrace(add, (&raw mut frames).cast()) };
+    let stack = frames.found.iter().map(|&(_, address)| address).collect();
     // The outermost frame may have no address.
-    (stack, frames.into_iter().filter(|&(_, address)| address != 0).collect())
+    (stack, frames.found.into_iter().filter(|&(_, address)| address != 0).collect())
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
-use object::{Object, ObjectSection, ObjectSymbol};
+use elf::ElfBytes;
+use elf::endian::NativeEndian;
 
 /// A shared library, as a file.
 pub(crate) struct Elf {
@@ -20,17 +21,27 @@ impl Elf {
     /// Fails if the file can't be read, or is not a library.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
         let bytes = fs::read(path).with_context(|| path.display().to_string())?;
-        let file = object::File::parse(&*bytes).with_context(|| path.display().to_string())?;
-        let defined = file.dynamic_symbols().filter(|symbol| symbol.is_definition());
-        let exports = defined.filter_map(|symbol| Some(symbol.name().ok()?.to_owned())).collect();
-        // Machine code for GPUs has a section of its own, and is most of NCCL.
-        let constants = file.sections().filter(|it| it.name().is_ok_and(|name| name.starts_with(".rodata")));
-        let mut texts = BTreeSet::new();
-        for section in constants {
-            let pieces = section.data()?.split(|&byte| byte == 0);
-            texts.extend(pieces.filter_map(|text| String::from_utf8(text.to_vec()).ok()));
-        }
-        Ok(Self { exports, texts })
+        let contents = || {
+            let file = ElfBytes::<NativeEndian>::minimal_parse(&bytes)?;
+            let mut exports = BTreeSet::new();
+            if let Some((symbols, names)) = file.dynamic_symbol_table()? {
+                for symbol in symbols.iter().filter(|symbol| !symbol.is_undefined()) {
+                    exports.insert(names.get(symbol.st_name as usize)?.to_owned());
+                }
+            }
+            let mut texts = BTreeSet::new();
+            if let (Some(sections), Some(names)) = file.section_headers_with_strtab()? {
+                for section in sections.iter() {
+                    // Machine code for GPUs has a section of its own, and is most of NCCL.
+                    if names.get(section.sh_name as usize)?.starts_with(".rodata") {
+                        let pieces = file.section_data(&section)?.0.split(|&byte| byte == 0);
+                        texts.extend(pieces.filter_map(|text| String::from_utf8(text.to_vec()).ok()));
+                    }
+                }
+            }
+            anyhow::Ok(Self { exports, texts })
+        };
+        contents().with_context(|| path.display().to_string())
     }
 
     /// Returns the exported symbols whose names start with `prefix`.

@@ -5,7 +5,8 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::ptr::null_mut;
 
-use object::{Object, ObjectSection};
+use elf::ElfBytes;
+use elf::endian::NativeEndian;
 
 use super::survey::CudaVersion;
 
@@ -16,9 +17,9 @@ const BEFORE: &[u8] = b"+cuda";
 /// Returns the CUDA version that the NCCL library in a file was built for, or `None` if the file contains no such text.
 pub fn cuda_of_nccl(library: &Path) -> Option<CudaVersion> {
     let mapped = Mapped::new(&File::open(library).ok()?)?;
-    let file = object::File::parse(mapped.bytes()).ok()?;
+    let file = ElfBytes::<NativeEndian>::minimal_parse(mapped.bytes()).ok()?;
     // The rest of the library, some hundred MB, is code for GPUs.
-    let constants = file.section_by_name(".rodata")?.data().ok()?;
+    let (constants, _) = file.section_data(&file.section_header_by_name(".rodata").ok()??).ok()?;
     constants
         .windows(BEFORE.len())
         .enumerate()
