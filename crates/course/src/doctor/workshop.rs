@@ -1,8 +1,10 @@
 //! Examinations for the week before a workshop: whether this machine can build the course, and how long the build
 //! takes.
 
+use std::ffi::CString;
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -35,14 +37,26 @@ fn version(tool: &str) -> Diagnosis {
 }
 
 fn disk(root: &Path) -> anyhow::Result<Diagnosis> {
-    let stats = rustix::fs::statvfs(root)
+    let free = free_bytes(root)
         .with_context(|| format!("can't determine the free disk space at {}", root.display()))?;
-    let free = (stats.f_bavail * stats.f_frsize) as f64 / f64::from(1 << 30);
+    let free = free as f64 / f64::from(1 << 30);
     let says = format!("{free:.0} GiB free at {}", root.display());
     Ok(match free < DISK_GIB {
         true => Diagnosis::new("disk", Status::Bad, says).help(format!("free {DISK_GIB} GiB")),
         false => Diagnosis::good("disk", says),
     })
+}
+
+/// Returns how many bytes a user can still write to the file system of a folder.
+fn free_bytes(folder: &Path) -> std::io::Result<u64> {
+    let path = CString::new(folder.as_os_str().as_bytes())?;
+    // SAFETY: `statvfs` is plain numbers, so zeros are a valid value.
+    let mut stats: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path ends with a zero, and the call writes only to `stats`.
+    match unsafe { libc::statvfs(path.as_ptr(), &mut stats) } {
+        0 => Ok(stats.f_bavail.saturating_mul(stats.f_frsize)),
+        _ => Err(std::io::Error::last_os_error()),
+    }
 }
 
 /// Tests TCP ports, because ranks in several processes connect over TCP.

@@ -26,7 +26,10 @@ impl Drop for RawMode {
 /// Stops this process, as Ctrl-Z stops other programs, until the shell continues it.
 pub(super) fn suspend() -> anyhow::Result<()> {
     disable_raw_mode()?;
-    rustix::process::kill_current_process_group(rustix::process::Signal::TSTP)?;
+    // SAFETY: `kill` takes two numbers. 0 means this process's own group, as when a shell's user presses Ctrl-Z.
+    if unsafe { libc::kill(0, libc::SIGTSTP) } != 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
     Ok(enable_raw_mode()?)
 }
 

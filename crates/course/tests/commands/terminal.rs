@@ -1,18 +1,14 @@
 //! Runs a program in a terminal: a Linux pseudo-terminal with the test at its other end.
 
-use std::ffi::OsStr;
+use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::num::NonZero;
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
-
-use rustix::process::{ioctl_tiocsctty, setsid};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{Winsize, tcsetwinsize};
 
 /// The time limit for a wait, which may include a build.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
@@ -44,17 +40,15 @@ pub(crate) struct Terminal {
 
 impl Terminal {
     pub(crate) fn of_size(mut command: Command, size: Size) -> Self {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
-        let name = ptsname(&master, Vec::new()).unwrap();
-        let own =
-            || OpenOptions::new().read(true).write(true).open(OsStr::from_bytes(name.to_bytes())).unwrap();
-        let keyboard = File::from(master);
+        let (keyboard, name) = open_pseudo_terminal().unwrap();
+        let own = || OpenOptions::new().read(true).write(true).open(&name).unwrap();
         set_size(&keyboard, size);
         let become_terminal = || {
-            setsid()?;
-            Ok(ioctl_tiocsctty(std::io::stdin())?)
+            // SAFETY: both take only numbers.
+            match unsafe { libc::setsid() >= 0 && libc::ioctl(0, libc::TIOCSCTTY, 0) == 0 } {
+                true => Ok(()),
+                false => Err(std::io::Error::last_os_error()),
+            }
         };
         // SAFETY: both are plain system calls, which are allowed after a fork.
         unsafe { command.pre_exec(become_terminal) };
@@ -121,7 +115,30 @@ impl Drop for Terminal {
     }
 }
 
+/// Returns the end of a new terminal at which a person would sit, and the path of the other end.
+fn open_pseudo_terminal() -> std::io::Result<(File, String)> {
+    let failed = |result: libc::c_int| result != 0;
+    let mut name = [0; 64];
+    // SAFETY: the first call takes a number. The others take what it returned, and `ptsname_r` writes at most as many
+    // bytes as `name` has.
+    unsafe {
+        let descriptor = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC);
+        if descriptor < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        let keyboard = File::from_raw_fd(descriptor);
+        if failed(libc::grantpt(descriptor))
+            || failed(libc::unlockpt(descriptor))
+            || failed(libc::ptsname_r(descriptor, name.as_mut_ptr(), name.len()))
+        {
+            return Err(std::io::Error::last_os_error());
+        }
+        Ok((keyboard, CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned()))
+    }
+}
+
 pub(crate) fn set_size(terminal: &File, Size { columns, rows }: Size) {
-    let size = Winsize { ws_row: rows.get(), ws_col: columns.get(), ws_xpixel: 0, ws_ypixel: 0 };
-    tcsetwinsize(terminal, size).unwrap();
+    let size = libc::winsize { ws_row: rows.get(), ws_col: columns.get(), ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the request reads a `winsize`.
+    assert_eq!(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &size) }, 0);
 }
