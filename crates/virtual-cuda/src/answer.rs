@@ -88,25 +88,33 @@ const BEFORE_INIT: [&str; 2] = ["cuInit", "cuDriverGetVersion"];
 /// Runs the body of a driver function, unless the driver is not initialized. Keeps a panic from reaching the caller and stores the message for
 /// `cuGetErrorString`.
 pub(crate) fn cuda(name: &'static str, body: impl FnOnce() -> CudaResult<()>) -> c_uint {
-    let answer = match engine::has_ended() {
-        true => Err(CudaStatus::Deinitialized.into()),
-        false if IN_HOST_FUNCTION.get() => {
-            Err(Error::new(CudaStatus::NotPermitted, called_by_host_function(name)))
-        }
-        false => {
-            let initialized = match engine::get() {
-                Err(error) if !BEFORE_INIT.contains(&name) => Err(error),
-                _ => Ok(()),
-            };
-            initialized.and_then(|()| {
-                catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-                    let message = format!("virtual GPU: internal error in {name} (it panicked)");
-                    Err(Error::new(CudaStatus::Unknown, message))
-                })
-            })
-        }
-    };
-    let Err(Error { status, message }) = answer else { return CudaStatus::Success as c_uint };
+    let answer = may_be_called(name).and_then(|()| {
+        let panicked = |_| Err(Error::new(CudaStatus::Unknown, panicked(name)));
+        catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(panicked)
+    });
+    answer.map_or_else(keep_cuda_error, |()| CudaStatus::Success as c_uint)
+}
+
+/// Returns an error if a driver function can't be called now.
+fn may_be_called(name: &'static str) -> CudaResult<()> {
+    if engine::has_ended() {
+        return Err(CudaStatus::Deinitialized.into());
+    }
+    if IN_HOST_FUNCTION.get() {
+        return Err(Error::new(CudaStatus::NotPermitted, called_by_host_function(name)));
+    }
+    match engine::get() {
+        Err(error) if !BEFORE_INIT.contains(&name) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn panicked(name: &str) -> String {
+    format!("virtual GPU: internal error in {name} (it panicked)")
+}
+
+/// Stores an error for `cuGetErrorString` to return, and returns its code.
+fn keep_cuda_error(Error { status, message }: Error<CudaStatus>) -> c_uint {
     let code = status as c_uint;
     let text = (!message.is_empty()).then(|| keep(&message));
     for_both(|said| match text {
@@ -129,12 +137,16 @@ pub(crate) fn nccl(name: &'static str, body: impl FnOnce() -> NcclResult<()>) ->
         false if IN_HOST_FUNCTION.get() => {
             Err(Error::new(NcclStatus::InvalidUsage, called_by_host_function(name)))
         }
-        false => catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-            let message = format!("virtual GPU: internal error in {name} (it panicked)");
-            Err(Error::new(NcclStatus::InternalError, message))
-        }),
+        false => {
+            let panicked = |_| Err(Error::new(NcclStatus::InternalError, panicked(name)));
+            catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(panicked)
+        }
     };
-    let Err(error) = answer else { return NcclStatus::Success as c_uint };
+    answer.map_or_else(keep_nccl_error, |()| NcclStatus::Success as c_uint)
+}
+
+/// Stores an error for `ncclGetLastError` to return, logs it, and returns its code.
+fn keep_nccl_error(error: Error<NcclStatus>) -> c_uint {
     if error.status != NcclStatus::InProgress {
         let text = keep_last_error(&error);
         virtual_gpu_nccl::log::warn(&text.to_string_lossy());

@@ -97,8 +97,6 @@ struct Watch {
     /// The live objects, by the first function that could destroy them and by handle.
     objects: HashMap<(&'static str, u64), Object>,
     last_object: u64,
-    /// The program's own line for each stack, cached because finding it is slow.
-    lines: HashMap<Box<[usize]>, Option<(SourceLine, bool)>>,
 }
 
 static WATCH: Mutex<Option<Watch>> = Mutex::new(None);
@@ -186,7 +184,7 @@ pub(crate) fn live_objects(mut visit: impl FnMut(*const LiveObject)) {
     });
     live.sort_by_key(|(number, ..)| *number);
     for (_, function, call_site) in live {
-        let Some((line, _)) = own_line(&call_site) else { continue };
+        let Some(line) = call_site.own_line() else { continue };
         let file = c_path(&line);
         visit(&LiveObject { function: answer::keep(function).as_ptr(), place: place(&line, &file) });
     }
@@ -281,35 +279,70 @@ pub(crate) fn watch<S: Status>(
     arguments: &[u64],
     body: impl FnOnce() -> Result<(), Error<S>>,
 ) -> Result<(), Error<S>> {
-    let is_watched = WATCHES_CALLS.load(Ordering::Acquire)
-        || function.makes_or_ends_object && TRACKS_OBJECTS.load(Ordering::Acquire);
-    let function = function.name;
-    if !is_watched || answer::is_host_function() {
-        return body();
-    }
-    let call_site = CallSite::here();
-    let own = if WATCHES_CALLS.load(Ordering::Acquire) { own_line(&call_site) } else { None };
-    // Forget the object before the call destroys it: another thread may get the same handle immediately.
-    change(|watch| watch.forget(function, arguments));
-    let answer = match change(|watch| watch.fails(function, arguments, own.as_ref())) {
-        false => body(),
-        true => {
-            // A failing call still destroys its object, because the program can't destroy it after the error.
-            if ENDS.iter().any(|words| function.contains(words)) {
+    let Some(call) = WatchedCall::begin(function, arguments) else { return body() };
+    let answer = match call.failure() {
+        None => body(),
+        Some(message) => {
+            if call.ends_object() {
                 let _ = body();
             }
-            let message = format!("virtual GPU: {function} fails here because the test requested it");
             Err(Error::new(S::MADE_TO_FAIL, message))
         }
     };
-    let code = answer.as_ref().err().map_or(0, |error| error.status.code());
-    if code == 0 {
-        change(|watch| watch.track(function, arguments, &call_site));
-    }
-    if let Some((line, _)) = own {
-        change(|watch| watch.note(&Call { function, arguments: arguments.to_vec(), code, line }));
-    }
+    call.end(answer.as_ref().err().map_or(0, |error| error.status.code()));
     answer
+}
+
+/// A call of an exported function while calls are watched.
+struct WatchedCall<'a> {
+    function: &'static str,
+    arguments: &'a [u64],
+    call_site: CallSite,
+    /// The program's own line that made the call, and whether the call can return an error to it, while calls are
+    /// recorded or made to fail.
+    own: Option<(SourceLine, bool)>,
+}
+
+impl<'a> WatchedCall<'a> {
+    /// Returns `None` if this call is not watched.
+    fn begin(function: &'static Function, arguments: &'a [u64]) -> Option<Self> {
+        let watches_calls = WATCHES_CALLS.load(Ordering::Acquire);
+        let is_watched =
+            watches_calls || function.makes_or_ends_object && TRACKS_OBJECTS.load(Ordering::Acquire);
+        if !is_watched || answer::is_host_function() {
+            return None;
+        }
+        let call_site = CallSite::here();
+        let own = if watches_calls { call_site.own_call() } else { None };
+        let function = function.name;
+        // Forget the object before the call destroys it: another thread may get the same handle immediately.
+        change(|watch| watch.forget(function, arguments));
+        Some(Self { function, arguments, call_site, own })
+    }
+
+    /// Returns the message of the call if it is made to fail.
+    fn failure(&self) -> Option<String> {
+        let Self { function, arguments, own, .. } = self;
+        change(|watch| watch.fails(function, arguments, own.as_ref()))
+            .then(|| format!("virtual GPU: {function} fails here because the test requested it"))
+    }
+
+    /// Returns whether the call destroys an object. It does so even if it is made to fail, because the program can't
+    /// destroy the object after the error.
+    fn ends_object(&self) -> bool {
+        ENDS.iter().any(|words| self.function.contains(words))
+    }
+
+    /// Records the call with its result code.
+    fn end(self, code: u32) {
+        let Self { function, arguments, call_site, own } = self;
+        if code == 0 {
+            change(|watch| watch.track(function, arguments, &call_site));
+        }
+        if let Some((line, _)) = own {
+            change(|watch| watch.note(&Call { function, arguments: arguments.to_vec(), code, line }));
+        }
+    }
 }
 
 const fn makes_or_ends_object(function: &str) -> bool {
@@ -407,15 +440,4 @@ impl Watch {
             self.objects.remove(&(ends[0], *handle));
         }
     }
-}
-
-/// Returns the line in the program's own sources that made a call, and whether the call can return an error to that
-/// line.
-fn own_line(call_site: &CallSite) -> Option<(SourceLine, bool)> {
-    let known = change(|watch| watch.lines.get(call_site.addresses()).cloned());
-    known.unwrap_or_else(|| {
-        let line = call_site.own_call();
-        change(|watch| watch.lines.insert(call_site.addresses().into(), line.clone()));
-        line
-    })
 }
