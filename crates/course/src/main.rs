@@ -59,7 +59,9 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         None if is_terminal => return watch::run(session, None),
         Some(Command::Watch { id }) if is_terminal => return watch::run(session, id.as_deref()),
         None | Some(Command::Watch { .. }) => overview::show(&session)?,
-        Some(Command::List { path: None }) => overview::list(&session, None)?,
+        Some(Command::List { path: None }) => {
+            overview::list(&session, None, columns().unwrap_or(usize::MAX))?
+        }
         Some(Command::List { path: Some(path) }) => overview::path(&session, path)?,
         Some(Command::Run { id }) => return work::run(&mut session, id.as_deref()),
         Some(Command::Hint { id, count }) => {

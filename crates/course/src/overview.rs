@@ -79,8 +79,8 @@ pub(crate) fn bar(session: &Session, columns: usize) -> anyhow::Result<String> {
 }
 
 /// Lists the exercises by module, each with its state. If `from` is given, the list starts at its module. Finished
-/// modules have a check mark.
-pub(crate) fn list(session: &Session, from: Option<&Exercise>) -> anyhow::Result<String> {
+/// modules have a check mark. Titles are cut so that each exercise fits on a line of this many columns.
+pub(crate) fn list(session: &Session, from: Option<&Exercise>, columns: usize) -> anyhow::Result<String> {
     let mut text = String::new();
     let width = session.course.exercises.iter().map(|exercise| exercise.id.len()).max().unwrap_or(0);
     let is_before = |module: &&Module| from.is_some_and(|from| module.folder != from.folder());
@@ -102,11 +102,11 @@ pub(crate) fn list(session: &Session, from: Option<&Exercise>) -> anyhow::Result
                 "    {}  {:width$}  {DIM}{}{DIM:#}",
                 mark_of(state),
                 exercise.id,
-                exercise.title
+                shortened(&exercise.title, columns.saturating_sub(STATE_WIDTH + width + 8))
             );
         }
     }
-    text.push_str(&bar(session, 80)?);
+    text.push_str(&bar(session, columns)?);
     Ok(text)
 }
 
@@ -159,6 +159,19 @@ pub(crate) fn path(session: &Session, name: &str) -> anyhow::Result<String> {
     }
     Ok(text)
 }
+
+/// Returns a text's first words, and an ellipsis, if it has more than `columns` characters.
+fn shortened(text: &str, columns: usize) -> String {
+    if text.chars().count() <= columns {
+        return text.to_owned();
+    }
+    let kept: String = text.chars().take(columns.saturating_sub(1)).collect();
+    let words = kept.rsplit_once(' ').map_or(kept.as_str(), |(words, _)| words);
+    format!("{words}…")
+}
+
+/// The width of [`mark_of`].
+const STATE_WIDTH: usize = 7;
 
 /// Formats a state as a seven-letter column.
 fn mark_of(state: State) -> String {
@@ -255,6 +268,13 @@ fn gpus() -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_title_is_cut_at_a_word() {
+        assert_eq!(shortened("Sum on every rank", 17), "Sum on every rank");
+        assert_eq!(shortened("Sum on every rank", 16), "Sum on every…");
+        assert_eq!(shortened("Synchronization", 8), "Synchro…");
+    }
 
     #[test]
     fn code_of_a_hint_is_indented() {

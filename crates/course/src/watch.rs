@@ -36,7 +36,6 @@ enum Below {
     /// The task that is running, and its start.
     Checking(String, Instant),
     Verdict(Verdict),
-    Text(String),
     /// The reason why there is no verdict.
     Error(anyhow::Error),
 }
@@ -45,6 +44,8 @@ struct Watch<'a> {
     session: Session<'a>,
     exercise: &'a Exercise,
     below: Below,
+    /// A text that the student asked for. It covers what is below until `q`, or until the next check.
+    page: Option<String>,
     /// The answer that is being checked or was checked last, and the answer before that.
     answer: String,
     before: Option<String>,
@@ -72,6 +73,7 @@ pub(crate) fn run(session: Session, id: Option<&str>) -> anyhow::Result<ExitCode
     let mut watch = Watch {
         exercise,
         below: Below::building(),
+        page: None,
         chart: None,
         shows_all: false,
         answer: String::new(),
@@ -104,6 +106,7 @@ impl<'a> Watch<'a> {
                 self.shows_all = false;
             }
             match event {
+                Happened::Key(KeyCode::Char('q')) if self.page.take().is_some() => {}
                 Happened::Key(KeyCode::Char('q')) => return Ok(()),
                 Happened::Key(KeyCode::Char(key)) => self.press(key)?,
                 Happened::Key(_) | Happened::Resized => {}
@@ -153,24 +156,27 @@ impl<'a> Watch<'a> {
         match key {
             'h' => {
                 let hint = overview::hint(&mut self.session, Some(&self.exercise.id), None, true)?;
-                self.below = Below::Text(hint);
+                self.page = Some(hint);
             }
-            'l' => self.below = Below::Text(overview::list(&self.session, Some(self.exercise))?),
+            'l' => {
+                let columns = terminal::size().0;
+                self.page = Some(overview::list(&self.session, Some(self.exercise), columns)?);
+            }
             'm' => self.shows_all = !self.shows_all,
             'a' => {
                 let page = discuss::show(&self.session, self.exercise, false);
-                self.below = page.map_or_else(Below::Error, Below::Text);
+                self.open(page);
             }
-            's' => self.below = Below::Text(with_solution(&self.session, self.exercise)?),
+            's' => self.page = Some(with_solution(&self.session, self.exercise)?),
             't' => {
                 if let Some(chart) = &self.chart {
                     let kept = keep(self.session.root, self.exercise, chart);
-                    self.below = kept.map_or_else(Below::Error, Below::Text);
+                    self.open(kept);
                 }
             }
             'd' => {
                 let changes = compare(self.before.as_deref().unwrap_or_default(), &self.answer);
-                self.below = Below::Text(match (&self.before, changes.is_empty()) {
+                self.page = Some(match (&self.before, changes.is_empty()) {
                     (Some(_), false) => format!("Since the version before:\n{}", colored(&changes)),
                     _ => "Nothing has changed yet.\n".to_owned(),
                 });
@@ -186,13 +192,18 @@ impl<'a> Watch<'a> {
                     self.start_check()?;
                 }
                 None if self.session.state(self.exercise)? == State::Right => {
-                    self.below = Below::Text(overview::finale(&self.session));
+                    self.page = Some(overview::finale(&self.session));
                 }
-                None => self.below = Below::Text("Every other exercise is right.\n".to_owned()),
+                None => self.page = Some("Every other exercise is right.\n".to_owned()),
             },
             _ => {}
         }
         Ok(())
+    }
+
+    /// Shows a page, or why there is none.
+    fn open(&mut self, page: anyhow::Result<String>) {
+        self.page = Some(page.unwrap_or_else(|error| screen::error_text(self.session.root, &error)));
     }
 
     /// Returns the next exercise that is not right, other than the current one.
@@ -217,6 +228,7 @@ impl<'a> Watch<'a> {
     /// Stops the running check, and starts a check of the current file.
     fn start_check(&mut self) -> anyhow::Result<()> {
         self.stop.stop();
+        self.page = None;
         self.chart = None;
         self.stop = Arc::default();
         self.check += 1;

@@ -156,7 +156,7 @@ fn the_doctor_reports_what_is_installed() {
         says(&["doctor"]),
         str![[r#"
 ...
-✓ from 1 rank          virtual: GPUs in software (requested by LAB_TIER)
+✓ from 1 rank          virtual: GPUs in software; requested by LAB_TIER
 · from 4 ranks         needs 4 GPUs, but the virtual tier has 2 (VIRTUAL_GPU_COUNT)
 ✓ GPU 0                Virtual H100 80GB HBM3, compute capability 9.0, 80.0 of 80.0 GiB free
 ✓ GPU 1                Virtual H100 80GB HBM3, compute capability 9.0, 80.0 of 80.0 GiB free

@@ -12,7 +12,7 @@ use crate::overview::bar;
 use crate::session::{BAD, DIM, STRONG, Session};
 use crate::verdict_text::{after_success, cut, cut_further, details, drawn, headline, other_failures};
 
-const KEYS: &str = "h hint · r run · n next · l list · d changes · s solution · a after · q quit";
+const KEYS: [&str; 7] = ["h hint", "r run", "n next", "l list", "d edits", "s solution", "a look back"];
 
 /// The height of a terminal that has room for both a chart and a message.
 const ROOM_FOR_CHART: usize = 32;
@@ -23,9 +23,10 @@ impl Watch<'_> {
         let (columns, rows) = terminal::size();
         let head = self.head(columns)?;
         let (body, last) = self.body(columns, rows)?;
-        let has_chart = self.chart.is_some() && matches!(self.below, Below::Verdict(_));
-        let keys = KEYS.replace(" · q", if has_chart { " · t timeline · q" } else { " · q" });
-        let foot = format!("{last}{DIM}{}{DIM:#}", wrapped(&keys, columns).trim_end());
+        let mut keys = KEYS.to_vec();
+        keys.extend((self.chart.is_some() && self.page.is_none()).then_some("t timeline"));
+        keys.push(if self.page.is_some() { "q quit page" } else { "q quit" });
+        let foot = format!("{last}{DIM}{}{DIM:#}", in_lines(&keys, columns));
         let used = head.lines().count() + foot.lines().count();
         let body = match self.shows_all {
             true => body,
@@ -36,6 +37,9 @@ impl Watch<'_> {
 
     /// Returns what is known about the answer, which may be long, and a last line that is always shown.
     fn body(&self, columns: usize, rows: usize) -> anyhow::Result<(String, String)> {
+        if let Some(page) = &self.page {
+            return Ok((wrapped(page, columns), "\n".to_owned()));
+        }
         Ok(match &self.below {
             Below::Checking(what, since) => {
                 let seconds = since.elapsed().as_secs();
@@ -61,13 +65,7 @@ impl Watch<'_> {
                 }
                 (body, format!("{}\n", wrapped(&last, columns)))
             }
-            Below::Text(text) => (wrapped(text, columns), "\n".to_owned()),
-            Below::Error(error) => {
-                // Paths relative to the root of the course fit on a line.
-                let root = format!("{}/", self.session.root.display());
-                let error = format!("{error:#}").replace(&root, "");
-                (wrapped(&format!("{BAD}error:{BAD:#} {error}"), columns), "\n".to_owned())
-            }
+            Below::Error(error) => (wrapped(&error_text(self.session.root, error), columns), "\n".to_owned()),
         })
     }
 
@@ -94,13 +92,38 @@ impl Watch<'_> {
     /// not.
     fn has_failed(&self) -> anyhow::Result<bool> {
         Ok(match &self.below {
+            _ if self.page.is_some() => true,
             Below::Verdict(Verdict::Failed(..)) => {
                 !matches!(self.session.state(self.exercise)?, State::Open(_))
             }
             Below::Checking(..) => false,
-            Below::Verdict(_) | Below::Text(_) | Below::Error(_) => true,
+            Below::Verdict(_) | Below::Error(_) => true,
         })
     }
+}
+
+/// Joins the keys with their meanings, in lines of at most `columns`.
+fn in_lines(keys: &[&str], columns: usize) -> String {
+    let mut text = String::new();
+    let mut used = 0;
+    for key in keys {
+        let needs = key.chars().count() + 3;
+        let separator = match used {
+            0 => "",
+            _ if used + needs > columns => "\n",
+            _ => " · ",
+        };
+        used = if separator == " · " { used + needs } else { needs - 3 };
+        text.push_str(separator);
+        text.push_str(key);
+    }
+    text
+}
+
+/// Formats an error. Paths relative to the root of the course fit on a line.
+pub(super) fn error_text(root: &Path, error: &anyhow::Error) -> String {
+    let root = format!("{}/", root.display());
+    format!("{BAD}error:{BAD:#} {}", format!("{error:#}").replace(&root, ""))
 }
 
 /// Returns the part of a text that fits in `rows`, and how to see the rest. The student's own lines have priority over
@@ -115,5 +138,17 @@ fn fitting(body: &str, rows: usize) -> String {
     match lines - short.lines().count() {
         left_out @ 1.. => cut_further(&short, left_out, rows, HOW),
         0 => cut(body, rows, HOW),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_and_its_meaning_stay_on_one_line() {
+        assert_eq!(in_lines(&["h hint", "a look back", "q quit"], 29), "h hint · a look back · q quit");
+        assert_eq!(in_lines(&["h hint", "a look back", "q quit"], 28), "h hint · a look back\nq quit");
+        assert_eq!(in_lines(&["h hint", "q quit"], 3), "h hint\nq quit");
     }
 }

@@ -64,6 +64,10 @@ fn a_verdict_shows_what_the_streams_did() {
     terminal.press("t");
     terminal.shows(".course/timelines/one_first.svg");
     terminal.shows("ui.perfetto.dev");
+    // The first one closes the page.
+    terminal.shows("q quit page");
+    terminal.press("q");
+    terminal.shows("hidden: 2.00 ms of communication");
     terminal.press("q");
     assert!(terminal.ends_well());
     assert!(student.read(".course/timelines/one_first.svg").contains("first::it_is_1"));

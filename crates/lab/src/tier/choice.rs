@@ -108,7 +108,7 @@ pub fn describe(ranks: usize) -> anyhow::Result<String> {
                 (Ok(_), Err(why)) => why.clone(),
                 (Ok(_), Ok(_)) => format!("{ranks} ranks, but only {gpus} real GPUs"),
             };
-            format!("virtual: GPUs in software ({why})")
+            format!("virtual: GPUs in software; {why}")
         }
     })
 }
