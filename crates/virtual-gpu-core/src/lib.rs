@@ -6,6 +6,7 @@ pub mod handle;
 mod loaded_file;
 pub mod map;
 pub mod memory;
+pub mod number_map;
 pub mod recorded;
 pub mod source_location;
 mod stack;

@@ -3,13 +3,13 @@
 //! The bytes belong to the host, and nothing in this module accesses them: each copy comes with a function that does.
 
 use std::any::Any;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Engine, Failure, State};
 use crate::config::Checks;
 use crate::report::{Report, size};
 use virtual_gpu_core::handle::OpRef;
+use virtual_gpu_core::number_map::NumberMap;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
@@ -48,12 +48,12 @@ pub type Memory = Arc<dyn Any + Send + Sync>;
 
 /// Pinned memory, by the address of its first byte.
 #[derive(Default)]
-pub(super) struct Pinned(BTreeMap<u64, (u64, Memory)>);
+pub(super) struct Pinned(NumberMap<(u64, Memory)>);
 
 impl Pinned {
     /// Returns the allocation that contains `address`, along with its first address and size.
     fn at(&self, address: u64) -> Option<(u64, u64, &Memory)> {
-        let (&start, (len, memory)) = self.0.range(..=address).next_back()?;
+        let (start, (len, memory)) = self.0.last_before(address.saturating_add(1))?;
         (address - start < *len).then_some((start, *len, memory))
     }
 }
@@ -104,7 +104,7 @@ impl Engine {
         self.check_capture_allows("cuMemFreeHost")?;
         let mut state = self.state();
         state.current_context()?;
-        if let Some((_, memory)) = state.pinned.0.remove(&address) {
+        if let Some((_, memory)) = state.pinned.0.remove(address) {
             // Drop the memory outside the lock, because it may be large.
             drop(state);
             drop(memory);

@@ -1,6 +1,5 @@
 //! The accesses to an allocation's bytes: for each range, the last write and the reads since then.
 
-use std::collections::BTreeMap;
 use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,6 +7,7 @@ use std::sync::Arc;
 use super::clock::View;
 use super::page::{PAGE, Page};
 use virtual_gpu_core::handle::{OperationNumber, StreamHandle};
+use virtual_gpu_core::number_map::NumberMap;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::thread::ThreadKey;
 
@@ -89,9 +89,9 @@ struct Segment {
 pub(super) struct History {
     /// Segments by their first byte. They don't overlap; bytes that are in no segment and no page have never been
     /// touched.
-    segments: BTreeMap<u64, Segment>,
+    segments: NumberMap<Segment>,
     /// Pages by their first byte.
-    pages: BTreeMap<u64, Page>,
+    pages: NumberMap<Page>,
 }
 
 /// A page costs as much memory as about this many segments.
@@ -106,7 +106,7 @@ impl History {
         while let [range, rest @ ..] = ranges {
             let page = range.start / PAGE * PAGE..(range.start / PAGE + 1) * PAGE;
             if range.end <= page.end
-                && let Some(known) = self.pages.get_mut(&page.start)
+                && let Some(known) = self.pages.get_mut(page.start)
             {
                 let inside = ranges.partition_point(|range| range.end <= page.end);
                 let found = known.touch(page.start, &now, &ranges[..inside]);
@@ -133,17 +133,16 @@ impl History {
     /// Records an access to a range of any length, in its pages and in the segments between them.
     fn touch_range(&mut self, now: &Now, Range { start, end }: Range<u64>) -> Option<Conflict> {
         let first = start / PAGE * PAGE;
-        let pages: Vec<u64> = self.pages.range(first..end).map(|(&page, _)| page).collect();
         let mut conflicts = Vec::new();
         let mut between = Vec::new();
         let mut at = start;
-        for base in pages {
+        for base in self.pages.numbers(first..end) {
             let part = base.max(start)..(base + PAGE).min(end);
-            let Some(page) = self.pages.get_mut(&base) else { continue };
+            let Some(page) = self.pages.get_mut(base) else { continue };
             conflicts.extend(page.touch(base, now, std::slice::from_ref(&part)));
             if now.writes && part.end - part.start == PAGE {
                 // All of its bytes now have the same history, so a segment is enough.
-                self.pages.remove(&base);
+                self.pages.remove(base);
                 continue;
             }
             between.push(at..part.start);
@@ -165,14 +164,16 @@ impl History {
         let mut conflict = None;
         let mut gaps = Vec::new();
         let mut at = start;
-        for (&from, segment) in self.segments.range_mut(start..end) {
+        self.segments.visit_range(start..end, |from, segment| {
             if from > at {
                 gaps.push(at..from);
             }
             at = segment.end;
-            conflict = conflict.or_else(|| segment.last.conflict(from..segment.end, now));
+            if conflict.is_none() {
+                conflict = segment.last.conflict(from..segment.end, now);
+            }
             segment.last.note(now);
-        }
+        });
         if at < end {
             gaps.push(at..end);
         }
@@ -189,7 +190,7 @@ impl History {
 
     /// Splits the segment at `at`, so that `at` is a boundary.
     fn split(&mut self, at: u64) {
-        let Some((_, segment)) = self.segments.range_mut(..at).next_back() else { return };
+        let Some((_, segment)) = self.segments.last_before_mut(at) else { return };
         if segment.end > at {
             let upper = segment.clone();
             segment.end = at;
@@ -199,11 +200,10 @@ impl History {
 
     /// Merges a range that one operation has just written into one segment.
     fn merge(&mut self, range: Range<u64>) {
-        let inside: Vec<u64> = self.segments.range(range.clone()).map(|(&at, _)| at).skip(1).collect();
-        for at in inside {
-            self.segments.remove(&at);
+        for at in self.segments.numbers(range.start + 1..range.end) {
+            self.segments.remove(at);
         }
-        if let Some(segment) = self.segments.get_mut(&range.start) {
+        if let Some(segment) = self.segments.get_mut(range.start) {
             segment.end = range.end;
         }
     }
@@ -212,9 +212,8 @@ impl History {
     fn make_page(&mut self, page: Range<u64>) {
         self.split(page.start);
         self.split(page.end);
-        let inside: Vec<u64> = self.segments.range(page.clone()).map(|(&at, _)| at).collect();
-        let parts = inside.into_iter().filter_map(|at| {
-            let segment = self.segments.remove(&at)?;
+        let parts = self.segments.numbers(page.clone()).into_iter().filter_map(|at| {
+            let segment = self.segments.remove(at)?;
             Some((at - page.start..segment.end - page.start, segment.last))
         });
         self.pages.insert(page.start, Page::of(parts));
@@ -381,7 +380,7 @@ mod tests {
                 if random.below(3) == 0 {
                     view.own.advance(StreamHandle(stream), number);
                 }
-                pages_seen += history.pages.len();
+                pages_seen += history.pages.values().count();
             }
         }
         assert!(pages_seen > 0, "no page was ever made");
@@ -399,9 +398,9 @@ mod tests {
         for number in 1..1000 {
             history.touch(&by(16, number), &nothing, &every_second_float);
         }
-        assert_eq!((history.pages.len(), history.segments.len()), (16, 0));
+        assert_eq!((history.pages.values().count(), history.segments.values().count()), (16, 0));
         assert!(history.pages.values().all(|page| page.len() < 256), "histories are kept that no byte has");
         history.touch(&by(16, 1000), &nothing, &write(0..16 * PAGE));
-        assert_eq!((history.pages.len(), history.segments.len()), (0, 1));
+        assert_eq!((history.pages.values().count(), history.segments.values().count()), (0, 1));
     }
 }

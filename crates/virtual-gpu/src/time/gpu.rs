@@ -3,11 +3,10 @@
 //! An operation that was enqueued earlier keeps its share of the GPU, and a later operation gets what is left. So
 //! nothing on the GPU is used twice, and a time that a thread has seen never changes.
 
-use std::collections::BTreeMap;
-
 use super::horizon::Horizon;
 use super::preset::Preset;
 use super::{Cost, Span, When};
+use virtual_gpu_core::number_map::NumberMap;
 
 /// An engine that processes one operation at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +34,7 @@ struct Demand {
 }
 
 /// The resources that a placed operation uses.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Used {
     index: u64,
     before: Horizon,
@@ -47,7 +46,7 @@ struct Used {
 }
 
 /// A communication on this GPU, starting when its own stream reaches it.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Window {
     index: u64,
     before: Horizon,
@@ -55,7 +54,7 @@ struct Window {
 }
 
 /// An operation that has no time yet.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Pending {
     pub(super) before: Horizon,
     pub(super) reaches_gpu: u64,
@@ -66,13 +65,13 @@ pub(super) struct Pending {
 }
 
 /// One GPU's engines, with their past and pending operations.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Gpu {
     /// The number of operations enqueued so far.
     pub(super) issued: u64,
     /// The latest time on this GPU that a host thread has seen.
     pub(super) seen: u64,
-    pub(super) pending: BTreeMap<u64, Pending>,
+    pub(super) pending: NumberMap<Pending>,
     /// `used` and `windows` are sorted by end time.
     used: Vec<Used>,
     windows: Vec<Window>,
@@ -91,7 +90,10 @@ impl Gpu {
     /// enqueued earlier and ends no later. Returns `None` if the operation can be placed.
     pub(super) fn obstacle(&mut self, index: u64, before: &Horizon) -> Option<When> {
         let mut begun = Vec::new();
-        for (&earlier, pending) in self.pending.range(..index).filter(|(_, it)| it.before.is_within(before)) {
+        for (earlier, pending) in self.pending.range(0..index) {
+            if !pending.before.is_within(before) {
+                continue;
+            }
             if pending.communicates.is_none() {
                 return Some(pending.when.clone());
             }
@@ -108,7 +110,7 @@ impl Gpu {
 
     /// Makes a communication occupy the GPU from `start`, when its own stream reaches it.
     pub(super) fn communicated(&mut self, index: u64, start: u64) {
-        let Some(Pending { before, communicates: Some(duration), .. }) = self.pending.remove(&index) else {
+        let Some(Pending { before, communicates: Some(duration), .. }) = self.pending.remove(index) else {
             return;
         };
         let span = Span { start, end: start + duration };
@@ -145,7 +147,7 @@ impl Gpu {
             })
             // After the last of the other operations has ended, nothing overlaps with this one.
             .unwrap_or(Span { start: ready, end: ready });
-        self.pending.remove(&index);
+        self.pending.remove(index);
         let length = (span.end - span.start) as f64;
         if length > 0.0 {
             let part = demand.work / length;

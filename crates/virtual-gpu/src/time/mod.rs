@@ -183,7 +183,7 @@ impl Time {
         Self {
             preset,
             hosts: Map::default(),
-            gpus: vec![Gpu::default(); gpus],
+            gpus: (0..gpus).map(|_| Gpu::default()).collect(),
             done: BTreeMap::new(),
             look_at: BTreeSet::new(),
             waiting: Map::default(),
@@ -250,7 +250,7 @@ impl Time {
     /// occupies its GPU's multiprocessors until they are ready.
     pub fn communicates(&mut self, when: &When, duration: u64, label: impl FnOnce() -> Label) {
         let (gpu, index) = when.key;
-        if let Some(pending) = self.gpus[gpu].pending.get_mut(&index) {
+        if let Some(pending) = self.gpus[gpu].pending.get_mut(index) {
             pending.communicates = Some(duration);
         }
         if let Some(trace) = &mut self.trace {
@@ -392,7 +392,7 @@ impl Time {
                     Class::Wait => (turn(ticket), own + self.preset.event_ns),
                     _ => (own, own),
                 };
-                self.gpus[key.0].pending.remove(&key.1);
+                self.gpus[key.0].pending.remove(key.1);
                 self.set(key, Span { start, end });
             }
             cost => {

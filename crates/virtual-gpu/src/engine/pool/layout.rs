@@ -13,10 +13,10 @@
 //! Everything else is a choice. Allocations are placed first-fit, which is simple to predict and keeps the end of the
 //! pool empty, and take exactly as many bytes as were requested.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::number_map::NumberMap;
 
 /// A pool takes, remaps, and releases memory in granules of this many bytes. CUDA documents no number for pools; this is
 /// the minimum that NVIDIA GPUs report through `cuMemGetAllocationGranularity`.
@@ -64,7 +64,7 @@ pub(super) struct Place {
 #[derive(Debug, Default)]
 pub(super) struct Layout {
     /// Blocks by position. They cover all granules that the pool has reserved, and nothing else.
-    blocks: BTreeMap<u64, Block>,
+    blocks: NumberMap<Block>,
     reserved: u64,
     used: u64,
     /// The number of allocations so far.
@@ -110,7 +110,7 @@ impl Layout {
     /// Marks an allocation as freed by an operation of `stream` that has not run yet.
     pub(super) fn free_in(&mut self, place: &Place, stream: StreamHandle) {
         for block in self.blocks_of(place) {
-            if let Some(block) = self.blocks.get_mut(&block) {
+            if let Some(block) = self.blocks.get_mut(block) {
                 block.used_for = Use::Freeing(place.number, stream);
             }
         }
@@ -119,7 +119,7 @@ impl Layout {
     /// Frees what nothing has reused of an allocation.
     pub(super) fn free(&mut self, place: &Place) {
         for start in self.blocks_of(place) {
-            if let Some(block) = self.blocks.get_mut(&start) {
+            if let Some(block) = self.blocks.get_mut(start) {
                 block.used_for = Use::Free;
                 self.used -= block.len;
                 let end = start + block.len;
@@ -140,8 +140,9 @@ impl Layout {
 
     /// Returns the holes for an allocation in `stream`: the longest ranges that it could have.
     fn ranges_for(&self, stream: StreamHandle) -> impl Iterator<Item = Range<u64>> {
-        let available = self.blocks.iter().filter(move |(_, block)| block.used_for.is_available_in(stream));
-        let mut ranges = available.map(|(&start, block)| start..start + block.len).peekable();
+        let available =
+            self.blocks.range(0..u64::MAX).filter(move |(_, block)| block.used_for.is_available_in(stream));
+        let mut ranges = available.map(|(start, block)| start..start + block.len).peekable();
         std::iter::from_fn(move || {
             let mut hole = ranges.next()?;
             while let Some(next) = ranges.next_if(|next| next.start == hole.end) {
@@ -158,7 +159,7 @@ impl Layout {
         stream: StreamHandle,
         reserve: impl FnOnce(u64) -> Result<(), E>,
     ) -> Result<u64, E> {
-        let end = self.blocks.last_key_value().map_or(0, |(start, block)| start + block.len);
+        let end = self.blocks.last_before(u64::MAX).map_or(0, |(start, block)| start + block.len);
         let start =
             self.ranges_for(stream).last().filter(|hole| hole.end == end).map_or(end, |hole| hole.start);
         // More than any GPU has, but without an overflow.
@@ -176,8 +177,8 @@ impl Layout {
 
     /// Returns the ranges of whole granules that are free, and start before a position.
     fn free_granules(&self, before: u64) -> impl DoubleEndedIterator<Item = Range<u64>> {
-        let free = self.blocks.range(..before).filter(|(_, block)| block.used_for == Use::Free);
-        let whole = free.map(|(&start, block)| {
+        let free = self.blocks.range(0..before).filter(|(_, block)| block.used_for == Use::Free);
+        let whole = free.map(|(start, block)| {
             let end = start + block.len;
             start.next_multiple_of(GRANULE)..end - end % GRANULE
         });
@@ -195,7 +196,7 @@ impl Layout {
             let start = range.end - left.min(range.end - range.start);
             self.split(start);
             self.split(range.end);
-            self.blocks.remove(&start);
+            self.blocks.remove(start);
             left -= range.end - start;
         }
         bytes - left
@@ -205,9 +206,8 @@ impl Layout {
     fn take(&mut self, positions: Range<u64>) -> Place {
         self.split(positions.start);
         self.split(positions.end);
-        let inside: Vec<_> = self.blocks.range(positions.clone()).map(|(&start, _)| start).collect();
-        for start in inside {
-            if let Some(Block { len, used_for: Use::Free }) = self.blocks.remove(&start) {
+        for start in self.blocks.numbers(positions.clone()) {
+            if let Some(Block { len, used_for: Use::Free }) = self.blocks.remove(start) {
                 self.used += len;
             }
         }
@@ -221,12 +221,12 @@ impl Layout {
     /// Returns the positions of the blocks that an allocation still has.
     fn blocks_of(&self, place: &Place) -> Vec<u64> {
         let near = self.blocks.range(place.positions.clone());
-        near.filter(|(_, block)| block.used_for.is_of(place.number)).map(|(&start, _)| start).collect()
+        near.filter(|(_, block)| block.used_for.is_of(place.number)).map(|(start, _)| start).collect()
     }
 
     /// Splits the block that has a position inside it.
     fn split(&mut self, at: u64) {
-        let Some((&start, block)) = self.blocks.range_mut(..at).next_back() else { return };
+        let Some((start, block)) = self.blocks.last_before_mut(at) else { return };
         let end = start + block.len;
         if at < end {
             block.len = at - start;
@@ -237,13 +237,13 @@ impl Layout {
 
     /// Joins the block that starts at a position with the block before it, if both are free.
     fn join(&mut self, at: u64) {
-        let Some(&Block { len, used_for: Use::Free }) = self.blocks.get(&at) else { return };
-        if let Some((start, before)) = self.blocks.range_mut(..at).next_back()
+        let Some(&Block { len, used_for: Use::Free }) = self.blocks.get(at) else { return };
+        if let Some((start, before)) = self.blocks.last_before_mut(at)
             && before.used_for == Use::Free
             && start + before.len == at
         {
             before.len += len;
-            self.blocks.remove(&at);
+            self.blocks.remove(at);
         }
     }
 }
@@ -271,7 +271,7 @@ mod tests {
 
     fn assert_is_consistent(layout: &Layout) {
         let (mut end, mut reserved, mut used, mut was_free) = (0, 0, 0, false);
-        for (&start, block) in &layout.blocks {
+        for (start, block) in layout.blocks.range(0..u64::MAX) {
             assert!(block.len > 0 && start >= end, "{layout:?}");
             assert!(start == end || (start % GRANULE == 0 && end % GRANULE == 0), "{layout:?}");
             let is_free = block.used_for == Use::Free;
@@ -395,7 +395,7 @@ mod tests {
                 }
             }
             for place in &live {
-                let block = layout.blocks[&place.positions.start];
+                let block = layout.blocks.get(place.positions.start).unwrap();
                 assert_eq!(block.used_for, Use::Taken(place.number));
                 assert_eq!(block.len, place.positions.end - place.positions.start);
             }
