@@ -9,7 +9,7 @@ pub struct StreamHandle(pub u64);
 
 /// The `number`th operation on a stream, counting from 1. A stream's operations complete in order, so this number
 /// identifies one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OpRef {
     /// The stream.
     pub stream: StreamHandle,

@@ -8,6 +8,7 @@ pub mod map;
 pub mod memory;
 pub mod number_map;
 pub mod recorded;
+pub mod sorted;
 pub mod source_location;
 mod stack;
 pub mod status;

@@ -1,7 +1,5 @@
 //! Implements the engine's [`Communication`] trait.
 
-use std::collections::HashSet;
-
 use super::deadlock::deadlock_report;
 use super::internal::{self, announce};
 use super::run::Job;
@@ -11,6 +9,7 @@ use virtual_gpu::engine::{
 };
 use virtual_gpu::report::Report;
 use virtual_gpu_core::handle::{CallKey, OpRef, StreamHandle};
+use virtual_gpu_core::sorted::SortedSet;
 use virtual_gpu_core::status::{CudaStatus, NcclResult, NcclStatus};
 use virtual_gpu_core::thread::ThreadKey;
 
@@ -63,7 +62,7 @@ impl Communication for Nccl {
         self.lock_own().note_gpu_failure(device, failure);
     }
 
-    fn owners(&self) -> HashSet<ThreadKey> {
+    fn owners(&self) -> SortedSet<ThreadKey> {
         self.lock_own().owners()
     }
 

@@ -1,7 +1,7 @@
 //! Communicators: how ranks join and leave them.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use super::call::Request;
 use super::collective::Call;
@@ -20,6 +20,7 @@ use super::{Locked, Nccl, State};
 use virtual_gpu::engine::{Failure, Missing};
 use virtual_gpu::time::choice::Enabled;
 use virtual_gpu_core::handle::{CommHandle, CommId, OpRef, Rank, SequenceNumber};
+use virtual_gpu_core::sorted::SortedSet;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 use virtual_gpu_core::thread::ThreadKey;
@@ -245,7 +246,7 @@ impl State {
     }
 
     /// Returns the threads that drive ranks of existing communicators.
-    pub(crate) fn owners(&self) -> HashSet<ThreadKey> {
+    pub(crate) fn owners(&self) -> SortedSet<ThreadKey> {
         self.communicators.values().flat_map(|comm| comm.ranks.values().map(|rank| rank.owner)).collect()
     }
 

@@ -3,14 +3,13 @@
 //! The rules come from the CUDA Programming Guide, "Creating a Graph Using Stream Capture". A call that breaks a rule
 //! makes the entire capture invalid. The capture stays invalid until it is ended, and it produces no graph.
 
-use std::collections::{BTreeSet, HashMap};
-
 use super::communication::SharedCalls;
 use super::context::ContextHandle;
 use super::event::{EventHandle, Recorded};
 use super::graph::{Graph, GraphHandle, Node, NodeWork};
 use super::{Engine, State};
 use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::sorted::{SortedMap, SortedSet};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::thread::ThreadKey;
@@ -38,7 +37,7 @@ pub enum CaptureStatus {
 }
 
 /// A capture's number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CaptureId(u64);
 
 struct Capture {
@@ -63,7 +62,7 @@ pub(super) struct Captured {
 #[derive(Default)]
 pub(super) struct Captures {
     begun: u64,
-    open: HashMap<CaptureId, Capture>,
+    open: SortedMap<CaptureId, Capture>,
 }
 
 impl Captures {
@@ -206,9 +205,9 @@ impl Engine {
             CaptureMode::ThreadLocal => capture.thread == thread,
             CaptureMode::Relaxed => false,
         };
-        let broken = state.captures.open.iter().filter(|(_, capture)| minds(capture));
+        let broken = state.captures.open.entries().iter().filter(|(_, capture)| minds(capture));
         let broken: Vec<(CaptureId, bool)> =
-            broken.map(|(&id, capture)| (id, capture.thread == thread)).collect();
+            broken.map(|(id, capture)| (*id, capture.thread == thread)).collect();
         let errors = broken.into_iter().map(|(id, is_own)| {
             let message = match is_own {
                 true => format!(
@@ -271,7 +270,7 @@ impl State {
     /// Orders the next captured operation of each of `streams` after everything captured in all of them so far.
     pub fn join_captured(&mut self, streams: &[StreamHandle]) {
         let captured = streams.iter().filter_map(|stream| self.streams.get(stream)?.capture.as_ref());
-        let joined: BTreeSet<usize> = captured.flat_map(|captured| &captured.after).copied().collect();
+        let joined: SortedSet<usize> = captured.flat_map(|captured| &captured.after).copied().collect();
         for stream in streams {
             if let Some(captured) = self.streams.get_mut(stream).and_then(|entry| entry.capture.as_mut()) {
                 captured.after = joined.iter().copied().collect();
@@ -365,14 +364,13 @@ impl State {
 
     /// Rejects a wait for an entire context while one of its streams is being captured, and breaks the capture.
     pub(super) fn check_none_captured(&mut self, context: ContextHandle, call: &str) -> CudaResult<()> {
-        let mut captured: Vec<StreamHandle> = self
+        let captured: SortedSet<StreamHandle> = self
             .streams
             .iter()
             .filter(|(_, entry)| entry.context == context && entry.capture.is_some())
             .map(|(&stream, _)| stream)
             .collect();
-        captured.sort_unstable();
-        captured.into_iter().try_for_each(|stream| self.check_not_captured(stream, call))
+        captured.iter().try_for_each(|&stream| self.check_not_captured(stream, call))
     }
 
     /// Rejects work on the legacy default stream while a stream that waits for it is being captured, and breaks the
@@ -408,8 +406,8 @@ impl State {
 
     /// Discards the capture that began on a stream that is gone.
     pub(super) fn leave_capture(&mut self, stream: StreamHandle) {
-        let of_origin = self.captures.open.iter().find(|(_, capture)| capture.origin == stream);
-        if let Some(id) = of_origin.map(|(&id, _)| id) {
+        let of_origin = self.captures.open.entries().iter().find(|(_, capture)| capture.origin == stream);
+        if let Some(&(id, _)) = of_origin {
             self.captures.open.remove(&id);
             for entry in self.streams.values_mut() {
                 entry.capture.take_if(|captured| captured.id == id);

@@ -4,19 +4,19 @@
 //! implementation's own state. The implementation must not call any engine function that calls this trait
 //! ([`Engine::run_ready`] and [`Engine::block_on`] do).
 
-use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::stream::Awaited;
 use super::{Engine, Failure, State};
 use crate::report::Report;
 use virtual_gpu_core::handle::{CallKey, CommHandle, CommId, ManagementId, OpRef, Rank, StreamHandle};
+use virtual_gpu_core::sorted::SortedSet;
 use virtual_gpu_core::status::{CudaResult, CudaStatus};
 use virtual_gpu_core::sync::MutexGuard;
 use virtual_gpu_core::thread::ThreadKey;
 
 /// A set of calls that can never complete, found in one search.
-pub type Deadlocked = BTreeSet<CallKey>;
+pub type Deadlocked = SortedSet<CallKey>;
 
 /// The work of a call that can run now. It runs without the engine's lock and returns with the lock held.
 pub type CommunicationJob = Box<dyn for<'a> FnOnce(&'a Engine) -> MutexGuard<'a, State> + Send>;
@@ -119,7 +119,7 @@ pub trait Communication: Send + Sync {
     fn note_gpu_failure(&self, device: usize, failure: &Failure);
 
     /// Returns the threads that drive ranks. The engine does not forget what it knows about them.
-    fn owners(&self) -> HashSet<ThreadKey>;
+    fn owners(&self) -> SortedSet<ThreadKey>;
 
     /// Announces that streams are gone, so other processes' clocks no longer need them.
     fn streams_forgotten(&self, streams: &[StreamHandle]);
@@ -164,8 +164,8 @@ impl Communication for NoCommunication {
 
     fn note_gpu_failure(&self, _: usize, _: &Failure) {}
 
-    fn owners(&self) -> HashSet<ThreadKey> {
-        HashSet::new()
+    fn owners(&self) -> SortedSet<ThreadKey> {
+        SortedSet::default()
     }
 
     fn streams_forgotten(&self, _: &[StreamHandle]) {}

@@ -1,6 +1,5 @@
 //! Contexts: each GPU's primary context, other contexts, and each thread's current context.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::settings::{self, Settings};
@@ -8,6 +7,7 @@ use super::stream::{Awaited, StreamKind};
 use super::{Engine, Failure, State};
 use crate::order::OF_A_GRAPH;
 use virtual_gpu_core::handle::{OperationNumber, StreamHandle};
+use virtual_gpu_core::map::Map;
 use virtual_gpu_core::memory::AllocationId;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
@@ -27,7 +27,7 @@ pub(super) struct Device {
 }
 
 /// Allocations by address.
-type Allocations = HashMap<u64, AllocationId>;
+type Allocations = Map<u64, AllocationId>;
 
 pub(super) struct Context {
     pub(super) device: usize,
@@ -212,7 +212,7 @@ impl State {
                 race: None,
                 reported: false,
                 settings,
-                allocations: HashMap::new(),
+                allocations: Map::default(),
                 printed: Printed::default(),
                 retired: Vec::new(),
             },
@@ -237,13 +237,11 @@ impl State {
         }
         self.streams_of_threads.retain(|&(_, of), _| of != context);
         self.events.retain(|_, event| event.context != context);
-        let of_context: Vec<_> = self
-            .modules
-            .iter()
-            .filter(|(_, module)| module.context == context)
-            .map(|(&key, _)| key)
-            .collect();
-        let variables = of_context.into_iter().flat_map(|module| self.remove_module(module)).collect();
+        let modules = self.modules.entries().iter().filter(|(_, module)| module.context == context);
+        let mut variables = Vec::new();
+        for module in modules.map(|&(module, _)| module).collect::<Vec<_>>() {
+            variables.extend(self.remove_module(module));
+        }
         Some((device, variables, allocations))
     }
 

@@ -3,7 +3,6 @@
 //! A launch runs each captured stream's work on one of the graph's own streams, so that order, time, and deadlocks
 //! follow the same rules as for any other work.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::communication::{CapturedCalls, SharedCalls};
@@ -12,6 +11,7 @@ use super::stream::{Awaited, StreamKind};
 use super::work::Work;
 use super::{Engine, State};
 use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::sorted::SortedMap;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
@@ -68,8 +68,8 @@ struct Exec {
 /// All graphs.
 #[derive(Default)]
 pub(super) struct Graphs {
-    pub(super) all: HashMap<GraphHandle, Arc<Graph>>,
-    execs: HashMap<GraphExecHandle, Exec>,
+    pub(super) all: SortedMap<GraphHandle, Arc<Graph>>,
+    execs: SortedMap<GraphExecHandle, Exec>,
 }
 
 impl Graph {

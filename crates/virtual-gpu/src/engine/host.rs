@@ -15,6 +15,7 @@ use crate::order::View;
 use crate::report::Report;
 use crate::time::Cost;
 use virtual_gpu_core::handle::{OpRef, StreamHandle};
+use virtual_gpu_core::sorted::SortedSet;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::spawn_for_good;
@@ -103,9 +104,7 @@ impl State {
     /// Ends the wait for host functions that have taken too long to return. Returns `false` if none of `ops` is waiting
     /// for one.
     pub(super) fn give_up_host_functions(&mut self, ops: &[OpRef], timeout: Timeout) -> bool {
-        let mut late: Vec<OpRef> = ops.iter().filter_map(|&op| self.host_function_ahead(op)).collect();
-        late.sort_unstable_by_key(|op| op.stream);
-        late.dedup();
+        let late: SortedSet<OpRef> = ops.iter().filter_map(|&op| self.host_function_ahead(op)).collect();
         for &op in &late {
             let call_site = self.call_site_of(op).unwrap_or_else(CallSite::unknown);
             let report = Report::new("a host function that does not return")

@@ -1,11 +1,12 @@
 //! Reports the memory that a program leaves allocated when it ends.
 
-use std::collections::{BTreeMap, HashSet};
+use std::cmp::Reverse;
 use std::sync::TryLockError;
 
 use super::Engine;
 use crate::config::Checks;
 use crate::report::{Report, size};
+use virtual_gpu_core::sorted::{SortedMap, SortedSet};
 use virtual_gpu_core::source_location::{CallSite, SourceLine};
 
 /// The maximum number of source lines that are listed.
@@ -26,7 +27,7 @@ impl Engine {
         if self.config().checks == Checks::Off {
             return None;
         }
-        let variables: HashSet<u64> = {
+        let variables: SortedSet<u64> = {
             let state = match self.state.try_lock() {
                 Ok(state) => state,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -37,12 +38,12 @@ impl Engine {
             }
             state.modules.values().flat_map(|module| module.globals.iter().copied()).collect()
         };
-        let mut leaks: BTreeMap<(usize, Option<SourceLine>), Leak> = BTreeMap::new();
+        let mut leaks: SortedMap<(usize, Option<SourceLine>), Leak> = SortedMap::default();
         for (device, memory) in self.memories.iter().enumerate() {
             let Ok(memory) = memory.try_lock() else { return None };
             for allocation in memory.allocations().filter(|it| !variables.contains(&it.base())) {
                 let call_site = allocation.call_site();
-                let leak = leaks.entry((device, call_site.line())).or_insert_with(|| Leak {
+                let leak = leaks.get_or_insert_with((device, call_site.line()), || Leak {
                     call_site: call_site.clone(),
                     buffers: 0,
                     bytes: 0,
@@ -56,8 +57,8 @@ impl Engine {
             return None;
         }
         let mut report = Report::new(format!("{} still allocated when the program ends", size(bytes)));
-        let mut leaks: Vec<_> = leaks.into_iter().collect();
-        leaks.sort_by_key(|(_, leak)| std::cmp::Reverse(leak.bytes));
+        let mut leaks: Vec<_> = leaks.entries().iter().collect();
+        leaks.sort_by_key(|(_, leak)| Reverse(leak.bytes));
         for ((device, _), Leak { call_site, buffers, bytes }) in leaks.iter().take(LISTED) {
             let memory = self.name_of(*device);
             let what = match buffers {

@@ -31,7 +31,7 @@ mod transfer;
 mod wait;
 mod work;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, TryLockError};
 use std::time::Duration;
 
@@ -64,6 +64,7 @@ use communication::NoCommunication;
 use virtual_gpu_core::handle::{OpRef, OperationNumber, StreamHandle};
 use virtual_gpu_core::map::Map;
 use virtual_gpu_core::memory::{ADDRESS_SPACE, AFTER_ALL, DeviceMemory};
+use virtual_gpu_core::sorted::{SortedMap, SortedSet};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::{Condvar, Mutex, MutexGuard, thread};
 use virtual_gpu_core::thread::ThreadKey;
@@ -122,24 +123,24 @@ impl Failure {
 pub struct State {
     next_handle: u64,
     devices: Vec<context::Device>,
-    contexts: Map<ContextHandle, context::Context>,
+    contexts: SortedMap<ContextHandle, context::Context>,
     streams: Map<StreamHandle, stream::Stream>,
     /// Each thread's own default stream, by context.
-    streams_of_threads: Map<(ThreadKey, ContextHandle), StreamHandle>,
+    streams_of_threads: SortedMap<(ThreadKey, ContextHandle), StreamHandle>,
     events: Map<EventHandle, event::Event>,
-    modules: Map<ModuleHandle, module::LoadedModule>,
-    functions: Map<FunctionHandle, function::Function>,
+    modules: SortedMap<ModuleHandle, module::LoadedModule>,
+    functions: SortedMap<FunctionHandle, function::Function>,
     captures: capture::Captures,
     graphs: graph::Graphs,
     pools: pool::Pools,
     pinned: host_memory::Pinned,
     /// Copies to or from pinned memory that no thread has waited for yet.
     held: Vec<host_memory::Held>,
-    threads: Map<ThreadKey, threads::Thread>,
+    threads: SortedMap<ThreadKey, threads::Thread>,
     /// Streams whose first operation may be ready.
     runnable: VecDeque<StreamHandle>,
     /// Streams whose first operation is waiting for something on another stream, which is the key.
-    waiting: Map<StreamHandle, Vec<StreamHandle>>,
+    waiting: SortedMap<StreamHandle, Vec<StreamHandle>>,
     /// Whether any GPU has failed so far.
     any_failure: bool,
     /// The last operation's sequence number.
@@ -154,7 +155,7 @@ pub struct State {
     host_functions: VecDeque<(OpRef, host::HostFunction)>,
     has_host_thread: bool,
     /// Host threads that are blocked in the engine.
-    blocked: BTreeSet<ThreadKey>,
+    blocked: SortedSet<ThreadKey>,
     /// The number of threads that are waiting for the times of completed operations.
     waiting_for_times: usize,
     /// Whether the engine does everything that it may do, as configured.
@@ -193,20 +194,20 @@ impl Engine {
         let state = State {
             next_handle: 1,
             devices: (0..config.gpus).map(|_| context::Device::default()).collect(),
-            contexts: Map::default(),
+            contexts: SortedMap::default(),
             streams: Map::default(),
-            streams_of_threads: Map::default(),
+            streams_of_threads: SortedMap::default(),
             events: Map::default(),
-            modules: Map::default(),
-            functions: Map::default(),
+            modules: SortedMap::default(),
+            functions: SortedMap::default(),
             captures: capture::Captures::default(),
             graphs: graph::Graphs::default(),
             pools: pool::Pools::new(capacities),
             pinned: host_memory::Pinned::default(),
             held: Vec::new(),
-            threads: Map::default(),
+            threads: SortedMap::default(),
             runnable: VecDeque::new(),
-            waiting: Map::default(),
+            waiting: SortedMap::default(),
             any_failure: false,
             enqueued: OperationNumber::default(),
             freed: VecDeque::new(),
@@ -214,7 +215,7 @@ impl Engine {
             under_way: 0,
             host_functions: VecDeque::new(),
             has_host_thread: false,
-            blocked: BTreeSet::new(),
+            blocked: SortedSet::default(),
             waiting_for_times: 0,
             is_strict: config.strict_nccl.is_some(),
             timeout: config.timeout,

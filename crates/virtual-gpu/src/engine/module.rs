@@ -5,7 +5,6 @@ use super::State;
 use super::context::ContextHandle;
 use super::function::Function;
 use super::lock;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::CudaResult;
@@ -26,7 +25,8 @@ pub(super) struct LoadedModule {
     module: Arc<virtual_gpu_ptx::Module>,
     /// The device address of each of the module's variables.
     pub(super) globals: Arc<[u64]>,
-    functions: BTreeMap<String, FunctionHandle>,
+    /// The functions that the program has asked for, by name.
+    functions: Vec<(String, FunctionHandle)>,
 }
 
 impl Engine {
@@ -65,7 +65,7 @@ impl Engine {
         }
         let mut state = self.state();
         let handle = ModuleHandle(state.new_handle());
-        let module = LoadedModule { context, module, globals: globals.into(), functions: BTreeMap::new() };
+        let module = LoadedModule { context, module, globals: globals.into(), functions: Vec::new() };
         state.modules.insert(handle, module);
         Ok(handle)
     }
@@ -110,7 +110,7 @@ impl Engine {
     pub fn function(&self, module: ModuleHandle, name: &str) -> CudaResult<FunctionHandle> {
         let mut state = self.state();
         let entry = state.modules.get(&module).ok_or_else(|| not_a_module(module))?;
-        if let Some(&function) = entry.functions.get(name) {
+        if let Some(&(_, function)) = entry.functions.iter().find(|(known, _)| known == name) {
             return Ok(function);
         }
         let Some(kernel) = entry.module.kernel(name).cloned() else {
@@ -122,7 +122,7 @@ impl Engine {
         let function = FunctionHandle(state.new_handle());
         state.functions.insert(function, Function::new(module, kernel));
         if let Some(entry) = state.modules.get_mut(&module) {
-            entry.functions.insert(name.to_owned(), function);
+            entry.functions.push((name.to_owned(), function));
         }
         Ok(function)
     }

@@ -5,7 +5,6 @@
 
 mod layout;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::transfer::{check_not_empty, out_of_memory};
@@ -13,7 +12,9 @@ use super::{Engine, State};
 use crate::report::size;
 use layout::{GRANULE, Layout, Place};
 use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::map::Map;
 use virtual_gpu_core::memory::{Capacity, OutOfMemory};
+use virtual_gpu_core::sorted::SortedMap;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
@@ -144,16 +145,16 @@ impl Pool {
 pub(super) struct Pools {
     /// The capacity of each GPU.
     capacities: Vec<Arc<Capacity>>,
-    all: HashMap<PoolHandle, Pool>,
+    all: SortedMap<PoolHandle, Pool>,
     /// The default pool and the current pool of each GPU.
-    of_device: HashMap<usize, (PoolHandle, PoolHandle)>,
+    of_device: SortedMap<usize, (PoolHandle, PoolHandle)>,
     /// The pool and the place of each allocation, by its address.
-    allocations: HashMap<u64, (PoolHandle, Place)>,
+    allocations: Map<u64, (PoolHandle, Place)>,
 }
 
 impl Pools {
     pub(super) fn new(capacities: Vec<Arc<Capacity>>) -> Self {
-        let (all, of_device, allocations) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let (all, of_device, allocations) = (SortedMap::default(), SortedMap::default(), Map::default());
         Self { capacities, all, of_device, allocations }
     }
 

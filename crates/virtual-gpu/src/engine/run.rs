@@ -100,7 +100,7 @@ impl State {
             let Some(stream) = self.streams.get(&handle) else { continue };
             let Some(op) = stream.queue.front().filter(|_| !stream.busy) else { continue };
             if let Some(unmet) = op.after.iter().find(|after| !self.is_done(after.op)) {
-                self.waiting.entry(unmet.op.stream).or_default().push(handle);
+                self.waiting.get_or_insert_with(unmet.op.stream, Vec::new).push(handle);
                 continue;
             }
             let device = stream.device;

@@ -1,11 +1,10 @@
 //! The host threads that call the engine.
 
-use std::collections::HashMap;
-
 use super::State;
 use super::context::ContextHandle;
 use super::wait::{Blocked, Polled};
 use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::sorted::SortedMap;
 use virtual_gpu_core::thread::{Life, ThreadKey};
 
 /// The number of threads that are always remembered.
@@ -18,7 +17,7 @@ pub(super) struct Thread {
     pub(super) contexts: Vec<ContextHandle>,
     pub(crate) blocked: Option<Blocked>,
     /// The operations for which queries have returned "not ready", by stream.
-    pub(super) polled: HashMap<StreamHandle, Polled>,
+    pub(super) polled: SortedMap<StreamHandle, Polled>,
 }
 
 impl State {
@@ -42,11 +41,11 @@ impl State {
 
     /// Returns the calling thread's entry.
     pub(super) fn thread(&mut self) -> &mut Thread {
-        self.threads.entry(ThreadKey::current()).or_insert_with(|| Thread {
+        self.threads.get_or_insert_with(ThreadKey::current(), || Thread {
             life: Life::of_current(),
             contexts: Vec::new(),
             blocked: None,
-            polled: HashMap::new(),
+            polled: SortedMap::default(),
         })
     }
 }

@@ -5,7 +5,6 @@
 //! waiting in the same cycle. Nothing here depends on a clock, except for the last resort,
 //! [`Config::timeout`](crate::config::Config).
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::communication::{Awaiting, Deadlocked, Missing};
@@ -172,20 +171,21 @@ impl State {
     /// each other and for ranks that will never arrive. Calls that are waiting for these calls may continue once these
     /// have failed. The result does not depend on which thread checks first.
     fn deadlocked(&self, thread: ThreadKey) -> Option<Deadlocked> {
-        let mut search = Search { state: self, open: Vec::new(), deadlocked: Deadlocked::new() };
+        let mut search = Search { state: self, open: Vec::new(), deadlocked: Deadlocked::default() };
         let found = search.thread_is_stuck(thread).then_some(search.deadlocked)?;
-        let reach: BTreeMap<CallKey, Deadlocked> =
+        let reach: Vec<(CallKey, Deadlocked)> =
             found.iter().map(|&call| (call, self.reachable(call, &found))).collect();
-        let is_root = |call: &CallKey| reach[call].iter().all(|other| reach[other].contains(call));
-        let root = found.iter().find(|call| is_root(call))?;
-        let mut calls = reach[root].clone();
-        calls.insert(*root);
+        let is_root = |(call, ahead): &&(CallKey, Deadlocked)| {
+            reach.iter().all(|(other, beyond)| !ahead.contains(other) || beyond.contains(call))
+        };
+        let (root, mut calls) = reach.iter().find(is_root)?.clone();
+        calls.insert(root);
         Some(calls)
     }
 
     /// Returns the calls among `all` that a call is waiting for, directly or indirectly.
     fn reachable(&self, call: CallKey, all: &Deadlocked) -> Deadlocked {
-        let mut seen = Deadlocked::new();
+        let mut seen = Deadlocked::default();
         let mut next = vec![call];
         while let Some(call) = next.pop() {
             for missing in self.communication.missing(call) {
@@ -236,7 +236,7 @@ impl State {
     pub(super) fn give_up_polling(&mut self, op: OpRef) -> bool {
         let (timeout, busy, now) = (self.timeout.duration, self.under_way > 0, Instant::now());
         let new = Polled { number: op.number, since: now, last: now };
-        let polled = self.thread().polled.entry(op.stream).or_insert(new);
+        let polled = self.thread().polled.get_or_insert_with(op.stream, || new);
         if busy || polled.number != op.number || now.duration_since(polled.last) > timeout {
             *polled = new;
         }

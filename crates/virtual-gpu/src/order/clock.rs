@@ -1,25 +1,22 @@
 //! Vector clocks: which operations are known to have happened.
 
-use std::collections::HashSet;
-
 use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::sorted::{SortedMap, SortedSet};
 
-/// For each stream, the number of its last operation that has happened. Sorted by stream.
+/// For each stream, the number of its last operation that has happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Clock(Vec<(StreamHandle, u64)>);
+pub struct Clock(SortedMap<StreamHandle, u64>);
 
 impl Clock {
     /// Returns whether the `number`th operation on `stream` has happened.
     pub fn covers(&self, stream: StreamHandle, number: u64) -> bool {
-        self.0.binary_search_by_key(&stream, |entry| entry.0).is_ok_and(|at| self.0[at].1 >= number)
+        self.0.get(&stream).is_some_and(|&known| known >= number)
     }
 
     /// Records that the `number`th operation on `stream` and all operations before it have happened.
     pub fn advance(&mut self, stream: StreamHandle, number: u64) {
-        match self.0.binary_search_by_key(&stream, |entry| entry.0) {
-            Ok(at) => self.0[at].1 = self.0[at].1.max(number),
-            Err(at) => self.0.insert(at, (stream, number)),
-        }
+        let known = self.0.get_or_insert_with(stream, || 0);
+        *known = number.max(*known);
     }
 
     /// Adds everything that `other` knows.
@@ -28,19 +25,19 @@ impl Clock {
             self.0.clone_from(&other.0);
             return;
         }
-        for &(stream, number) in &other.0 {
+        for &(stream, number) in other.entries() {
             self.advance(stream, number);
         }
     }
 
     /// Returns the clock's streams and their numbers.
     pub fn entries(&self) -> &[(StreamHandle, u64)] {
-        &self.0
+        self.0.entries()
     }
 
     /// Removes streams that are gone, because nothing will query them again.
-    pub(crate) fn forget(&mut self, gone: &HashSet<StreamHandle>) {
-        self.0.retain(|entry| !gone.contains(&entry.0));
+    pub(crate) fn forget(&mut self, gone: &SortedSet<StreamHandle>) {
+        self.0.retain(|stream, _| !gone.contains(stream));
     }
 }
 
@@ -68,7 +65,7 @@ impl View {
         self.any.advance(stream, number);
     }
 
-    pub(crate) fn forget(&mut self, gone: &HashSet<StreamHandle>) {
+    pub(crate) fn forget(&mut self, gone: &SortedSet<StreamHandle>) {
         self.own.forget(gone);
         self.any.forget(gone);
     }

@@ -8,7 +8,6 @@ mod clock;
 mod history;
 mod page;
 
-use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -20,18 +19,20 @@ use history::{Conflict, History};
 use virtual_gpu_core::handle::{OperationNumber, StreamHandle};
 use virtual_gpu_core::map::Map;
 use virtual_gpu_core::memory::AllocationId;
+use virtual_gpu_core::sorted::{SortedMap, SortedSet};
 use virtual_gpu_core::source_location::{CallSite, SourceLine};
 use virtual_gpu_core::thread::ThreadKey;
 
 /// What host threads have seen, and which operations last touched which bytes.
 #[derive(Default)]
 pub struct Order {
-    seen_by: Map<ThreadKey, Clock>,
+    seen_by: SortedMap<ThreadKey, Clock>,
     /// Streams that were forgotten. They are remembered because a stored clock may still contain them.
-    gone: HashSet<StreamHandle>,
+    gone: SortedSet<StreamHandle>,
     seen: Clock,
     histories: Map<(usize, AllocationId), History>,
-    reported: HashSet<[Option<SourceLine>; 2]>,
+    /// The pairs of lines whose races have been reported.
+    reported: Vec<[Option<SourceLine>; 2]>,
 }
 
 /// The name suffix of a stream that runs a branch of a graph.
@@ -63,14 +64,14 @@ impl Order {
     /// Returns what `thread` knows to have happened. A new thread knows about everything that is complete when it
     /// starts.
     pub fn view_of(&mut self, thread: ThreadKey) -> View {
-        let own = self.seen_by.entry(thread).or_insert_with(|| self.seen.clone()).clone();
+        let own = self.seen_by.get_or_insert_with(thread, || self.seen.clone()).clone();
         View { own, any: self.seen.clone() }
     }
 
     /// Records that a thread has waited for an operation.
     pub(crate) fn saw(&mut self, thread: ThreadKey, done: &View) {
         let seen = &self.seen;
-        self.seen_by.entry(thread).or_insert_with(|| seen.clone()).join(&done.own);
+        self.seen_by.get_or_insert_with(thread, || seen.clone()).join(&done.own);
         self.seen.join(&done.any);
     }
 
@@ -86,7 +87,7 @@ impl Order {
         &mut self,
         stream: StreamHandle,
         last_touch: u64,
-    ) -> Option<&HashSet<StreamHandle>> {
+    ) -> Option<&SortedSet<StreamHandle>> {
         if last_touch > 0 && !self.seen.covers(stream, last_touch) {
             return None;
         }
@@ -130,11 +131,15 @@ impl Order {
         }
         let conflict = first?;
         let mut lines = [conflict.other.call_site.line(), by.call_site.line()];
-        lines.sort();
-        let is_new = self.reported.insert(lines);
-        let mut calls = [conflict.other.enqueued, by.enqueued];
+        if lines[0] > lines[1] {
+            lines.reverse();
+        }
+        let is_new = !self.reported.contains(&lines);
+        if is_new {
+            self.reported.push(lines);
+        }
         // The later call decides which race comes first.
-        calls.sort_unstable_by(|one, other| other.cmp(one));
+        let calls = [conflict.other.enqueued.max(by.enqueued), conflict.other.enqueued.min(by.enqueued)];
         let (report, other) = (race_report(buffer, &by, &conflict), conflict.other.stream);
         Some(Race { report, is_new, calls, other })
     }
@@ -151,9 +156,12 @@ fn extent(touches: &[Touch]) -> Range<u64> {
 fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Report {
     let Conflict { range, other } = conflict;
     let mut sides = [other.as_ref(), by];
-    match other.thread == by.thread {
-        true => sides.sort_by_key(|side| side.enqueued),
-        false => sides.sort_by_key(|side| side.call_site.line()),
+    let is_reversed = match other.thread == by.thread {
+        true => other.enqueued > by.enqueued,
+        false => other.call_site.line() > by.call_site.line(),
+    };
+    if is_reversed {
+        sides.reverse();
     }
     let [earlier, later] = sides;
     let of_two_gpus = earlier.stream_device != later.stream_device;

@@ -1,9 +1,9 @@
 //! Tracks which communications and host functions an operation comes after.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::sorted::SortedMap;
 
 /// Maps each stream to the last of its communications and host functions that an operation comes after, given by its
 /// number among all operations enqueued on its GPU. The operation also comes after that stream's earlier ones.
@@ -11,7 +11,7 @@ use virtual_gpu_core::handle::StreamHandle;
 /// If operation B's horizon contains operation A's, A is certain to be over when B is, regardless of what other threads
 /// do. Only such operations may affect B's time; otherwise, two runs could differ.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Horizon(Arc<BTreeMap<StreamHandle, u64>>);
+pub(crate) struct Horizon(Arc<SortedMap<StreamHandle, u64>>);
 
 impl Horizon {
     /// Adds all entries of another horizon.
@@ -24,8 +24,8 @@ impl Horizon {
             return;
         }
         let own = Arc::make_mut(&mut self.0);
-        for (&stream, &number) in other.0.iter() {
-            let known = own.entry(stream).or_default();
+        for &(stream, number) in other.0.entries() {
+            let known = own.get_or_insert_with(stream, || 0);
             *known = number.max(*known);
         }
     }
@@ -40,7 +40,11 @@ impl Horizon {
     /// Returns whether the other horizon contains everything in this one.
     pub(super) fn is_within(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
-            || self.0.iter().all(|(stream, number)| other.0.get(stream).is_some_and(|known| known >= number))
+            || self
+                .0
+                .entries()
+                .iter()
+                .all(|(stream, number)| other.0.get(stream).is_some_and(|known| known >= number))
     }
 }
 

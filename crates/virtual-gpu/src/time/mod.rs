@@ -16,7 +16,8 @@ pub mod preset;
 pub mod trace;
 pub mod tuning;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -28,6 +29,7 @@ use trace::{Label, OperationThatRan, QUERY, Trace};
 use virtual_gpu_core::handle::CollectiveId;
 use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::map::Map;
+use virtual_gpu_core::sorted::SortedMap;
 use virtual_gpu_core::thread::ThreadKey;
 
 /// When an operation ran.
@@ -142,12 +144,12 @@ pub struct Ticket {
 /// The clocks of all GPUs and host threads.
 pub struct Time {
     preset: Preset,
-    hosts: Map<ThreadKey, Host>,
+    hosts: SortedMap<ThreadKey, Host>,
     gpus: Vec<Gpu>,
     /// Finished operations that have no time yet.
-    done: BTreeMap<Key, (Ticket, Cost)>,
-    /// Operations in `done` to examine: new operations, and operations whose time may be known now.
-    look_at: BTreeSet<Key>,
+    done: Map<Key, (Ticket, Cost)>,
+    /// Operations in `done` to examine, the first one first: new operations, and operations whose time may be known now.
+    look_at: BinaryHeap<Reverse<Key>>,
     /// Operations in `done` that are waiting for another operation's time, keyed by that operation.
     waiting: Map<Key, Vec<Key>>,
     /// Parts of collectives that are ready to start, with the time at which they became ready.
@@ -182,10 +184,10 @@ impl Time {
     pub(crate) fn new(preset: Preset, gpus: usize, traced: bool, one_at_a_time: bool) -> Self {
         Self {
             preset,
-            hosts: Map::default(),
+            hosts: SortedMap::default(),
             gpus: (0..gpus).map(|_| Gpu::default()).collect(),
-            done: BTreeMap::new(),
-            look_at: BTreeSet::new(),
+            done: Map::default(),
+            look_at: BinaryHeap::new(),
             waiting: Map::default(),
             parts: Map::default(),
             trace: traced.then(Box::default),
@@ -206,7 +208,7 @@ impl Time {
 
     /// Records that a thread's call returns, no earlier than `end`.
     fn advance(&mut self, thread: ThreadKey, gpu: usize, end: u64, what: impl FnOnce() -> String) {
-        let host = self.hosts.entry(thread).or_default();
+        let host = self.hosts.get_or_insert_with(thread, Host::default);
         let seen = &mut self.gpus[gpu].seen;
         let start = host.clock.max(*seen);
         host.clock = start.max(end) + self.preset.call_ns;
@@ -225,7 +227,7 @@ impl Time {
         class: Class,
         after: Vec<When>,
     ) -> Ticket {
-        let host = self.hosts.entry(thread).or_default();
+        let host = self.hosts.get_or_insert_with(thread, Host::default);
         let reaches_gpu = host.clock + self.preset.launch_ns;
         let mut before = host.known.clone();
         after.iter().for_each(|when| before.join(&when.horizon));
@@ -302,7 +304,7 @@ impl Time {
     /// Records that an operation is done and what it did.
     pub(crate) fn finish(&mut self, ticket: Ticket, cost: Cost) {
         let key = ticket.when.key;
-        self.look_at.insert(key);
+        self.look_at.push(Reverse(key));
         self.done.insert(key, (ticket, cost));
     }
 
@@ -331,7 +333,7 @@ impl Time {
         let Some(first) = whens.clone().next() else { return };
         let end = whens.clone().filter_map(|when| when.get()).map(|span| span.end).max();
         self.advance(thread, first.key.0, end.unwrap_or(0), || caller.to_owned());
-        let host = self.hosts.entry(thread).or_default();
+        let host = self.hosts.get_or_insert_with(thread, Host::default);
         whens.for_each(|when| host.known.join(&when.horizon));
     }
 
@@ -339,7 +341,7 @@ impl Time {
     pub(crate) fn has_ended(&mut self, thread: ThreadKey, when: &When) -> bool {
         self.settle();
         self.advance(thread, when.key.0, 0, || QUERY.to_owned());
-        let host = self.hosts.entry(thread).or_default();
+        let host = self.hosts.get_or_insert_with(thread, Host::default);
         let ended = when.get().is_none_or(|span| span.end <= host.clock);
         if ended {
             host.known.join(&when.horizon);
@@ -349,7 +351,7 @@ impl Time {
 
     /// Computes the times of completed operations as far as they can be known.
     pub(crate) fn settle(&mut self) {
-        while let Some(key) = self.look_at.pop_first() {
+        while let Some(Reverse(key)) = self.look_at.pop() {
             if let Err(unknown) = self.settle_one(key) {
                 self.waiting.entry(unknown.key).or_default().push(key);
             }
@@ -436,7 +438,7 @@ impl Time {
         if let Some(trace) = &mut self.trace {
             trace.ran(key, span);
         }
-        self.look_at.extend(self.waiting.remove(&key).unwrap_or_default());
+        self.look_at.extend(self.waiting.remove(&key).unwrap_or_default().into_iter().map(Reverse));
     }
 }
 

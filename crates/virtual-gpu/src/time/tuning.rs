@@ -18,6 +18,7 @@ use super::nccl_figures::TREE;
 use super::nccl_figures::TREE_CORRECTION;
 use super::nccl_figures::VOLTA;
 use super::preset::{Generation, LinkKind, Links, Preset};
+use virtual_gpu_core::sorted::SortedSet;
 
 /// A collective that the model has figures for, in the order of NCCL's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,15 +101,13 @@ pub struct World {
 impl World {
     /// Returns the world for ranks on these GPUs.
     pub fn of(preset: &Preset, gpus: impl Iterator<Item = usize>) -> Self {
-        let mut nodes = Vec::new();
+        let mut nodes = SortedSet::default();
         let mut ranks = 0;
         for gpu in gpus {
             ranks += 1;
-            nodes.push(gpu / preset.gpus_per_node);
+            nodes.insert(gpu / preset.gpus_per_node);
         }
-        nodes.sort_unstable();
-        nodes.dedup();
-        Self { ranks, nodes: nodes.len() }
+        Self { ranks, nodes: nodes.iter().len() }
     }
 }
 
