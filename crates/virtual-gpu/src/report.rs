@@ -184,15 +184,15 @@ impl Sources {
     }
 
     /// Returns the snippets, with the program's own sources first.
-    fn snippets(mut self) -> Vec<Element<'static>> {
-        self.0.sort_by_key(|source| !source.is_own);
-        let sources = self.0.into_iter().filter(|source| !source.marks.is_empty());
+    fn snippets(self) -> Vec<Element<'static>> {
+        let marked = self.0.into_iter().filter(|source| !source.marks.is_empty());
+        let (own, others): (Vec<_>, Vec<_>) = marked.partition(|source| source.is_own);
         let snippet = |source: Source| {
             let marks = source.marks.into_iter().map(|(span, kind, text)| kind.span(span).label(text));
             let snippet: Snippet<'static, Annotation<'static>> = Snippet::source(source.text);
             snippet.path(source.shown_path).annotations(marks).into()
         };
-        sources.map(snippet).collect()
+        own.into_iter().chain(others).map(snippet).collect()
     }
 }
 

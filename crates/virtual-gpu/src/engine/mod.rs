@@ -273,7 +273,7 @@ impl Engine {
 
     /// Calls `visit` with each recorded operation of a GPU that has run, in the order in which they were enqueued.
     pub fn operations(&self, gpu: usize, visit: impl FnMut(OperationThatRan<'_>)) {
-        self.state().time.operations(gpu).for_each(visit);
+        self.state().time.operations(gpu).into_iter().for_each(visit);
     }
 
     /// Sets how the GPUs communicate. Until then, no stream ever reaches a communicator's call.

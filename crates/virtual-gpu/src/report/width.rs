@@ -22,15 +22,10 @@ pub(super) fn cut_lines(text: &str, mut spans: Vec<&mut Range<usize>>, width: us
     let room = width.saturating_sub(digits + " | ".len());
     let mut shown = String::new();
     let mut at = 0;
-    // A span that has been moved must not be mistaken for a span on a later line.
-    spans.sort_by_key(|span| span.start);
-    let mut spans = spans.into_iter().peekable();
     for line in text.split_inclusive('\n') {
         let end = at + line.len();
-        let mut own = Vec::new();
-        while let Some(span) = spans.next_if(|span| span.start < end) {
-            own.push(span);
-        }
+        // A span that has been moved must not be mistaken for a span on a later line, so this removes the line's spans.
+        let own: Vec<_> = spans.extract_if(.., |span| span.start < end).collect();
         let code = line.trim_end_matches(['\n', '\r']);
         let first = own.iter().map(|span| span.start - at).min().unwrap_or(0);
         let last = own.iter().map(|span| span.end - at).max().unwrap_or(0).min(code.len());

@@ -155,7 +155,7 @@ pub struct Time {
     /// Parts of collectives that are ready to start, with the time at which they became ready.
     parts: Map<CollectiveId, Vec<(Key, u64)>>,
     /// The trace to write when the process ends.
-    trace: Option<Box<Trace>>,
+    trace: Option<Trace>,
     /// If communication on one GPU runs one after another: when each GPU's last one ends.
     communication_ends: Option<Vec<u64>>,
 }
@@ -190,7 +190,7 @@ impl Time {
             look_at: BinaryHeap::new(),
             waiting: Map::default(),
             parts: Map::default(),
-            trace: traced.then(Box::default),
+            trace: traced.then(|| Trace::new(gpus)),
             communication_ends: one_at_a_time.then(|| vec![0; gpus]),
         }
     }
@@ -278,13 +278,13 @@ impl Time {
 
     /// Records operations from now on, as for a trace.
     pub(crate) fn record(&mut self) {
-        self.trace.get_or_insert_default();
+        self.trace.get_or_insert_with(|| Trace::new(self.gpus.len()));
     }
 
     /// Returns the recorded operations of a GPU that have run, in the order in which they were enqueued.
-    pub(crate) fn operations(&mut self, gpu: usize) -> impl Iterator<Item = OperationThatRan<'_>> {
+    pub(crate) fn operations(&mut self, gpu: usize) -> Vec<OperationThatRan<'_>> {
         self.settle();
-        self.trace.iter().flat_map(move |trace| trace.operations(gpu))
+        self.trace.as_ref().map_or_else(Vec::new, |trace| trace.operations(gpu))
     }
 
     /// Writes the trace, if one was requested.
