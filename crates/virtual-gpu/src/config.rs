@@ -1,8 +1,9 @@
 //! The settings: environment variables, which are read once. Each error states the variable and its value.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use toml::{Table, Value};
 
 use crate::device::uuid;
 use crate::time::preset::Preset;
@@ -170,7 +171,7 @@ impl Config {
     /// Returns a sentence that names the variable, its value, and the allowed values.
     pub fn from_env() -> Result<Self, String> {
         Self::refuse_unknown(std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()))?;
-        Self::read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+        Self::read(&|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 
     /// Reads the settings of a virtual driver that is installed as a machine's own. `settings` is a TOML table from the
@@ -180,15 +181,19 @@ impl Config {
     /// # Errors
     /// Fails like [`Self::from_env`], or if `settings` is no such table.
     pub fn of_machine(settings: &str) -> Result<Self, String> {
-        let settings: BTreeMap<String, String> =
-            toml::from_str(settings).map_err(|error| error.to_string())?;
+        let settings: Table = settings.parse().map_err(|error: toml::de::Error| error.to_string())?;
+        for (name, value) in &settings {
+            if !value.is_str() {
+                return Err(format!("{name}: invalid type: {}, expected a string", value.type_str()));
+            }
+        }
         Self::refuse_unknown(settings.keys().cloned())?;
-        Self::read(|name| {
+        Self::read(&|name| {
             let from_environment = || match name.starts_with("VIRTUAL_") {
                 true => None,
                 false => std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()),
             };
-            settings.get(name).cloned().or_else(from_environment)
+            settings.get(name).and_then(Value::as_str).map(str::to_owned).or_else(from_environment)
         })
     }
 
@@ -206,7 +211,7 @@ impl Config {
     }
 
     /// Reads the settings from any source of variables, as [`Self::from_env`] does from the environment.
-    pub fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+    pub fn read(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
         let mut config = Self::default();
         if let Some(value) = variable("VIRTUAL_GPU_TOPOLOGY") {
             config.preset = Preset::find(value.trim())
@@ -297,7 +302,7 @@ mod tests {
     use super::*;
 
     fn read(name: &'static str, value: &'static str) -> Result<Config, String> {
-        Config::read(move |asked| (asked == name).then(|| value.to_owned()))
+        Config::read(&move |asked| (asked == name).then(|| value.to_owned()))
     }
 
     #[test]
@@ -318,7 +323,7 @@ mod tests {
             _ => None,
         };
         let strict = StrictNccl { version: 22_105, init: Duration::from_secs(2) };
-        assert_eq!(Config::read(both).unwrap().strict_nccl, Some(strict));
+        assert_eq!(Config::read(&both).unwrap().strict_nccl, Some(strict));
         let error = read(NCCL_INIT, "2").unwrap_err();
         assert_eq!(error, "VIRTUAL_NCCL_INIT=2: only VIRTUAL_NCCL=strict reads it");
     }
@@ -391,12 +396,12 @@ mod tests {
 
     #[test]
     fn values_and_defaults() {
-        assert_eq!(Config::read(|_| None).unwrap(), Config::default());
+        assert_eq!(Config::read(&|_| None).unwrap(), Config::default());
         assert_eq!(read("VIRTUAL_GPU_COUNT", " 3 ").unwrap().gpus, 3);
         let two_nodes = |name: &str| (name == "VIRTUAL_GPU_TOPOLOGY").then(|| "2x8-h100".to_owned());
-        assert_eq!(Config::read(two_nodes).unwrap().gpus, 16);
+        assert_eq!(Config::read(&two_nodes).unwrap().gpus, 16);
         let both = |name: &str| two_nodes(name).or((name == "VIRTUAL_GPU_COUNT").then(|| "3".to_owned()));
-        assert_eq!(Config::read(both).unwrap().gpus, 3);
+        assert_eq!(Config::read(&both).unwrap().gpus, 3);
         assert_eq!(read("VIRTUAL_GPU_CHECKS", "off").unwrap().checks, Checks::Off);
         let half = Duration::from_millis(500);
         let config = read(TIMEOUT, "0.5").unwrap();

@@ -254,13 +254,13 @@ pub fn ranks(list: &[Rank]) -> String {
     if let [one] = list {
         return format!("rank {one}");
     }
-    let runs = list.chunk_by(|one, next| one.0 + 1 == next.0);
-    let words: Vec<String> = runs
-        .flat_map(|run| match run {
-            [first, _, .., _, last] => vec![format!("{first} to {last}")],
-            few => few.iter().map(Rank::to_string).collect(),
-        })
-        .collect();
+    let mut words = Vec::new();
+    for run in list.chunk_by(|one, next| one.0 + 1 == next.0) {
+        match run {
+            [first, _, .., _, last] => words.push(format!("{first} to {last}")),
+            few => words.extend(few.iter().map(Rank::to_string)),
+        }
+    }
     match words.as_slice() {
         [] => "no rank".to_owned(),
         [one] => format!("ranks {one}"),

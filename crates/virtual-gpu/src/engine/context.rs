@@ -7,8 +7,8 @@ use super::stream::{Awaited, StreamKind};
 use super::{Engine, Failure, State};
 use crate::order::OF_A_GRAPH;
 use virtual_gpu_core::handle::{OperationNumber, StreamHandle};
-use virtual_gpu_core::map::Map;
 use virtual_gpu_core::memory::AllocationId;
+use virtual_gpu_core::number_map::NumberMap;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_machine::Printed;
@@ -27,7 +27,7 @@ pub(super) struct Device {
 }
 
 /// Allocations by address.
-type Allocations = Map<u64, AllocationId>;
+type Allocations = NumberMap<AllocationId>;
 
 pub(super) struct Context {
     pub(super) device: usize,
@@ -127,8 +127,9 @@ impl Engine {
         let Some((device, variables, owned)) = self.state().destroy_context(context) else { return };
         self.changed.notify_all();
         let variables = variables.into_iter().map(|address| (device, address, None));
-        let owned =
-            owned.into_iter().filter_map(|(address, id)| Some((self.device_of(address)?, address, Some(id))));
+        let owned = owned
+            .range(0..u64::MAX)
+            .filter_map(|(address, &id)| Some((self.device_of(address)?, address, Some(id))));
         for (device, address, id) in variables.chain(owned) {
             let mut memory = self.memory(device);
             // The program may have freed the memory, so the address may belong to another allocation by now.
@@ -212,7 +213,7 @@ impl State {
                 race: None,
                 reported: false,
                 settings,
-                allocations: Map::default(),
+                allocations: NumberMap::default(),
                 printed: Printed::default(),
                 retired: Vec::new(),
             },
@@ -257,7 +258,7 @@ impl State {
     /// Forgets the owner of an address that has been freed.
     pub(super) fn disown(&mut self, address: u64) {
         self.contexts.values_mut().for_each(|context| {
-            context.allocations.remove(&address);
+            context.allocations.remove(address);
         });
     }
 

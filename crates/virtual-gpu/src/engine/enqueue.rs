@@ -154,12 +154,18 @@ impl State {
     /// wait for it.
     fn implied_order(&self, stream: StreamHandle, context: ContextHandle) -> Vec<Awaited> {
         let Some(own) = self.streams.get(&stream).filter(|own| own.blocking) else { return Vec::new() };
-        let ordered = self.streams.iter().filter(|&(&other, entry)| {
-            other != stream && entry.context == context && entry.blocking && (own.legacy || entry.legacy)
-        });
-        let ordered = ordered.map(|(_, entry)| &entry.last);
-        let retired =
-            self.retired(context).filter(|(blocking, _)| own.legacy && *blocking).map(|(_, last)| last);
-        ordered.chain(retired).cloned().collect()
+        let mut order = Vec::new();
+        for (&other, entry) in &self.streams {
+            let is_ordered = entry.blocking && (own.legacy || entry.legacy);
+            if other != stream && entry.context == context && is_ordered {
+                order.push(entry.last.clone());
+            }
+        }
+        for (blocking, last) in self.retired(context) {
+            if own.legacy && *blocking {
+                order.push(last.clone());
+            }
+        }
+        order
     }
 }

@@ -111,11 +111,13 @@ impl Engine {
         }
         let firsts = state.streams.values().filter_map(|stream| stream.queue.front());
         let oldest = firsts.map(|op| op.enqueued).min().unwrap_or(AFTER_ALL);
-        let count = state.freed.iter().take_while(|freed| freed.sequence < oldest).count();
-        if count == 0 {
+        let mut over = Vec::new();
+        while let Some(freed) = state.freed.pop_front_if(|freed| freed.sequence < oldest) {
+            over.push(freed);
+        }
+        if over.is_empty() {
             return state;
         }
-        let over: Vec<Freed> = state.freed.drain(..count).collect();
         for freed in &over {
             state.order.forget_allocation(freed.device, freed.allocation);
         }

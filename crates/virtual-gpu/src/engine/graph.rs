@@ -220,14 +220,16 @@ impl State {
     /// Returns communication that is in a graph, executable or not, and where it was captured.
     pub fn graph_with(&self, is_meant: &dyn Fn(&dyn CapturedCalls) -> bool) -> Option<(String, CallSite)> {
         let executable = self.graphs.execs.values().map(|exec| &exec.graph);
-        self.graphs.all.values().chain(executable).flat_map(|graph| &graph.nodes).find_map(|node| match &node
-            .work
-        {
-            NodeWork::Communication(calls) if is_meant(&**calls) => {
-                Some((calls.to_string(), node.call_site.clone()))
+        for graph in self.graphs.all.values().chain(executable) {
+            for node in &graph.nodes {
+                if let NodeWork::Communication(calls) = &node.work
+                    && is_meant(&**calls)
+                {
+                    return Some((calls.to_string(), node.call_site.clone()));
+                }
             }
-            _ => None,
-        })
+        }
+        None
     }
 
     /// Returns the streams that run a graph's work, one for each branch.

@@ -27,7 +27,7 @@ impl Engine {
         if self.config().checks == Checks::Off {
             return None;
         }
-        let variables: SortedSet<u64> = {
+        let variables = {
             let state = match self.state.try_lock() {
                 Ok(state) => state,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -36,7 +36,13 @@ impl Engine {
             if state.any_failure {
                 return None;
             }
-            state.modules.values().flat_map(|module| module.globals.iter().copied()).collect()
+            let mut variables = SortedSet::default();
+            for module in state.modules.values() {
+                for &address in module.globals.iter() {
+                    variables.insert(address);
+                }
+            }
+            variables
         };
         let mut leaks: SortedMap<(usize, Option<SourceLine>), Leak> = SortedMap::default();
         for (device, memory) in self.memories.iter().enumerate() {

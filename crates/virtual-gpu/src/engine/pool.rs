@@ -12,8 +12,8 @@ use super::{Engine, State};
 use crate::report::size;
 use layout::{GRANULE, Layout, Place};
 use virtual_gpu_core::handle::StreamHandle;
-use virtual_gpu_core::map::Map;
 use virtual_gpu_core::memory::{Capacity, OutOfMemory};
+use virtual_gpu_core::number_map::NumberMap;
 use virtual_gpu_core::sorted::SortedMap;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
@@ -149,12 +149,13 @@ pub(super) struct Pools {
     /// The default pool and the current pool of each GPU.
     of_device: SortedMap<usize, (PoolHandle, PoolHandle)>,
     /// The pool and the place of each allocation, by its address.
-    allocations: Map<u64, (PoolHandle, Place)>,
+    allocations: NumberMap<(PoolHandle, Place)>,
 }
 
 impl Pools {
     pub(super) fn new(capacities: Vec<Arc<Capacity>>) -> Self {
-        let (all, of_device, allocations) = (SortedMap::default(), SortedMap::default(), Map::default());
+        let (all, of_device, allocations) =
+            (SortedMap::default(), SortedMap::default(), NumberMap::default());
         Self { capacities, all, of_device, allocations }
     }
 
@@ -187,7 +188,7 @@ impl Pools {
 
     /// Lets later allocations in `stream` reuse an allocation that an operation of this stream frees.
     pub(super) fn freed_in(&mut self, address: u64, stream: StreamHandle) {
-        if let Some((pool, place)) = self.allocations.get(&address)
+        if let Some((pool, place)) = self.allocations.get(address)
             && let Some(entry) = self.all.get_mut(pool)
         {
             entry.layout.free_in(place, stream);
@@ -196,7 +197,7 @@ impl Pools {
 
     /// Returns the memory of a freed allocation to its pool.
     pub(super) fn freed(&mut self, address: u64) {
-        if let Some((pool, place)) = self.allocations.remove(&address) {
+        if let Some((pool, place)) = self.allocations.remove(address) {
             self.free(pool, &place);
         }
     }

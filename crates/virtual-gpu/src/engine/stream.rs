@@ -322,26 +322,26 @@ impl State {
 
     /// Returns the last operation on every stream in `context`.
     pub(super) fn last_of_all(&self, context: ContextHandle) -> Vec<Awaited> {
-        self.streams
-            .values()
-            .filter(|stream| stream.context == context)
-            .map(|stream| stream.last.clone())
-            .chain(self.retired(context).map(|(_, last)| last.clone()))
-            .collect()
+        let streams = self.streams.values().filter(|stream| stream.context == context);
+        let mut last: Vec<Awaited> = streams.map(|stream| stream.last.clone()).collect();
+        last.extend(self.retired(context).iter().map(|(_, last)| last.clone()));
+        last
     }
 
     /// Returns a context's destroyed streams that no thread has waited for: whether each was a blocking one, and its
     /// end.
-    pub(super) fn retired(&self, context: ContextHandle) -> impl Iterator<Item = &(bool, Awaited)> {
-        self.contexts.get(&context).into_iter().flat_map(|context| &context.retired)
+    pub(super) fn retired(&self, context: ContextHandle) -> &[(bool, Awaited)] {
+        self.contexts.get(&context).map_or(&[], |context| &context.retired)
     }
 
     /// Forgets destroyed streams that a thread has seen complete.
     fn forget_retired(&mut self) {
         let order = &self.order;
         let is_seen = |(_, last): &mut (bool, Awaited)| order.is_seen(last.op.stream, last.op.number);
-        let contexts = self.contexts.values_mut();
-        let seen: Vec<_> = contexts.flat_map(|context| context.retired.extract_if(.., is_seen)).collect();
+        let mut seen = Vec::new();
+        for context in self.contexts.values_mut() {
+            seen.extend(context.retired.extract_if(.., is_seen));
+        }
         for (_, last) in seen {
             self.forget_in_clocks(last.op.stream, 0);
             self.forgotten_streams.push(last.op.stream);

@@ -147,9 +147,14 @@ impl Order {
 
 /// Returns the range from the first byte to the last byte.
 fn extent(touches: &[Touch]) -> Range<u64> {
-    let ranges = || touches.iter().flat_map(|touch| &touch.ranges);
-    let first = ranges().map(|range| range.start).min().unwrap_or_default();
-    first..ranges().map(|range| range.end).max().unwrap_or_default()
+    let (mut first, mut last) = (u64::MAX, 0);
+    for touch in touches {
+        for range in &touch.ranges {
+            first = first.min(range.start);
+            last = last.max(range.end);
+        }
+    }
+    first.min(last)..last
 }
 
 /// Reports a race. The two sides are in the order in which they were enqueued, regardless of which ran first.

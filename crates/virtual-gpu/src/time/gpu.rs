@@ -219,9 +219,12 @@ impl Demand {
         let least = begin + self.least;
         let mut left = self.work;
         let mut now = begin as f64;
-        let spans = || overlapping.iter().map(|used| used.span).chain(slow.iter().copied());
-        let mut changes: Vec<u64> =
-            spans().flat_map(|span| [span.start, span.end]).filter(|&at| at > begin).collect();
+        let mut changes = Vec::new();
+        for span in overlapping.iter().map(|used| used.span).chain(slow.iter().copied()) {
+            changes.push(span.start);
+            changes.push(span.end);
+        }
+        changes.retain(|&at| at > begin);
         changes.sort_unstable();
         for change in changes {
             let speed = self.speed(now, overlapping, slow, slowdown);
