@@ -22,6 +22,25 @@ impl<T: Copy + Default> Chunk<T> {
         Self([T::default(); WIDTH])
     }
 
+    /// Returns a chunk with the result of `value` for each index. `std::array::from_fn` does the same but gives the
+    /// compiler five times as much code to optimize.
+    #[inline(always)]
+    pub(crate) fn of(value: impl Fn(usize) -> T) -> Self {
+        let mut chunk = Self::zero();
+        let mut i = 0;
+        while i < WIDTH {
+            chunk.0[i] = value(i);
+            i += 1;
+        }
+        chunk
+    }
+
+    /// Returns a chunk with the result of `f` for each value.
+    #[inline(always)]
+    pub(crate) fn map<U: Copy + Default>(&self, f: impl Fn(T) -> U) -> Chunk<U> {
+        Chunk::of(|i| f(self.0[i]))
+    }
+
     /// Copies the values for the threads in `mask` from `from`.
     #[inline(always)]
     pub(crate) fn take(&mut self, from: Self, mask: u16) {

@@ -3,11 +3,11 @@
 use half::{bf16, f16};
 
 use super::predicate::combine;
-use super::single::flush;
+use super::single::flush_bits;
 use crate::features::vectorized;
 use crate::mask::WIDTH;
-use crate::registers::Files;
-use virtual_gpu_ptx::instruction::{BoolOp, CompareAs, Comparison, Condition, Predicate, Slot, Value};
+use crate::registers::{Files, Longs, Words};
+use virtual_gpu_ptx::instruction::{BoolOp, CompareAs, Comparison, Condition, Predicate, Value};
 
 /// A comparison's sources and destinations.
 #[derive(Clone, Copy)]
@@ -29,90 +29,101 @@ vectorized! {
 
 #[inline(always)]
 fn compare_body(what: Compare, files: &mut Files, mask: &[u16]) {
-    let how = Related::of(what.comparison);
-    match (what.a, what.b) {
-        (Value::Long(a), Value::Long(b)) => compare_longs(what, how, files, mask, how.order([a, b])),
-        (Value::Word(a), Value::Word(b)) => compare_words(what, how, files, mask, how.order([a, b])),
-        _ => {}
-    }
-}
-
-/// A relation between two values. If either value is NaN, no relation holds.
-#[derive(Clone, Copy)]
-enum Relation {
-    Equal,
-    Less,
-    LessOrEqual,
-    LessOrGreater,
-    /// Neither value is NaN.
-    Ordered,
-}
-
-impl Relation {
-    #[inline(always)]
-    fn holds<T: PartialOrd>(self, a: T, b: T) -> bool {
-        match self {
-            Self::Equal => a == b,
-            Self::Less => a < b,
-            Self::LessOrEqual => a <= b,
-            Self::LessOrGreater => (a < b) | (a > b),
-            Self::Ordered => a.partial_cmp(&b).is_some(),
+    for (chunk, &active) in mask.iter().enumerate() {
+        if active == 0 {
+            continue;
         }
-    }
-}
-
-/// A comparison expressed as a relation, so that only a few loops need to be compiled.
-#[derive(Clone, Copy)]
-struct Related {
-    relation: Relation,
-    /// Whether the relation's first value is the second source.
-    swapped: bool,
-    /// Whether the comparison holds where the relation doesn't. Such a comparison also holds for NaN.
-    inverted: bool,
-}
-
-impl Related {
-    #[inline(always)]
-    fn of(comparison: Comparison) -> Self {
-        let (relation, swapped, inverted) = match comparison {
-            Comparison::Eq => (Relation::Equal, false, false),
-            Comparison::Ne => (Relation::LessOrGreater, false, false),
-            Comparison::Lt => (Relation::Less, false, false),
-            Comparison::Le => (Relation::LessOrEqual, false, false),
-            Comparison::Gt => (Relation::Less, true, false),
-            Comparison::Ge => (Relation::LessOrEqual, true, false),
-            Comparison::Equ => (Relation::LessOrGreater, false, true),
-            Comparison::Neu => (Relation::Equal, false, true),
-            Comparison::Ltu => (Relation::LessOrEqual, true, true),
-            Comparison::Leu => (Relation::Less, true, true),
-            Comparison::Gtu => (Relation::LessOrEqual, false, true),
-            Comparison::Geu => (Relation::Less, false, true),
-            Comparison::Num => (Relation::Ordered, false, false),
-            Comparison::Nan => (Relation::Ordered, false, true),
+        let outcome = match (what.a, what.b) {
+            (Value::Word(a), Value::Word(b)) => {
+                let [a, b] =
+                    [a, b].map(|slot| converted(what.kind, &files.words[files.word(slot).at(chunk)]));
+                compare_words(what.kind, &a, &b)
+            }
+            (Value::Long(a), Value::Long(b)) => {
+                let [a, b] = [a, b].map(|slot| &files.longs[files.long(slot).at(chunk)]);
+                compare_longs(what.kind, a, b)
+            }
+            _ => continue,
         };
-        Self { relation, swapped, inverted }
-    }
-
-    /// Returns a comparison's sources in the order of the relation's values.
-    #[inline(always)]
-    fn order(&self, [a, b]: [Slot; 2]) -> [Slot; 2] {
-        if self.swapped { [b, a] } else { [a, b] }
+        finish(&what, outcome.threads_with(what.comparison), files, chunk, active);
     }
 }
 
-/// Makes the relation a constant in the loop over threads.
-macro_rules! each_relation {
-    ($relation:expr, |$constant:ident| $body:expr) => {
-        each_relation!(@ $relation, $constant, $body, Equal Less LessOrEqual LessOrGreater Ordered)
-    };
-    (@ $relation:expr, $constant:ident, $body:expr, $($name:ident)*) => {
-        match $relation {
-            $(Relation::$name => {
-                const $constant: Relation = Relation::$name;
-                $body
-            })*
+/// The threads of a chunk whose first value is less than, equal to, or greater than the second, one bit each. If either
+/// value is NaN, it is none of these.
+#[derive(Clone, Copy)]
+struct Outcome {
+    less: u16,
+    equal: u16,
+    greater: u16,
+}
+
+impl Outcome {
+    /// Compares the two values that `values` returns for each index in a chunk.
+    #[inline(always)]
+    fn of<T: PartialOrd>(values: impl Fn(usize) -> (T, T)) -> Self {
+        Self {
+            less: gather(|i| values(i).0 < values(i).1),
+            equal: gather(|i| values(i).0 == values(i).1),
+            greater: gather(|i| values(i).0 > values(i).1),
         }
-    };
+    }
+
+    /// Returns the threads for which a comparison holds.
+    #[inline(always)]
+    fn threads_with(self, comparison: Comparison) -> u16 {
+        let Self { less, equal, greater } = self;
+        match comparison {
+            Comparison::Eq => equal,
+            Comparison::Ne => less | greater,
+            Comparison::Lt => less,
+            Comparison::Le => less | equal,
+            Comparison::Gt => greater,
+            Comparison::Ge => greater | equal,
+            Comparison::Equ => !(less | greater),
+            Comparison::Neu => !equal,
+            Comparison::Ltu => !(greater | equal),
+            Comparison::Leu => !greater,
+            Comparison::Gtu => !(less | equal),
+            Comparison::Geu => !less,
+            Comparison::Num => less | equal | greater,
+            Comparison::Nan => !(less | equal | greater),
+        }
+    }
+}
+
+/// Compares values that [`converted`] returned.
+#[inline(always)]
+fn compare_words(kind: CompareAs, a: &Words, b: &Words) -> Outcome {
+    match kind {
+        CompareAs::Signed | CompareAs::Unsigned | CompareAs::Signed16 | CompareAs::Unsigned16 => {
+            Outcome::of(|i| (a.0[i] as i32, b.0[i] as i32))
+        }
+        _ => Outcome::of(|i| (f32::from_bits(a.0[i]), f32::from_bits(b.0[i]))),
+    }
+}
+
+/// Converts integers to `i32` and numbers to `f32`, and keeps their order: then only two types need a comparison.
+#[inline(always)]
+fn converted(kind: CompareAs, chunk: &Words) -> Words {
+    match kind {
+        CompareAs::Signed | CompareAs::F32 | CompareAs::F64 => *chunk,
+        CompareAs::Unsigned => chunk.map(|bits| bits ^ 1 << 31),
+        CompareAs::F32Flush => chunk.map(flush_bits),
+        _ => chunk.map(|bits| widened(kind, bits as u16)),
+    }
+}
+
+/// Returns the bits of a 16-bit value as an `i32` or an `f32`.
+#[inline(never)]
+fn widened(kind: CompareAs, bits: u16) -> u32 {
+    match kind {
+        CompareAs::Signed16 => bits as i16 as u32,
+        CompareAs::F16 => f16::from_bits(bits).to_f32().to_bits(),
+        CompareAs::F16Flush => flush_half(f16::from_bits(bits)).to_f32().to_bits(),
+        CompareAs::Bf16 => bf16::from_bits(bits).to_f32().to_bits(),
+        _ => bits.into(),
+    }
 }
 
 fn flush_half(value: f16) -> f16 {
@@ -120,55 +131,11 @@ fn flush_half(value: f16) -> f16 {
 }
 
 #[inline(always)]
-fn compare_words(what: Compare, how: Related, files: &mut Files, mask: &[u16], [a, b]: [Slot; 2]) {
-    let (a, b) = (files.word(a), files.word(b));
-    macro_rules! run {
-        ($convert:expr) => {
-            each_relation!(how.relation, |RELATION| for (chunk, &active) in mask.iter().enumerate() {
-                if active == 0 {
-                    continue;
-                }
-                let (x, y) = (&files.words[a.at(chunk)].0, &files.words[b.at(chunk)].0);
-                let convert = $convert;
-                let bits = gather(|i| RELATION.holds(convert(x[i]), convert(y[i])));
-                finish(&what, how.inverted, files, chunk, bits, active);
-            })
-        };
-    }
-    match what.kind {
-        CompareAs::Signed => run!(|bits| bits as i32),
-        CompareAs::Unsigned => run!(|bits: u32| bits),
-        CompareAs::F32 => run!(f32::from_bits),
-        CompareAs::F32Flush => run!(|bits| flush(f32::from_bits(bits))),
-        CompareAs::Signed16 => run!(|bits| bits as u16 as i16),
-        CompareAs::Unsigned16 => run!(|bits| bits as u16),
-        CompareAs::F16 => run!(|bits| f16::from_bits(bits as u16).to_f32()),
-        CompareAs::F16Flush => run!(|bits| flush_half(f16::from_bits(bits as u16)).to_f32()),
-        CompareAs::Bf16 => run!(|bits| bf16::from_bits(bits as u16).to_f32()),
-        CompareAs::F64 => {}
-    }
-}
-
-#[inline(always)]
-fn compare_longs(what: Compare, how: Related, files: &mut Files, mask: &[u16], [a, b]: [Slot; 2]) {
-    let (a, b) = (files.long(a), files.long(b));
-    macro_rules! run {
-        ($convert:expr) => {
-            each_relation!(how.relation, |RELATION| for (chunk, &active) in mask.iter().enumerate() {
-                if active == 0 {
-                    continue;
-                }
-                let (x, y) = (&files.longs[a.at(chunk)].0, &files.longs[b.at(chunk)].0);
-                let convert = $convert;
-                let bits = gather(|i| RELATION.holds(convert(x[i]), convert(y[i])));
-                finish(&what, how.inverted, files, chunk, bits, active);
-            })
-        };
-    }
-    match what.kind {
-        CompareAs::Signed => run!(|bits| bits as i64),
-        CompareAs::F64 => run!(f64::from_bits),
-        _ => run!(|bits: u64| bits),
+fn compare_longs(kind: CompareAs, a: &Longs, b: &Longs) -> Outcome {
+    match kind {
+        CompareAs::F64 => Outcome::of(|i| (f64::from_bits(a.0[i]), f64::from_bits(b.0[i]))),
+        CompareAs::Signed => Outcome::of(|i| (a.0[i] as i64, b.0[i] as i64)),
+        _ => Outcome::of(|i| (a.0[i], b.0[i])),
     }
 }
 
@@ -204,8 +171,7 @@ fn sign_bits(values: [i32; WIDTH]) -> u16 {
 
 /// Combines a chunk's results with the third source and stores them.
 #[inline(always)]
-fn finish(what: &Compare, inverted: bool, files: &mut Files, chunk: usize, bits: u16, active: u16) {
-    let bits = if inverted { !bits } else { bits };
+fn finish(what: &Compare, bits: u16, files: &mut Files, chunk: usize, active: u16) {
     let with = what.c.map_or(0, |condition| files.condition(condition, chunk));
     if let Some(d) = what.d {
         files.set_predicate(d, chunk, combine(what.combine, bits, with), active);

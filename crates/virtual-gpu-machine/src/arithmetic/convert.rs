@@ -2,12 +2,11 @@
 
 use half::{bf16, f16};
 
-use super::map::{Apply, Each};
 use super::rounding::{to_brain, to_half, to_single};
 use super::single::{self, NAN};
 use crate::features::vectorized;
 use crate::mask::WIDTH;
-use crate::registers::{Chunk, Files};
+use crate::registers::{Chunk, Files, Span, Words};
 use virtual_gpu_ptx::instruction::{Conversion, FloatMode, FloatType, IntegerType, Rounding, Value};
 
 vectorized! {
@@ -19,17 +18,30 @@ vectorized! {
 fn execute_body(conversion: Conversion, files: &mut Files, mask: &[u16], d: Value, a: Value) {
     // The most common conversions need neither doubles nor 128-bit integers.
     if let (Value::Word(d), Value::Word(a)) = (d, a) {
-        let spans = [d, a, a, a].map(|slot| files.word(slot));
-        let each = Each { file: &mut files.words, mask, spans };
+        let spans = [d, a].map(|slot| files.word(slot));
+        let words = &mut files.words;
         match conversion {
-            INT_TO_SINGLE => return each.apply(|[a]| (a as i32 as f32).to_bits()),
-            UNSIGNED_TO_SINGLE => return each.apply(|[a]| (a as f32).to_bits()),
-            SINGLE_TO_INT => return each.apply(|[a]| f32::from_bits(a) as i32 as u32),
-            SATURATED => return each.apply(|[a]| single::saturate(f32::from_bits(a)).to_bits()),
+            INT_TO_SINGLE => return convert_words(words, mask, spans, |a| (a as i32 as f32).to_bits()),
+            UNSIGNED_TO_SINGLE => return convert_words(words, mask, spans, |a| (a as f32).to_bits()),
+            SINGLE_TO_INT => return convert_words(words, mask, spans, |a| f32::from_bits(a) as i32 as u32),
+            SATURATED => {
+                return convert_words(words, mask, spans, |a| single::saturate(f32::from_bits(a)).to_bits());
+            }
             _ => {}
         }
     }
     any_body(conversion, files, mask, d, a);
+}
+
+/// Converts a 32-bit register into another, with `convert` for each thread.
+#[inline(always)]
+fn convert_words(file: &mut [Words], mask: &[u16], [d, a]: [Span; 2], convert: impl Fn(u32) -> u32) {
+    for (chunk, &active) in mask.iter().enumerate() {
+        if active != 0 {
+            let result = file[a.at(chunk)].map(&convert);
+            file[d.at(chunk)].take(result, active);
+        }
+    }
 }
 
 const INT: IntegerType = IntegerType { bits: 32, signed: true };

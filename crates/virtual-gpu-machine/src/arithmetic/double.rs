@@ -2,22 +2,26 @@
 
 use super::map::{Apply, Each};
 use super::rounding;
-use crate::features::vectorized;
 use crate::registers::{Longs, Span};
 use virtual_gpu_ptx::instruction::{FloatMode, FloatOp};
 
-vectorized! {
-    /// Computes `d = op(a, b, c)` in the threads of `mask`; `spans` are `d`, `a`, `b`, `c`.
-    fn execute(op: FloatOp, mode: FloatMode, file: &mut [Longs], mask: &[u16], spans: [Span; 4]) = execute_body
-}
-
-#[inline(always)]
-fn execute_body(op: FloatOp, mode: FloatMode, file: &mut [Longs], mask: &[u16], spans: [Span; 4]) {
-    Each { file, mask, spans }.apply(|[a, b, c]| scalar(op, mode, a, b, c));
+/// Computes `d = op(a, b, c)` in the threads of `mask`; `spans` are `d`, `a`, `b`, `c`.
+pub(crate) fn execute(
+    op: FloatOp,
+    mode: FloatMode,
+    file: &mut [Longs],
+    mask: &[u16],
+    [d, from @ ..]: [Span; 4],
+) {
+    for (chunk, &active) in mask.iter().enumerate() {
+        if active != 0 {
+            let result = Each::of(file, from, chunk).apply(|[a, b, c]| scalar(op, mode, a, b, c));
+            file[d.at(chunk)].take(result, active);
+        }
+    }
 }
 
 /// Computes `op(a, b, c)` for one thread.
-#[inline(always)]
 fn scalar(op: FloatOp, mode: FloatMode, a: u64, b: u64, c: u64) -> u64 {
     use FloatOp::*;
     let (x, y, z) = (f64::from_bits(a), f64::from_bits(b), f64::from_bits(c));

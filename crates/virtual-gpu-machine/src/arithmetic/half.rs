@@ -16,17 +16,23 @@ pub(crate) fn execute(
     mode: FloatMode,
     file: &mut [Words],
     mask: &[u16],
-    spans: [Span; 4],
+    [d, from @ ..]: [Span; 4],
 ) {
     let is_pair = matches!(kind, FloatType::F16x2 | FloatType::Bf16x2);
-    Each { file, mask, spans }.apply(|[a, b, c]| {
+    let compute = |[a, b, c]: [u32; 3]| {
         let low = scalar(op, kind, mode, a as u16, b as u16, c as u16);
         let high = match is_pair {
             true => scalar(op, kind, mode, (a >> 16) as u16, (b >> 16) as u16, (c >> 16) as u16),
             false => 0,
         };
         u32::from(low) | u32::from(high) << 16
-    });
+    };
+    for (chunk, &active) in mask.iter().enumerate() {
+        if active != 0 {
+            let result = Each::of(file, from, chunk).apply(compute);
+            file[d.at(chunk)].take(result, active);
+        }
+    }
 }
 
 /// Computes one value.

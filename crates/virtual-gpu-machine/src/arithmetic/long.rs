@@ -7,8 +7,7 @@ use crate::mask::{WIDTH, bits};
 use crate::registers::{Files, Longs, Span};
 use virtual_gpu_ptx::instruction::{LongOp, Slot};
 
-/// Passes the definition of `op` to `run`. Division by zero returns all ones, as on real hardware (the manual leaves it
-/// undefined).
+/// Passes the definition of `op` to `run`.
 #[inline(always)]
 fn define<A: Apply<u64>>(op: LongOp, run: A) -> A::Output {
     use LongOp::*;
@@ -18,33 +17,47 @@ fn define<A: Apply<u64>>(op: LongOp, run: A) -> A::Output {
         Sub => run.apply(|[a, b]| a.wrapping_sub(b)),
         Mul => run.apply(|[a, b]| a.wrapping_mul(b)),
         Mad => run.apply(|[a, b, c]| a.wrapping_mul(b).wrapping_add(c)),
-        MulHighS => run.apply(|[a, b]| high_s(a, b)),
-        MulHighU => run.apply(|[a, b]| high_u(a, b)),
-        MadHighS => run.apply(|[a, b, c]| high_s(a, b).wrapping_add(c)),
-        MadHighU => run.apply(|[a, b, c]| high_u(a, b).wrapping_add(c)),
-        DivS => run.apply(|[a, b]| if b == 0 { u64::MAX } else { (a as i64).wrapping_div(b as i64) as u64 }),
-        DivU => run.apply(|[a, b]| a.checked_div(b).unwrap_or(u64::MAX)),
-        RemS => run.apply(|[a, b]| if b == 0 { a } else { (a as i64).wrapping_rem(b as i64) as u64 }),
-        RemU => run.apply(|[a, b]| a.checked_rem(b).unwrap_or(a)),
-        MinS => run.apply(|[a, b]| (a as i64).min(b as i64) as u64),
-        MinU => run.apply(|[a, b]| a.min(b)),
-        MaxS => run.apply(|[a, b]| (a as i64).max(b as i64) as u64),
-        MaxU => run.apply(|[a, b]| a.max(b)),
-        Abs => run.apply(|[a]| (a as i64).wrapping_abs() as u64),
         Neg => run.apply(|[a]| a.wrapping_neg()),
-        SadS => run.apply(|[a, b, c]| (a as i64).abs_diff(b as i64).wrapping_add(c)),
-        SadU => run.apply(|[a, b, c]| a.abs_diff(b).wrapping_add(c)),
         And => run.apply(|[a, b]| a & b),
         Or => run.apply(|[a, b]| a | b),
         Xor => run.apply(|[a, b]| a ^ b),
         Not => run.apply(|[a]| !a),
-        Cnot => run.apply(|[a]| u64::from(a == 0)),
-        Brev => run.apply(|[a]| a.reverse_bits()),
+        MinS => run.apply(|[a, b]| (a as i64).min(b as i64) as u64),
+        MinU => run.apply(|[a, b]| a.min(b)),
+        MaxS => run.apply(|[a, b]| (a as i64).max(b as i64) as u64),
+        MaxU => run.apply(|[a, b]| a.max(b)),
         SignExtend(bits) => run.apply(|[a]| {
             let shift = u32::from(64 - bits.min(64));
             ((a << shift) as i64 >> shift) as u64
         }),
         ZeroExtend(bits) => run.apply(|[a]| a & u64::MAX >> u32::from(64 - bits.min(64))),
+        _ => run.apply(|[a, b, c]| uncommon(op, a, b, c)),
+    }
+}
+
+/// The definitions of the operations that few kernels use, or that the compiler can't vectorize. Division by zero
+/// returns all ones, as on real hardware (the manual leaves it undefined).
+#[inline(never)]
+fn uncommon(op: LongOp, a: u64, b: u64, c: u64) -> u64 {
+    use LongOp::*;
+    match op {
+        MulHighS => high_s(a, b),
+        MulHighU => high_u(a, b),
+        MadHighS => high_s(a, b).wrapping_add(c),
+        MadHighU => high_u(a, b).wrapping_add(c),
+        DivS if b == 0 => u64::MAX,
+        DivS => (a as i64).wrapping_div(b as i64) as u64,
+        DivU => a.checked_div(b).unwrap_or(u64::MAX),
+        RemS if b == 0 => a,
+        RemS => (a as i64).wrapping_rem(b as i64) as u64,
+        RemU => a.checked_rem(b).unwrap_or(a),
+        Abs => (a as i64).wrapping_abs() as u64,
+        SadS => (a as i64).abs_diff(b as i64).wrapping_add(c),
+        SadU => a.abs_diff(b).wrapping_add(c),
+        Cnot => u64::from(a == 0),
+        Brev => a.reverse_bits(),
+        Move | Add | Sub | Mul | Mad | Neg | And | Or | Xor | Not | MinS | MinU | MaxS | MaxU
+        | SignExtend(_) | ZeroExtend(_) => unreachable!("a common operation"),
     }
 }
 
@@ -64,8 +77,13 @@ vectorized! {
 }
 
 #[inline(always)]
-fn execute_body(op: LongOp, file: &mut [Longs], mask: &[u16], spans: [Span; 4]) {
-    define(op, Each { file, mask, spans });
+fn execute_body(op: LongOp, file: &mut [Longs], mask: &[u16], [d, from @ ..]: [Span; 4]) {
+    for (chunk, &active) in mask.iter().enumerate() {
+        if active != 0 {
+            let result = define(op, Each::of(file, from, chunk));
+            file[d.at(chunk)].take(result, active);
+        }
+    }
 }
 
 /// `bfi.b64`

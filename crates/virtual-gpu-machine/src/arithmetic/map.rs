@@ -1,9 +1,8 @@
 //! Applies a function to the registers of each thread in a mask, one chunk of threads at a time.
 
-use crate::mask::WIDTH;
 use crate::registers::{Chunk, Span};
 
-/// How an operation's definition is used: applied to one thread's sources, or in a loop over threads.
+/// How an operation's definition is used: applied to one thread's sources, or in a loop over a chunk's threads.
 ///
 /// The functions that map an operation to its definition take a value of this trait, so that one list serves both uses.
 /// A definition takes as many arguments as the operation has sources.
@@ -25,32 +24,32 @@ impl<T: Copy> Apply<T> for One<T> {
     }
 }
 
-/// The registers of all threads in a mask; `spans` are the spans of the destination and the three sources.
-pub(super) struct Each<'f, T> {
-    pub(super) file: &'f mut [Chunk<T>],
-    pub(super) mask: &'f [u16],
-    pub(super) spans: [Span; 4],
+/// The sources of each thread in a chunk.
+///
+/// The loop over chunks and the write of the result are outside, so that they are compiled once, and not for each
+/// operation.
+pub(super) struct Each<'f, T>([&'f Chunk<T>; 3]);
+
+impl<'f, T> Each<'f, T> {
+    /// Returns the values of three registers for the threads in a chunk.
+    #[inline(always)]
+    pub(super) fn of(file: &'f [Chunk<T>], [a, b, c]: [Span; 3], chunk: usize) -> Self {
+        Self([&file[a.at(chunk)], &file[b.at(chunk)], &file[c.at(chunk)]])
+    }
+
+    /// Returns values that are not in a register.
+    #[inline(always)]
+    pub(super) fn in_chunks(chunks: &'f [Chunk<T>; 3]) -> Self {
+        Self(chunks.each_ref())
+    }
 }
 
 impl<T: Copy + Default> Apply<T> for Each<'_, T> {
-    type Output = ();
+    type Output = Chunk<T>;
 
     #[inline(always)]
-    fn apply<const N: usize>(self, definition: impl Fn([T; N]) -> T) {
-        let Self { file, mask, spans: [d, from @ ..] } = self;
-        for (chunk, &active) in mask.iter().enumerate() {
-            if active == 0 {
-                continue;
-            }
-            let sources: [Chunk<T>; N] = gather(Chunk::zero(), |n| file[from[n].at(chunk)]);
-            let mut result = Chunk::zero();
-            let mut i = 0;
-            while i < WIDTH {
-                result.0[i] = definition(gather(T::default(), |n| sources[n].0[i]));
-                i += 1;
-            }
-            file[d.at(chunk)].take(result, active);
-        }
+    fn apply<const N: usize>(self, definition: impl Fn([T; N]) -> T) -> Chunk<T> {
+        Chunk::of(|i| definition(gather(T::default(), |n| self.0[n].0[i])))
     }
 }
 

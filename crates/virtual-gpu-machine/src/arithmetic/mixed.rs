@@ -3,7 +3,7 @@
 use super::bits::{bfe_s, bfe_u, bfind};
 use crate::features::vectorized;
 use crate::mask::WIDTH;
-use crate::registers::{Chunk, Files};
+use crate::registers::{Chunk, Files, Longs};
 use virtual_gpu_ptx::instruction::{LongWordOp, NarrowOp, Slot, WidenOp};
 
 vectorized! {
@@ -44,34 +44,23 @@ vectorized! {
 }
 
 #[inline(always)]
-fn widen_body(op: WidenOp, files: &mut Files, mask: &[u16], slots: [Slot; 4]) {
-    let signed = |value: u32| i64::from(value as i32);
-    match op {
-        WidenOp::MulS => {
-            widen_each(files, mask, slots, |a, b, c| (signed(a) * signed(b)).wrapping_add(c as i64) as u64)
-        }
-        WidenOp::MulU => {
-            widen_each(files, mask, slots, |a, b, c| (u64::from(a) * u64::from(b)).wrapping_add(c))
-        }
-        WidenOp::SignExtend => widen_each(files, mask, slots, |a, _, _| signed(a) as u64),
-        WidenOp::ZeroExtend => widen_each(files, mask, slots, |a, _, _| u64::from(a)),
-        WidenOp::Pack => widen_each(files, mask, slots, |a, b, _| u64::from(a) | u64::from(b) << 32),
-    }
-}
-
-#[inline(always)]
-fn widen_each(files: &mut Files, mask: &[u16], [d, a, b, c]: [Slot; 4], f: impl Fn(u32, u32, u64) -> u64) {
+fn widen_body(op: WidenOp, files: &mut Files, mask: &[u16], [d, a, b, c]: [Slot; 4]) {
     let (d, c) = (files.long(d), files.long(c));
     let (a, b) = (files.word(a), files.word(b));
+    let signed = |value: u32| i64::from(value as i32);
     for (chunk, &active) in mask.iter().enumerate() {
         if active == 0 {
             continue;
         }
-        let (x, y, z) = (files.words[a.at(chunk)], files.words[b.at(chunk)], files.longs[c.at(chunk)]);
-        let mut result = Chunk::zero();
-        for i in 0..WIDTH {
-            result.0[i] = f(x.0[i], y.0[i], z.0[i]);
-        }
+        let (x, y) = (&files.words[a.at(chunk)].0, &files.words[b.at(chunk)].0);
+        let z = &files.longs[c.at(chunk)].0;
+        let result = match op {
+            WidenOp::MulS => Longs::of(|i| (signed(x[i]) * signed(y[i])).wrapping_add(z[i] as i64) as u64),
+            WidenOp::MulU => Longs::of(|i| (u64::from(x[i]) * u64::from(y[i])).wrapping_add(z[i])),
+            WidenOp::SignExtend => Longs::of(|i| signed(x[i]) as u64),
+            WidenOp::ZeroExtend => Longs::of(|i| u64::from(x[i])),
+            WidenOp::Pack => Longs::of(|i| u64::from(x[i]) | u64::from(y[i]) << 32),
+        };
         files.longs[d.at(chunk)].take(result, active);
     }
 }
