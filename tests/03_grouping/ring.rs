@@ -190,7 +190,8 @@ fn check_sum(comm: &Comm, kernels: &Kernels, len: usize) -> anyhow::Result<()> {
     let (rank, world_size, stream) = (comm.rank(), comm.world_size(), comm.stream());
     let inputs: Vec<_> = (0..world_size).map(|rank| irregular::integers(rank, len)).collect();
     let own = Guarded::new(&stream, &inputs[rank])?;
-    let mut total = Guarded::new(&stream, &stale(rank, len))?;
+    let stale = stale(rank, len);
+    let mut total = Guarded::new(&stream, &stale)?;
     sum_around(comm, kernels, &own.view(), &mut total.view_mut())?;
     let got = total.read()?;
     // Integers below 2²⁴ are exact in an f32.
@@ -211,7 +212,7 @@ fn check_sum(comm: &Comm, kernels: &Kernels, len: usize) -> anyhow::Result<()> {
     };
     Expected::new(rank, &format!("the total over {world_size} ranks"), &each(&sum))
         .if_instead(
-            &each(&|index| sum(index) + stale(rank, len)[index]),
+            &each(&|index| sum(index) + stale[index]),
             "the old values of `total` are in it: replace them",
         )
         .if_instead(
@@ -226,7 +227,7 @@ fn check_sum(comm: &Comm, kernels: &Kernels, len: usize) -> anyhow::Result<()> {
             ),
         )
         .if_instead(
-            &each(&|index| sum(index) - inputs[rank][index] + stale(rank, len)[index]),
+            &each(&|index| sum(index) - inputs[rank][index] + stale[index]),
             "the sum includes what was in the buffer before, and not the rank's own values: start with those",
         )
         .if_instead(
