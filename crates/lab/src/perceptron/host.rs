@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use test_data::vector::add_scaled;
+
 use super::layout::Layout;
 use crate::digits::{CLASSES, PIXELS, Samples};
 
@@ -92,7 +94,7 @@ impl HostPerceptron {
         let mut output = self.parameters[bias].to_vec();
         let columns = output.len();
         for (value, row) in input.iter().zip(self.parameters[weights].chunks_exact(columns)) {
-            output.iter_mut().zip(row).for_each(|(sum, weight)| *sum += value * weight);
+            add_scaled(&mut output, row, *value);
         }
         output
     }
@@ -104,7 +106,7 @@ impl HostPerceptron {
         let layout = self.layout;
         let mut of_logits = pass.probabilities.clone();
         of_logits[label] -= 1.0;
-        add(&mut gradient[layout.b2()], &of_logits, 1.0);
+        add_scaled(&mut gradient[layout.b2()], &of_logits, 1.0);
 
         let mut of_hidden = vec![0.0; layout.hidden];
         let weights = self.parameters[layout.w2()].chunks_exact(CLASSES);
@@ -112,23 +114,18 @@ impl HostPerceptron {
         for (((value, weights), slopes), of_value) in
             pass.hidden.iter().zip(weights).zip(slopes).zip(&mut of_hidden)
         {
-            add(slopes, &of_logits, *value);
+            add_scaled(slopes, &of_logits, *value);
             if *value > 0.0 {
                 *of_value = weights.iter().zip(&of_logits).map(|(weight, slope)| weight * slope).sum();
             }
         }
-        add(&mut gradient[layout.b1()], &of_hidden, 1.0);
+        add_scaled(&mut gradient[layout.b1()], &of_hidden, 1.0);
 
         for (pixel, slopes) in image.iter().zip(gradient[layout.w1()].chunks_exact_mut(layout.hidden)) {
-            add(slopes, &of_hidden, f64::from(*pixel));
+            add_scaled(slopes, &of_hidden, f64::from(*pixel));
         }
         debug_assert_eq!(image.len(), PIXELS);
     }
-}
-
-/// Computes `to += factor · from`.
-fn add(to: &mut [f64], from: &[f64], factor: f64) {
-    to.iter_mut().zip(from).for_each(|(to, from)| *to += factor * from);
 }
 
 #[cfg(test)]
