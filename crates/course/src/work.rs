@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::session::{Session, columns, print};
 use crate::under_way::UnderWay;
-use crate::verdict_text::{after_success, cut, details, drawn, headline, other_failures};
+use crate::verdict_text::{after_success, count, cut, details, drawn, headline, other_failures};
 use crate::watch::text::wrapped;
 
 fn exit(is_good: bool) -> ExitCode {
@@ -101,6 +101,22 @@ pub(crate) struct Line {
 }
 
 impl Line {
+    /// Returns why its state contradicts its numbers of checks, if it does.
+    pub(crate) fn contradiction(&self) -> Option<String> {
+        let Self { id, state, passed, failed, ignored, .. } = self;
+        let why = match state {
+            LineState::Right if *failed > 0 => format!("right, although {} failed", count(*failed, "check")),
+            LineState::Right if *passed == 0 => "right, although no check passed".to_owned(),
+            LineState::Wrong if *failed == 0 => "wrong, although no check failed".to_owned(),
+            LineState::Broken if passed + failed + ignored > 0 => {
+                "broken, although its checks ran".to_owned()
+            }
+            LineState::Ignored if passed + failed > 0 => "ignored, although its checks ran".to_owned(),
+            _ => return None,
+        };
+        Some(format!("{id} is {why}"))
+    }
+
     fn of(session: &Session, exercise: &Exercise, verdict: &Verdict) -> Self {
         let (state, counts) = match verdict {
             Verdict::Passed(counts) => (LineState::Right, *counts),

@@ -9,8 +9,10 @@ use std::process::ExitCode;
 use anyhow::{Context, bail, ensure};
 use course::syllabus::{Course, Module};
 
-use crate::session::{BAD, GOOD, STRONG, print};
+use crate::session::{BAD, DIM, GOOD, STRONG, print};
 use crate::work::{Line, LineState};
+
+const SELF_REPORTED: &str = "The students reported this themselves: each file is what its student's machine wrote, and can be edited.";
 
 /// The contents of each student's file, by the student's name.
 type Students = BTreeMap<String, (PathBuf, Vec<Line>)>;
@@ -24,6 +26,7 @@ pub(super) fn run(course: &Course, places: &[PathBuf]) -> anyhow::Result<ExitCod
         bail!("found no output from `cargo course verify --json` in {}", places.join(", "));
     }
     print(&table(course, &students))?;
+    print(&format!("\n{DIM}{SELF_REPORTED}{DIM:#}\n"))?;
     Ok(code)
 }
 
@@ -98,11 +101,15 @@ fn read_lines(course: &Course, file: &Path) -> anyhow::Result<Vec<Line>> {
     let text = fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
     let read = || -> anyhow::Result<Vec<Line>> {
         let lines: Vec<Line> = serde_json::from_str(&text)?;
+        ensure!(!lines.is_empty(), "it has no exercise");
         let mut known = BTreeSet::new();
-        for Line { id, .. } in &lines {
+        for line @ Line { id, .. } in &lines {
             let is_of_course = course.exercises.iter().any(|exercise| exercise.id == *id);
             ensure!(is_of_course, "this course has no exercise `{id}`");
             ensure!(known.insert(id), "{id} occurs twice");
+            if let Some(contradiction) = line.contradiction() {
+                bail!("{contradiction}");
+            }
         }
         Ok(lines)
     };

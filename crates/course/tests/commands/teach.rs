@@ -16,13 +16,19 @@ fn verify_is_for_programs_and_report_is_for_instructors() {
     let (_, json, _) = student.run(&["verify", "--json", "--keep-going"]);
     assert!(json.contains("two/third"), "{json}");
     student.write("class/ann.json", &json);
-    student.write("class/bartholomew.json", &json.replace("\"wrong\"", "\"right\""));
+    let solved = Student::new("verify_solved");
+    for file in ["01_one/src/first.rs", "01_one/src/second.rs", "02_two/src/third.rs"] {
+        solved.solve(file);
+    }
+    student.write("class/bartholomew.json", &solved.says(&["verify", "--json"]));
     assert_data_eq!(
         student.says(&["teach", "report", "class"]),
         str![[r#"
 student      right  wrong  hints    01_one  02_two
 ann              1      2      1       1/2     0/1
-bartholomew      3      0      1       2/2     1/1
+bartholomew      3      0      0       2/2     1/1
+
+The students reported this themselves: each file is what its student's machine wrote, and can be edited.
 
 "#]]
     );
@@ -30,6 +36,9 @@ bartholomew      3      0      1       2/2     1/1
     for (strange, words) in [
         ("{}", "invalid type: map"),
         ("", "EOF"),
+        ("[]", "it has no exercise"),
+        (&json.replace("\"wrong\"", "\"right\""), "one/second is right, although 1 check failed"),
+        (&json.replace("\"right\"", "\"wrong\""), "one/first is wrong, although no check failed"),
         (&json.replace("one/second", "one/first"), "one/first occurs twice"),
         (&json.replace("one/second", "one/fifth"), "this course has no exercise `one/fifth`"),
         (
