@@ -25,7 +25,7 @@ impl Watch<'_> {
         let (body, last) = self.body(columns, rows)?;
         let mut keys = KEYS.to_vec();
         keys.extend((self.chart.is_some() && self.page.is_none()).then_some("t timeline"));
-        keys.push(if self.page.is_some() { "q quit page" } else { "q quit" });
+        keys.push(if self.page.is_some() { "q close" } else { "q quit" });
         let foot = format!("{last}{DIM}{}{DIM:#}", in_lines(&keys, columns));
         let used = head.lines().count() + foot.lines().count();
         let body = match self.shows_all {

@@ -65,7 +65,7 @@ fn a_verdict_shows_what_the_streams_did() {
     terminal.shows(".course/timelines/one_first.svg");
     terminal.shows("ui.perfetto.dev");
     // The first one closes the page.
-    terminal.shows("q quit page");
+    terminal.shows("q close");
     terminal.press("q");
     terminal.shows("hidden: 2.00 ms of communication");
     terminal.press("q");

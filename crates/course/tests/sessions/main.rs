@@ -36,8 +36,11 @@ const LARGE: Size = Size::of(120, 40);
 /// The exercise whose first screen is the README's picture.
 const PICTURED: &str = "grouping/events";
 
-/// The words that end every complete screen.
-const LAST_WORDS: &str = "q quit";
+/// Words that are on every complete screen.
+const KEYS: &str = "a look back";
+
+/// The words that end every complete screen, without and with a page over it.
+const LAST_WORDS: [&str; 2] = ["q quit", "q close"];
 
 /// A student at an exercise, with all earlier exercises right.
 struct Sitting {
@@ -207,7 +210,7 @@ impl Place {
         student.press_all(at_first);
         student.terminal.resize(LARGE);
         // crossterm may lose a key that arrives together with a resize.
-        student.terminal.shows(LAST_WORDS);
+        student.terminal.shows(KEYS);
         student.terminal.press("r");
         student.sees_verdict("the first answer", LARGE);
         self.write(exercise, &self.solution(exercise)?)?;
@@ -222,6 +225,11 @@ impl Place {
         }
         student.terminal.resize(LARGE);
         student.sees("the next exercise", LARGE);
+        if self.course.exercises.last().is_some_and(|last| last.id == exercise.id) {
+            // The page about the finished course is over the verdict.
+            student.terminal.press("q");
+            student.terminal.shows(KEYS);
+        }
         student.terminal.press("q");
         anyhow::ensure!(
             student.terminal.ends_well(),
@@ -269,9 +277,9 @@ impl Student {
     /// Waits until the screen has been redrawn, and nothing is running.
     #[track_caller]
     fn sees(&mut self, what: &str, size: Size) {
-        self.terminal.shows(LAST_WORDS);
+        self.terminal.shows(KEYS);
         let is_under_way = |line: &str| line.starts_with("building …") || line.starts_with("checking ");
-        let screen = self.terminal.screen(LAST_WORDS, |screen| !screen.lines().any(is_under_way));
+        let screen = self.terminal.screen(&LAST_WORDS, |screen| !screen.lines().any(is_under_way));
         let title = format!("──── {}×{}: {what} ", size.columns, size.rows);
         let rule = "─".repeat(usize::from(size.columns.get()).saturating_sub(title.chars().count()));
         self.seen.push_str(&format!("{title}{rule}\n{}\n\n", screen.trim_end_matches('\n')));

@@ -17,17 +17,18 @@ impl Terminal {
         set_size(&self.keyboard, size);
     }
 
-    /// Returns the lines of the screen, once the cursor is after `last`, `is_it` accepts them, and no more output
+    /// Returns the lines of the screen, once the cursor is after one of the words in `ends`, `is_it` accepts them, and no more output
     /// arrives.
     #[track_caller]
-    pub(crate) fn screen(&mut self, last: &str, is_it: impl Fn(&str) -> bool) -> String {
+    pub(crate) fn screen(&mut self, ends: &[&str], is_it: impl Fn(&str) -> bool) -> String {
         let deadline = Instant::now() + TIMEOUT;
         loop {
             let screen = self.screen.screen();
             let (row, column) = screen.cursor_position();
             let rows = screen.rows(0, screen.size().1.get()).map(|row| format!("{}\n", row.trim_end()));
             let lines: String = rows.collect();
-            let is_complete = screen.contents_between(row, 0, row, column).ends_with(last) && is_it(&lines);
+            let line = screen.contents_between(row, 0, row, column);
+            let is_complete = ends.iter().any(|end| line.ends_with(end)) && is_it(&lines);
             let left = deadline.saturating_duration_since(Instant::now());
             match self.read(if is_complete { SILENCE } else { left }) {
                 Ok(()) => {}
