@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 
+use super::map::write_each_chunk;
 use super::rounding::{to_brain, to_half, to_single};
 use super::single::{self, NAN};
 use crate::features::vectorized;
@@ -36,12 +37,7 @@ fn execute_body(conversion: Conversion, files: &mut Files, mask: &[u16], d: Valu
 /// Converts a 32-bit register into another, with `convert` for each thread.
 #[inline(always)]
 fn convert_words(file: &mut [Words], mask: &[u16], [d, a]: [Span; 2], convert: impl Fn(u32) -> u32) {
-    for (chunk, &active) in mask.iter().enumerate() {
-        if active != 0 {
-            let result = file[a.at(chunk)].map(&convert);
-            file[d.at(chunk)].take(result, active);
-        }
-    }
+    write_each_chunk!(file, mask, d, |chunk| file[a.at(chunk)].map(&convert));
 }
 
 const INT: IntegerType = IntegerType { bits: 32, signed: true };

@@ -1,6 +1,6 @@
 //! Double-precision arithmetic.
 
-use super::map::{Apply, Each};
+use super::map::{Apply, Each, write_each_chunk};
 use super::rounding;
 use crate::registers::{Longs, Span};
 use virtual_gpu_ptx::instruction::{FloatMode, FloatOp};
@@ -13,12 +13,8 @@ pub(crate) fn execute(
     mask: &[u16],
     [d, from @ ..]: [Span; 4],
 ) {
-    for (chunk, &active) in mask.iter().enumerate() {
-        if active != 0 {
-            let result = Each::of(file, from, chunk).apply(|[a, b, c]| scalar(op, mode, a, b, c));
-            file[d.at(chunk)].take(result, active);
-        }
-    }
+    let compute = |[a, b, c]: [u64; 3]| scalar(op, mode, a, b, c);
+    write_each_chunk!(file, mask, d, |chunk| Each::of(file, from, chunk).apply(compute));
 }
 
 /// Computes `op(a, b, c)` for one thread.

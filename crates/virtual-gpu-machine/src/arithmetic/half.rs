@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 use super::approximate;
 use super::double::{max, min};
-use super::map::{Apply, Each};
+use super::map::{Apply, Each, write_each_chunk};
 use super::rounding::{add_odd, to_brain, to_half};
 use crate::registers::{Span, Words};
 use virtual_gpu_ptx::instruction::{FloatMode, FloatOp, FloatType, Rounding};
@@ -27,12 +27,7 @@ pub(crate) fn execute(
         };
         u32::from(low) | u32::from(high) << 16
     };
-    for (chunk, &active) in mask.iter().enumerate() {
-        if active != 0 {
-            let result = Each::of(file, from, chunk).apply(compute);
-            file[d.at(chunk)].take(result, active);
-        }
-    }
+    write_each_chunk!(file, mask, d, |chunk| Each::of(file, from, chunk).apply(compute));
 }
 
 /// Computes one value.

@@ -1,7 +1,7 @@
 //! 64-bit integer arithmetic.
 
 use super::bits::bfi;
-use super::map::{Apply, Each};
+use super::map::{Apply, Each, write_each_chunk};
 use crate::features::vectorized;
 use crate::mask::{WIDTH, bits};
 use crate::registers::{Files, Longs, Span};
@@ -78,12 +78,7 @@ vectorized! {
 
 #[inline(always)]
 fn execute_body(op: LongOp, file: &mut [Longs], mask: &[u16], [d, from @ ..]: [Span; 4]) {
-    for (chunk, &active) in mask.iter().enumerate() {
-        if active != 0 {
-            let result = define(op, Each::of(file, from, chunk));
-            file[d.at(chunk)].take(result, active);
-        }
-    }
+    write_each_chunk!(file, mask, d, |chunk| define(op, Each::of(file, from, chunk)));
 }
 
 /// `bfi.b64`

@@ -53,6 +53,21 @@ impl<T: Copy + Default> Apply<T> for Each<'_, T> {
     }
 }
 
+/// Writes `$result`, a chunk, to the register `$d` of the threads in `$mask`, for each `$chunk` that has such threads.
+///
+/// It is a macro so that the result is compiled for the same CPU features as the function around it.
+macro_rules! write_each_chunk {
+    ($file:ident, $mask:expr, $d:expr, |$chunk:ident| $result:expr) => {
+        for ($chunk, &active) in $mask.iter().enumerate() {
+            if active != 0 {
+                let result = $result;
+                $file[$d.at($chunk)].take(result, active);
+            }
+        }
+    };
+}
+pub(super) use write_each_chunk;
+
 /// Returns an array of the values of `element`. `std::array::from_fn` does the same but gives the compiler five times
 /// as much code to optimize.
 #[inline(always)]

@@ -1,7 +1,7 @@
 //! Single-precision arithmetic.
 
 use super::approximate;
-use super::map::{Apply, Each, gather};
+use super::map::{Apply, Each, gather, write_each_chunk};
 use super::rounding;
 use crate::features::vectorized;
 use crate::registers::{Span, Words};
@@ -76,10 +76,7 @@ vectorized! {
 
 #[inline(always)]
 fn execute_body(op: FloatOp, mode: FloatMode, file: &mut [Words], mask: &[u16], [d, from @ ..]: [Span; 4]) {
-    for (chunk, &active) in mask.iter().enumerate() {
-        if active == 0 {
-            continue;
-        }
+    write_each_chunk!(file, mask, d, |chunk| {
         let flushed;
         let sources = if mode.flush {
             flushed = from.map(|span| file[span.at(chunk)].map(flush_bits));
@@ -94,8 +91,8 @@ fn execute_body(op: FloatOp, mode: FloatMode, file: &mut [Words], mask: &[u16], 
         if mode.saturate {
             result = result.map(|bits| saturate(f32::from_bits(bits)).to_bits());
         }
-        file[d.at(chunk)].take(result, active);
-    }
+        result
+    });
 }
 
 /// Returns the bits of a result; every NaN becomes the NaN that single-precision arithmetic returns.

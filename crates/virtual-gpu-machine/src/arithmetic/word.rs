@@ -4,7 +4,7 @@ use super::bits::{
     bfe_s, bfe_u, bfi, bfind, bfind_shift, bit_mask, extend, find_nth_set, funnel, lop3, permute,
     permute_selector, sign_extend,
 };
-use super::map::{Apply, Each, One};
+use super::map::{Apply, Each, One, write_each_chunk};
 use super::parts::{dot_of_bytes, dot_of_halves, low24, packed, simd};
 use super::single::round_to_tf32;
 use crate::features::vectorized;
@@ -123,12 +123,7 @@ vectorized! {
 
 #[inline(always)]
 fn execute_body(op: WordOp, file: &mut [Words], mask: &[u16], [d, from @ ..]: [Span; 4]) {
-    for (chunk, &active) in mask.iter().enumerate() {
-        if active != 0 {
-            let result = define(op, Each::of(file, from, chunk));
-            file[d.at(chunk)].take(result, active);
-        }
-    }
+    write_each_chunk!(file, mask, d, |chunk| define(op, Each::of(file, from, chunk)));
 }
 
 /// Executes 16-bit arithmetic: the sources are extended, and the result is truncated.
@@ -140,13 +135,8 @@ pub(crate) fn execute_half(
     [d, from @ ..]: [Span; 4],
 ) {
     let extend = |value: u32| if signed { value as u16 as i16 as u32 } else { value & 0xffff };
-    for (chunk, &active) in mask.iter().enumerate() {
-        if active != 0 {
-            let result = Each::of(file, from, chunk)
-                .apply(|[a, b, c]| scalar(op, extend(a), extend(b), extend(c)) & 0xffff);
-            file[d.at(chunk)].take(result, active);
-        }
-    }
+    let compute = |[a, b, c]: [u32; 3]| scalar(op, extend(a), extend(b), extend(c)) & 0xffff;
+    write_each_chunk!(file, mask, d, |chunk| Each::of(file, from, chunk).apply(compute));
 }
 
 /// Executes `bfi.b32`; `spans` are `d`, `a`, `b`, `position`, `length`.
