@@ -1,9 +1,9 @@
 //! The source lines of an address in the program's code, from the debug information of the file that it was loaded from.
+//!
+//! Debug information that is compressed or in other files is not read: Cargo makes neither unless a profile asks for it.
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use std::ptr::null_mut;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use elf::ElfBytes;
@@ -15,6 +15,7 @@ use gimli::{Dwarf, EndianSlice, SectionId};
 
 use crate::loaded_file::Loaded;
 use crate::map::Map;
+use crate::mapped_file::map_forever;
 
 /// One function at an address. Several are there where functions were inlined.
 #[derive(Debug)]
@@ -82,7 +83,6 @@ impl DebugInfo {
         let section = |id: SectionId| -> Result<Slice, gimli::Error> {
             let header = file.section_header_by_name(id.name()).ok().flatten();
             let data = header.and_then(|header| file.section_data(&header).ok());
-            // Compressed debug information is not read.
             let bytes =
                 data.filter(|(_, compression)| compression.is_none()).map_or(&[][..], |(bytes, _)| bytes);
             Ok(EndianSlice::new(bytes, gimli::NativeEndian))
@@ -140,17 +140,6 @@ fn demangled(symbol: &str) -> String {
     format!("{:#}", rustc_demangle::demangle(symbol))
 }
 
-/// Maps a file into memory until the process ends, so that only the parts in use are read.
-fn map_forever(file: &File) -> Option<&'static [u8]> {
-    let length = usize::try_from(file.metadata().ok()?.len()).ok().filter(|&length| length > 0)?;
-    // SAFETY: this creates a new mapping that can only be read.
-    let start =
-        unsafe { libc::mmap(null_mut(), length, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
-    // SAFETY: the mapping has this many bytes and is never removed. A compiler replaces a program that it builds again,
-    // and does not rewrite it in place, so the bytes don't change.
-    (start != libc::MAP_FAILED).then(|| unsafe { std::slice::from_raw_parts(start.cast(), length) })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_a_function_and_a_line() {
+    fn an_address_has_a_function() {
         let frames = a_function();
         assert!(frames[0].function.ends_with("::a_function"), "{frames:?}");
         assert!(Arc::ptr_eq(&frames, &a_function()));

@@ -5,6 +5,7 @@ mod debug_info;
 pub mod handle;
 mod loaded_file;
 pub mod map;
+pub mod mapped_file;
 pub mod memory;
 pub mod number_map;
 pub mod recorded;

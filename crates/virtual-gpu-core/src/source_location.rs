@@ -128,7 +128,7 @@ impl CallSite {
     }
 
     /// Returns the return addresses, innermost first; none if the call site is unknown.
-    pub fn addresses(&self) -> &[usize] {
+    fn addresses(&self) -> &[usize] {
         self.0.as_deref().unwrap_or_default()
     }
 

@@ -1,12 +1,11 @@
 //! Finds the CUDA version that an NCCL library was built for.
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::ptr::null_mut;
 
 use elf::ElfBytes;
 use elf::endian::NativeEndian;
+use virtual_gpu_core::mapped_file::map_forever;
 
 use super::survey::CudaVersion;
 
@@ -16,8 +15,7 @@ const BEFORE: &[u8] = b"+cuda";
 
 /// Returns the CUDA version that the NCCL library in a file was built for, or `None` if the file contains no such text.
 pub fn cuda_of_nccl(library: &Path) -> Option<CudaVersion> {
-    let mapped = Mapped::new(&File::open(library).ok()?)?;
-    let file = ElfBytes::<NativeEndian>::minimal_parse(mapped.bytes()).ok()?;
+    let file = ElfBytes::<NativeEndian>::minimal_parse(map_forever(&File::open(library).ok()?)?).ok()?;
     // The rest of the library, some hundred MB, is code for GPUs.
     let (constants, _) = file.section_data(&file.section_header_by_name(".rodata").ok()??).ok()?;
     constants
@@ -25,36 +23,6 @@ pub fn cuda_of_nccl(library: &Path) -> Option<CudaVersion> {
         .enumerate()
         .filter(|(_, bytes)| *bytes == BEFORE)
         .find_map(|(at, _)| version(&constants[at + BEFORE.len()..]))
-}
-
-/// A file that is mapped into memory, so that only the parts in use are read.
-struct Mapped {
-    start: *mut libc::c_void,
-    length: usize,
-}
-
-impl Mapped {
-    fn new(file: &File) -> Option<Self> {
-        let length = usize::try_from(file.metadata().ok()?.len()).ok().filter(|&length| length > 0)?;
-        // SAFETY: this creates a new mapping that can only be read.
-        let start = unsafe {
-            libc::mmap(null_mut(), length, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0)
-        };
-        (start != libc::MAP_FAILED).then_some(Self { start, length })
-    }
-
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping has this many bytes, and lives as long as `self`. An installed library is replaced, not
-        // rewritten in place, so the bytes don't change.
-        unsafe { std::slice::from_raw_parts(self.start.cast(), self.length) }
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: `new` created this mapping, and no reference to it is left.
-        unsafe { libc::munmap(self.start, self.length) };
-    }
 }
 
 /// Reads a version such as `12.9` at the beginning of a text.
