@@ -104,20 +104,17 @@ impl Watch<'_> {
 
 /// Joins the keys with their meanings, in lines of at most `columns`.
 fn in_lines(keys: &[&str], columns: usize) -> String {
-    let mut text = String::new();
-    let mut used = 0;
+    let mut lines: Vec<String> = Vec::new();
     for key in keys {
-        let needs = key.chars().count() + 3;
-        let separator = match used {
-            0 => "",
-            _ if used + needs > columns => "\n",
-            _ => " · ",
-        };
-        used = if separator == " · " { used + needs } else { needs - 3 };
-        text.push_str(separator);
-        text.push_str(key);
+        match lines.last_mut() {
+            Some(line) if format!("{line} · {key}").chars().count() <= columns => {
+                line.push_str(" · ");
+                line.push_str(key);
+            }
+            _ => lines.push((*key).to_owned()),
+        }
     }
-    text
+    lines.join("\n")
 }
 
 /// Formats an error. Paths relative to the root of the course fit on a line.
