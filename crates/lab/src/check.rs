@@ -10,6 +10,7 @@ mod function;
 mod harness;
 mod limits;
 mod order;
+mod printed;
 mod process;
 pub mod processes;
 mod threads;
@@ -19,6 +20,7 @@ mod variables;
 mod verdict;
 
 pub use definition::Check;
-pub use harness::run;
+pub use harness::{is_unable, run};
 pub use limits::TimeLimits;
+pub use process::{Judged, Run, judge};
 pub use timelines::Timelines;

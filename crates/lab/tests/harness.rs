@@ -1,7 +1,7 @@
 //! Tests the check harness from the outside. This program runs itself as a test target whose checks have every possible
 //! result.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -20,11 +20,13 @@ fn main() -> ExitCode {
     if std::env::var_os(BE_THE_SAMPLE).is_some() {
         return lab::check::run(sample());
     }
-    let trials: [(&str, Body); 13] = [
+    let trials: [(&str, Body); 15] = [
         ("a_pass_is_a_pass_and_quiet", a_pass_is_a_pass_and_quiet),
         ("a_failure_says_why_before_what_was_printed", a_failure_says_why_before_what_was_printed),
         ("todo_says_what_to_do_and_where", todo_says_what_to_do_and_where),
         ("leaving_early_is_no_pass", leaving_early_is_no_pass),
+        ("an_answer_can_not_report_its_own_result", an_answer_can_not_report_its_own_result),
+        ("an_answer_does_not_learn_its_check", an_answer_does_not_learn_its_check),
         ("a_panic_during_a_panic_still_tells_the_first", a_panic_during_a_panic_still_tells_the_first),
         ("a_hang_ends_with_all_that_it_started", a_hang_ends_with_all_that_it_started),
         ("nocapture_lets_output_through", nocapture_lets_output_through),
@@ -47,6 +49,9 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
+/// A record "passed", as the harness would write it if it had no nonce.
+const FORGED: [u8; 5] = [b'o', 0, 0, 0, 0];
+
 fn sample() -> Vec<Check> {
     vec![
         Check::new("fate::passes", || {
@@ -60,6 +65,29 @@ fn sample() -> Vec<Check> {
         }),
         Check::new("fate::todo", || todo!("open a context for each GPU")),
         Check::new("fate::leaves", || std::process::exit(0)),
+        Check::new("fate::writes_to_standard_input", || {
+            // SAFETY: the write reads five bytes, and standard input is open.
+            unsafe { libc::write(0, FORGED.as_ptr().cast(), 5) };
+            std::process::exit(0)
+        }),
+        Check::new("fate::writes_everywhere", || {
+            for descriptor in 3..1024 {
+                // SAFETY: the write reads five bytes. Where no descriptor is open, it fails.
+                unsafe { libc::write(descriptor, FORGED.as_ptr().cast(), 5) };
+            }
+            std::process::exit(0)
+        }),
+        Check::new("fate::looks_for_its_name", || {
+            for file in ["environ", "cmdline"] {
+                let bytes = std::fs::read(format!("/proc/self/{file}"))?;
+                let text = String::from_utf8_lossy(&bytes);
+                ensure!(!text.contains("looks_for"), "{file} has the check's name: {text}");
+            }
+            let mut left = String::new();
+            std::io::stdin().read_to_string(&mut left)?;
+            ensure!(left.is_empty(), "standard input has {left:?}");
+            Ok(())
+        }),
         Check::new("fate::aborts", || {
             struct Loud;
             impl Drop for Loud {
@@ -146,7 +174,7 @@ fn a_pass_is_a_pass_and_quiet() -> anyhow::Result<()> {
     ensure!(output.status.success(), "{text}");
     in_order(
         &text,
-        &["tier: ", "running 1 test", "test fate::passes ... ok", "1 passed; 0 failed", "9 filtered out"],
+        &["tier: ", "running 1 test", "test fate::passes ... ok", "1 passed; 0 failed", "12 filtered out"],
     )?;
     ensure!(!text.contains("said by"), "{text}");
     let (_, text) = run(&["passes", "--show-output"])?;
@@ -177,6 +205,19 @@ fn todo_says_what_to_do_and_where() -> anyhow::Result<()> {
 fn leaving_early_is_no_pass() -> anyhow::Result<()> {
     let (_, text) = run(&["leaves"])?;
     in_order(&text, &["fate::leaves ... FAILED", "ended in the middle of the check, with exit code 0"])
+}
+
+fn an_answer_can_not_report_its_own_result() -> anyhow::Result<()> {
+    let (_, text) = run(&["writes_to_standard_input"])?;
+    in_order(&text, &["FAILED", "ended in the middle of the check, with exit code 0"])?;
+    let (_, text) = run(&["writes_everywhere"])?;
+    in_order(&text, &["FAILED", "the answer wrote to the connection on which the harness reports"])
+}
+
+fn an_answer_does_not_learn_its_check() -> anyhow::Result<()> {
+    let (output, text) = run(&["fate::looks"])?;
+    ensure!(output.status.success(), "{text}");
+    Ok(())
 }
 
 fn a_panic_during_a_panic_still_tells_the_first() -> anyhow::Result<()> {
@@ -235,10 +276,10 @@ fn bad_settings_are_named() -> anyhow::Result<()> {
         ensure!(output.status.code() == Some(2), "{text}");
         in_order(&text, &[&format!("error: {variable}={value}: ")])?;
     }
-    let mut command = command(&[])?;
-    command.env("LAB_RUN_ONE_CHECK", "1 fate::passes");
+    let mut command = command(&["run-one-check"])?;
+    command.stdin(Stdio::null());
     let (output, text) = output_of(command)?;
-    ensure!(output.status.code() == Some(2) && text.contains("LAB_RUN_ONE_CHECK"), "{text}");
+    ensure!(output.status.code() == Some(2) && text.contains("`run-one-check` is reserved"), "{text}");
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! The combined result of an exercise's checks.
 
 use anyhow::bail;
-use lab::check::TimeLimits;
+use lab::check::{TimeLimits, is_unable};
 
 use crate::syllabus::Exercise;
 
@@ -96,7 +96,7 @@ impl Outcome {
 /// Combines the results of those checks in a module that belong to one exercise.
 ///
 /// # Errors
-/// Fails if none of them belongs to the exercise.
+/// Fails if none of them belongs to the exercise, or if one could not be run.
 pub fn verdict(exercise: &Exercise, checks: &[Checked]) -> anyhow::Result<Verdict> {
     let filter = exercise.filter();
     let mut counts = Counts::default();
@@ -106,6 +106,7 @@ pub fn verdict(exercise: &Exercise, checks: &[Checked]) -> anyhow::Result<Verdic
             Outcome::Passed => counts.passed += 1,
             Outcome::Ignored => counts.ignored += 1,
             Outcome::Skipped => counts.skipped += 1,
+            Outcome::Failed(message) if is_unable(message) => bail!("{}: {message}", check.name),
             Outcome::Failed(message) => {
                 counts.failed += 1;
                 failures.push(Failure { check: check.name.clone(), message: message.clone() });
@@ -148,6 +149,13 @@ mod tests {
         ));
         assert_eq!(verdict.first_failure().unwrap().message, "rank 1: 2, not \"3\"");
         assert!(super::verdict(&exercise, &[other]).is_err());
+    }
+
+    #[test]
+    fn a_check_that_could_not_run_says_nothing_about_the_answer() {
+        let text = "the check could not be run, which says nothing about your answer: no disk";
+        let error = verdict(&an_exercise(), &[check("devices::one", "failed", Some(text))]).unwrap_err();
+        assert_eq!(error.to_string(), format!("devices::one: {text}"));
     }
 
     #[test]

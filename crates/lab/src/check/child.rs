@@ -3,16 +3,17 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard};
 use std::thread;
 
-use anyhow::bail;
+use anyhow::{Context, bail, ensure};
 use virtual_gpu_core::source_location::SourceLine;
 
 use super::definition::Check;
-use super::order::{ORDER, Order};
+use super::order::{Nonce, ONE_CHECK, OWN_CHECK, Order};
 use super::threads::Threads;
 use super::timelines::Timelines;
 use super::verdict::Record;
@@ -25,25 +26,15 @@ use crate::tier::{Tier, attached, own_sources};
 /// The exit status of a process whose check failed, as libtest has it.
 const FAILED: i32 = 101;
 
-/// Runs the ordered check and reports its result to the parent through standard input.
-pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
-    if std::os::unix::process::parent_id() != order.parent {
-        eprintln!("error: {ORDER} is reserved for processes that the test program starts; unset it");
-        return ExitCode::from(2);
-    }
-    let Some(check) = checks.iter().find(|check| check.name() == order.check) else {
-        eprintln!("error: there is no check `{}`", order.check);
-        return ExitCode::from(2);
-    };
-    // Standard input is the parent's pipe, open for writing. It reaches the child without any unsafe code, and both
-    // outputs remain free for the check.
-    match end_with_parent().and_then(|()| std::io::stdin().as_fd().try_clone_to_owned()) {
-        Ok(pipe) => *verdict() = Some(File::from(pipe)),
+/// Runs the check that the parent orders through standard input, and reports its result there.
+pub(super) fn run(checks: &[Check]) -> ExitCode {
+    let check = match ordered(checks) {
+        Ok(check) => check,
         Err(error) => {
-            eprintln!("error: can't open the pipe to the test program: {error}");
+            eprintln!("error: {error:#}");
             return ExitCode::from(2);
         }
-    }
+    };
     let with_backtrace = std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0");
     let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -54,7 +45,14 @@ pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
     }));
 
     let result = catch_unwind(AssertUnwindSafe(|| {
-        let tier = crate::tier::attach(check.ranks())?;
+        let tier = match crate::tier::attach(check.ranks()) {
+            Ok(tier) => tier,
+            Err(error) => return Ok(Record::Unable(causes_text(&error))),
+        };
+        if let Some(reason) = check.lacks(Some(tier)) {
+            return Ok(Record::Ignored(reason));
+        }
+        tell(&Record::Calls(check.functions().join(",")));
         // Registered after the driver has started, so that `leaving` runs before the driver's own exit handlers.
         // SAFETY: `leaving` takes no arguments and doesn't unwind.
         unsafe { libc::atexit(leaving) };
@@ -67,12 +65,12 @@ pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
                 NcclLog::open_for_check();
             }
         }
-        left_behind(|| check.run())
+        left_behind(|| check.run()).map(|()| Record::Passed)
     }));
     NcclLog::delete_of_check();
-    let passed = matches!(result, Ok(Ok(())));
+    let passed = matches!(result, Ok(Ok(Record::Passed)));
     tell(&match result {
-        Ok(Ok(())) => Record::Passed,
+        Ok(Ok(record)) => record,
         Ok(Err(error)) => Record::Failed(causes_text(&error)),
         Err(_) => Record::Failed(String::new()),
     });
@@ -88,6 +86,27 @@ pub(super) fn run(checks: &[Check], order: &Order) -> ExitCode {
         unsafe { libc::_exit(if passed { 0 } else { FAILED }) };
     }
     if passed { ExitCode::SUCCESS } else { ExitCode::from(FAILED as u8) }
+}
+
+/// Receives the order, takes the channel to the parent from standard input, and returns the check to run.
+fn ordered(checks: &[Check]) -> anyhow::Result<&Check> {
+    // Standard input is one end of the parent's socket. It reaches the child without any unsafe code, and both outputs
+    // remain free for the check.
+    let socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    let order = Order::receive(&socket).with_context(|| {
+        format!("`{ONE_CHECK}` is reserved for processes that the test program starts; to run a check, pass its name")
+    })?;
+    let number = checks.iter().position(|check| check.name() == order.check);
+    let number = number.with_context(|| format!("there is no check `{}`", order.check))?;
+    // What the answer writes to standard input goes nowhere.
+    let nowhere = File::open("/dev/null").context("can't open /dev/null")?;
+    // SAFETY: `dup2` takes two numbers, and both descriptors are open.
+    let replaced = unsafe { libc::dup2(nowhere.as_raw_fd(), libc::STDIN_FILENO) };
+    ensure!(replaced == libc::STDIN_FILENO, "can't replace standard input");
+    end_with_parent(socket.try_clone()?).context("can't watch the parent")?;
+    OWN_CHECK.get_or_init(|| number);
+    *channel() = Some(Channel { socket, nonce: order.nonce, process: std::process::id() });
+    Ok(&checks[number])
 }
 
 /// Runs a check. Fails if an object that the exercise created still exists afterward.
@@ -141,38 +160,43 @@ fn object_name(function: &str) -> &'static str {
     }
 }
 
-/// The pipe to the parent.
-static VERDICT: Mutex<Option<File>> = Mutex::new(None);
+/// The connection to the parent.
+struct Channel {
+    socket: UnixStream,
+    nonce: Nonce,
+    /// The process that runs the check. One that the check has forked has a copy of the channel.
+    process: u32,
+}
 
-fn verdict() -> MutexGuard<'static, Option<File>> {
-    VERDICT.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+static CHANNEL: Mutex<Option<Channel>> = Mutex::new(None);
+
+fn channel() -> MutexGuard<'static, Option<Channel>> {
+    CHANNEL.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Sends the parent a record.
 fn tell(record: &Record) {
-    if let Some(pipe) = &mut *verdict() {
+    if let Some(Channel { socket, nonce, process }) = &mut *channel()
+        && *process == std::process::id()
+    {
         // If the write fails, the parent is gone; the exit status still reports the verdict.
-        let _ = record.write(pipe).and_then(|()| pipe.flush());
+        let _ = record.write(nonce, socket);
     }
 }
 
 /// Reports to the parent that the check's process is exiting, no matter which code called `exit`.
 extern "C" fn leaving() {
-    // A process that the check has forked has this handler too.
-    if Order::given().is_some_and(|order| order.parent == std::os::unix::process::parent_id()) {
-        tell(&Record::Leaving);
-    }
+    tell(&Record::Leaving);
 }
 
-/// Ends this process and the processes it started as soon as the read end of its pipe is closed, because the parent is
-/// then gone.
+/// Ends this process and the processes it started as soon as the parent's end of the socket is closed, because the
+/// parent is then gone.
 ///
 /// The kernel's parent-death signal would end only this process and leave the processes it started running.
-fn end_with_parent() -> std::io::Result<()> {
-    let pipe = std::io::stdin().as_fd().try_clone_to_owned()?;
+fn end_with_parent(socket: UnixStream) -> std::io::Result<()> {
     thread::Builder::new().name("parent watch".to_owned()).spawn(move || {
-        // With no events requested, `poll` returns only for the error state. In this state, the last reader is gone.
-        let mut watched = libc::pollfd { fd: pipe.as_raw_fd(), events: 0, revents: 0 };
+        // With no events requested, `poll` returns only once the other end is closed.
+        let mut watched = libc::pollfd { fd: socket.as_raw_fd(), events: 0, revents: 0 };
         loop {
             // SAFETY: the array has one element, like the count, and outlives the call.
             unsafe { libc::poll(&mut watched, 1, -1) };

@@ -7,6 +7,9 @@ use std::time::Duration;
 use super::limits::STILL_RUNNING;
 use super::verdict::Record;
 
+/// The message about an answer that writes where only the harness does.
+const FORGED: &str = "the answer wrote to the connection on which the harness reports the check's result, so nothing on it counts";
+
 /// Explains why the check failed, with the most informative part first. Returns `None` if the check passed.
 pub(super) fn failure(records: &[Record], status: ExitStatus, timed_out: Option<Duration>) -> Option<String> {
     let mut verdict = None;
@@ -18,6 +21,8 @@ pub(super) fn failure(records: &[Record], status: ExitStatus, timed_out: Option<
             Record::Passed => (verdict, passed) = (Some(""), true),
             Record::Failed(text) => verdict = Some(text),
             Record::Leaving => break,
+            Record::Forged => return Some(FORGED.to_owned()),
+            Record::Calls(_) | Record::Ignored(_) | Record::Unable(_) => {}
         }
     }
     let mut parts: Vec<String> = Vec::new();
@@ -108,6 +113,13 @@ mod tests {
         assert_eq!(text, "the check's process ended in the middle of the check, with exit code 1");
         assert_eq!(failure(&[Record::Passed, Record::Leaving, late], exit(0), None), None);
         assert!(failure(&[Record::Leaving, Record::Passed], exit(0), None).is_some());
+    }
+
+    #[test]
+    fn a_forged_record_fails_the_check_whatever_else_there_is() {
+        for records in [[Record::Forged, Record::Passed], [Record::Passed, Record::Forged]] {
+            assert_eq!(failure(&records, exit(0), None).unwrap(), FORGED);
+        }
     }
 
     #[test]

@@ -1,18 +1,20 @@
 //! Finds the function of the exercise that a failure is about.
 
+use std::path::Path;
+
 /// The start of a `todo!` message, which itself names the empty region.
 const TODO: &str = "not yet implemented";
 
 /// Adds the name of the function that the check called to a failure. The name comes first, unless the headline already
-/// contains it.
-pub(super) fn with_function(functions: &[&str], failure: &str) -> String {
+/// contains it. The check's process ran in `folder`.
+pub(super) fn with_function(functions: &[&str], failure: &str, folder: &Path) -> String {
     let first = failure.lines().next().unwrap_or_default();
     let joined = first.ends_with(" ranks failed");
     let headline = failure.lines().take(if joined { 2 } else { 1 });
     if functions.is_empty() || first.starts_with(TODO) || names_one(functions, headline) {
         return failure.to_owned();
     }
-    let of_line = (functions.len() > 1).then(|| function_of_line(functions, failure)).flatten();
+    let of_line = (functions.len() > 1).then(|| function_of_line(functions, failure, folder)).flatten();
     let functions = of_line.as_ref().map_or(functions, std::slice::from_ref);
     let quoted: Vec<String> = functions.iter().map(|function| format!("`{function}`")).collect();
     let name = quoted.join(" or ");
@@ -27,11 +29,10 @@ pub(super) fn with_function(functions: &[&str], failure: &str) -> String {
 }
 
 /// Returns the function around the first source location of a report, if it is one of `functions`.
-fn function_of_line<'a>(functions: &[&'a str], failure: &str) -> Option<&'a str> {
+fn function_of_line<'a>(functions: &[&'a str], failure: &str, folder: &Path) -> Option<&'a str> {
     let place = failure.lines().find_map(|line| line.trim_start().strip_prefix("--> "))?;
     let mut parts = place.split(':');
     let (file, line) = (parts.next()?, parts.next()?.parse().ok()?);
-    let folder = std::env::current_dir().ok()?;
     let root = folder.ancestors().find(|folder| folder.join("Cargo.lock").is_file())?;
     let text = std::fs::read_to_string(root.join(file)).ok()?;
     function_at(&text, line).and_then(|name| {
@@ -82,6 +83,10 @@ fn is_ranks(text: &str) -> bool {
 mod tests {
     use super::*;
 
+    fn folder() -> &'static Path {
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+    }
+
     #[test]
     fn the_function_comes_first() {
         for (failure, expected) in [
@@ -96,9 +101,9 @@ mod tests {
             ("rank 1 is on GPU 0: that is", "`sum`: rank 1 is on GPU 0: that is"),
             ("the sum is wrong", "`sum`: the sum is wrong"),
         ] {
-            assert_eq!(with_function(&["sum"], failure), expected);
+            assert_eq!(with_function(&["sum"], failure, folder()), expected);
         }
-        assert_eq!(with_function(&["one", "other"], "it failed"), "`one` or `other`: it failed");
+        assert_eq!(with_function(&["one", "other"], "it failed", folder()), "`one` or `other`: it failed");
     }
 
     #[test]
@@ -108,8 +113,8 @@ mod tests {
         assert_eq!(function_at("use a;\n", 1), None);
         let failure = format!("it failed\n  --> {}:{}:9", file!(), line!());
         let here = ["other", "the_function_of_a_line_is_the_nearest_above_it"];
-        assert_eq!(function_of_line(&here, &failure), Some(here[1]));
-        assert_eq!(function_of_line(&["other", "another"], &failure), None);
+        assert_eq!(function_of_line(&here, &failure, folder()), Some(here[1]));
+        assert_eq!(function_of_line(&["other", "another"], &failure, folder()), None);
     }
 
     #[test]
@@ -120,15 +125,15 @@ mod tests {
             "and sum returned Ok",
             "not yet implemented: sum the buffers",
         ] {
-            assert_eq!(with_function(&["sum"], failure), failure);
+            assert_eq!(with_function(&["sum"], failure, folder()), failure);
         }
         let failure = "2 of 2 ranks failed\n  rank 0: `sum` waits\n  rank 1: so";
-        assert_eq!(with_function(&["sum"], failure), failure);
-        assert_eq!(with_function(&["all_gather"], "all_gather waits"), "all_gather waits");
+        assert_eq!(with_function(&["sum"], failure, folder()), failure);
+        assert_eq!(with_function(&["all_gather"], "all_gather waits", folder()), "all_gather waits");
         assert_eq!(
-            with_function(&["all_gather"], "all_gather_in_place"),
+            with_function(&["all_gather"], "all_gather_in_place", folder()),
             "`all_gather`: all_gather_in_place"
         );
-        assert_eq!(with_function(&[], "it failed"), "it failed");
+        assert_eq!(with_function(&[], "it failed", folder()), "it failed");
     }
 }

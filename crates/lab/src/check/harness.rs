@@ -1,19 +1,19 @@
 //! The `main` of a test target: selects checks, runs each in its own process, and prints the results.
 
 use std::collections::BTreeSet;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::ensure;
 use libtest_mimic::{Arguments, Completion, Conclusion, Failed, FormatSetting, Trial};
 
 use super::definition::Check;
-use super::function::with_function;
-use super::order::Order;
+use super::order::ONE_CHECK;
+use super::process::{Judged, Run, judge};
 use super::tiers::{self, Tiers, announcement};
-use super::{child, process, processes, variables};
-use crate::explain::{REPORT, repeats, without_substitutes};
+use super::{child, processes, variables};
 use crate::tier::{Tier, processes_at_a_time};
 
 /// Runs the checks that the command line selects: the `main` of a test target with `harness = false`.
@@ -25,8 +25,8 @@ pub fn run(checks: Vec<Check>) -> ExitCode {
     if let Some(code) = processes::obey(&checks) {
         return code;
     }
-    if let Some(order) = Order::given() {
-        return child::run(&checks, &order);
+    if std::env::args_os().nth(1).is_some_and(|first| first == ONE_CHECK) {
+        return child::run(&checks);
     }
     match supervise(Arguments::from_args(), checks) {
         Ok(conclusion) => conclusion.exit_code(),
@@ -97,7 +97,7 @@ fn trial(supervisor: &Arc<Supervisor>, check: Check, tiers: &Tiers) -> Trial {
         let shared = (is_real && !is_alone).then(|| real_gpus.read().unwrap_or_else(PoisonError::into_inner));
         let result = supervisor.run(&check);
         drop((alone, shared));
-        result.map(|()| Completion::Completed)
+        result
     })
 }
 
@@ -118,120 +118,54 @@ impl Supervisor {
         }
     }
 
-    fn run(&self, check: &Check) -> Result<(), Failed> {
-        let ended = process::run(check.name(), self.timeout, self.capture)
-            .map_err(|error| Failed::from(format!("the check couldn't be started: {error:#}")))?;
-        if let Some(failure) = ended.failure {
-            let printed = printed_after(&failure, &ended.output);
-            let failure = without_substitutes(&with_function(check.functions(), &failure));
-            return Err(Failed::from(failure + &printed));
+    fn run(&self, check: &Check) -> Result<Completion, Failed> {
+        match self.judge(check) {
+            Judged::Passed(output) => {
+                if self.show_passed && !output.is_empty() {
+                    let mut passed = self.passed_output.lock().unwrap_or_else(|e| e.into_inner());
+                    passed.push((check.name().to_owned(), output));
+                }
+                Ok(Completion::Completed)
+            }
+            Judged::Failed(message) => Err(Failed::from(message)),
+            Judged::Ignored(reason) => Ok(Completion::ignored_with(reason)),
+            Judged::Unable(reason) => Err(Failed::from(format!("{UNABLE}{reason}"))),
         }
-        if self.show_passed && !ended.output.is_empty() {
-            let mut passed = self.passed_output.lock().unwrap_or_else(|e| e.into_inner());
-            passed.push((check.name().to_owned(), ended.output));
+    }
+
+    /// Judges a check. If it could not be run, it is tried again: another Cargo command may be replacing a library.
+    fn judge(&self, check: &Check) -> Judged {
+        for pause in PAUSES {
+            match self.try_to_judge(check) {
+                Judged::Unable(_) => thread::sleep(pause),
+                judged => return judged,
+            }
         }
-        Ok(())
+        self.try_to_judge(check)
+    }
+
+    fn try_to_judge(&self, check: &Check) -> Judged {
+        let program = match std::env::current_exe() {
+            Ok(program) => program,
+            Err(error) => return Judged::Unable(format!("can't find this executable: {error}")),
+        };
+        judge(Run {
+            command: Command::new(program),
+            check: check.name(),
+            timeout: self.timeout,
+            capture: self.capture,
+            started: &|_| {},
+        })
     }
 }
 
-/// Returns what to show after a check's failure: the program's own output, and those virtual GPU reports that may show
-/// the cause. Returns an empty string if there is nothing to add.
-///
-/// A report that the failure repeats is left out, and so are the reports after it, because they are consequences. A
-/// report about a release is also left out, because a failing check drops its buffers while they are in use.
-fn printed_after(failure: &str, output: &str) -> String {
-    // Ranks that fail alike are reported once, although their numbers and lengths differ.
-    let without_digits = |line: &str| line.trim().replace(|next: char| next.is_ascii_digit(), "");
-    let reported: Vec<String> = failure.lines().map(without_digits).collect();
-    let is_repeated = |report: &[&str]| {
-        let mut lines = report.iter().map(|line| without_digits(line));
-        let races = report.first().is_some_and(|line| line.contains("data race "));
-        let place = report.iter().find_map(|line| line.split_once("--> "));
-        // If other ranks have the same race, the failure may contain only its location.
-        let has_place = |(_, place): (&str, &str)| failure.contains(place) && failure.contains("data race ");
-        races && place.is_some_and(has_place)
-            || lines.all(|line| reported.iter().any(|reported| repeats(reported, &line)))
-    };
-    let mut lines = output.lines().peekable();
-    let (mut own, mut reports) = (Vec::new(), Vec::new());
-    let mut is_consequence = false;
-    while let Some(line) = lines.next() {
-        // A report is a line and the indented lines below it.
-        if !line.starts_with(REPORT) {
-            own.push(line);
-            continue;
-        }
-        let mut report = vec![line];
-        while let Some(next) = lines.next_if(|next| next.starts_with("  ")) {
-            report.push(next);
-        }
-        is_consequence |= is_repeated(&report);
-        if !is_consequence && !is_release(&report) {
-            reports.extend(report);
-        }
-    }
-    let own = own.join("\n");
-    let own = own.trim_end();
-    let mut text = String::new();
-    if !own.is_empty() || !reports.is_empty() {
-        text.push_str("\n\nprinted by the check:");
-    }
-    if !reports.is_empty() {
-        text += &format!(
-            "\n(the virtual GPU also reported this, perhaps as a consequence)\n{}",
-            reports.join("\n")
-        );
-    }
-    if !own.is_empty() {
-        text += &format!("\n{own}");
-    }
-    text
-}
+/// How long to wait before each further attempt to run a check. Linking a library takes about a second.
+const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
 
-/// Returns whether a report is about something that the check itself released too early, or never released.
-fn is_release(report: &[&str]) -> bool {
-    let mut is_of_check = false;
-    report.iter().any(|line| {
-        if let Some((_, place)) = line.split_once("--> ").or_else(|| line.split_once("::: ")) {
-            is_of_check = place.starts_with("tests/");
-        }
-        let is_released =
-            ["^ freed ", "ncclCommAbort (dropping", "- freed "].iter().any(|words| line.contains(words));
-        is_of_check && is_released || line.ends_with("when the program ends")
-    })
-}
+/// The first words about a check that could not be run.
+const UNABLE: &str = "the check could not be run, which says nothing about your answer: ";
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const RACE: &str = "virtual GPU: data race on GPU 1\n  bytes 0..4\n  help: wait";
-
-    #[test]
-    fn reports_from_the_one_in_the_failure_on_are_not_printed_again() {
-        let failure = "rank 1: data race on GPU 1 (CUDA_ERROR_LAUNCH_FAILED from the virtual GPU)\n    bytes 0..4\n    help: wait";
-        let other = RACE.replace("wait", "enqueue");
-        let output = format!("before\n{RACE}\n{other}\nafter");
-        assert_eq!(printed_after(failure, &output), "\n\nprinted by the check:\nbefore\nafter");
-        assert_eq!(printed_after(failure, &format!("{RACE}\n{other}\n")), "");
-    }
-
-    #[test]
-    fn a_report_before_the_one_in_the_failure_may_be_its_cause() {
-        let failure = "rank 0: virtual GPU: data race on GPU 1\n  bytes 0..4\n  help: wait";
-        let other = RACE.replace("wait", "enqueue");
-        let printed = printed_after(failure, &format!("{other}\n{RACE}\n"));
-        assert!(printed.contains("perhaps as a consequence)\nvirtual GPU: data race"), "{printed}");
-        assert!(printed.contains("help: enqueue") && !printed.contains("help: wait"), "{printed}");
-    }
-
-    #[test]
-    fn a_release_by_a_failed_check_is_not_the_cause() {
-        let freed = "virtual GPU: data race on GPU 0\n     ::: tests/a.rs:1:1\n  1 |     }\n    |     ^ freed on the compute stream\n";
-        assert_eq!(printed_after("`run` waits on the host", freed), "");
-        let by_the_exercise = freed.replace("tests/", "modules/");
-        assert!(
-            printed_after("the buffer is wrong", &by_the_exercise).contains("freed on the compute stream")
-        );
-    }
+/// Returns whether the message of a failed check says that it could not be run.
+pub fn is_unable(message: &str) -> bool {
+    message.starts_with(UNABLE)
 }

@@ -13,14 +13,13 @@ use anyhow::{Context, anyhow, bail, ensure};
 
 use super::definition::Check;
 use super::limits::TimeLimits;
-use super::order::{ORDER, own_check};
+use super::order::{OWN_CHECK, nonce};
 use crate::explain::causes_text;
 use crate::panics::panic_text;
 
-/// The variable with the name of the check whose process function this process should run.
+/// The variable of a process that should run a check's process function: a token, and the check's number. The token
+/// starts the line with the result, so that the answer can't print one; the variable is gone when the answer runs.
 const PROCESS: &str = "LAB_RUN_ONE_PROCESS";
-/// The prefix of the line that a process reports its result on.
-const SAID: &str = "lab: said ";
 /// Stands for line ends within that line.
 const LINE_END: &str = "\u{1e}";
 
@@ -34,9 +33,10 @@ pub type Said = Result<String, String>;
 /// # Errors
 /// Fails if a process can't be started, or ends without a result.
 pub fn run(without: &[&str], variables: &[Vec<(&str, String)>]) -> anyhow::Result<Vec<Said>> {
+    let token = token()?;
     let mut processes = Vec::new();
     for own in variables {
-        let mut command = itself()?;
+        let mut command = itself(&token)?;
         for name in without {
             command.env_remove(name);
         }
@@ -50,7 +50,7 @@ pub fn run(without: &[&str], variables: &[Vec<(&str, String)>]) -> anyhow::Resul
     let mut said = Vec::new();
     for reader in readers {
         let output = reader.join().map_err(|_| anyhow!("the thread reading a rank's process panicked"))??;
-        let mut lines = said_in(&output.stdout);
+        let mut lines = said_in(&token, &output.stdout);
         let line = lines.pop();
         said.push(
             line.with_context(|| format!("a rank's process ended without a result, with {}", output.status))?,
@@ -65,7 +65,8 @@ pub fn run(without: &[&str], variables: &[Vec<(&str, String)>]) -> anyhow::Resul
 /// # Errors
 /// Fails if the launcher can't be started, or none of its processes reports a result.
 pub fn run_by(mut launcher: Command, without: &[&str]) -> anyhow::Result<Vec<Said>> {
-    let own = itself()?;
+    let token = token()?;
+    let own = itself(&token)?;
     for name in without {
         launcher.env_remove(name);
     }
@@ -78,7 +79,7 @@ pub fn run_by(mut launcher: Command, without: &[&str]) -> anyhow::Result<Vec<Sai
     }
     let output =
         launcher.stdin(Stdio::null()).output().with_context(|| format!("can't start {launcher:?}"))?;
-    let said = said_in(&output.stdout);
+    let said = said_in(&token, &output.stdout);
     ensure!(
         !said.is_empty(),
         "{:?} ended with {}, and none of its processes reported a result:\n{}",
@@ -89,19 +90,25 @@ pub fn run_by(mut launcher: Command, without: &[&str]) -> anyhow::Result<Vec<Sai
     Ok(said)
 }
 
+/// Returns a new token: a nonce as text.
+fn token() -> anyhow::Result<String> {
+    let nonce = nonce().context("can't get random bytes")?;
+    Ok(nonce.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// Returns a command that runs the current check's process function with this executable.
-fn itself() -> anyhow::Result<Command> {
-    let check = own_check().context("only a check can start processes")?;
+fn itself(token: &str) -> anyhow::Result<Command> {
+    let check = OWN_CHECK.get().context("only a check can start processes")?;
     let mut command = Command::new(std::env::current_exe().context("can't find this executable")?);
-    command.env(PROCESS, check).env_remove(ORDER).stdin(Stdio::null());
+    command.env(PROCESS, format!("{token} {check}")).stdin(Stdio::null());
     TimeLimits::set_for_process(&mut command);
     Ok(command)
 }
 
 /// Parses the processes' results, in the order of their lines.
-fn said_in(output: &[u8]) -> Vec<Said> {
+fn said_in(token: &str, output: &[u8]) -> Vec<Said> {
     let text = String::from_utf8_lossy(output).into_owned();
-    let lines = text.lines().filter_map(|line| line.strip_prefix(SAID));
+    let lines = text.lines().filter_map(|line| line.strip_prefix(token)?.strip_prefix(' '));
     lines
         .map(|line| {
             let (kind, text) = line.split_once(' ').unwrap_or((line, ""));
@@ -113,14 +120,17 @@ fn said_in(output: &[u8]) -> Vec<Said> {
 
 /// Runs the process function if this process was started for one.
 pub(super) fn obey(checks: &[Check]) -> Option<ExitCode> {
-    let name = std::env::var(PROCESS).ok()?;
+    let order = std::env::var(PROCESS).ok()?;
+    // SAFETY: no other thread is running yet.
+    unsafe { std::env::remove_var(PROCESS) };
+    let (token, number) = order.split_once(' ').unwrap_or_default();
     let panicked = Arc::new(Mutex::new(None));
     let first_panic = panicked.clone();
     std::panic::set_hook(Box::new(move |panic| {
         first_panic.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert_with(|| panic_text(panic));
     }));
     let result = catch_unwind(AssertUnwindSafe(|| {
-        let check = checks.iter().find(|check| check.name() == name);
+        let check = number.parse().ok().and_then(|number: usize| checks.get(number));
         let Some((check, function)) = check.and_then(|check| Some((check, check.process_function()?))) else {
             bail!("{PROCESS} is reserved for processes that a check starts; unset it")
         };
@@ -133,7 +143,7 @@ pub(super) fn obey(checks: &[Check]) -> Option<ExitCode> {
         Ok(Err(error)) => ("error", causes_text(&error)),
         Err(_) => ("error", panicked.unwrap_or_default()),
     };
-    let line = format!("{SAID}{kind} {}\n", text.replace('\n', LINE_END));
+    let line = format!("{token} {kind} {}\n", text.replace('\n', LINE_END));
     // A single write keeps the line intact, because a launcher may mix its processes' output.
     let written = std::io::stdout().lock().write_all(line.as_bytes());
     Some(if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
