@@ -4,6 +4,7 @@ pub mod alternatives;
 pub mod answer_patch;
 pub mod answers;
 pub mod checks;
+pub mod handout;
 pub mod mistakes;
 pub mod progress;
 pub mod replace;
