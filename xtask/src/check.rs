@@ -73,7 +73,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     let deletions = deletions?;
     variants.extend(variants::of_deletions(&deletions));
     problems.point("every package builds the virtual GPU with the same features", || {
-        features::differences(root, &course)
+        features::differences(root)
     })?;
     problems.point("solutions: format, clippy, checks", || solutions(root, &course))?;
     let scratch = Scratch::write(root, &course, &starters, &variants)?;

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, ensure};
-use course::syllabus::Course;
 
 use super::cargo;
 
@@ -13,14 +12,15 @@ use super::cargo;
 /// and macros.
 type Features = BTreeMap<String, BTreeSet<String>>;
 
-/// Returns the dependencies whose features differ between `lab` and another package in the workspace.
-pub(super) fn differences(root: &Path, course: &Course) -> anyhow::Result<Vec<String>> {
-    let of_lab = features(root, "lab")?;
-    let modules =
-        course.modules.iter().flat_map(|module| [module.starter_package(), module.solution_package()]);
+/// Returns the dependencies whose features differ between `lab` and another package that builds the virtual GPU.
+pub(super) fn differences(root: &Path) -> anyhow::Result<Vec<String>> {
+    let of_lab = features(root, &["--package", "lab"])?;
+    let builds_it = |features: &Features| features.keys().any(|name| name.starts_with("virtual-cuda "));
     let mut problems = Vec::new();
-    for package in ["course".to_owned(), "nvidia".to_owned(), "xtask".to_owned()].into_iter().chain(modules) {
-        for (name, there) in features(root, &package)? {
+    for package in members(root)? {
+        for (name, there) in
+            Some(features(root, &["--package", &package])?).filter(builds_it).into_iter().flatten()
+        {
             if let Some(here) = of_lab.get(&name).filter(|here| !here.is_subset(&there)) {
                 let [here, there] =
                     [here, &there].map(|all| Vec::from_iter(all.iter().cloned()).join("` and `"));
@@ -34,10 +34,16 @@ pub(super) fn differences(root: &Path, course: &Course) -> anyhow::Result<Vec<St
     Ok(problems)
 }
 
-/// Returns the packages that Cargo builds for a package and its tests.
-fn features(root: &Path, package: &str) -> anyhow::Result<Features> {
-    let arguments = ["tree", "--prefix", "none", "--format", "{p}|{f}", "--no-dedupe", "--package", package];
-    let output = cargo(root).args(arguments).output().context("can't run cargo tree")?;
+/// Returns the names of all packages in the workspace.
+fn members(root: &Path) -> anyhow::Result<Vec<String>> {
+    let all = features(root, &["--workspace", "--depth", "0"])?;
+    Ok(all.into_keys().filter_map(|name| Some(name.split_once(' ')?.0.to_owned())).collect())
+}
+
+/// Returns the packages that Cargo builds for some packages and their tests.
+fn features(root: &Path, packages: &[&str]) -> anyhow::Result<Features> {
+    let arguments = ["tree", "--prefix", "none", "--format", "{p}|{f}", "--no-dedupe"];
+    let output = cargo(root).args(arguments).args(packages).output().context("can't run cargo tree")?;
     ensure!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).context("cargo tree")?;
     let lines = text.lines().filter_map(|line| line.split_once('|'));

@@ -73,23 +73,32 @@ fn merge(panics: &[&str], error: &str) -> Vec<String> {
 }
 
 /// Describes an exit status and names its signal.
-fn describe(status: ExitStatus) -> String {
+pub(super) fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exit code {code}"),
-        (None, Some(signal)) => {
-            let name = match signal {
-                libc::SIGABRT => "SIGABRT: abort, such as a panic during a panic",
-                libc::SIGSEGV => "SIGSEGV: an access to memory that isn't there",
-                libc::SIGBUS => "SIGBUS: an access to memory that isn't there",
-                libc::SIGILL => "SIGILL: an illegal instruction",
-                libc::SIGFPE => "SIGFPE: an arithmetic error",
-                libc::SIGKILL => "SIGKILL: ended from outside, perhaps for want of memory",
-                _ => return format!("signal {signal}"),
-            };
-            format!("signal {signal} ({name})")
-        }
+        // Shells and sandboxes report a signal in this way.
+        (Some(code), _) => match code.checked_sub(128).and_then(signal) {
+            Some(name) => format!("exit code {code} ({name})"),
+            None => format!("exit code {code}"),
+        },
+        (None, Some(number)) => match signal(number) {
+            Some(name) => format!("signal {number} ({name})"),
+            None => format!("signal {number}"),
+        },
         (None, None) => "an unknown status".to_owned(),
     }
+}
+
+/// Returns what a signal means.
+fn signal(number: i32) -> Option<&'static str> {
+    Some(match number {
+        libc::SIGABRT => "SIGABRT: abort, such as a panic during a panic",
+        libc::SIGSEGV => "SIGSEGV: an access to memory that isn't there",
+        libc::SIGBUS => "SIGBUS: an access to memory that isn't there",
+        libc::SIGILL => "SIGILL: an illegal instruction",
+        libc::SIGFPE => "SIGFPE: an arithmetic error",
+        libc::SIGKILL => "SIGKILL: ended from outside, perhaps for want of memory",
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
@@ -125,7 +134,9 @@ mod tests {
     #[test]
     fn a_crash_after_the_verdict_does_not_pass() {
         let text = failure(&[Record::Passed], ExitStatus::from_raw(libc::SIGSEGV), None).unwrap();
-        assert!(text.contains("SIGSEGV"), "{text}");
+        assert!(text.contains("signal 11 (SIGSEGV: "), "{text}");
+        let text = failure(&[Record::Passed], exit(128 + libc::SIGSEGV), None).unwrap();
+        assert!(text.contains("exit code 139 (SIGSEGV: "), "{text}");
         assert_eq!(failure(&[Record::Passed], exit(0), None), None);
     }
 

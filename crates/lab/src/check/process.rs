@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::failure::failure;
+use super::failure::{describe, failure};
 use super::function::with_function;
 use super::order::{ONE_CHECK, Order};
 use super::printed::printed_after;
@@ -51,6 +51,10 @@ struct Ended {
     records: Vec<Record>,
     /// Why the check failed; `None` if it passed.
     failure: Option<String>,
+    /// How the process ended.
+    how: String,
+    /// Whether the process was killed because its time was up.
+    is_too_late: bool,
     /// The output on both streams, in order; empty if output isn't captured.
     output: String,
 }
@@ -72,6 +76,11 @@ pub fn judge(run: Run<'_>) -> Judged {
             Record::Calls(names) => functions.extend(names.split(',').filter(|name| !name.is_empty())),
             _ => {}
         }
+    }
+    if ended.records.is_empty() && !ended.is_too_late {
+        let said = ended.output.trim();
+        let said = if said.is_empty() { String::new() } else { format!(":\n{said}") };
+        return Judged::Unable(format!("its process ended with {} before the check began{said}", ended.how));
     }
     match ended.failure {
         None => Judged::Passed(ended.output),
@@ -121,7 +130,13 @@ fn end(run: Run<'_>) -> anyhow::Result<Ended> {
         let bytes = finish(&output);
         String::from_utf8_lossy(&bytes).into_owned()
     });
-    Ok(Ended { failure: failure(&records, status, (!in_time).then_some(timeout)), records, output })
+    Ok(Ended {
+        failure: failure(&records, status, (!in_time).then_some(timeout)),
+        how: describe(status),
+        is_too_late: !in_time,
+        records,
+        output,
+    })
 }
 
 /// The most bytes that are kept of what a check prints or reports. A check may print without end.

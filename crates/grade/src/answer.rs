@@ -1,0 +1,165 @@
+//! Builds one answer: its file in a clean module, and the checks of its exercise.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use course::syllabus::Exercise;
+
+use crate::bounded;
+use crate::clean_course::CleanCourse;
+use crate::inspect::{Hooks, missing, normal, read_outside};
+use crate::limits::Limits;
+use crate::sandbox::Sandbox;
+use crate::submission::{Entry, Submission};
+
+/// How long the compiler may take for an answer. It usually takes half a second.
+const COMPILER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The libraries that a test program loads at run time.
+const LIBRARIES: [&str; 3] = ["libvirtual_cuda.so", "libvirtual_nccl.so", "libsystem_nccl.so"];
+
+/// Why there is no program.
+pub(crate) enum Stopped {
+    /// The answer doesn't compile; with the compiler's messages.
+    Broken(String),
+    /// The answer does what no answer may do.
+    Refused(String),
+    /// The machine failed, which says nothing about the answer.
+    Unable(String),
+}
+
+/// A place where answers are built, one after another.
+pub(crate) struct Bench {
+    /// A course with one module.
+    pub(crate) course: PathBuf,
+    /// The programs, next to the libraries that they load.
+    pub(crate) out: PathBuf,
+    /// What the compiler keeps for the next answer.
+    incremental: PathBuf,
+}
+
+impl Bench {
+    /// Creates a place for answers in a new folder.
+    pub(crate) fn new(folder: &Path, clean: &CleanCourse) -> anyhow::Result<Self> {
+        let bench = Self {
+            course: folder.join("course"),
+            out: folder.join("out"),
+            incremental: folder.join("incremental"),
+        };
+        for folder in [&bench.out, &bench.incremental] {
+            fs::create_dir_all(folder).with_context(|| format!("can't create {}", folder.display()))?;
+        }
+        for library in LIBRARIES {
+            let from = clean.libraries.join(library);
+            fs::copy(&from, bench.out.join(library))
+                .with_context(|| format!("can't copy {}", from.display()))?;
+        }
+        Ok(bench)
+    }
+
+    /// Returns the folder that the checks of an exercise run in.
+    pub(crate) fn module(&self, exercise: &Exercise) -> PathBuf {
+        self.course.join("modules").join(exercise.folder())
+    }
+
+    /// Puts an answer into a clean module: the student's file, and the files that the student has added to the module's
+    /// sources.
+    fn stage(&self, clean: &CleanCourse, submission: &Submission, exercise: &Exercise) -> anyhow::Result<()> {
+        if self.course.exists() {
+            fs::remove_dir_all(&self.course)?;
+        }
+        let module = Path::new("modules").join(exercise.folder());
+        let tests = Path::new("tests").join(exercise.folder());
+        for folder in [module.join("src"), tests] {
+            copy_folder(&clean.folder.join(&folder), &self.course.join(&folder))?;
+        }
+        // A failure's source lines are found from the folder with the lock file.
+        fs::write(self.course.join("Cargo.lock"), "")?;
+        let own = Path::new("modules").join(&exercise.file);
+        for (path, entry) in submission.sources.range(module.clone()..) {
+            if !path.starts_with(&module) {
+                break;
+            }
+            let is_new = !clean.folder.join(path).is_file();
+            if let (Entry::Text(text), true) = (entry, *path == own || is_new) {
+                let file = self.course.join(path);
+                fs::create_dir_all(file.parent().context("a file is in a folder")?)?;
+                fs::write(&file, text)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Builds an answer, and returns the test program with the checks of its exercise.
+    pub(crate) fn build(
+        &self,
+        clean: &CleanCourse,
+        sandbox: &Sandbox,
+        limits: &Limits,
+        submission: &Submission,
+        exercise: &Exercise,
+    ) -> Result<PathBuf, Stopped> {
+        let unable = |error: anyhow::Error| Stopped::Unable(format!("{error:#}"));
+        self.stage(clean, submission, exercise).context("can't prepare the answer").map_err(unable)?;
+        let module = &clean.modules[exercise.folder()];
+        let compiler = &module.compiler;
+        let arguments = compiler.arguments(&exercise.checks(), &self.out, &self.incremental);
+        let reads = compiler.reads();
+        let mut readable: Vec<&Path> = vec![&self.course, &clean.sysroot];
+        readable.extend(reads.iter().map(PathBuf::as_path));
+        let writable = [self.out.as_path(), &self.incremental];
+        let program = clean.sysroot.join("bin/rustc");
+        let mut command = sandbox.command(&program, &readable, &writable, &self.course);
+        command.args(arguments).envs(compiler.variables(&self.module(exercise)));
+        let made = self.out.join(compiler.output());
+        let dependencies = made.with_extension("d");
+        for old in [&made, &dependencies] {
+            // The previous answer may have left nothing.
+            let _ = fs::remove_file(old);
+        }
+        let ended = bounded::run(command, COMPILER_TIMEOUT, limits).map_err(unable)?;
+        if let Some(excess) = ended.excess {
+            return Err(Stopped::Broken(format!("the compiler was stopped: {excess}")));
+        }
+        let sources = Path::new("modules").join(exercise.folder()).join("src");
+        let outside = fs::read_to_string(&dependencies)
+            .map(|dependencies| read_outside(&dependencies, &self.course))
+            .unwrap_or_default();
+        let missing = missing(&ended.said).map(|path| normal(&self.course.join(path)));
+        let missing = missing.filter(|path| !path.starts_with(self.course.join(sources)));
+        if let Some(file) = outside.first().or(missing.as_ref()) {
+            let file = file.strip_prefix(&self.course).unwrap_or(file);
+            return Err(Stopped::Refused(format!("it reads {}, which is not a part of it", file.display())));
+        }
+        if !ended.status.success() {
+            // An error of the answer has a place. The rest are those of the linker, the disk, and the compiler itself.
+            return Err(match ended.said.lines().any(|line| line.trim_start().starts_with("--> ")) {
+                true => Stopped::Broken(ended.said),
+                false => {
+                    Stopped::Unable(format!("the compiler ended with {}:\n{}", ended.status, ended.said))
+                }
+            });
+        }
+        let hooks = Hooks::read(&made).map_err(unable)?;
+        match hooks.beyond(&module.hooks) {
+            Some(what) => Err(Stopped::Refused(what)),
+            None => Ok(made),
+        }
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from).with_context(|| format!("can't read {}", from.display()))? {
+        let path = entry?.path();
+        let to = to.join(path.file_name().context("a file has a name")?);
+        if path.is_dir() {
+            copy_folder(&path, &to)?;
+        } else {
+            fs::copy(&path, &to).with_context(|| format!("can't copy {}", path.display()))?;
+        }
+    }
+    Ok(())
+}

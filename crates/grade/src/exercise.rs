@@ -1,0 +1,288 @@
+//! Grades one exercise of one submission.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use course::answers::starter;
+use course::syllabus::{Course, Exercise};
+use lab::check::{Judged, Run, TimeLimits, judge};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::answer::{Bench, Stopped};
+use crate::clean_course::CleanCourse;
+use crate::limits::Limits;
+use crate::sandbox::Sandbox;
+use crate::submission::{Entry, Submission};
+
+/// How many checks of an exercise run at a time. Most of their time, they wait.
+const AT_A_TIME: usize = 4;
+/// How long to wait before each further attempt at what the machine failed to do.
+const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
+/// The name of the GPUs, which real ones have too. An answer that asks for the name doesn't learn that they are virtual.
+const GPU: &str = "NVIDIA H100 80GB HBM3";
+
+/// The result for an exercise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum State {
+    /// All checks that ran passed, and at least one ran.
+    Right,
+    /// At least one check failed.
+    Wrong,
+    /// The answer doesn't compile.
+    Broken,
+    /// The file is still the starter.
+    Unbegun,
+    /// There is no file.
+    Missing,
+    /// The answer does what no answer may do.
+    Refused,
+    /// None of the checks can run on this machine.
+    Ignored,
+    /// The machine failed, which says nothing about the answer.
+    Unable,
+}
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Outcome {
+    Passed,
+    Failed,
+    Ignored,
+    /// Not run, because an earlier check took too long.
+    Skipped,
+    /// The machine failed, which says nothing about the answer.
+    Unable,
+}
+
+/// A check of an exercise.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Checked {
+    /// Its name, such as `devices::each_gpu_has_its_own_context`.
+    pub(crate) name: String,
+    pub(crate) outcome: Outcome,
+    /// Why it did not pass; empty if it passed.
+    pub(crate) message: String,
+    /// How long it took.
+    pub(crate) seconds: f64,
+}
+
+/// An exercise, graded.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Graded {
+    /// Its id, such as `init/devices`.
+    pub(crate) id: String,
+    pub(crate) state: State,
+    /// Why there are no checks, if there are none.
+    pub(crate) reason: Option<String>,
+    pub(crate) checks: Vec<Checked>,
+    /// How many hints the student has seen, as the submission says.
+    pub(crate) hints: usize,
+    /// The SHA-256 of the answer's file, if there is one.
+    pub(crate) sha256: Option<String>,
+}
+
+/// What grading needs.
+pub(crate) struct Grader<'a> {
+    pub(crate) root: &'a Path,
+    pub(crate) course: &'a Course,
+    pub(crate) clean: &'a CleanCourse,
+    pub(crate) sandbox: &'a Sandbox,
+    pub(crate) limits: &'a Limits,
+    /// How long a check may take.
+    pub(crate) timeout: Duration,
+}
+
+impl Grader<'_> {
+    /// Creates a place to build answers.
+    pub(crate) fn bench(&self, folder: &Path) -> anyhow::Result<Bench> {
+        Bench::new(folder, self.clean)
+    }
+
+    /// Grades an exercise.
+    ///
+    /// # Errors
+    /// Fails if the course can't be read.
+    pub(crate) fn grade(
+        &self,
+        bench: &Bench,
+        submission: &Submission,
+        exercise: &Exercise,
+    ) -> anyhow::Result<Graded> {
+        let entry = submission.sources.get(&Path::new("modules").join(&exercise.file));
+        let mut graded = Graded {
+            id: exercise.id.clone(),
+            state: State::Missing,
+            reason: None,
+            checks: Vec::new(),
+            hints: submission.hints.get(&exercise.id).copied().unwrap_or(0),
+            sha256: None,
+        };
+        let text = match entry {
+            None => return Ok(graded),
+            Some(Entry::Refused(why)) => {
+                (graded.state, graded.reason) = (State::Refused, Some(why.clone()));
+                return Ok(graded);
+            }
+            Some(Entry::Text(text)) => text,
+        };
+        graded.sha256 = Some(Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect());
+        let starter = starter(self.root, exercise)?;
+        if String::from_utf8_lossy(text).lines().eq(starter.lines()) {
+            graded.state = State::Unbegun;
+            return Ok(graded);
+        }
+        match self.build(bench, submission, exercise) {
+            Err(stopped) => {
+                let (state, reason) = match stopped {
+                    Stopped::Broken(why) => (State::Broken, why),
+                    Stopped::Refused(why) => (State::Refused, why),
+                    Stopped::Unable(why) => (State::Unable, why),
+                };
+                (graded.state, graded.reason) = (state, Some(reason));
+            }
+            Ok(program) => {
+                graded.checks = self.check(bench, exercise, &program);
+                graded.state = state(&graded.checks);
+            }
+        }
+        Ok(graded)
+    }
+
+    /// Builds an answer. If the machine fails, it is tried again.
+    fn build(
+        &self,
+        bench: &Bench,
+        submission: &Submission,
+        exercise: &Exercise,
+    ) -> Result<std::path::PathBuf, Stopped> {
+        let build = || bench.build(self.clean, self.sandbox, self.limits, submission, exercise);
+        for pause in PAUSES {
+            match build() {
+                Err(Stopped::Unable(_)) => thread::sleep(pause),
+                built => return built,
+            }
+        }
+        build()
+    }
+
+    /// Runs the checks of an exercise, several at a time. Once one takes too long, no further check is started.
+    fn check(&self, bench: &Bench, exercise: &Exercise, program: &Path) -> Vec<Checked> {
+        let filter = exercise.filter();
+        let all = &self.clean.modules[exercise.folder()].checks;
+        let names: Vec<&String> = all.iter().filter(|name| name.starts_with(&filter)).collect();
+        let checked: Vec<Checked> = names.iter().map(|name| skipped(name)).collect();
+        let (checked, next) = (Mutex::new(checked), Mutex::new(0..names.len()));
+        let is_stopped = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..AT_A_TIME.min(names.len()) {
+                scope.spawn(|| {
+                    while !is_stopped.load(Ordering::Relaxed)
+                        && let Some(index) = lock(&next).next()
+                    {
+                        let one = self.check_one(bench, exercise, program, names[index]);
+                        if one.outcome == Outcome::Failed && TimeLimits::ended(&one.message) {
+                            is_stopped.store(true, Ordering::Relaxed);
+                        }
+                        lock(&checked)[index] = one;
+                    }
+                });
+            }
+        });
+        checked.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs one check. If the machine fails, it is tried again.
+    fn check_one(&self, bench: &Bench, exercise: &Exercise, program: &Path, name: &str) -> Checked {
+        let started = Instant::now();
+        let mut judged = self.judge(bench, exercise, program, name);
+        for pause in PAUSES {
+            if !matches!(judged, Judged::Unable(_)) {
+                break;
+            }
+            thread::sleep(pause);
+            judged = self.judge(bench, exercise, program, name);
+        }
+        let (outcome, message) = match judged {
+            Judged::Passed(_) => (Outcome::Passed, String::new()),
+            Judged::Failed(message) => (Outcome::Failed, message),
+            Judged::Ignored(reason) => (Outcome::Ignored, reason),
+            Judged::Unable(reason) => (Outcome::Unable, reason),
+        };
+        Checked { name: name.to_owned(), outcome, message, seconds: started.elapsed().as_secs_f64() }
+    }
+
+    fn judge(&self, bench: &Bench, exercise: &Exercise, program: &Path, name: &str) -> Judged {
+        let module = bench.module(exercise);
+        let mut command = self.sandbox.command(program, &[&bench.course, &bench.out], &[], &module);
+        command
+            .env("LAB_TIER", "virtual")
+            .env("RUST_BACKTRACE", "0")
+            .env("VIRTUAL_GPU_NAME", GPU)
+            // Ranks in threads of one process join within milliseconds of each other.
+            .env("VIRTUAL_GPU_BOOTSTRAP_TIMEOUT", "2");
+        let process = Mutex::new(None);
+        let started = |number| {
+            self.limits.watch(number);
+            *lock(&process) = Some(number);
+        };
+        let judged =
+            judge(Run { command, check: name, timeout: self.timeout, capture: true, started: &started });
+        let process = *lock(&process);
+        match process.and_then(|process| self.limits.forget(process)) {
+            Some(excess) => Judged::Failed(format!("the check was stopped: {excess}")),
+            None => judged,
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn skipped(name: &str) -> Checked {
+    Checked {
+        name: name.to_owned(),
+        outcome: Outcome::Skipped,
+        message: "not run, because an earlier check took too long".to_owned(),
+        seconds: 0.0,
+    }
+}
+
+/// Returns the state of an exercise whose checks ended like this.
+fn state(checks: &[Checked]) -> State {
+    let has = |outcome| checks.iter().any(|check| check.outcome == outcome);
+    if has(Outcome::Failed) {
+        State::Wrong
+    } else if has(Outcome::Unable) || has(Outcome::Skipped) || checks.is_empty() {
+        State::Unable
+    } else if has(Outcome::Passed) {
+        State::Right
+    } else {
+        State::Ignored
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_checks_that_ran_decide() {
+        let state = |outcomes: &[Outcome]| {
+            let checks: Vec<Checked> =
+                outcomes.iter().map(|&outcome| Checked { outcome, ..skipped("a") }).collect();
+            super::state(&checks)
+        };
+        assert_eq!(state(&[Outcome::Passed, Outcome::Ignored]), State::Right);
+        assert_eq!(state(&[Outcome::Passed, Outcome::Failed, Outcome::Unable]), State::Wrong);
+        assert_eq!(state(&[Outcome::Passed, Outcome::Unable]), State::Unable);
+        assert_eq!(state(&[Outcome::Ignored]), State::Ignored);
+        assert_eq!(state(&[]), State::Unable);
+    }
+}

@@ -1,0 +1,180 @@
+//! `cargo course teach grade`: grades submissions. Each exercise is built and checked alone, in a clean copy of the
+//! course and in a sandbox, so that one answer affects no other, nor the machine.
+
+mod answer;
+mod bounded;
+mod clean_course;
+mod compiler;
+mod exercise;
+mod inspect;
+mod limits;
+mod output;
+mod pages;
+mod sandbox;
+mod submission;
+
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::thread;
+
+use anyhow::{Context, ensure};
+use clap::Parser;
+use course::syllabus::Course;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::clean_course::CleanCourse;
+use crate::exercise::{Graded, Grader};
+use crate::limits::Limits;
+use crate::output::{Class, Student};
+use crate::sandbox::Sandbox;
+use crate::submission::Submission;
+
+/// Grade submissions: each exercise alone, in a sandbox without a network.
+///
+/// The results are grades.csv, grades.json, a page for each student, and index.html for the instructor.
+#[derive(Parser)]
+#[command(
+    name = "cargo course teach grade",
+    bin_name = "cargo course teach grade",
+    after_help = "Example: cargo course teach grade class/ann class/bob.tar.gz https://example.org/zoe.git --to grades"
+)]
+struct Arguments {
+    /// The submissions: a copy of the course or a .tar.gz, .tar, or .zip file of one, a Git URL to clone, or a folder of
+    /// such copies and files. A student's name is that of the folder, file, or repository.
+    #[arg(required = true)]
+    places: Vec<String>,
+    /// The folder for the results
+    #[arg(long, default_value = "grades")]
+    to: PathBuf,
+    /// Grade only these exercises, such as init/devices
+    #[arg(long, value_name = "ID", num_args = 1..)]
+    only: Vec<String>,
+    /// How many seconds a check may take
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
+    timeout: u64,
+    /// Run the answers without a sandbox. They can then do whatever you can do on this machine.
+    #[arg(long)]
+    trust: bool,
+}
+
+fn main() -> ExitCode {
+    // Cargo runs this program in place of the compiler while the clean course is built.
+    if let Some(code) = compiler::record_if_asked() {
+        return code;
+    }
+    match run(&Arguments::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let sandbox = Sandbox::find(arguments.trust)?;
+    let root = course_root()?;
+    let course = Course::read(&root)?;
+    let wanted = wanted(&course, &arguments.only)?;
+    ensure!(
+        course::answers::has_solutions(&root),
+        "this copy of the course has no solutions, and they are needed to grade; use the complete course"
+    );
+    let scratch =
+        tempfile::Builder::new().prefix("ncclings-grade-").tempdir().context("a temporary folder")?;
+    let submissions = submission::read_all(&root, &course, &arguments.places, scratch.path())?;
+
+    eprintln!("building the course to grade with; the first time, this takes a minute or two");
+    let clean = CleanCourse::build(&root, &course)?;
+    let limits = Limits::start();
+    let grader = Grader {
+        root: &root,
+        course: &course,
+        clean: &clean,
+        sandbox: &sandbox,
+        limits: &limits,
+        timeout: std::time::Duration::from_secs(arguments.timeout),
+    };
+    let jobs: Vec<(usize, usize)> = (0..submissions.len())
+        .flat_map(|student| wanted.iter().map(move |&exercise| (student, exercise)))
+        .collect();
+    let graded = grade(&grader, &submissions, &jobs, scratch.path())?;
+
+    let students = submissions.iter().enumerate().map(|(index, submission)| Student {
+        name: submission.name.clone(),
+        unused: submission.unused.clone(),
+        exercises: jobs
+            .iter()
+            .zip(&graded)
+            .filter(|((student, _), _)| *student == index)
+            .map(|(_, graded)| graded.clone())
+            .collect(),
+    });
+    let class = Class::new(&root, sandbox.name(), students.collect());
+    output::write(&root, &course, &class, &arguments.to)?;
+    anstream::print!("{}", class.table());
+    anstream::println!("\nwrote {}", arguments.to.join("index.html").display());
+    let is_judged = graded.iter().all(|graded| graded.state != exercise::State::Unable);
+    Ok(if is_judged { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Returns the root of the course that this program was built in.
+fn course_root() -> anyhow::Result<PathBuf> {
+    let here = std::env::current_dir().context("can't determine the current folder")?;
+    let own = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = here.ancestors().chain(own.ancestors()).find(|folder| folder.join("course.toml").is_file());
+    Ok(root.context("there is no course.toml in this folder or above it")?.to_owned())
+}
+
+/// Returns the places of the exercises to grade, in course order.
+fn wanted(course: &Course, only: &[String]) -> anyhow::Result<Vec<usize>> {
+    let ids =
+        only.iter().map(|id| Ok(course.exercise(id)?.id.as_str())).collect::<anyhow::Result<Vec<_>>>()?;
+    let is_wanted = |id: &str| ids.is_empty() || ids.contains(&id);
+    Ok((0..course.exercises.len()).filter(|&index| is_wanted(&course.exercises[index].id)).collect())
+}
+
+/// Grades all jobs, one on each core, and returns the results in the jobs' order.
+fn grade(
+    grader: &Grader<'_>,
+    submissions: &[Submission],
+    jobs: &[(usize, usize)],
+    scratch: &std::path::Path,
+) -> anyhow::Result<Vec<Graded>> {
+    let bar = ProgressBar::new(jobs.len() as u64);
+    bar.set_style(ProgressStyle::with_template(
+        "{bar:40} {pos}/{len} exercises, {elapsed} ({eta} left) {msg}",
+    )?);
+    let workers = thread::available_parallelism().map_or(1, NonZero::get);
+    let next = Mutex::new(0..jobs.len());
+    let results = Mutex::new(vec![None; jobs.len()]);
+    thread::scope(|scope| -> anyhow::Result<()> {
+        let workers: Vec<_> = (0..workers)
+            .map(|number| {
+                let (bar, next, results) = (&bar, &next, &results);
+                scope.spawn(move || -> anyhow::Result<()> {
+                    let bench = grader.bench(&scratch.join(format!("worker-{number}")))?;
+                    loop {
+                        let job = next.lock().unwrap_or_else(|error| error.into_inner()).next();
+                        let Some(job) = job else { return Ok(()) };
+                        let (student, exercise) = jobs[job];
+                        let (student, exercise) = (&submissions[student], &grader.course.exercises[exercise]);
+                        bar.set_message(format!("{}: {}", student.name, exercise.id));
+                        let graded = grader.grade(&bench, student, exercise)?;
+                        results.lock().unwrap_or_else(|error| error.into_inner())[job] = Some(graded);
+                        bar.inc(1);
+                    }
+                })
+            })
+            .collect();
+        for worker in workers {
+            worker.join().map_err(|_| anyhow::anyhow!("a thread that grades panicked"))??;
+        }
+        Ok(())
+    })?;
+    bar.finish_and_clear();
+    let results = results.into_inner().unwrap_or_else(|error| error.into_inner());
+    results.into_iter().collect::<Option<_>>().context("an exercise was not graded")
+}
