@@ -35,17 +35,9 @@ pub(crate) fn headline(exercise: &Exercise, verdict: &Verdict) -> String {
     }
 }
 
-/// Returns what a `todo!` that failed says, and its line if the message has one.
-fn to_do(message: &str) -> Option<String> {
-    let (_, after) = message.split_once("not yet implemented: ")?;
-    let is_task = |&(index, line): &(usize, &str)| index == 0 || index == 1 && line.starts_with("  at ");
-    let lines: Vec<&str> = after.lines().enumerate().take_while(is_task).map(|(_, line)| line).collect();
-    Some(lines.join("\n"))
-}
-
 /// Returns whether there are failures, and each is a `todo!` that has not been replaced yet.
 fn is_to_do(failures: &[Failure]) -> bool {
-    !failures.is_empty() && failures.iter().all(|failure| to_do(&failure.message).is_some())
+    !failures.is_empty() && failures.iter().all(|failure| failure.to_do().is_some())
 }
 
 fn counted(counts: &Counts) -> String {
@@ -83,13 +75,14 @@ pub(crate) fn details(root: &Path, exercise: &Exercise, verdict: &Verdict) -> St
         }
         Verdict::Failed(_, failures) => {
             let Some(failure) = failures.first() else { return text };
-            // The output of a check must not contain terminal control sequences.
-            let message = strip_str(&failure.message).to_string();
             let file = exercise.starter(Path::new(""));
-            if let Some(task) = to_do(&message).filter(|_| is_to_do(failures)) {
+            if let Some(task) = failure.to_do() {
+                let task = strip_str(&task);
                 let _ = writeln!(text, "{STRONG}TO DO{STRONG:#} {DIM}({}){DIM:#}\n{task}", file.display());
                 return text;
             }
+            // The output of a check must not contain terminal control sequences.
+            let message = strip_str(&failure.message).to_string();
             // A report names the line itself.
             let names_file = message.contains(&*file.to_string_lossy());
             let answer = std::fs::read_to_string(exercise.starter(root)).unwrap_or_default();
@@ -124,23 +117,34 @@ fn function_line(answer: &str, message: &str) -> Option<usize> {
 /// The maximum number of further failures that are named.
 const NAMED: usize = 3;
 
-/// Names the other checks that failed, and how to see their messages. Returns an empty text if there are none.
+/// Names the other checks that failed, how to see their messages, and what is still to do. Returns an empty text if the
+/// answer has no failure but a `todo!`.
 pub(crate) fn other_failures(exercise: &Exercise, verdict: &Verdict) -> String {
     let Verdict::Failed(_, failures) = verdict else { return String::new() };
-    if is_to_do(failures) {
-        return String::new();
+    let (holes, wrong): (Vec<&Failure>, Vec<&Failure>) =
+        failures.iter().partition(|failure| failure.to_do().is_some());
+    let mut lines = Vec::new();
+    if let [_, others @ ..] = &wrong[..]
+        && !others.is_empty()
+    {
+        let names = others.iter().map(|failure| failure.check.trim_start_matches(&exercise.filter()));
+        let mut names: Vec<String> = names.map(str::to_owned).collect();
+        if let Some(more @ 1..) = names.len().checked_sub(NAMED) {
+            names.truncate(NAMED);
+            names.push(format!("{more} more"));
+        }
+        let (command, names) = (exercise.test_command(), names.join(", "));
+        lines.push(format!("Fix this one first. Also failing: {names}\n  {command}"));
     }
-    let names = failures.iter().skip(1).map(|failure| failure.check.trim_start_matches(&exercise.filter()));
-    let mut names: Vec<String> = names.map(str::to_owned).collect();
-    if names.is_empty() {
-        return String::new();
+    if let Some(task) = holes.first().and_then(|hole| hole.to_do()).filter(|_| !wrong.is_empty()) {
+        // The output of a check must not contain terminal control sequences.
+        let task = strip_str(task.lines().next().unwrap_or_default()).to_string();
+        lines.push(format!("Still to do: {task} ({})", count(holes.len(), "check")));
     }
-    if let Some(more @ 1..) = names.len().checked_sub(NAMED) {
-        names.truncate(NAMED);
-        names.push(format!("{more} more"));
+    match lines.is_empty() {
+        true => String::new(),
+        false => format!("\n{DIM}{}{DIM:#}\n", lines.join("\n")),
     }
-    let (command, names) = (exercise.test_command(), names.join(", "));
-    format!("\n{DIM}Fix this one first. Also failing: {names}\n  {command}{DIM:#}\n")
 }
 
 /// The maximum number of lines of a timeline.
@@ -222,19 +226,40 @@ pub(crate) fn after_success(session: &Session, exercise: &Exercise, keys: bool) 
 
 #[cfg(test)]
 mod tests {
+    use course::syllabus::Course;
+
     use super::*;
+
+    fn failures(messages: &[&str]) -> Vec<Failure> {
+        let failure = |message: &&str| Failure { check: "a::b".to_owned(), message: (*message).to_owned() };
+        messages.iter().map(failure).collect()
+    }
 
     #[test]
     fn an_exercise_is_to_do_until_each_todo_is_replaced() {
-        let at = "not yet implemented: Open GPUs\n  at modules/a.rs:3:5";
-        assert_eq!(to_do(at).as_deref(), Some("Open GPUs\n  at modules/a.rs:3:5"));
-        let within = "`sum` on rank 0: panicked: not yet implemented: Sum\n  expected 1.0";
-        assert_eq!(to_do(within).as_deref(), Some("Sum"));
-        let failures =
-            [at, within].map(|message| Failure { check: "a::b".to_owned(), message: message.to_owned() });
-        assert!(is_to_do(&failures) && !is_to_do(&[]));
-        let wrong = Failure { check: "a::c".to_owned(), message: "`sum` is wrong".to_owned() };
-        assert!(!is_to_do(&[failures[0].clone(), wrong]));
+        let hole = "not yet implemented: Open GPUs";
+        assert!(is_to_do(&failures(&[hole, hole])) && !is_to_do(&[]));
+        assert!(!is_to_do(&failures(&["`sum` is wrong", hole])));
+    }
+
+    #[test]
+    fn a_check_that_ends_at_a_todo_is_still_to_do_and_not_failing() {
+        let course = concat!(
+            "module = []\n[[exercise]]\nid = \"init/a\"\ntitle = \"\"\nobjective = \"\"\nminutes = 10\nneeds = []\n",
+            "min_ranks = 1\nfile = \"01_init/src/a.rs\"\ntest = \"01_init/a.rs\"\nhints = []\n"
+        );
+        let exercise = Course::parse(course).unwrap().exercises.remove(0);
+        let others = |messages: &[&str]| {
+            let verdict = Verdict::Failed(Counts::default(), failures(messages));
+            strip_str(&other_failures(&exercise, &verdict)).to_string()
+        };
+        let hole = "not yet implemented: Open GPUs\n  at a.rs:1:1";
+        assert_eq!(others(&["1, not 2"]), "");
+        assert_eq!(others(&[hole, hole]), "");
+        assert_eq!(others(&["1, not 2", hole, hole]), "\nStill to do: Open GPUs (2 checks)\n");
+        let both = others(&["1, not 2", "2, not 3", hole]);
+        assert!(both.starts_with("\nFix this one first. Also failing: b\n  cargo test"), "{both}");
+        assert!(both.ends_with("\nStill to do: Open GPUs (1 check)\n"), "{both}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::syllabus::Exercise;
 pub enum Verdict {
     /// All checks that ran passed, and at least one ran.
     Passed(Counts),
-    /// At least one check failed.
+    /// At least one check failed. Failures of written code come before those at a `todo!`.
     Failed(Counts, Vec<Failure>),
     /// The module doesn't compile. Contains the errors as the compiler prints them.
     Broken(Vec<String>),
@@ -40,6 +40,16 @@ pub struct Failure {
     pub message: String,
 }
 
+impl Failure {
+    /// Returns the task of the `todo!` at which the check ended, if it did, and the task's line if the message has one.
+    pub fn to_do(&self) -> Option<String> {
+        let (_, after) = self.message.split_once("not yet implemented: ")?;
+        let is_task = |&(index, line): &(usize, &str)| index == 0 || index == 1 && line.starts_with("  at ");
+        let lines: Vec<&str> = after.lines().enumerate().take_while(is_task).map(|(_, line)| line).collect();
+        Some(lines.join("\n"))
+    }
+}
+
 impl Verdict {
     /// Returns whether the answer is right, as far as this machine can tell.
     pub fn is_right(&self) -> bool {
@@ -51,8 +61,8 @@ impl Verdict {
         !matches!(self, Self::Ignored(_))
     }
 
-    /// Returns the failure to look at first. It is the first check's failure, because checks are ordered from simple to
-    /// complex.
+    /// Returns the failure to look at first. It is that of the first check that did not end at a `todo!`, because
+    /// checks are ordered from simple to complex.
     pub fn first_failure(&self) -> Option<&Failure> {
         let Self::Failed(_, failures) = self else { return None };
         failures.first()
@@ -113,6 +123,8 @@ pub fn verdict(exercise: &Exercise, checks: &[Checked]) -> anyhow::Result<Verdic
             }
         }
     }
+    // The sort is stable, so it keeps the order of the checks otherwise.
+    failures.sort_by_key(|failure| failure.to_do().is_some());
     Ok(match counts {
         Counts { passed: 0, failed: 0, ignored: 0, skipped: 0 } => {
             bail!("no check has a name that starts with {filter}")
@@ -165,8 +177,22 @@ mod tests {
             failed("devices::simple", "a sum is wrong"),
             failed("devices::composed", "rank 1: virtual GPU: data race"),
         ];
-        let verdict = verdict(&an_exercise(), &checked).unwrap();
-        assert_eq!(verdict.first_failure().unwrap().check, "devices::simple");
+        let first = |checked: &[Checked]| {
+            verdict(&an_exercise(), checked).unwrap().first_failure().unwrap().check.clone()
+        };
+        assert_eq!(first(&checked), "devices::simple");
+        let hole = failed("devices::simplest", "not yet implemented: Open GPUs");
+        assert_eq!(first(&[&[hole][..], &checked].concat()), "devices::simple", "written code comes first");
+    }
+
+    #[test]
+    fn a_check_that_ends_at_a_todo_has_a_task() {
+        let task = |message: &str| Failure { check: String::new(), message: message.to_owned() }.to_do();
+        let at = "not yet implemented: Open GPUs\n  at modules/a.rs:3:5";
+        assert_eq!(task(at).as_deref(), Some("Open GPUs\n  at modules/a.rs:3:5"));
+        let within = "`sum` on rank 0: panicked: not yet implemented: Sum\n  expected 1.0";
+        assert_eq!(task(within).as_deref(), Some("Sum"));
+        assert_eq!(task("`sum` is wrong"), None);
     }
 
     #[test]
