@@ -17,13 +17,22 @@ pub(crate) struct Arguments {
     pub(crate) command: Option<Command>,
 }
 
+/// What the next exercise is, for the help of commands.
+const NEXT: &str = "\
+The next exercise is the first one that is not right, starting at the exercise
+that you checked last. After the end of the course, the search continues from
+the beginning. To go back to an earlier exercise, name it:
+cargo course watch init/devices
+
+";
+
 /// A command of `cargo course`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Check the current exercise each time you save, until you quit
-    #[command(after_help = "Example: cargo course watch init/devices")]
+    #[command(after_help = format!("{NEXT}Example: cargo course watch init/devices"))]
     Watch {
-        /// The exercise to start with, such as init/devices; by default, the next exercise that is not right yet
+        /// The exercise to start with, such as init/devices; by default, the next one
         id: Option<String>,
     },
     /// List the exercises with their states, or a path with its times
@@ -51,8 +60,8 @@ pub(crate) enum Command {
     /// Check all exercises in a module
     #[command(after_help = "Example: cargo course test 02")]
     Test {
-        /// The module: its number, its name, or its folder
-        module: String,
+        /// The module: its number, its name, or its folder; by default, that of the next exercise that is not right yet
+        module: Option<String>,
     },
     /// Check all exercises, up to the first module that is not right
     #[command(after_help = "Example: cargo course verify --keep-going --json")]
@@ -67,8 +76,8 @@ pub(crate) enum Command {
     /// Restore an exercise's starter; your file is backed up
     #[command(after_help = "Example: cargo course reset init/devices")]
     Reset {
-        /// The exercise, such as init/devices
-        id: String,
+        /// The exercise, such as init/devices; by default, the next exercise that is not right yet
+        id: Option<String>,
         /// Don't ask for confirmation
         #[arg(long)]
         yes: bool,
@@ -99,7 +108,7 @@ pub(crate) enum Command {
     },
     /// Show the next exercise that is not right
     #[command(
-        after_help = "Example: cargo course next --file   (in Visual Studio Code: code \"$(cargo course next --file)\")"
+        after_help = format!("{NEXT}Example: cargo course next --file   (in Visual Studio Code: code \"$(cargo course next --file)\")")
     )]
     Next {
         /// Print only the path of its file, for an editor
@@ -201,10 +210,10 @@ pub(crate) enum Command {
     },
 }
 
-/// The commands by audience, as help lists them.
+/// The commands by audience, as help lists them. The first group is below the usage line, and needs no heading.
 const GROUPS: [(&str, &[&str]); 2] = [
     (
-        "For students: exercises (without a command, shows where you are and what's next)",
+        "",
         &[
             "watch", "next", "list", "run", "test", "verify", "hint", "diff", "discuss", "reset", "restore",
             "catch-up",
@@ -234,9 +243,11 @@ pub(crate) fn command() -> clap::Command {
 fn help(command: &clap::Command) -> String {
     let about = |command: &clap::Command| command.get_about().map(ToString::to_string).unwrap_or_default();
     let mut text =
-        format!("{STRONG}Usage:{STRONG:#} cargo course [COMMAND]; for details: cargo course COMMAND --help");
+        format!("{STRONG}Usage:{STRONG:#} cargo course [COMMAND [--help]]; without a command: what's next");
     for (audience, names) in GROUPS {
-        let _ = write!(text, "\n{STRONG}{audience}{STRONG:#}");
+        if !audience.is_empty() {
+            let _ = write!(text, "\n{STRONG}{audience}{STRONG:#}");
+        }
         for name in names {
             let words = command.find_subcommand(name).map(about).unwrap_or_default();
             let _ = write!(text, "\n  {name:8}  {words}");
@@ -259,8 +270,8 @@ mod tests {
         names.sort_unstable();
         assert_eq!(listed, names);
         let help = anstream::adapter::strip_str(&help(&command)).to_string();
-        // The last line of the screen is for the prompt.
-        assert!(help.lines().count() < 24, "{help}");
+        // The screen also shows the line with the command and the next prompt.
+        assert!(help.lines().count() <= 24 - 2, "{help}");
         assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
     }
 }

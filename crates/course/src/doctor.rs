@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 use course::syllabus::Course;
 
-use crate::session::print;
+use crate::session::{columns, print_exactly};
 use diagnosis::{Status, shown};
 
 /// Runs all examinations, and prints the diagnoses.
@@ -34,9 +34,9 @@ pub(crate) fn run(
         diagnoses.extend(workshop::diagnoses(root)?);
     }
     if json {
-        print(&format!("{}\n", serde_json::to_string_pretty(&diagnoses)?))?;
+        print_exactly(&format!("{}\n", serde_json::to_string_pretty(&diagnoses)?))?;
     } else {
-        print(&shown(&diagnoses))?;
+        print_exactly(&shown(&diagnoses, columns().unwrap_or(usize::MAX)))?;
     }
     if for_workshop {
         let file = workshop::write(root, &diagnoses)?;

@@ -9,7 +9,7 @@ use course::progress::{State, read_answer};
 use course::syllabus::{Exercise, Module};
 
 use crate::overview::next;
-use crate::session::{BAD, DIM, GOOD, Session, print};
+use crate::session::{BAD, DIM, GOOD, Session, print, print_exactly};
 
 /// Asks before files are overwritten. Without a terminal it does not ask, because the files are backed up and `cargo
 /// course restore` restores them.
@@ -17,7 +17,8 @@ fn ask(question: &str, yes: bool) -> anyhow::Result<bool> {
     if yes || !std::io::stdin().is_terminal() {
         return Ok(true);
     }
-    print(&format!("{question} [y/N] "))?;
+    print(&format!("{question}\n"))?;
+    print_exactly("[y/N] ")?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer).context("can't read the answer")?;
     let is_yes = matches!(answer.trim().to_lowercase().as_str(), "y" | "yes");
@@ -27,9 +28,9 @@ fn ask(question: &str, yes: bool) -> anyhow::Result<bool> {
     Ok(is_yes)
 }
 
-/// Restores an exercise's starter. The student's file is backed up first.
-pub(crate) fn reset(session: &Session, id: &str, yes: bool) -> anyhow::Result<ExitCode> {
-    let exercise = session.course.exercise(id)?;
+/// Restores the starter of an exercise, by default of the next one. The student's file is backed up first.
+pub(crate) fn reset(session: &Session, id: Option<&str>, yes: bool) -> anyhow::Result<ExitCode> {
+    let exercise = session.exercise(id)?;
     let text = starter(session.root, exercise)?;
     let is_missing = session.state(exercise)? == State::Missing;
     if !is_missing && read_answer(session.root, exercise)? == text {
@@ -131,7 +132,10 @@ pub(crate) fn diff(session: &Session, id: &str, spoil: bool) -> anyhow::Result<E
 pub(crate) fn with_solution(session: &Session, exercise: &Exercise) -> anyhow::Result<String> {
     match session.state(exercise)? {
         State::Right => compared(session, exercise),
-        _ => Ok("s shows the solution once your answer is right.\n".to_owned()),
+        _ => Ok(format!(
+            "s shows the solution once your answer is right.\nTo see it now: cargo course diff --spoil {}\n",
+            exercise.id
+        )),
     }
 }
 

@@ -26,14 +26,19 @@ use anyhow::Context;
 use course::syllabus::Course;
 
 use crate::arguments::{Arguments, Command};
-use crate::session::{Session, columns, print};
+use crate::session::{Session, columns, columns_of, print, print_exactly};
 use crate::watch::text::wrapped;
 
 fn main() -> ExitCode {
     match run(&Arguments::read()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            let text = format!("error: {error:#}");
+            let columns = columns_of(&std::io::stderr());
+            eprintln!(
+                "{}",
+                columns.map_or_else(|| text.clone(), |columns| wrapped(&text, columns)).trim_end()
+            );
             ExitCode::FAILURE
         }
     }
@@ -47,6 +52,12 @@ fn root() -> anyhow::Result<PathBuf> {
     let root = here.ancestors().chain(own.ancestors()).find(|folder| folder.join("course.toml").is_file());
     root.map(Path::to_owned)
         .with_context(|| format!("there is no course.toml in {} or in any folder above it", here.display()))
+}
+
+/// Prints text whose line breaks matter.
+fn exactly(text: &str) -> anyhow::Result<ExitCode> {
+    print_exactly(text)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
@@ -67,17 +78,14 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Some(Command::Hint { id, count }) => {
             overview::hint(&mut session, id.as_deref(), count.map(usize::from), false)?
         }
-        Some(Command::Test { module }) => return work::test(&mut session, module),
+        Some(Command::Test { module }) => return work::test(&mut session, module.as_deref()),
         Some(Command::Verify { keep_going, json }) => return work::verify(&mut session, *keep_going, *json),
-        Some(Command::Reset { id, yes }) => return files::reset(&session, id, *yes),
+        Some(Command::Reset { id, yes }) => return files::reset(&session, id.as_deref(), *yes),
         Some(Command::Restore { number }) => return files::restore(&session, number.as_deref()),
         Some(Command::Diff { id, spoil }) => return files::diff(&session, id, *spoil),
-        Some(Command::Discuss { id, answers }) => {
-            let text = discuss::show(&session, course.exercise(id)?, *answers)?;
-            columns().map_or_else(|| text.clone(), |columns| wrapped(&text, columns))
-        }
+        Some(Command::Discuss { id, answers }) => discuss::show(&session, course.exercise(id)?, *answers)?,
         Some(Command::Next { file: false }) => overview::next(&session)?,
-        Some(Command::Next { file: true }) => overview::next_file(&session)?,
+        Some(Command::Next { file: true }) => return exactly(&overview::next_file(&session)?),
         Some(Command::CatchUp { module, yes }) => {
             return files::catch_up(&mut session, course.module(module)?, *yes);
         }
@@ -87,15 +95,16 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Some(Command::Bench { files, arguments }) => {
             return bench::run(root, &course, files.csv.as_deref(), files.svg.as_deref(), arguments);
         }
-        Some(Command::Compare { one, other }) => bench::compare(one, other)?,
-        Some(Command::Overlap { compute, comm, efficiency }) => overlap::show(&overlap::Step {
-            compute: *compute,
-            communication: *comm,
-            efficiency: *efficiency,
-        })?,
-        Some(Command::Plan(plan)) => plan::show(plan)?,
+        Some(Command::Compare { one, other }) => return exactly(&bench::compare(one, other)?),
+        Some(Command::Overlap { compute, comm, efficiency }) => {
+            let step = overlap::Step { compute: *compute, communication: *comm, efficiency: *efficiency };
+            return exactly(&overlap::show(&step)?);
+        }
+        Some(Command::Plan(plan)) => return exactly(&plan::show(plan)?),
         Some(Command::Exec { program }) => match exec::run(root, program)? {},
-        Some(Command::Completions { shell }) => completions::script(*shell, arguments::command(), &course),
+        Some(Command::Completions { shell }) => {
+            return exactly(&completions::script(*shell, arguments::command(), &course));
+        }
         Some(Command::Teach { command }) => return teach::run(root, &course, command),
         Some(Command::Demo { module, arguments }) => return demo::run(root, &course, module, arguments),
     };

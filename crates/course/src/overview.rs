@@ -26,9 +26,16 @@ pub(crate) fn show(session: &Session) -> anyhow::Result<String> {
 /// Describes the next exercise, if there is one.
 pub(crate) fn next(session: &Session) -> anyhow::Result<String> {
     Ok(match session.next()? {
-        Some(exercise) => next_step(exercise),
+        Some(exercise) => next_step(exercise) + &left_before(session, exercise)?,
         None => finale(session),
     })
+}
+
+/// Returns a line about the exercises before this one that still have to be done, or an empty text if there are none.
+pub(crate) fn left_before(session: &Session, exercise: &Exercise) -> anyhow::Result<String> {
+    Ok(session.left_before(exercise)?.map_or_else(String::new, |(count, first)| {
+        format!("{DIM}Earlier exercises to do: {count}; the first is {}{DIM:#}\n", first.id)
+    }))
 }
 
 /// Returns the path of the next exercise's file. It is absolute, because the student may be in any folder of the course.

@@ -9,6 +9,8 @@ use course::checks::{self, Options, Stop, Verdict};
 use course::progress::{Progress, State, read_answer};
 use course::syllabus::{Course, Exercise, Module};
 
+use crate::watch::text::wrapped;
+
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default().bold();
 pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();
@@ -49,6 +51,18 @@ impl<'a> Session<'a> {
         Ok(None)
     }
 
+    /// Returns the number of exercises before this one that still have to be done, and the first of them. An answer that
+    /// is written but has not been checked, such as an installed solution, doesn't count.
+    pub(crate) fn left_before(&self, exercise: &Exercise) -> anyhow::Result<Option<(usize, &'a Exercise)>> {
+        let mut left = Vec::new();
+        for earlier in self.course.exercises.iter().take_while(|other| other.id != exercise.id) {
+            if !matches!(self.state(earlier)?, State::Right | State::Written) {
+                left.push(earlier);
+            }
+        }
+        Ok(left.first().map(|first| (left.len(), *first)))
+    }
+
     /// Returns how many of a module's exercises are known to be right, and the total.
     pub(crate) fn right_of(&self, module: &Module) -> anyhow::Result<(usize, usize)> {
         let exercises = self.of(module);
@@ -77,7 +91,7 @@ impl<'a> Session<'a> {
         self.check(
             module,
             &self.of(module),
-            Options { started: &mut |_| {}, is_interactive: false, columns: columns(), timelines: None },
+            Options { running: &mut |_| {}, is_interactive: false, columns: columns(), timelines: None },
         )
     }
 
@@ -86,12 +100,12 @@ impl<'a> Session<'a> {
     pub(crate) fn check_one(
         &mut self,
         exercise: &'a Exercise,
-        started: &mut dyn FnMut(&str),
+        running: &mut dyn FnMut(&str),
     ) -> anyhow::Result<Verdict> {
         let module = self.course.module(exercise.folder())?;
         self.progress.set_position(exercise);
         let folder = checks::timelines(self.root);
-        let options = Options { started, is_interactive: true, columns: columns(), timelines: Some(&folder) };
+        let options = Options { running, is_interactive: true, columns: columns(), timelines: Some(&folder) };
         let verdicts = self.check(module, &[exercise], options)?;
         let verdict = verdicts.into_iter().map(|(_, verdict)| verdict).next();
         verdict.with_context(|| format!("{} was not checked", exercise.id))
@@ -146,15 +160,28 @@ impl<'a> Session<'a> {
 
 /// Returns the number of columns in the terminal, or `None` if the output goes elsewhere.
 pub(crate) fn columns() -> Option<usize> {
-    let is_terminal = std::io::stdout().is_terminal();
+    columns_of(&std::io::stdout())
+}
+
+/// Returns the number of columns in the terminal that shows a stream, or `None` if the stream goes elsewhere.
+pub(crate) fn columns_of(stream: &impl IsTerminal) -> Option<usize> {
+    let is_terminal = stream.is_terminal();
     is_terminal.then(crossterm::terminal::size)?.ok().map(|(columns, _)| columns.into())
 }
 
-/// Prints a command's output.
+/// Prints a command's output. In a terminal, lines that are too long are broken between words.
+///
+/// # Errors
+/// See [`print_exactly`].
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    print_exactly(&columns().map_or_else(|| text.to_owned(), |columns| wrapped(text, columns)))
+}
+
+/// Prints text whose line breaks matter, such as a path or a table.
 ///
 /// # Errors
 /// Fails if it can't be written, unless its reader, such as `head`, has closed the pipe.
-pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+pub(crate) fn print_exactly(text: &str) -> anyhow::Result<()> {
     let mut out = anstream::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("can't print"),

@@ -36,8 +36,8 @@ impl UnderWay {
         Self { line: Some((sender, std::thread::spawn(show))) }
     }
 
-    /// Shows that a check has started.
-    pub(crate) fn started(&self, check: &str) {
+    /// Shows that a check is running.
+    pub(crate) fn running(&self, check: &str) {
         if let Some((sender, _)) = &self.line {
             // The thread that prints the line ends when this value is dropped.
             let _ = sender.send(format!("checking {check}"));

@@ -212,6 +212,7 @@ pub(crate) fn after_success(session: &Session, exercise: &Exercise, keys: bool) 
         }
         Some(next) => {
             let _ = write!(text, "\n{}", overview::next_step(next));
+            text.push_str(&overview::left_before(session, next)?);
         }
         None if keys => {
             let _ = writeln!(

@@ -107,7 +107,7 @@ impl<'a> Watch<'a> {
             }
             match event {
                 Happened::Key(KeyCode::Char('q')) if self.page.take().is_some() => {}
-                Happened::Key(KeyCode::Char('q')) => return Ok(()),
+                Happened::Key(KeyCode::Char('q')) | Happened::Quit => return Ok(()),
                 Happened::Key(KeyCode::Char(key)) => self.press(key)?,
                 Happened::Key(_) | Happened::Resized => {}
                 Happened::Suspend => suspend()?,
@@ -117,10 +117,10 @@ impl<'a> Watch<'a> {
                         self.start_check()?;
                     }
                 }
-                Happened::Started(check, name) if check == self.check => {
+                Happened::Running(check, name) if check == self.check => {
                     self.below = Below::Checking(format!("checking {name}"), Instant::now());
                 }
-                Happened::Started(..) => {}
+                Happened::Running(..) => {}
                 Happened::Checked(check, Ok(verdict)) if check == self.check => {
                     self.session.progress.note(self.exercise, self.answer.clone(), &verdict);
                     self.session.keep();
@@ -169,10 +169,11 @@ impl<'a> Watch<'a> {
             }
             's' => self.page = Some(with_solution(&self.session, self.exercise)?),
             't' => {
-                if let Some(chart) = &self.chart {
-                    let kept = keep(self.session.root, self.exercise, chart);
-                    self.open(kept);
-                }
+                let kept = match &self.chart {
+                    Some(chart) => keep(self.session.root, self.exercise, chart),
+                    None => Ok("There is no timeline for this run.\n".to_owned()),
+                };
+                self.open(kept);
             }
             'd' => {
                 let changes = compare(self.before.as_deref().unwrap_or_default(), &self.answer);
@@ -196,7 +197,7 @@ impl<'a> Watch<'a> {
                 }
                 None => self.page = Some("Every other exercise is right.\n".to_owned()),
             },
-            _ => {}
+            other => self.page = Some(screen::keys_page(other)),
         }
         Ok(())
     }
@@ -251,11 +252,11 @@ impl<'a> Watch<'a> {
         let (check, stop, happened) = (self.check, Arc::clone(&self.stop), self.happened.clone());
         let columns = terminal::size().0;
         std::thread::spawn(move || {
-            let started = |name: &str| {
+            let running = |name: &str| {
                 // The student may have quit.
-                let _ = happened.send(Happened::Started(check, name.to_owned()));
+                let _ = happened.send(Happened::Running(check, name.to_owned()));
             };
-            let verdict = check_one(&root, &module, &exercise, columns, &stop, started);
+            let verdict = check_one(&root, &module, &exercise, columns, &stop, running);
             // The student may have quit.
             let _ = happened.send(Happened::Checked(check, verdict));
         });
@@ -286,14 +287,14 @@ fn check_one(
     exercise: &Exercise,
     columns: usize,
     stop: &Stop,
-    mut started: impl FnMut(&str),
+    mut running: impl FnMut(&str),
 ) -> anyhow::Result<Verdict> {
     match checks::build(root, module, Some(exercise), true, stop)? {
         Err(errors) => Ok(Verdict::Broken(errors)),
         Ok(tests) => {
             let folder = checks::timelines(root);
             let options = Options {
-                started: &mut started,
+                running: &mut running,
                 is_interactive: true,
                 columns: Some(columns),
                 timelines: Some(&folder),

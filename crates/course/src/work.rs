@@ -8,7 +8,7 @@ use course::progress::read_answer;
 use course::syllabus::Exercise;
 use serde::{Deserialize, Serialize};
 
-use crate::session::{Session, columns, print};
+use crate::session::{Session, columns, print, print_exactly};
 use crate::under_way::UnderWay;
 use crate::verdict_text::{after_success, count, cut, details, drawn, headline, other_failures};
 use crate::watch::text::wrapped;
@@ -28,20 +28,17 @@ pub(crate) fn run(session: &mut Session, id: Option<&str>) -> anyhow::Result<Exi
     let exercise = session.exercise(id)?;
     read_answer(session.root, exercise)?;
     let under_way = UnderWay::new(&exercise.id);
-    let verdict = session.check_one(exercise, &mut |check| under_way.started(check));
+    let verdict = session.check_one(exercise, &mut |check| under_way.running(check));
     drop(under_way);
     let verdict = verdict?;
     let details = details(session.root, exercise, &verdict);
-    let details = match columns() {
-        Some(columns) => wrapped(&details, columns),
-        None => details,
-    };
+    // Count lines as they will be shown.
+    let details = columns().map_or_else(|| details.clone(), |columns| wrapped(&details, columns));
     let mut text = cut(&details, MOST_LINES, &format!(": {}", exercise.test_command()));
     let chart = checks::timeline(session.root, exercise, &verdict);
     let chart = chart.map_or_else(String::new, |chart| drawn(&chart, columns().unwrap_or(USUAL_COLUMNS)));
     let headline = headline(exercise, &verdict);
     let others = other_failures(exercise, &verdict);
-    let others = columns().map_or_else(|| others.clone(), |columns| wrapped(&others, columns));
     text.push_str(&match verdict.is_right() {
         true => format!("{headline}\n{chart}"),
         false if chart.is_empty() => format!("{others}{headline}\n"),
@@ -54,9 +51,12 @@ pub(crate) fn run(session: &mut Session, id: Option<&str>) -> anyhow::Result<Exi
     Ok(exit(verdict.is_right()))
 }
 
-/// Checks the exercises in a module.
-pub(crate) fn test(session: &mut Session, module: &str) -> anyhow::Result<ExitCode> {
-    let module = session.course.module(module)?;
+/// Checks the exercises in a module, or in the module of the next exercise.
+pub(crate) fn test(session: &mut Session, module: Option<&str>) -> anyhow::Result<ExitCode> {
+    let module = match module {
+        Some(module) => session.course.module(module)?,
+        None => session.course.module(session.exercise(None)?.folder())?,
+    };
     eprintln!("checking {} …", module.folder);
     let verdicts = session.check_module(module)?;
     show(session.root, &verdicts)?;
@@ -154,7 +154,7 @@ pub(crate) fn verify(session: &mut Session, keep_going: bool, json: bool) -> any
         }
     }
     if json {
-        print(&format!("{}\n", serde_json::to_string_pretty(&lines)?))?;
+        print_exactly(&format!("{}\n", serde_json::to_string_pretty(&lines)?))?;
     }
     Ok(exit(all_right))
 }

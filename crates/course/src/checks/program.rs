@@ -112,8 +112,8 @@ pub fn build(
 
 /// Options for running the checks.
 pub struct Options<'a> {
-    /// The function to call with a check's name when the check starts.
-    pub started: &'a mut dyn FnMut(&str),
+    /// The function to call with the name of a check that is running: the first one in the source without a result.
+    pub running: &'a mut dyn FnMut(&str),
     /// Whether a person is waiting. If so, time limits are short, and the first check that exceeds its limit ends the
     /// run.
     pub is_interactive: bool,
@@ -129,7 +129,7 @@ impl Tests {
     /// # Errors
     /// Fails if the program can't be run, or ends without reporting the results; the error contains its output instead.
     pub fn run(&self, filter: &str, stop: &Stop, options: Options<'_>) -> anyhow::Result<Vec<Checked>> {
-        let Options { started, is_interactive, columns, timelines } = options;
+        let Options { running, is_interactive, columns, timelines } = options;
         let mut order = Vec::new();
         let names = self.command(&["--list", "--format", "terse", filter]);
         stop.run(names, |line| {
@@ -154,15 +154,26 @@ impl Tests {
             let _ = Timelines::keep_in(folder, &mut command);
         }
         let mut outcomes = BTreeMap::new();
+        // Checks start in this order. libtest-mimic prints that a check has started only once it has ended.
+        let mut shown = None;
+        let mut show = |outcomes: &BTreeMap<String, Outcome>| {
+            let next = order.iter().find(|name| !outcomes.contains_key(*name));
+            if let Some(name) = next.filter(|_| next != shown) {
+                running(name);
+            }
+            shown = next;
+        };
+        show(&outcomes);
         let (mut has_ended, mut is_cut_short) = (false, false);
         let (_, said) = stop.run(command, |line| {
             let Some(event) = Event::read(line) else { return Then::GoOn };
             match (event.of.as_str(), event.event.as_deref(), event.name) {
-                ("test", Some("started"), Some(name)) => started(&name),
+                ("test", Some("started"), _) => {}
                 ("test", Some(outcome), Some(name)) => {
                     let outcome = Outcome::of(outcome, event.stdout.as_deref());
                     is_cut_short |= is_interactive && outcome.ran_into_a_limit();
                     outcomes.insert(name, outcome);
+                    show(&outcomes);
                 }
                 ("suite", Some("ok" | "failed"), _) => has_ended = true,
                 _ => {}
@@ -170,9 +181,9 @@ impl Tests {
             if is_cut_short { Then::End } else { Then::GoOn }
         })?;
         ensure!(has_ended || is_cut_short, "the checks were not run: {}", said.trim_end());
-        let checked = order.into_iter().map(|name| {
-            let outcome = outcomes.remove(&name).unwrap_or(Outcome::Skipped);
-            Checked { name, outcome }
+        let checked = order.iter().map(|name| {
+            let outcome = outcomes.remove(name).unwrap_or(Outcome::Skipped);
+            Checked { name: name.clone(), outcome }
         });
         Ok(checked.collect())
     }

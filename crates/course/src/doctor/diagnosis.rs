@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use crate::session::{BAD, DIM, GOOD};
+use crate::watch::text::wrapped;
 
 /// The result of an examination.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
@@ -43,8 +44,8 @@ impl Diagnosis {
     }
 }
 
-/// Formats all diagnoses as text.
-pub(super) fn shown(diagnoses: &[Diagnosis]) -> String {
+/// Formats all diagnoses as text that is at most this many columns wide if possible.
+pub(super) fn shown(diagnoses: &[Diagnosis], columns: usize) -> String {
     let width = diagnoses.iter().map(|diagnosis| diagnosis.what.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
     for Diagnosis { what, status, says, help } in diagnoses {
@@ -53,10 +54,13 @@ pub(super) fn shown(diagnoses: &[Diagnosis]) -> String {
             Status::Note => "·".to_owned(),
             Status::Bad => format!("{BAD}✗{BAD:#}"),
         };
-        let says = says.replace('\n', &format!("\n{:1$}", "", width + 4));
-        let _ = writeln!(text, "{mark} {what:width$}  {says}");
+        let edge = " ".repeat(width + 4);
+        let in_column = |words: &str| {
+            wrapped(words, columns.saturating_sub(edge.len())).trim_end().replace('\n', &format!("\n{edge}"))
+        };
+        let _ = writeln!(text, "{mark} {what:width$}  {}", in_column(says));
         if let Some(help) = help {
-            let _ = writeln!(text, "{:1$}{DIM}{help}{DIM:#}", "", width + 4);
+            let _ = writeln!(text, "{edge}{DIM}{}{DIM:#}", in_column(help));
         }
     }
     text

@@ -11,14 +11,16 @@ use notify::{RecursiveMode, Watcher};
 /// An event that the loop waits for.
 pub(super) enum Happened {
     Key(KeyCode),
+    /// Ctrl-C or Ctrl-D was pressed.
+    Quit,
     /// Ctrl-Z was pressed.
     Suspend,
     /// The terminal was resized.
     Resized,
     /// A file of a student's module was written.
     Saved(PathBuf),
-    /// One of the checks of this number has started.
-    Started(usize, String),
+    /// One of the checks of this number is running.
+    Running(usize, String),
     /// The check of this number is finished.
     Checked(usize, anyhow::Result<Verdict>),
     /// The keyboard or the watcher is gone.
@@ -57,7 +59,7 @@ pub(super) fn read_keys(happened: Sender<Happened>) {
             let event = match event::read() {
                 Ok(event::Event::Key(key)) if key.kind != KeyEventKind::Release => {
                     match (key.modifiers.contains(KeyModifiers::CONTROL), key.code) {
-                        (true, KeyCode::Char('c' | 'd')) => Happened::Key(KeyCode::Char('q')),
+                        (true, KeyCode::Char('c' | 'd')) => Happened::Quit,
                         (true, KeyCode::Char('z')) => Happened::Suspend,
                         (true, _) => continue,
                         (false, code) => Happened::Key(code),

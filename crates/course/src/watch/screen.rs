@@ -1,18 +1,44 @@
 //! The content of the screen: the exercise, and the state of the answer. It fits on the terminal, no matter how small.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::path::Path;
 
+use anstream::adapter::strip_str;
 use course::checks::Verdict;
 use course::progress::State;
 
 use super::text::{contract, link, without_other_sources, wrapped};
 use super::{Below, Watch, terminal};
-use crate::overview::bar;
+use crate::overview::{bar, left_before};
 use crate::session::{BAD, DIM, STRONG, Session};
-use crate::verdict_text::{after_success, cut, cut_further, details, drawn, headline, other_failures};
+use crate::verdict_text::{after_success, cut_further, details, drawn, headline, other_failures};
 
 const KEYS: [&str; 7] = ["h hint", "r run", "n next", "l list", "d edits", "s solution", "a look back"];
+
+/// What each key does.
+const MEANINGS: &str = "The keys:
+  h  show one more hint
+  r  run the checks again
+  n  go on to the next exercise that is not right; after the last one, to the first
+  l  list the exercises, from this module on
+  d  show what you have changed since the version before
+  s  compare with the solution, once your answer is right
+  a  look back: pitfalls, other answers, and a question, once your answer is right
+  t  write the timeline to a file, if there is one
+  m  show all lines of a text that is cut, or the first ones again
+  ?  show these keys
+  q  close a page, or quit
+  Ctrl-C quits, and Ctrl-Z suspends
+";
+
+/// Lists the keys, after a key was pressed that has no meaning or asks for them.
+pub(super) fn keys_page(pressed: char) -> String {
+    match pressed {
+        '?' => MEANINGS.to_owned(),
+        other => format!("{other} does nothing.\n\n{MEANINGS}"),
+    }
+}
 
 /// The height of a terminal that has room for both a chart and a message.
 const ROOM_FOR_CHART: usize = 32;
@@ -29,16 +55,17 @@ impl Watch<'_> {
         let foot = format!("{last}{DIM}{}{DIM:#}", in_lines(&keys, columns));
         let used = head.lines().count() + foot.lines().count();
         let body = match self.shows_all {
-            true => body,
-            false => fitting(&body, rows.saturating_sub(used).max(2)),
+            true => wrapped(&body, columns),
+            false => fitting(&body, columns, rows.saturating_sub(used).max(2)),
         };
         terminal::show(&format!("{head}{body}{foot}"))
     }
 
-    /// Returns what is known about the answer, which may be long, and a last line that is always shown.
+    /// Returns what is known about the answer, which may be long and is not wrapped yet, and a last line that is always
+    /// shown.
     fn body(&self, columns: usize, rows: usize) -> anyhow::Result<(String, String)> {
         if let Some(page) = &self.page {
-            return Ok((wrapped(page, columns), "\n".to_owned()));
+            return Ok((page.clone(), "\n".to_owned()));
         }
         Ok(match &self.below {
             Below::Checking(what, since) => {
@@ -47,12 +74,12 @@ impl Watch<'_> {
                 (String::new(), format!("{DIM}{what} …{time}{DIM:#}\n\n"))
             }
             Below::Verdict(verdict) => {
-                let mut body = wrapped(&details(self.session.root, self.exercise, verdict), columns);
+                let mut body = details(self.session.root, self.exercise, verdict);
                 let mut last = headline(self.exercise, verdict);
                 let chart = self.chart.as_ref().map_or_else(String::new, |chart| drawn(chart, columns));
                 // People look at a picture before they read text. If the screen has room for both, a long message is
                 // cut first.
-                let others = wrapped(&other_failures(self.exercise, verdict), columns);
+                let others = other_failures(self.exercise, verdict);
                 match rows >= ROOM_FOR_CHART && !verdict.is_right() && !chart.is_empty() {
                     true => last.insert_str(0, &format!("{chart}\n")),
                     false => body.push_str(&chart),
@@ -60,12 +87,12 @@ impl Watch<'_> {
                 body.push_str(&others);
                 if verdict.is_right() {
                     let how_to_go_on = after_success(&self.session, self.exercise, true)?;
-                    body.push_str(&wrapped(how_to_go_on.trim_start_matches('\n'), columns));
+                    body.push_str(how_to_go_on.trim_start_matches('\n'));
                     body.push('\n');
                 }
                 (body, format!("{}\n", wrapped(&last, columns)))
             }
-            Below::Error(error) => (wrapped(&error_text(self.session.root, error), columns), "\n".to_owned()),
+            Below::Error(error) => (error_text(self.session.root, error) + "\n", "\n".to_owned()),
         })
     }
 
@@ -82,6 +109,7 @@ impl Watch<'_> {
             for paragraph in contract(&self.answer) {
                 text.push_str(&wrapped(&format!("  {paragraph}"), columns));
             }
+            text.push_str(&left_before(&self.session, exercise)?);
         }
         let _ = writeln!(text, "  read {}", link(root, &exercise.lesson(Path::new(""))));
         let _ = writeln!(text, "  edit {}\n", link(root, &exercise.starter(Path::new(""))));
@@ -123,19 +151,46 @@ pub(super) fn error_text(root: &Path, error: &anyhow::Error) -> String {
     format!("{BAD}error:{BAD:#} {}", format!("{error:#}").replace(&root, ""))
 }
 
-/// Returns the part of a text that fits in `rows`, and how to see the rest. The student's own lines have priority over
-/// those of other files.
-fn fitting(body: &str, rows: usize) -> String {
-    const HOW: &str = "; m shows all";
-    let lines = body.lines().count();
+/// Wraps a text, and returns the part that fits in `rows`, and how to see the rest. The student's own lines have priority
+/// over those of other files, and the first help over the lines before it.
+fn fitting(body: &str, columns: usize, rows: usize) -> String {
+    let all = wrapped(body, columns);
+    let lines = all.lines().count();
     if lines <= rows {
-        return body.to_owned();
+        return all;
     }
-    let short = without_other_sources(body);
-    match lines - short.lines().count() {
-        left_out @ 1.. => cut_further(&short, left_out, rows, HOW),
-        0 => cut(body, rows, HOW),
+    let short = wrapped(&without_other_sources(body), columns);
+    let left_out = lines - short.lines().count();
+    let help = help_lines(&short);
+    let is_out_of_sight = help.end >= rows && help.len() < rows / 2;
+    let (before, help) = match is_out_of_sight {
+        true => without_lines(&short, help),
+        false => (short, String::new()),
+    };
+    let rows = rows - help.lines().count();
+    cut_further(&before, left_out, rows, "; m shows all") + &help
+}
+
+/// Returns the place of a report's first help: its line, and the lines that continue it.
+fn help_lines(report: &str) -> Range<usize> {
+    let lines: Vec<String> = report.lines().map(|line| strip_str(line).to_string()).collect();
+    let Some(start) = lines.iter().position(|line| line.trim_start().starts_with("= help: ")) else {
+        return 0..0;
+    };
+    let edge = " ".repeat(lines[start].find('=').unwrap_or(0) + 2);
+    let rest = lines[start + 1..].iter().take_while(|line| line.starts_with(&edge));
+    start..start + 1 + rest.count()
+}
+
+/// Moves some lines of a text to a text of their own.
+fn without_lines(text: &str, moved: Range<usize>) -> (String, String) {
+    let (mut kept, mut own) = (String::new(), String::new());
+    for (index, line) in text.lines().enumerate() {
+        let text = if moved.contains(&index) { &mut own } else { &mut kept };
+        text.push_str(line);
+        text.push('\n');
     }
+    (kept, own)
 }
 
 #[cfg(test)]
@@ -147,5 +202,19 @@ mod tests {
         assert_eq!(in_lines(&["h hint", "a look back", "q quit"], 29), "h hint · a look back · q quit");
         assert_eq!(in_lines(&["h hint", "a look back", "q quit"], 28), "h hint · a look back\nq quit");
         assert_eq!(in_lines(&["h hint", "q quit"], 3), "h hint\nq quit");
+    }
+
+    #[test]
+    fn the_help_of_a_long_report_is_always_shown() {
+        let report = "race\n --> own.rs:1:1\n  |\n1 | a();\n  | ^^^ written\n  |\n  = wait for it, and\n  = help: call wait before\n  = note: more\n";
+        assert_eq!(fitting(report, 20, 20), wrapped(report, 20));
+        let short = strip_str(&fitting(report, 20, 6)).to_string();
+        assert_eq!(
+            short,
+            "race\n --> own.rs:1:1\n  |\n… 5 more lines; m shows all\n  = help: call wait\n    before\n"
+        );
+        // Where there is hardly any room, the problem is more important.
+        let tiny = strip_str(&fitting(report, 20, 3)).to_string();
+        assert_eq!(tiny, "race\n --> own.rs:1:1\n… 8 more lines; m shows all\n");
     }
 }

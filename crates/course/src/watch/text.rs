@@ -103,6 +103,9 @@ fn broken(line: &str, edge: &str, columns: usize) -> String {
 /// any other line.
 fn snippet_line(line: &str, columns: usize) -> Option<String> {
     let line = strip_str(line).to_string();
+    if is_suggested(&line) {
+        return Some(cut_line(&line, columns));
+    }
     let (number, code) = line.split_once('|')?;
     if !number.chars().all(|char| char == ' ' || char.is_ascii_digit()) {
         return None;
@@ -111,8 +114,7 @@ fn snippet_line(line: &str, columns: usize) -> Option<String> {
     let label = code.find(|char: char| !" ^-|_~+".contains(char));
     let is_code = number.contains(|char: char| char.is_ascii_digit());
     let Some(label) = label.filter(|_| !is_code) else {
-        let shown: String = line.chars().take(columns.saturating_sub(1)).collect();
-        return Some(format!("{shown}…"));
+        return Some(cut_line(&line, columns));
     };
     let (marks, label) = code.split_at(label);
     let marks = marks.trim_end();
@@ -132,6 +134,19 @@ fn snippet_line(line: &str, columns: usize) -> Option<String> {
     });
     let marks: String = format!("{number}|{marks}").chars().take(columns).collect();
     Some(format!("{marks}\n{label}"))
+}
+
+/// Returns whether this is a line of code that the compiler suggests to add, remove, or change, such as `12 + let a;`.
+fn is_suggested(line: &str) -> bool {
+    let code = line.trim_start().trim_start_matches(|char: char| char.is_ascii_digit());
+    let has_number = code.len() < line.trim_start().len();
+    has_number && [" + ", " - ", " ~ "].iter().any(|mark| code.starts_with(mark))
+}
+
+/// Cuts a line that is too wide, with an ellipsis.
+fn cut_line(line: &str, columns: usize) -> String {
+    let shown: String = line.chars().take(columns.saturating_sub(1)).collect();
+    format!("{shown}…")
 }
 
 /// Formats a path as a link that a terminal opens on a click (OSC 8).
@@ -172,6 +187,8 @@ mod tests {
         );
         assert_eq!(wrapped(label, 14), "   |     ---- \n   | it is\n   | written\n");
         assert_eq!(wrapped(" \u{1b}[1m12 |\u{1b}[0m let code = 1;", 12), " 12 | let c…\n");
+        assert_eq!(wrapped("12 + let code = 1;", 12), "12 + let co…\n");
+        assert_eq!(wrapped("12 tons of code", 12), "12 tons of\ncode\n");
         assert_eq!(wrapped("   = help: wait for it", 18), "   = help: wait\n     for it\n");
         assert_eq!(wrapped("a | b c", 6), "a | b\nc\n");
         assert_eq!(wrapped("-  one two", 7), "-  one\n   two\n");

@@ -99,6 +99,7 @@ fn from_the_first_exercise_to_the_last() {
         "modules/01_one/src/second.rs",
         "//! Wrong.\n\n/// The number.\npub fn second() -> u32 {\n    3\n}\n",
     );
+    assert_eq!(student.fails(&["test"]), student.fails(&["test", "1"]), "the module of the next exercise");
     assert_data_eq!(
         student.fails(&["test", "1"]),
         str![[r#"
@@ -179,8 +180,15 @@ fn next_is_the_next_one_after_the_exercise_just_solved() {
         student.says(&["run"]).contains("Next: one/first"),
         "after the last exercise, the search starts from the beginning"
     );
+    let student = Student::new("jumped");
+    student.solve("01_one/src/second.rs");
+    let earlier = "Earlier exercises to do: 1; the first is one/first\n";
+    assert!(student.says(&["run", "second"]).ends_with(earlier));
+    assert!(student.says(&["next"]).ends_with(earlier));
+    assert!(student.says(&["next", "--help"]).contains("starting at the exercise\nthat you checked last"));
     let student = Student::new("caught_up");
-    assert!(student.says(&["catch-up", "02", "--yes"]).contains("Next: two/third"));
+    let told = student.says(&["catch-up", "02", "--yes"]);
+    assert!(told.contains("Next: two/third") && !told.contains("Earlier exercises"), "{told}");
     assert!(student.fails(&["run"]).contains("two/third is not right yet"));
 }
 

@@ -22,6 +22,10 @@ fn no_work_of_a_student_is_lost() {
         (starter.clone(), "mine".into())
     );
 
+    student.write(file, "mine, and the next exercise");
+    assert!(student.says(&["reset"]).contains("restored the starter for one/first"));
+    fs::remove_dir_all(student.root.join(".course/backups/0002")).unwrap();
+
     student.write(file, "mine again");
     let printed = student.says(&["catch-up", "02", "--yes"]);
     assert!(printed.contains("installed 2 solutions"), "{printed}");

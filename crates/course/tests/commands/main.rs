@@ -10,6 +10,7 @@ mod timeline;
 mod watch;
 
 use student::Student;
+use terminal::{Size, Terminal};
 
 #[test]
 fn every_command_has_help_with_an_example() {
@@ -65,4 +66,13 @@ fn bad_input_is_named() {
     assert!(student.fails(&["run"]).contains("cargo can't build m01_one"));
     student.write("course.toml", "[[module]]\nfolder = 1\n");
     assert!(student.fails(&["list"]).contains("course.toml is no course"));
+}
+
+#[test]
+fn lines_are_broken_between_words() {
+    let student = Student::new("words");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_course"));
+    command.args(["diff", "first"]).current_dir(&student.root);
+    let mut terminal = Terminal::of_size(command, Size::SMALL);
+    terminal.shows("check it first with `cargo course run\r\none/first`, or add --spoil");
 }

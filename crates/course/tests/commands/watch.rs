@@ -15,6 +15,7 @@ fn watched_from_red_to_green() {
         .env("CARGO_TARGET_DIR", student.root.join("target"))
         .env("TERM", "xterm");
     let mut terminal = Terminal::of_size(command, Size::SMALL);
+    terminal.shows("checking first::it_is_1 …");
     terminal.shows("not yet implemented");
     terminal.shows("one/first is not right yet");
     terminal.press("h");
@@ -35,8 +36,18 @@ fn watched_from_red_to_green() {
     // The first one closes the list.
     terminal.press("q");
     terminal.shows("one/second is not right yet");
-    terminal.press("q");
-    assert!(terminal.ends_well());
+    terminal.press("x");
+    terminal.shows("x does nothing.");
+    terminal.press("?");
+    terminal.shows("The keys:");
+    terminal.press("t");
+    terminal.shows("There is no timeline for this run.");
+    terminal.press("s");
+    terminal.shows("To see it now: cargo course diff --spoil one/second");
+    terminal.press("l");
+    terminal.shows("1 of 3, about");
+    terminal.press("\u{3}");
+    assert!(terminal.ends_well(), "Ctrl-C quits, whatever page is open");
     assert!(student.says(&["list"]).contains("right    one/first"));
 
     let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
