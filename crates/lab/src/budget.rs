@@ -236,20 +236,23 @@ impl Budget {
     /// NCCL's log.
     ///
     /// # Errors
-    /// Fails if the call fails, or if it uses too much. The error lists the lines responsible.
+    /// Fails if the call copies on another stream, if it fails, or if it uses too much. The error lists the lines
+    /// responsible.
     pub fn spend<T>(&self, call: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
         let Some(driver) = VirtualDriver::find()? else {
             return self.spend_on_real_gpus(call);
         };
         let (returned, calls) = driver.record(self.threads, call)?;
-        let returned = returned?;
         let calls: Vec<Call> = calls.into_iter().filter(|call| call.code == 0).collect();
+        // After a copy on a stream of another GPU, cudarc can't record its event there. Its next call then fails with
+        // an error that names neither the copy nor the stream.
+        self.check_copies_on(&calls)?;
+        let returned = returned?;
         self.check_collectives(&calls)?;
         for &(cost, at_most) in &self.limits {
             self.check_limit(cost, at_most, &calls)?;
         }
         self.check_streams(&calls)?;
-        self.check_copies_on(&calls)?;
         self.check_wait_for_values(&calls)?;
         Ok(returned)
     }
