@@ -103,9 +103,13 @@ fn too_many_is_an_error_with_both_numbers() -> anyhow::Result<()> {
         };
         let text = format!("{error:#}");
         let without_count = text.replacen(&count.to_string(), "", 1);
+        let numbers = [(count.to_string(), &text), (available.to_string(), &without_count)];
+        let missing = numbers.iter().filter(|(number, text)| !text.contains(number));
+        let missing: Vec<&str> = missing.map(|(number, _)| number.as_str()).collect();
         ensure!(
-            text.contains(&count.to_string()) && without_count.contains(&available.to_string()),
-            "open({count}) with {available} GPUs: the error must contain both numbers; got: {text}"
+            missing.is_empty(),
+            "open({count}) with {available} GPUs: the error must contain both numbers; missing: {}; got: {text}",
+            missing.join(", ")
         );
     }
     Ok(())

@@ -54,11 +54,11 @@ pub fn axpy(
 ) -> anyhow::Result<()> {
     // ANCHOR: axpy
     // Launch the kernel over all elements, on `stream`:
-    // 1. the arguments match the kernel's parameters in order and type;
+    // 1. the arguments match the kernel's parameters in order and type, which neither the driver nor a check compares;
     // 2. if `y` and `x` differ in length, launch nothing, and return an error that contains both lengths;
     // 3. if there are no elements, nothing is launched, and the result is `Ok`;
     // 4. return as soon as the kernel is enqueued;
-    // 5. a SAFETY comment explains why the launch is sound.
+    // 5. a SAFETY comment, which no check reads, explains why the launch is sound.
     let (y_len, x_len) = (y.len(), x.len());
     ensure!(y_len == x_len, "y has {y_len} elements, but x has {x_len}");
     let n = u32::try_from(y_len)?;
