@@ -23,54 +23,87 @@ const GIVEN_AWAY: usize = 4;
 /// # Errors
 /// Fails if a file can't be read, or if a lesson has problems. The error lists all of them.
 pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
-    let problems = problems(root, &Course::read(root)?)?;
-    ensure!(problems.is_empty(), "{} problems\n  {}", problems.len(), problems.join("\n  "));
+    let course = Course::read(root)?;
+    let problems = problems(root, &course)?;
+    ensure!(problems.is_empty(), "problems: {}\n  {}", problems.len(), problems.join("\n  "));
+    println!(
+        "{} exercises: each page has its form and length, introduces its calls, and gives no answer away",
+        course.exercises.len()
+    );
     Ok(())
 }
 
-/// Returns the problems with the lessons, each with its file.
+/// Returns the problems with the lessons, each with its file. A page that can't be read is one of them.
 ///
 /// # Errors
-/// Fails if a file can't be read.
+/// Fails if the README or a module's checks can't be read.
 pub(crate) fn problems(root: &Path, course: &Course) -> anyhow::Result<Vec<String>> {
     let mut problems: Vec<String> =
         prefixed("README.md", size_problems(&read(root, "README.md")?, course)).collect();
-    let mut introduced = BTreeSet::new();
     for module in &course.modules {
         let path = format!("modules/{}/README.md", module.folder);
-        let text = read(root, &path)?;
+        let Ok(text) = read(root, &path).map_err(|error| problems.push(format!("{error:#}"))) else {
+            continue;
+        };
         problems.extend(prefixed(&path, page::module_problems(&text)));
+        let own = course.exercises.iter().filter(|exercise| exercise.folder() == module.folder);
+        problems.extend(prefixed(&path, row_problems(&text, own)));
         let checks = read_folder(&root.join("tests").join(&module.folder))?;
         let checks: String = checks.into_values().collect();
         problems.extend(prefixed(&path, test_output_problems(&text, &checks)));
     }
+    let mut introduced = BTreeSet::new();
     for exercise in &course.exercises {
-        let (lesson, after) = (exercise.lesson(Path::new("")), exercise.after(Path::new("")));
-        let (lesson, after) = (lesson.display().to_string(), after.display().to_string());
-        let text = read(root, &lesson)?;
-        problems.extend(prefixed(&lesson, Page::lesson(exercise).problems(&text)));
-        problems.extend(prefixed(&after, Page::after(exercise).problems(&read(root, &after)?)));
-
-        introduced.extend(code_of(&text).iter().flat_map(|code| words(code)));
-        let regions = starter::answers(&read(root, &format!("solutions/{}", exercise.file))?);
-        let starter = read(root, &format!("modules/{}", exercise.file))?;
-        let mut known: BTreeSet<String> = words(&starter).into_iter().collect();
-        known.extend(introduced.iter().cloned());
-        problems.extend(prefixed(&lesson, unknown_calls(&regions, &known)));
-        let estimate = minutes(page::count(&text), regions.iter().map(|(_, answer)| answer.as_str()));
-        if exercise.minutes != estimate {
-            problems.push(format!(
-                "course.toml: {}: minutes = {}, but the estimate is {estimate}",
-                exercise.id, exercise.minutes
-            ));
-        }
-        let before =
-            [(lesson, text), (format!("modules/{}", exercise.file), comments(&starter)), listed(exercise)];
-        for (path, text) in &before {
-            problems.extend(given_away(path, text, &regions));
-        }
+        let own = of_exercise(root, exercise, &mut introduced);
+        problems.extend(own.unwrap_or_else(|error| vec![format!("{error:#}")]));
     }
     Ok(problems)
+}
+
+/// Returns the problems with an exercise's pages. Adds the calls that its lesson introduces to those of earlier lessons.
+fn of_exercise(
+    root: &Path,
+    exercise: &Exercise,
+    introduced: &mut BTreeSet<String>,
+) -> anyhow::Result<Vec<String>> {
+    let mut problems = Vec::new();
+    let (lesson, after) = (exercise.lesson(Path::new("")), exercise.after(Path::new("")));
+    let (lesson, after) = (lesson.display().to_string(), after.display().to_string());
+    let text = read(root, &lesson)?;
+    problems.extend(prefixed(&lesson, Page::lesson(exercise).problems(&text)));
+    problems.extend(prefixed(&after, Page::after(exercise).problems(&read(root, &after)?)));
+
+    introduced.extend(code_of(&text).iter().flat_map(|code| words(code)));
+    let file = format!("solutions/{}", exercise.file);
+    let solution = read(root, &file)?;
+    let regions = starter::answers(&solution);
+    let starter = starter::starter(&solution).context(file)?;
+    let mut known: BTreeSet<String> = words(&starter).into_iter().collect();
+    known.extend(introduced.iter().cloned());
+    problems.extend(prefixed(&lesson, unknown_calls(&regions, &known)));
+    let estimate = minutes(page::count(&text), regions.iter().map(|(_, answer)| answer.as_str()));
+    if exercise.minutes != estimate {
+        problems.push(format!(
+            "course.toml: {}: minutes = {}, but the estimate is {estimate}",
+            exercise.id, exercise.minutes
+        ));
+    }
+    let before =
+        [(lesson, text), (format!("modules/{}", exercise.file), comments(&starter)), listed(exercise)];
+    for (path, text) in &before {
+        problems.extend(given_away(path, text, &regions));
+    }
+    Ok(problems)
+}
+
+/// Finds exercises without a row in their module's table, or with other minutes in it.
+fn row_problems<'a>(text: &str, exercises: impl Iterator<Item = &'a Exercise>) -> Vec<String> {
+    let row = |exercise: &Exercise| {
+        let name = Path::new(&exercise.file).file_stem().unwrap_or_default().to_string_lossy();
+        format!("| [`{name}`](lessons/{name}.md) | {} |", exercise.minutes)
+    };
+    let missing = exercises.map(row).filter(|row| !text.lines().any(|line| line.starts_with(row)));
+    missing.map(|row| format!("its table needs a row that starts with {row}")).collect()
 }
 
 /// Returns the problems with test output that a page shows. The output must name existing checks and must not contain
@@ -177,6 +210,17 @@ mod tests {
         for line in ["test a::it_worked ... ok", "running 5 tests", "test result: ok. 5 passed; 0 failed"] {
             assert_eq!(test_output_problems(line, checks).len(), 1, "{line}");
         }
+    }
+
+    #[test]
+    fn a_module_s_table_has_a_row_for_each_exercise() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let course = Course::read(root).unwrap();
+        let rows = |text: &str| row_problems(text, course.exercises[..1].iter());
+        assert!(rows("| [`devices`](lessons/devices.md) | 10 | open a context |").is_empty());
+        let expected = ["its table needs a row that starts with | [`devices`](lessons/devices.md) | 10 |"];
+        assert_eq!(rows("| [`devices`](lessons/devices.md) | 15 | open a context |"), expected);
+        assert_eq!(rows(""), expected);
     }
 
     #[test]

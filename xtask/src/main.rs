@@ -74,7 +74,7 @@ fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            anstream::eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -98,6 +98,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Task::Sessions => {
             let problems = check::sessions::check(root)?;
             ensure!(problems.is_empty(), "{}", problems.join("\n"));
+            println!("{}", check::sessions::summary());
             Ok(())
         }
         Task::Slides(passed) => package(root, "site", Some("slides"), passed),

@@ -1,6 +1,6 @@
 //! `cargo xtask mistake`: saves an edit of a solution as a mistake, and updates saved mistakes after solutions change.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -148,7 +148,7 @@ fn refresh(root: &Path) -> anyhow::Result<()> {
     let mut mistakes = mistakes::read(root)?;
     let mut alternatives = alternatives::read(root)?;
     let mut earlier: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    let (mut moved, mut colliding) = (BTreeSet::new(), Vec::new());
+    let mut colliding = Vec::new();
     let of_mistakes = mistakes.iter_mut().map(|mistake| &mut mistake.patch);
     for patch in of_mistakes.chain(alternatives.iter_mut().map(|alternative| &mut alternative.patch)) {
         let file = format!("solutions/{}", course.exercise(&patch.exercise)?.file);
@@ -159,28 +159,24 @@ fn refresh(root: &Path) -> anyhow::Result<()> {
         let versions = earlier.get(&file).map(Vec::as_slice).unwrap_or_default();
         match refreshed(patch, &file, &solution, versions) {
             Refreshed::Same => {}
-            Refreshed::Moved(diff) => {
-                patch.diff = diff;
-                moved.insert(patch.path());
-            }
+            Refreshed::Moved(diff) => patch.diff = diff,
             Refreshed::NeedsPerson => colliding.push(format!("\n  {} on {file}", patch.path())),
         }
     }
     let texts = mistakes.iter().map(|mistake| (mistake.patch.path(), mistake.text()));
     let texts = texts.chain(alternatives.iter().map(|it| (it.patch.path(), it.text())));
-    for (path, text) in texts.filter(|(path, _)| moved.contains(path)) {
-        replace(&root.join(&path), text)?;
-        println!("rewrote {path}");
+    let mut rewritten = 0;
+    for (path, text) in texts {
+        if fs::read_to_string(root.join(&path)).ok().as_ref() != Some(&text) {
+            replace(&root.join(&path), text)?;
+            println!("rewrote {path}");
+            rewritten += 1;
+        }
     }
-    println!(
-        "{} mistakes and {} alternatives, {} rewritten",
-        mistakes.len(),
-        alternatives.len(),
-        moved.len()
-    );
+    println!("{} mistakes and {} alternatives, {rewritten} rewritten", mistakes.len(), alternatives.len());
     ensure!(
         colliding.is_empty(),
-        "{} patches no longer apply and can't be merged:{}\nhelp: make each patch's change to its solution by hand, and save the patch again",
+        "patches that no longer apply and can't be merged: {}{}\nhelp: make each patch's change to its solution by hand, and save the patch again",
         colliding.len(),
         colliding.concat()
     );

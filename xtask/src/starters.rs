@@ -22,7 +22,7 @@ pub(crate) type Starters = BTreeMap<PathBuf, String>;
 
 /// Runs the task: reads everything, then writes the files that differ, and removes starters without a solution.
 pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
-    let differences = differences(root)?;
+    let differences = differences(root, &starters(root)?)?;
     if options.check {
         ensure!(
             differences.is_empty(),
@@ -61,14 +61,15 @@ impl Difference {
     }
 }
 
-/// Returns the changes that make modules/ match solutions/.
-pub(crate) fn differences(root: &Path) -> anyhow::Result<Vec<Difference>> {
+/// Returns the changes that make modules/ match solutions/. The starters of broken solutions stay unchanged.
+pub(crate) fn differences(root: &Path, made: &Made) -> anyhow::Result<Vec<Difference>> {
     let modules = root.join("modules");
     let mut there = if modules.is_dir() { read_folder(&modules)? } else { BTreeMap::new() };
+    there.retain(|path, _| !made.broken.contains_key(path));
     let mut differences = Vec::new();
-    for (path, text) in starters(root)? {
-        if there.remove(&path).as_ref() != Some(&text) {
-            differences.push(Difference { path, should_be: Some(text) });
+    for (path, text) in &made.starters {
+        if there.remove(path).as_ref() != Some(text) {
+            differences.push(Difference { path: path.clone(), should_be: Some(text.clone()) });
         }
     }
     // Lessons and programs have no regions.
@@ -77,20 +78,47 @@ pub(crate) fn differences(root: &Path) -> anyhow::Result<Vec<Difference>> {
     Ok(differences)
 }
 
+/// The starters that solutions generate, and the solutions that can't be turned into one.
+#[derive(Default)]
+pub(crate) struct Made {
+    pub(crate) starters: Starters,
+    /// What is wrong with each broken solution, by path below solutions/.
+    pub(crate) broken: BTreeMap<PathBuf, String>,
+}
+
 /// Generates every starter from its solution.
 ///
 /// # Errors
-/// Fails if there is no solution, or if a file can't be read or turned into a starter. The error names its path.
-pub(crate) fn starters(root: &Path) -> anyhow::Result<Starters> {
+/// Fails if there is no solution, or if a file can't be read.
+pub(crate) fn make_all(root: &Path) -> anyhow::Result<Made> {
     let solutions = root.join("solutions");
-    let mut starters = BTreeMap::new();
+    let mut all = Made::default();
     let is_program = |path: &Path| path.iter().nth(1).is_some_and(|folder| folder == "programs");
     for (path, text) in read_folder(&solutions)?.into_iter().filter(|(path, _)| !is_program(path)) {
-        let made = make(&path, &text).with_context(|| format!("solutions/{}", path.display()))?;
-        starters.insert(path, made);
+        match make(&path, &text) {
+            Ok(starter) => all.starters.insert(path, starter),
+            Err(error) => {
+                let problem = format!("solutions/{}: {error:#}", path.display());
+                all.broken.insert(path, problem)
+            }
+        };
     }
-    ensure!(!starters.is_empty(), "{} contains no files", solutions.display());
-    Ok(starters)
+    ensure!(!all.starters.is_empty(), "{} contains no files", solutions.display());
+    Ok(all)
+}
+
+/// Generates every starter from its solution.
+///
+/// # Errors
+/// Fails like [`make_all`], or if a solution can't be turned into a starter. The error names its path.
+pub(crate) fn starters(root: &Path) -> anyhow::Result<Made> {
+    let made = make_all(root)?;
+    ensure!(
+        made.broken.is_empty(),
+        "{}",
+        made.broken.values().map(String::as_str).collect::<Vec<_>>().join("\n")
+    );
+    Ok(made)
 }
 
 fn make(path: &Path, text: &str) -> anyhow::Result<String> {

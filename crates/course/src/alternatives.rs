@@ -33,12 +33,15 @@ impl Alternative {
 /// # Errors
 /// Fails if one is malformed; the error names its path.
 pub fn read(root: &Path) -> anyhow::Result<Vec<Alternative>> {
-    let mut alternatives = Vec::new();
-    for (patch, head) in AnswerPatch::read_all(root, FOLDER)? {
-        let path = patch.path();
-        alternatives.push(alternative(patch, head).context(path)?);
-    }
-    Ok(alternatives)
+    read_each(root)?.into_iter().collect()
+}
+
+/// Reads all alternatives. A malformed alternative is an error that names its path.
+///
+/// # Errors
+/// Fails if the folder can't be read.
+pub fn read_each(root: &Path) -> anyhow::Result<Vec<anyhow::Result<Alternative>>> {
+    AnswerPatch::read_each(root, FOLDER, alternative)
 }
 
 fn alternative(patch: AnswerPatch, head: Head) -> anyhow::Result<Alternative> {

@@ -3,7 +3,7 @@
 //! `tests/mistakes/init/devices/off_by_one.patch` changes the solution to the exercise `init/devices`. Its first lines
 //! describe the answer as `key: value`. A unified diff follows, so `git apply` accepts the file too.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use diffy::Patch;
@@ -28,22 +28,26 @@ pub struct AnswerPatch {
 pub type Head = Vec<(String, String)>;
 
 impl AnswerPatch {
-    /// Reads all patches below a folder, with their headers. A folder that doesn't exist contains no patches.
+    /// Reads all patches below a folder, and passes each with its header to `make`. A folder that doesn't exist contains
+    /// no patches. The error of a malformed patch names its path.
     ///
     /// # Errors
-    /// Fails if a patch is malformed; the error names its path.
-    pub fn read_all(root: &Path, folder: &'static str) -> anyhow::Result<Vec<(Self, Head)>> {
+    /// Fails if the folder can't be read.
+    pub(crate) fn read_each<T>(
+        root: &Path,
+        folder: &'static str,
+        make: impl Fn(Self, Head) -> anyhow::Result<T>,
+    ) -> anyhow::Result<Vec<anyhow::Result<T>>> {
         let path = root.join(folder);
         if !path.is_dir() {
             return Ok(Vec::new());
         }
-        let files = read_folder(&path)?;
-        files
-            .iter()
-            .map(|(path, text)| {
-                Self::parse(folder, path, text).with_context(|| format!("{folder}/{}", path.display()))
-            })
-            .collect()
+        let read = |(path, text): (&PathBuf, &String)| {
+            Self::parse(folder, path, text)
+                .and_then(|(patch, head)| make(patch, head))
+                .with_context(|| format!("{folder}/{}", path.display()))
+        };
+        Ok(read_folder(&path)?.iter().map(read).collect())
     }
 
     /// Parses the file `path`, which is relative to `folder`.
@@ -54,12 +58,15 @@ impl AnswerPatch {
         let mut head = Vec::new();
         let mut rest = text;
         while let Some((line, after)) = rest.split_once('\n').filter(|(line, _)| !line.starts_with("--- ")) {
+            rest = after;
+            if line.trim().is_empty() {
+                continue;
+            }
             let (key, value) =
                 line.split_once(':').with_context(|| format!("`{line}` must have the form `key: value`"))?;
             let value = value.trim().to_owned();
             ensure!(!value.is_empty(), "the value after `{line}` is missing");
             head.push((key.to_owned(), value));
-            rest = after;
         }
         let exercise = format!("{module}/{exercise}");
         let made = Self { folder, exercise, name: name.to_owned(), diff: rest.to_owned() };

@@ -48,13 +48,17 @@ impl Mistake {
 /// # Errors
 /// Fails if there are none, or if one is malformed; the error names its path.
 pub fn read(root: &Path) -> anyhow::Result<Vec<Mistake>> {
-    let mut mistakes = Vec::new();
-    for (patch, head) in AnswerPatch::read_all(root, FOLDER)? {
-        let path = patch.path();
-        mistakes.push(mistake(patch, head).context(path)?);
-    }
+    let mistakes = read_each(root)?.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
     ensure!(!mistakes.is_empty(), "{} contains no mistakes", root.join(FOLDER).display());
     Ok(mistakes)
+}
+
+/// Reads all mistakes. A malformed mistake is an error that names its path.
+///
+/// # Errors
+/// Fails if the folder can't be read.
+pub fn read_each(root: &Path) -> anyhow::Result<Vec<anyhow::Result<Mistake>>> {
+    AnswerPatch::read_each(root, FOLDER, mistake)
 }
 
 fn mistake(patch: AnswerPatch, head: Head) -> anyhow::Result<Mistake> {
@@ -101,6 +105,8 @@ mod tests {
         );
         assert_eq!(mistake.patch.changed_file().unwrap(), "solutions/x.rs");
         assert_eq!(mistake.text(), format!("{HEAD}{DIFF}"));
+        let apart = parse("init/devices/wrong.patch", &format!("{HEAD}\n{DIFF}")).unwrap();
+        assert_eq!(apart, mistake, "an empty line may separate the head from the diff");
     }
 
     #[test]

@@ -9,19 +9,13 @@ use std::thread;
 use anyhow::{Context, bail};
 use course::alternatives::Alternative;
 use course::mistakes::Mistake;
-use course::syllabus::Course;
+use course::syllabus::{Course, Exercise};
 use indicatif::ProgressBar;
 
 use super::deletions::Deletion;
 use super::test_output::{self, Outcomes};
 use super::variants::{answer_name, deletion_name};
 use super::verdicts;
-
-/// The minimum number of mistakes for each exercise.
-const MISTAKES_EACH: usize = 3;
-
-/// The minimum number of alternatives for each exercise.
-const ALTERNATIVES_EACH: usize = 3;
 
 /// The number of lines of Cargo's output to show if a program is missing.
 const LAST_LINES: usize = 12;
@@ -45,9 +39,9 @@ pub(super) struct Test {
 }
 
 impl Built {
-    /// Checks that every check of every exercise fails in the starter, at a `todo!` in the exercise's own file.
-    pub(super) fn check_starters(&self, course: &Course) -> anyhow::Result<Vec<String>> {
-        self.in_parallel(&course.exercises, |exercise| {
+    /// Checks that every check of these exercises fails in the starter, at a `todo!` in the exercise's own file.
+    pub(super) fn check_starters(&self, exercises: &[&Exercise]) -> anyhow::Result<Vec<String>> {
+        self.in_parallel(exercises, |exercise| {
             let package = format!("m{}", exercise.folder());
             let Some(test) = self.tests.get(&package) else {
                 return Ok(vec![format!(
@@ -60,14 +54,9 @@ impl Built {
         })
     }
 
-    /// Checks that every mistake makes its check fail with the words it lists, and that every exercise has enough
-    /// mistakes.
-    pub(super) fn check_mistakes(
-        &self,
-        course: &Course,
-        mistakes: &[&Mistake],
-    ) -> anyhow::Result<Vec<String>> {
-        let mut problems = self.in_parallel(mistakes, |mistake| {
+    /// Checks that every mistake makes its check fail with the words it lists.
+    pub(super) fn check_mistakes(&self, mistakes: &[&Mistake]) -> anyhow::Result<Vec<String>> {
+        self.in_parallel(mistakes, |mistake| {
             let name = answer_name(&mistake.patch);
             let Some(test) = self.tests.get(&name) else {
                 let path = mistake.patch.path();
@@ -75,27 +64,16 @@ impl Built {
             };
             let outcomes = test.run(&["--exact", &mistake.fails])?;
             Ok(verdicts::of_mistake(mistake, &outcomes).into_iter().collect())
-        })?;
-        for exercise in &course.exercises {
-            let count = mistakes.iter().filter(|mistake| mistake.patch.exercise == exercise.id).count();
-            if count < MISTAKES_EACH {
-                problems.push(format!(
-                    "{} has {count} mistakes; write at least {MISTAKES_EACH} in tests/mistakes/{}/",
-                    exercise.id, exercise.id
-                ));
-            }
-        }
-        Ok(problems)
+        })
     }
 
-    /// Returns the problems with the alternatives. Each alternative must pass all of its exercise's checks, and every
-    /// exercise needs enough alternatives.
+    /// Returns the problems with the alternatives. Each alternative must pass all of its exercise's checks.
     pub(super) fn check_alternatives(
         &self,
         course: &Course,
         alternatives: &[&Alternative],
     ) -> anyhow::Result<Vec<String>> {
-        let mut problems = self.in_parallel(alternatives, |alternative| {
+        self.in_parallel(alternatives, |alternative| {
             let path = alternative.patch.path();
             let exercise = course.exercise(&alternative.patch.exercise)?;
             let name = answer_name(&alternative.patch);
@@ -104,17 +82,7 @@ impl Built {
             };
             let outcomes = test.run(&[&exercise.filter()])?;
             Ok(verdicts::of_alternative(&path, &outcomes))
-        })?;
-        for exercise in &course.exercises {
-            let count = alternatives.iter().filter(|it| it.patch.exercise == exercise.id).count();
-            if count < ALTERNATIVES_EACH {
-                problems.push(format!(
-                    "{} has {count} alternatives; write at least {ALTERNATIVES_EACH} in tests/alternatives/{}/",
-                    exercise.id, exercise.id
-                ));
-            }
-        }
-        Ok(problems)
+        })
     }
 
     /// Checks that every deletion makes its recorded check fail with the recorded words, or no check if it is harmless.

@@ -4,9 +4,11 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, bail, ensure};
-use course::syllabus::Course;
+use anyhow::Context;
+use course::syllabus::{Course, Exercise};
 use serde::Deserialize;
+
+use super::names::{CheckSources, TEMPLATE};
 
 /// Substrings that identify lines that synchronize.
 const CALLS: [&str; 7] =
@@ -54,20 +56,24 @@ impl Deletion {
     }
 }
 
-/// Reads the recorded effects, and deletes the lines.
+/// Reads the recorded effects, and deletes the lines. Returns the usable entries, and the problems: a line in a solution
+/// without an entry, an entry without a line, and an entry that names no effect.
 ///
 /// # Errors
-/// Fails if the list can't be read, or if the lines in the list don't match the lines in the solutions. The error names
-/// the line.
-pub(super) fn read(root: &Path, course: &Course) -> anyhow::Result<Vec<Deletion>> {
+/// Fails if the list or a solution can't be read.
+pub(super) fn read(
+    root: &Path,
+    course: &Course,
+    sources: &CheckSources,
+) -> anyhow::Result<(Vec<Deletion>, Vec<String>)> {
     let path = root.join("tests/deletions.toml");
     let text = fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
     let Deletions { deletion: mut deletions } =
         toml::from_str(&text).with_context(|| format!("{} can't be read", path.display()))?;
-    let mut judged = 0;
+    let mut problems = Vec::new();
     for exercise in &course.exercises {
-        let source = fs::read_to_string(root.join("solutions").join(&exercise.file))
-            .with_context(|| format!("can't read solutions/{}", exercise.file))?;
+        // Another check reports a missing file.
+        let source = fs::read_to_string(root.join("solutions").join(&exercise.file)).unwrap_or_default();
         let lines: Vec<&str> = source.lines().collect();
         for at in synchronizing(&lines) {
             let nth = lines[..=at].iter().filter(|line| line.trim() == lines[at].trim()).count();
@@ -75,30 +81,40 @@ pub(super) fn read(root: &Path, course: &Course) -> anyhow::Result<Vec<Deletion>
                 deletion.exercise == exercise.id && deletion.line == lines[at].trim() && deletion.nth == nth
             };
             let Some(deletion) = deletions.iter_mut().find(is_it) else {
-                bail!(
+                let [check, words] = TEMPLATE;
+                problems.push(format!(
                     "tests/deletions.toml doesn't record what happens without line {at} of solutions/{file}; add:\n[[deletion]]\nexercise = \"{id}\"\n\
-                     line = {line:?}\n{nth}fails = \"the check that fails\"\nsays = [\"words of its message\"]\n# or, instead of both: \
+                     line = {line:?}\n{nth}fails = \"{check}\"\nsays = [\"{words}\"]\n# or, instead of both: \
                      harmless = \"why no check fails\"",
                     at = at + 1,
                     file = exercise.file,
                     id = exercise.id,
                     line = lines[at].trim(),
                     nth = if nth > 1 { format!("nth = {nth}\n") } else { String::new() }
-                );
+                ));
+                continue;
             };
-            ensure!(
-                deletion.fails.is_some() != deletion.harmless.is_some(),
-                "tests/deletions.toml: {} needs either `fails` or `harmless`",
-                deletion.name()
+            let own = effect_problems(deletion, exercise, sources);
+            problems.extend(
+                own.into_iter().map(|own| format!("tests/deletions.toml: {}: {own}", deletion.name())),
             );
             deletion.source = without(&lines, at, deletion.instead.as_deref());
-            judged += 1;
         }
     }
-    ensure!(judged > 0, "no solution contains a synchronizing call");
-    match deletions.iter().find(|deletion| deletion.source.is_empty()) {
-        Some(stale) => bail!("tests/deletions.toml: no solution contains the line for {}", stale.name()),
-        None => Ok(deletions),
+    let (deletions, stale): (Vec<_>, Vec<_>) =
+        deletions.into_iter().partition(|deletion| !deletion.source.is_empty());
+    let stale = stale.iter().map(Deletion::name);
+    problems
+        .extend(stale.map(|name| format!("tests/deletions.toml: no solution contains the line for {name}")));
+    Ok((deletions, problems))
+}
+
+/// Returns what is wrong with the recorded effect of a deletion.
+fn effect_problems(deletion: &Deletion, exercise: &Exercise, sources: &CheckSources) -> Vec<String> {
+    match (&deletion.fails, &deletion.harmless) {
+        (Some(fails), None) => sources.recorded(exercise, fails, &deletion.says),
+        (None, Some(_)) => Vec::new(),
+        _ => vec!["it needs either `fails` or `harmless`".to_owned()],
     }
 }
 

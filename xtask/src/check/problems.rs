@@ -9,21 +9,17 @@ use anyhow::ensure;
 pub(super) struct Problems(usize);
 
 impl Problems {
-    /// Runs a check and prints its result.
-    pub(super) fn point(
-        &mut self,
-        title: &str,
-        look: impl FnOnce() -> anyhow::Result<Vec<String>>,
-    ) -> anyhow::Result<()> {
+    /// Runs a check and prints its result. If the check can't be run, the reason is its only problem.
+    pub(super) fn point(&mut self, title: &str, look: impl FnOnce() -> anyhow::Result<Vec<String>>) {
         let started = Instant::now();
-        let found = look()?;
+        let found = look().unwrap_or_else(|error| vec![format!("{error:#}")]);
         let verdict = if found.is_empty() { "ok" } else { "FAILED" };
         println!("{verdict}: {title} ({:.1} s)", started.elapsed().as_secs_f64());
         for problem in &found {
-            println!("  - {}", problem.trim_end().replace('\n', "\n    "));
+            // A check's output may contain colors, which a file or a pipe would show as codes.
+            anstream::println!("  - {}", problem.trim_end().replace('\n', "\n    "));
         }
         self.0 += found.len();
-        Ok(())
     }
 
     /// Fails if any check found problems.

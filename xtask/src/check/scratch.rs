@@ -66,13 +66,20 @@ impl Scratch {
         starters: &Starters,
         variants: &[Variant],
     ) -> anyhow::Result<Self> {
-        let mut own = BTreeMap::new();
-        for (path, text) in starters {
-            let package = format!("m{}", member::folder_of(path));
-            member::add(&mut own, root, &package, path, text)?;
-        }
+        let mut own = members_of(root, starters)?;
         own.extend(examples::files(root)?);
         Self::write_with(root, course, "xtask-check", own, variants.iter())
+    }
+
+    /// Writes a workspace with the starters and variants of one exercise to a separate folder.
+    pub(super) fn write_one(
+        root: &Path,
+        course: &Course,
+        starters: &Starters,
+        variants: &[Variant],
+    ) -> anyhow::Result<Self> {
+        let own = members_of(root, starters)?;
+        Self::write_with(root, course, "xtask-check-one", own, variants.iter())
     }
 
     /// Writes a workspace with only these variants to a separate folder.
@@ -199,6 +206,16 @@ impl Scratch {
         }
         tests
     }
+}
+
+/// Returns the files of the starters' packages.
+fn members_of(root: &Path, starters: &Starters) -> anyhow::Result<BTreeMap<PathBuf, String>> {
+    let mut files = BTreeMap::new();
+    for (path, text) in starters {
+        let package = format!("m{}", member::folder_of(path));
+        member::add(&mut files, root, &package, path, text)?;
+    }
+    Ok(files)
 }
 
 /// Makes the folder contain exactly these files. Leaves unchanged files alone, so that Cargo rebuilds only what has

@@ -38,6 +38,18 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
     command(&mut test)
 }
 
+/// The variable that makes snapbox store what it sees, and its value.
+const OVERWRITE: (&str, &str) = ("SNAPSHOTS", "overwrite");
+
+/// Describes what a successful [`check`] has done.
+pub(crate) fn summary() -> &'static str {
+    let (name, value) = OVERWRITE;
+    match std::env::var(name).is_ok_and(|it| it == value) {
+        true => "stored the current screens in crates/course/tests/sessions; git diff shows what has changed",
+        false => "the screens are those in crates/course/tests/sessions",
+    }
+}
+
 /// Writes the files that have changed since the last run. The exercises are written by the test itself.
 fn write(root: &Path, copy: &Path) -> anyhow::Result<()> {
     let manifest = fs::read_to_string(root.join("Cargo.toml")).context("Cargo.toml")?;
@@ -52,7 +64,7 @@ fn write(root: &Path, copy: &Path) -> anyhow::Result<()> {
     for (path, text) in read_folder(&root.join(modules))? {
         files.insert(modules.join(path), text);
     }
-    for (path, text) in starters::starters(root)? {
+    for (path, text) in starters::starters(root)?.starters {
         let is_manifest = path.ends_with("Cargo.toml");
         let text = if is_manifest { without_programs(&text) } else { text };
         files.insert(modules.join(path), text);

@@ -39,7 +39,13 @@ pub(super) fn of_answers<'a, T>(
     let mut all = Applied { answers: Vec::new(), variants: Vec::new(), problems: Vec::new() };
     for answer in answers {
         let patch = patch(answer);
-        let exercise = course.exercise(&patch.exercise).with_context(|| patch.path())?;
+        let exercise = match course.exercise(&patch.exercise) {
+            Ok(exercise) => exercise,
+            Err(error) => {
+                all.problems.push(format!("{}: {error:#}", patch.path()));
+                continue;
+            }
+        };
         let file = format!("solutions/{}", exercise.file);
         let solution = fs::read_to_string(root.join(&file)).with_context(|| format!("can't read {file}"))?;
         let (path, changed) = (patch.path(), patch.changed_file()?);

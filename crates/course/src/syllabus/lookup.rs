@@ -35,7 +35,11 @@ impl Course {
                 bail!("there is no exercise `{id}`{near} All of them: cargo course list")
             }
             several => {
-                let ids: Vec<&str> = several.iter().map(|exercise| exercise.id.as_str()).collect();
+                let mut ids: Vec<&str> = several.iter().map(|exercise| exercise.id.as_str()).collect();
+                ids.dedup();
+                if let [id] = ids[..] {
+                    bail!("course.toml lists the exercise `{id}` twice");
+                }
                 bail!("`{id}` may be {}", ids.join(" or "))
             }
         }
@@ -120,6 +124,10 @@ mod tests {
                 .to_string()
                 .starts_with("`init` is a module: cargo course test 01_init")
         );
+        let mut twice = course.clone();
+        twice.exercises.push(course.exercises[0].clone());
+        let error = twice.exercise("devices").unwrap_err().to_string();
+        assert_eq!(error, "course.toml lists the exercise `init/devices` twice");
         assert_eq!(course.module("1").unwrap().starter_package(), "m01_init");
         assert_eq!(course.exercises[0].test_command(), "cargo test -p m01_init devices::");
     }

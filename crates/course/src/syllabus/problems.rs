@@ -163,7 +163,7 @@ fn content_problems(exercise: &Exercise) -> Vec<String> {
         problems.push("an id must have the form `module/exercise`, such as `init/devices`".to_owned());
     }
     if exercise.hints.len() < 2 {
-        problems.push(format!("it has {} hints; give it at least 2", exercise.hints.len()));
+        problems.push(format!("it needs at least 2 hints, and has {}", exercise.hints.len()));
     }
     let mut texts = [&exercise.title, &exercise.objective].into_iter().chain(&exercise.hints);
     if texts.any(|text| text.trim().is_empty()) {
@@ -187,7 +187,7 @@ mod tests {
     fn a_good_course_has_no_problems_and_each_fault_has_one() {
         assert_eq!(Course::parse(GOOD).unwrap().problems(|_| true), Vec::<String>::new());
         for (from, to, words) in [
-            ("hints = [\"count\", \"open\"]", "hints = [\"count\"]", "has 1 hints"),
+            ("hints = [\"count\", \"open\"]", "hints = [\"count\"]", "needs at least 2 hints, and has 1"),
             ("minutes = 10", "minutes = 0", "minutes is 0"),
             ("needs = []", "needs = [\"init/later\"]", "not an earlier exercise"),
             ("test = \"01_init", "test = \"02_other", "is not in tests/01_init"),

@@ -301,11 +301,17 @@ fn what_students_see_is_as_it_was() -> anyhow::Result<()> {
         }
         for (path, seen) in files {
             let kept = Data::read_from(&path, None).raw();
-            if let Err(error) = asserted.try_eq(Some(&sitting.exercise), seen.into_data(), kept) {
-                deviations.push_str(&error.to_string());
+            let stored = kept.to_string();
+            if asserted.try_eq(Some(&sitting.exercise), seen.clone().into_data(), kept).is_err() {
+                let changes = diffy::create_patch(&stored, &seen).to_string();
+                deviations.push_str(&format!("{}:\n{changes}\n", path.display()));
             }
         }
     }
-    anyhow::ensure!(deviations.is_empty(), "{deviations}");
+    anyhow::ensure!(
+        deviations.is_empty(),
+        "the screens differ from the stored ones (+ is what a student sees now); to store them: \
+         SNAPSHOTS=overwrite cargo xtask sessions\n{deviations}"
+    );
     Ok(())
 }
