@@ -142,4 +142,25 @@ mod tests {
         assert!(made.contains("name = \"m02_x\"") && made.contains("# s01_init"), "{made}");
         assert!(make(Path::new("02_x/README.md"), "").is_err());
     }
+
+    #[test]
+    fn a_broken_solution_is_named_and_its_starter_stays() {
+        let root = std::env::temp_dir().join(format!("xtask_starters_{}", std::process::id()));
+        for (path, text) in [
+            ("solutions/01_x/src/good.rs", "fn f() {}\n"),
+            ("solutions/01_x/src/bad.rs", "// ANCHOR: f\n// Do it.\n\nf()\n"),
+            ("modules/01_x/src/bad.rs", "// ANCHOR: f\n"),
+        ] {
+            fs::create_dir_all(root.join(path).parent().unwrap()).unwrap();
+            fs::write(root.join(path), text).unwrap();
+        }
+        let made = make_all(&root).unwrap();
+        let described =
+            differences(&root, &made).unwrap().iter().map(Difference::describe).collect::<Vec<_>>();
+        assert_eq!(described, ["write modules/01_x/src/good.rs"]);
+        let broken: Vec<&String> = made.broken.values().collect();
+        assert!(broken[0].starts_with("solutions/01_x/src/bad.rs: region `f` is never closed"), "{broken:?}");
+        assert!(starters(&root).is_err());
+        fs::remove_dir_all(&root).unwrap();
+    }
 }
