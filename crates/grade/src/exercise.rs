@@ -149,6 +149,10 @@ impl Grader<'_> {
             Ok(program) => {
                 graded.checks = self.check(bench, exercise, &program);
                 graded.state = state(&graded.checks);
+                let unable = graded.checks.iter().find(|check| check.outcome == Outcome::Unable);
+                if graded.state == State::Unable {
+                    graded.reason = unable.map(|check| format!("{}: {}", check.name, check.message));
+                }
             }
         }
         Ok(graded)

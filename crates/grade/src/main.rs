@@ -17,6 +17,7 @@ use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use anyhow::{Context, ensure};
@@ -25,7 +26,7 @@ use course::syllabus::Course;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::clean_course::CleanCourse;
-use crate::exercise::{Graded, Grader};
+use crate::exercise::{Graded, Grader, State};
 use crate::limits::Limits;
 use crate::output::{Class, Student};
 use crate::sandbox::Sandbox;
@@ -116,7 +117,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     output::write(&root, &course, &class, &arguments.to)?;
     anstream::print!("{}", class.table());
     anstream::println!("\nwrote {}", arguments.to.join("index.html").display());
-    let is_judged = graded.iter().all(|graded| graded.state != exercise::State::Unable);
+    let is_judged = graded.iter().all(|graded| graded.state != State::Unable);
     Ok(if is_judged { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -136,6 +137,9 @@ fn wanted(course: &Course, only: &[String]) -> anyhow::Result<Vec<usize>> {
     Ok((0..course.exercises.len()).filter(|&index| is_wanted(&course.exercises[index].id)).collect())
 }
 
+/// How many exercises the machine may fail to judge until grading stops.
+const MOST_UNABLE: usize = 5;
+
 /// Grades all jobs, one on each core, and returns the results in the jobs' order.
 fn grade(
     grader: &Grader<'_>,
@@ -150,10 +154,11 @@ fn grade(
     let workers = thread::available_parallelism().map_or(1, NonZero::get);
     let next = Mutex::new(0..jobs.len());
     let results = Mutex::new(vec![None; jobs.len()]);
+    let unable = AtomicUsize::new(0);
     thread::scope(|scope| -> anyhow::Result<()> {
         let workers: Vec<_> = (0..workers)
             .map(|number| {
-                let (bar, next, results) = (&bar, &next, &results);
+                let (bar, next, results, unable) = (&bar, &next, &results, &unable);
                 scope.spawn(move || -> anyhow::Result<()> {
                     let bench = grader.bench(&scratch.join(format!("worker-{number}")))?;
                     loop {
@@ -163,6 +168,11 @@ fn grade(
                         let (student, exercise) = (&submissions[student], &grader.course.exercises[exercise]);
                         bar.set_message(format!("{}: {}", student.name, exercise.id));
                         let graded = grader.grade(&bench, student, exercise)?;
+                        if graded.state == State::Unable {
+                            let count = unable.fetch_add(1, Ordering::Relaxed) + 1;
+                            let why = graded.reason.as_deref().unwrap_or_default();
+                            ensure!(count < MOST_UNABLE, "this machine can't grade: {} exercises could not be judged; for example, {}: {why}", count, graded.id);
+                        }
                         results.lock().unwrap_or_else(|error| error.into_inner())[job] = Some(graded);
                         bar.inc(1);
                     }
