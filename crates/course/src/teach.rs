@@ -4,9 +4,14 @@ mod archive;
 mod mistakes;
 mod report;
 
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context;
+use course::checks::cargo;
 use course::syllabus::Course;
 
 use crate::session::print;
@@ -22,6 +27,16 @@ pub(crate) enum Command {
         /// Files that `cargo course verify --keep-going --json` wrote, or folders with such files
         #[arg(required = true)]
         places: Vec<PathBuf>,
+    },
+    /// Grade submissions, each exercise alone in a sandbox
+    #[command(
+        disable_help_flag = true,
+        after_help = "Example: cargo course teach grade class/ --to grades   (--help shows all options)"
+    )]
+    Grade {
+        /// The submissions and options
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
     },
     /// Show the known mistakes for an exercise, and what the checks report about each
     #[command(after_help = "Example: cargo course teach mistakes init/devices")]
@@ -41,8 +56,17 @@ pub(crate) enum Command {
 pub(crate) fn run(root: &Path, course: &Course, command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Report { places } => return report::run(course, places),
+        Command::Grade { arguments } => match grade(root, arguments)? {},
         Command::Mistakes { id } => print(&mistakes::show(root, course, id)?)?,
         Command::StarterArchive { file } => print(&archive::write(root, course, file)?)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Builds the grader, a program of its own, so that students need not build it. It then takes the place of this process.
+fn grade(root: &Path, arguments: &[OsString]) -> anyhow::Result<Infallible> {
+    // The current folder stays, because it is where relative paths start.
+    let mut run = cargo();
+    run.args(["run", "--quiet", "--package", "grade", "--manifest-path"]).arg(root.join("Cargo.toml"));
+    Err(run.arg("--").args(arguments).exec()).context("can't run cargo")
 }
