@@ -12,6 +12,7 @@ mod program;
 mod scratch;
 pub(crate) mod sessions;
 mod test_output;
+mod triage;
 mod variants;
 mod verdicts;
 
@@ -64,6 +65,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
         // A lesson that is missing has been named above, so it is only a problem here.
         lessons::problems(root, &course).or_else(|error| Ok(vec![format!("{error:#}")]))
     })?;
+    problems
+        .point("the triage page quotes messages that students see", || triage::problems(root, &mistakes))?;
     problems.point("deletions of synchronizing calls are recorded", || {
         Ok(deletions.as_ref().err().map(|error| format!("{error:#}")).into_iter().collect())
     })?;
