@@ -52,6 +52,9 @@ struct Arguments {
     /// Grade only these exercises, such as init/devices
     #[arg(long, value_name = "ID", num_args = 1..)]
     only: Vec<String>,
+    /// Grade only the exercises of a path, such as half-day
+    #[arg(long, value_name = "NAME", conflicts_with = "only")]
+    path: Option<String>,
     /// How many seconds a check may take
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
     timeout: u64,
@@ -78,7 +81,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let sandbox = Sandbox::find(arguments.trust)?;
     let root = course_root()?;
     let course = Course::read(&root)?;
-    let wanted = wanted(&course, &arguments.only)?;
+    let wanted = wanted(&course, &arguments.only, arguments.path.as_deref())?;
     ensure!(
         course::answers::has_solutions(&root),
         "this copy of the course has no solutions, and they are needed to grade; use the complete course"
@@ -130,10 +133,13 @@ fn course_root() -> anyhow::Result<PathBuf> {
 }
 
 /// Returns the places of the exercises to grade, in course order.
-fn wanted(course: &Course, only: &[String]) -> anyhow::Result<Vec<usize>> {
-    let ids =
-        only.iter().map(|id| Ok(course.exercise(id)?.id.as_str())).collect::<anyhow::Result<Vec<_>>>()?;
-    let is_wanted = |id: &str| ids.is_empty() || ids.contains(&id);
+fn wanted(course: &Course, only: &[String], path: Option<&str>) -> anyhow::Result<Vec<usize>> {
+    let mut ids =
+        only.iter().map(|id| Ok(course.exercise(id)?.id.clone())).collect::<anyhow::Result<Vec<_>>>()?;
+    if let Some(path) = path {
+        ids.extend(course.steps(course.path(path)?).into_iter().flat_map(|step| step.exercises));
+    }
+    let is_wanted = |id: &String| ids.is_empty() || ids.contains(id);
     Ok((0..course.exercises.len()).filter(|&index| is_wanted(&course.exercises[index].id)).collect())
 }
 

@@ -210,7 +210,15 @@ mod tests {
             seconds: 0.5,
         }];
         let id = "init/devices".to_owned();
-        Graded { id, state, reason: Some("why it is".to_owned()), checks, hints: 2, sha256: None }
+        Graded {
+            id,
+            state,
+            reason: Some("why it is".to_owned()),
+            checks,
+            hints: 2,
+            is_solution: false,
+            sha256: None,
+        }
     }
 
     fn class(exercises: &[(&str, Graded)]) -> Class {
