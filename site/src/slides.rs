@@ -138,8 +138,7 @@ fn write(
     for name in pictures {
         copy(&root.join(PICTURES.0).join(name), &to.join(PICTURES.1).join(name))?;
     }
-    // An output that is too wide is not shown on any slide.
-    for part in outputs.iter().filter_map(|output| recording::parts(output).ok()).flatten() {
+    for part in outputs.iter().flat_map(recording::parts) {
         put(&to.join(recording::FOLDER).join(&part.name), &part.svg)?;
     }
     put(&to.join("slides.css"), include_str!("slides/slides.css"))?;

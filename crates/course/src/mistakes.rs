@@ -35,6 +35,13 @@ pub struct Mistake {
 }
 
 impl Mistake {
+    /// Returns a question for students who see the wrong program. It names the rule that the program breaks, in the words
+    /// of the check that must fail; [`Self::what`] answers it.
+    pub fn question(&self) -> String {
+        let check = self.fails.rsplit("::").next().unwrap_or_default().replace('_', " ");
+        format!("Which line breaks the rule “{check}”, and what happens instead?")
+    }
+
     /// Returns the text of the patch file.
     pub fn text(&self) -> String {
         let mut head = vec![("mistake", self.what.as_str()), ("fails", &self.fails)];
@@ -101,6 +108,7 @@ mod tests {
         );
         assert_eq!(mistake.patch.changed_file().unwrap(), "solutions/x.rs");
         assert_eq!(mistake.text(), format!("{HEAD}{DIFF}"));
+        assert_eq!(mistake.question(), "Which line breaks the rule “it works”, and what happens instead?");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 use course::answers::{Change, compare};
 
 /// The number of columns of code that fit on a slide.
-const COLUMNS: usize = 76;
+const COLUMNS: usize = 72;
 /// The number of lines of code that fit on a slide.
 pub(super) const LINES: usize = 17;
 /// The number of lines that the name above a block takes up, including the space around the block.
@@ -128,9 +128,27 @@ pub(super) fn block(code: &str) -> String {
     Block { language: "rust".to_owned(), text: code.to_owned() }.to_html()
 }
 
-/// Returns the number of lines that differ between two sources.
-pub(super) fn changes(from: &str, to: &str) -> usize {
-    near(&compare(&plain(from), &plain(to)), 0).len()
+/// Returns the number of lines that a difference removes or adds.
+pub(super) fn changes(lines: &[(Change, String)]) -> usize {
+    lines.iter().filter(|(change, _)| matches!(change, Change::Removed | Change::Added)).count()
+}
+
+/// Returns the second source without comments, imports, and blank lines. If it has more than `lines` lines, only the
+/// lines near those that differ from the first source remain, between ellipses. Returns `None` if these are too many,
+/// too.
+pub(super) fn excerpt(from: &str, to: &str, lines: usize) -> Option<String> {
+    let whole = plain(to);
+    if whole.lines().count() <= lines {
+        return Some(whole);
+    }
+    let all = compare(&plain(from), &plain(to));
+    let of_second = |around| -> Vec<String> {
+        let shown = near(&all, around).into_iter().filter(|(change, _)| *change != Change::Removed);
+        let shown = shown.map(|(_, line)| line);
+        ["…".to_owned()].into_iter().chain(shown).chain(["…".to_owned()]).collect()
+    };
+    // Where lines are missing, only their neighbors show it.
+    (1..=3).rev().map(of_second).find(|shown| shown.len() <= lines).map(|shown| shown.join("\n"))
 }
 
 /// Returns the lines where the second source differs from the first, with as much context as `lines` allows. Comments,
@@ -239,6 +257,20 @@ mod tests {
     }
 
     #[test]
+    fn an_excerpt_is_the_second_source_near_its_changes() {
+        let numbered = |change: &str| {
+            let line = |at| if at == 9 { format!("{change}();\n") } else { format!("f({at});\n") };
+            (0..20).map(line).collect::<String>()
+        };
+        let (from, to) = (numbered("wait"), numbered("poll"));
+        assert_eq!(excerpt(&from, &to, 20).unwrap(), to);
+        let near = excerpt(&from, &to, 19).unwrap();
+        assert!(near.contains("f(8);\npoll();\nf(10);") && !near.contains("wait"), "{near}");
+        assert!(near.starts_with("…\n") && near.ends_with("\n…"), "{near}");
+        assert_eq!(excerpt(&from, &to, 4), None);
+    }
+
+    #[test]
     fn a_difference_shows_only_code() {
         let from = "use a::{\n    b,\n};\n\n/// f\nfn f() {\n    one();\n    two();\n    three();\n}\n";
         let to = "fn f() {\n    one();\n    three();\n}\n";
@@ -247,6 +279,7 @@ mod tests {
         assert_eq!(lines, expected.map(|(change, line)| (change, line.to_owned())));
         assert_eq!(difference(from, to, 2).unwrap(), [(Change::Removed, "two();".to_owned())]);
         assert_eq!(difference(from, to, 0), None);
+        assert_eq!(changes(&lines), 1);
         let html = difference_block(&lines);
         assert!(html.contains("<span class=\"removed\">− two();</span>"), "{html}");
     }

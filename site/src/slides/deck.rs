@@ -151,8 +151,7 @@ impl Deck<'_> {
         ))?;
         let notes = "**If it doesn't run here:** a recording of its output is below (`↓`). `→` skips it.";
         let mut slides = vec![slide(id.clone(), told, notes, false)];
-        let parts = recording::parts(output).with_context(|| from.clone())?;
-        for (number, part) in (1..).zip(parts) {
+        for (number, part) in (1..).zip(recording::parts(output)) {
             let body = format!("<h2>What it printed</h2>\n{}", part.html(&self.page));
             let notes = format!("A recording of `{}` on the virtual GPU.", output.command);
             slides.push(slide(format!("{id}-recording-{number}"), body, &notes, true));
