@@ -13,7 +13,7 @@ use std::path::Path;
 
 use anyhow::{Context, ensure};
 use course::mistakes;
-use course::syllabus::{Course, Exercise, Route};
+use course::syllabus::{Course, Exercise, Route, clock};
 
 use crate::output::Outputs;
 use crate::page::Pages;
@@ -86,8 +86,8 @@ fn pictures(root: &Path) -> anyhow::Result<Vec<String>> {
 
 /// Returns where the repository's files are shown: pictures next to the decks, and an exercise on its first slide.
 fn shown(course: &Course, route: &Route, pictures: &[String]) -> BTreeMap<String, String> {
-    let steps = course.steps(route);
-    let here: Vec<&String> = steps.iter().flat_map(|step| &step.exercises).collect();
+    let steps = course.schedule(route);
+    let here: Vec<&String> = steps.iter().flat_map(|scheduled| &scheduled.step.exercises).collect();
     let mut shown = BTreeMap::new();
     for name in pictures {
         shown.insert(format!("{}/{name}", PICTURES.0), format!("{}/{name}", PICTURES.1));
@@ -146,13 +146,12 @@ fn write(
     let mut list = String::new();
     for (route, slides) in decks {
         put(&to.join(&route.name).join("index.html"), &deck::page(&route.title, slides))?;
-        let minutes = course.steps(route).iter().map(|step| step.minutes).sum();
         list += &format!(
             "<li><a href=\"{}/index.html\">{}</a>: {} slides, {} h</li>\n",
             route.name,
             code::escaped(&route.title),
             slides.len(),
-            deck::clock(minutes)
+            clock(course.length(route))
         );
     }
     put(&to.join("index.html"), &include_str!("slides/index.html").replace("{{decks}}", &list))
