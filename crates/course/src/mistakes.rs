@@ -120,10 +120,11 @@ mod tests {
     }
 
     #[test]
-    fn its_changes_are_those_of_the_diff() {
+    fn its_correction_is_the_diff_back_to_the_solution() {
         let expected =
-            [(Change::Same, "one"), (Change::Removed, "two"), (Change::Added, "2"), (Change::Same, "three")];
-        assert_eq!(good().patch.changes().unwrap(), expected.map(|(change, line)| (change, line.to_owned())));
+            [(Change::Same, "one"), (Change::Removed, "2"), (Change::Added, "two"), (Change::Same, "three")];
+        let correction = good().patch.correction().unwrap();
+        assert_eq!(correction, expected.map(|(change, line)| (change, line.to_owned())));
     }
 
     #[test]
