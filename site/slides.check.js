@@ -97,6 +97,18 @@ function misfits({ width, height, smallest, withNotes }) {
   return [...new Set(found)];
 }
 
+/** Returns the labels of the speaker's view that cover a slide. Runs in the view. */
+function covered() {
+  const slides = [...document.querySelectorAll("iframe")].map((slide) => slide.getBoundingClientRect());
+  const labels = [...document.querySelectorAll(".overlay-element")];
+  const covers = (label) => {
+    const at = label.getBoundingClientRect();
+    return slides.some((slide) => at.left < slide.right && at.right > slide.left && at.top < slide.bottom && at.bottom > slide.top);
+  };
+  const found = labels.filter(covers).map((label) => `“${label.textContent.trim().slice(0, 20)}” covers a slide`);
+  return slides.length === 2 ? found : [...found, `it shows ${slides.length} slides`];
+}
+
 /** Shows each slide in turn, and calls `look` with its id. */
 async function eachSlide(page, look) {
   const places = await page.evaluate(() => Reveal.getSlides().map((slide) => ({ id: slide.id, ...Reveal.getIndices(slide) })));
@@ -148,6 +160,11 @@ for (const deck of decks) {
     const [speaker] = await Promise.all([page.context().waitForEvent("page"), page.keyboard.press("s")]);
     const shown = speaker.locator(".speaker-controls-notes .value, .speaker-controls-notes");
     await shown.filter({ hasText: "since the start" }).first().waitFor({ timeout: 20_000 }).catch(() => found.push("the speaker's view shows no notes"));
+    for (const layout of ["default", "wide", "tall"]) {
+      await speaker.locator(".speaker-layout-dropdown").selectOption(layout);
+      found.push(...(await speaker.evaluate(covered)).map((text) => `the speaker's view, ${layout}: ${text}`));
+      if (values.shots) await speaker.screenshot({ path: join(values.shots, deck, `speaker-${layout}.png`) });
+    }
   });
 
   await open(`${url}?print-pdf`, {}, async (page, found) => {

@@ -20,13 +20,14 @@ use crate::page::Pages;
 
 /// The reveal.js folder, and the files that a deck needs, with the names they get next to the deck.
 const REVEAL: &str = "site/node_modules/reveal.js/dist";
-const PARTS: [(&str, &str); 5] = [
+const PARTS: [(&str, &str); 4] = [
     ("reveal.css", "reveal.css"),
     ("theme/white.css", "theme.css"),
     ("reveal.js", "reveal.js"),
-    ("plugin/notes.js", "notes.js"),
     ("plugin/highlight.js", "highlight.js"),
 ];
+/// The plugin with the speaker view, which needs a change before it is next to the deck.
+const NOTES: &str = "plugin/notes.js";
 /// The folder with the pictures in the repository, and the folder's name next to the decks.
 const PICTURES: (&str, &str) = ("site/book/src/pictures", "pictures");
 
@@ -135,6 +136,8 @@ fn write(
     for (from, name) in PARTS {
         copy(&reveal.join(from), &to.join("reveal").join(name))?;
     }
+    let notes = fs::read_to_string(reveal.join(NOTES)).with_context(|| format!("can't read {NOTES}"))?;
+    put(&to.join("reveal/notes.js"), &with_uncovered_slide(&notes)?)?;
     for name in pictures {
         copy(&root.join(PICTURES.0).join(name), &to.join(PICTURES.1).join(name))?;
     }
@@ -157,6 +160,20 @@ fn write(
     put(&to.join("index.html"), &include_str!("slides/index.html").replace("{{decks}}", &list))
 }
 
+/// Changes the speaker view so that its labels are above the next slide instead of on top of the slide's title.
+///
+/// # Errors
+/// Fails if the plugin has another form; a new version of reveal.js may need another change.
+fn with_uncovered_slide(notes: &str) -> anyhow::Result<String> {
+    // The labels end 44 pixels below the top of the window.
+    let rule = "#upcoming-slide { padding-top: 48px !important; }\n";
+    ensure!(
+        notes.matches("</style>").count() == 1,
+        "{NOTES} of reveal.js doesn't have exactly one style sheet"
+    );
+    Ok(notes.replacen("</style>", &format!("{rule}</style>"), 1))
+}
+
 fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     let said = || format!("can't copy {} to {}", from.display(), to.display());
     fs::create_dir_all(to.parent().unwrap_or(to)).with_context(said)?;
@@ -177,6 +194,16 @@ mod tests {
     fn slide(id: &str, body: &str) -> Slide {
         let (id, body, from) = (id.to_owned(), body.to_owned(), format!("slide {id}"));
         Slide { id, from, body, notes: String::new(), below: false }
+    }
+
+    #[test]
+    fn the_speaker_view_has_one_more_rule() {
+        let made = with_uncovered_slide("<style>a {}\n</style><body>").unwrap();
+        assert!(
+            made.starts_with("<style>a {}\n#upcoming-slide {") && made.ends_with("</style><body>"),
+            "{made}"
+        );
+        assert!(with_uncovered_slide("<body>").is_err());
     }
 
     #[test]
