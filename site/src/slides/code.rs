@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, ensure};
-use course::answers::{Change, compare};
+use course::answers::{Change, compare_whole};
 
 /// The number of columns of code that fit on a slide.
 const COLUMNS: usize = 72;
@@ -141,20 +141,23 @@ pub(super) fn excerpt(from: &str, to: &str, lines: usize) -> Option<String> {
     if whole.lines().count() <= lines {
         return Some(whole);
     }
-    let all = compare(&plain(from), &plain(to));
-    let of_second = |around| -> Vec<String> {
-        let shown = near(&all, around).into_iter().filter(|(change, _)| *change != Change::Removed);
-        let shown = shown.map(|(_, line)| line);
-        ["…".to_owned()].into_iter().chain(shown).chain(["…".to_owned()]).collect()
+    let all = compare_whole(&plain(from), &plain(to));
+    let is_changed = |(change, _): &(Change, String)| *change != Change::Same;
+    let (first, last) = all.iter().position(is_changed).zip(all.iter().rposition(is_changed))?;
+    let of_second = |around: usize| -> Vec<String> {
+        let gap = |is_cut: bool| is_cut.then(|| (Change::Gap, "…".to_owned()));
+        let (before, after) = (gap(first > around), gap(last + around + 1 < all.len()));
+        let shown = before.into_iter().chain(near(&all, around)).chain(after);
+        shown.filter(|(change, _)| *change != Change::Removed).map(|(_, line)| line).collect()
     };
     // Where lines are missing, only their neighbors show it.
-    (1..=3).rev().map(of_second).find(|shown| shown.len() <= lines).map(|shown| shown.join("\n"))
+    (1..=lines).rev().map(of_second).find(|shown| shown.len() <= lines).map(|shown| shown.join("\n"))
 }
 
 /// Returns the lines where the second source differs from the first, with as much context as `lines` allows. Comments,
 /// imports, and blank lines are ignored. Returns `None` if the differences alone need more lines.
 pub(super) fn difference(from: &str, to: &str, lines: usize) -> Option<Vec<(Change, String)>> {
-    let all = compare(&plain(from), &plain(to));
+    let all = compare_whole(&plain(from), &plain(to));
     (0..=3).rev().map(|around| near(&all, around)).find(|shown| shown.len() <= lines)
 }
 
@@ -180,7 +183,7 @@ fn near(lines: &[(Change, String)], around: usize) -> Vec<(Change, String)> {
     let mut shown: Vec<(Change, String)> = Vec::new();
     for (at, line) in lines.iter().enumerate() {
         let last = (at + around).min(lines.len() - 1);
-        if lines[at.saturating_sub(around)..=last].iter().any(changed) && line.0 != Change::Gap {
+        if lines[at.saturating_sub(around)..=last].iter().any(changed) {
             shown.push(line.clone());
         } else if shown.last().is_some_and(|(change, _)| *change != Change::Gap) {
             shown.push((Change::Gap, "…".to_owned()));
@@ -264,9 +267,10 @@ mod tests {
         };
         let (from, to) = (numbered("wait"), numbered("poll"));
         assert_eq!(excerpt(&from, &to, 20).unwrap(), to);
-        let near = excerpt(&from, &to, 19).unwrap();
-        assert!(near.contains("f(8);\npoll();\nf(10);") && !near.contains("wait"), "{near}");
-        assert!(near.starts_with("…\n") && near.ends_with("\n…"), "{near}");
+        let near = excerpt(&from, &to, 5).unwrap();
+        assert_eq!(near, "…\nf(8);\npoll();\nf(10);\n…");
+        let at_start = excerpt(&from, &from.replace("f(1)", "g(1)"), 6).unwrap();
+        assert_eq!(at_start, "f(0);\ng(1);\nf(2);\nf(3);\nf(4);\n…");
         assert_eq!(excerpt(&from, &to, 4), None);
     }
 

@@ -18,7 +18,7 @@ const CORRECTION: usize = 7;
 /// With more tasks than this, the tasks are in two columns.
 const MANY: usize = 4;
 /// The number of lines that the tasks and their conditions may take up, and the number of letters in a line.
-const TASKS: (usize, usize) = (9, 80);
+const TASKS: (usize, usize) = (10, 80);
 
 /// Creates the slides for an exercise, in order and without times.
 ///
@@ -150,16 +150,16 @@ fn start(id: &str, exercise: &Exercise, regions: &[Region]) -> Slide {
     }
     let ranks = match exercise.min_ranks {
         0 | 1 => String::new(),
-        ranks => format!(" · from {ranks} GPUs, real or virtual"),
+        ranks => format!(", from {ranks} GPUs"),
     };
     let body = format!(
-        "<div class=\"start\">\n<h2>{}</h2>\n<p class=\"objective\">{}</p>\n<dl{}>\n{tasks}</dl>\n<p class=\"facts\">{} minutes{ranks}<br><code>modules/{}</code><br><code>cargo course run {}</code></p>\n</div>\n",
+        "<div class=\"start\">\n<h2>{}</h2>\n<p class=\"objective\">{}</p>\n<dl{}>\n{tasks}</dl>\n<p class=\"facts\"><code>modules/{}</code><br><code>cargo course run {}</code> · {} minutes{ranks}</p>\n</div>\n",
         markdown_line(&exercise.title),
         markdown_line(&exercise.objective),
         if regions.len() > MANY { " class=\"many\"" } else { "" },
-        exercise.minutes,
         exercise.file,
-        exercise.id
+        exercise.id,
+        exercise.minutes
     );
     let notes = format!(
         "The students work now. In `watch`, `h` shows the next of {} hints; the last is nearly the answer. Go on when most are done.",
