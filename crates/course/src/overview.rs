@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use course::progress::State;
-use course::syllabus::{Exercise, Module};
+use course::syllabus::{Exercise, Module, Scheduled, clock};
 use cudarc::driver::CudaContext;
 use lab::Tier;
 use lab::explain::error_text;
@@ -134,19 +134,13 @@ pub(crate) fn finale(session: &Session) -> String {
     text
 }
 
-/// Lists a path's parts with their durations, and each exercise with its state.
+/// Lists a path's steps with their times, and each exercise with its state.
 pub(crate) fn path(session: &Session, name: &str) -> anyhow::Result<String> {
     let course = session.course;
     let path = course.path(name)?;
-    let steps = course.steps(path);
-    let minutes: u32 = steps.iter().map(|step| step.minutes).sum();
-    let mut text = format!("{STRONG}{}{STRONG:#}: {} h {:02} min\n", path.title, minutes / 60, minutes % 60);
-    for id in &path.catch_up {
-        let lesson = course.exercise(id)?.lesson(Path::new(""));
-        let _ = writeln!(text, "on the way read  {id}  {DIM}{}{DIM:#}", lesson.display());
-    }
-    for step in &steps {
-        let mut time = format!("{:3} min", step.minutes);
+    let mut text = format!("{STRONG}{}{STRONG:#}: {} h\n", path.title, clock(course.length(path)));
+    for Scheduled { start, step, .. } in course.schedule(path) {
+        let mut time = format!("{:>5} {:3} min", clock(start), step.minutes);
         if let Some(instead) = &step.instead {
             let _ = writeln!(text, "{time}           {DIM}{instead}{DIM:#}");
         }

@@ -38,11 +38,15 @@ pub(crate) enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
-    /// Show the known mistakes for an exercise, and what the checks report about each
-    #[command(after_help = "Example: cargo course teach mistakes init/devices")]
+    /// List known mistakes, each with its correction, what to ask, and what the checks report
+    #[command(after_help = "Example: cargo course teach mistakes --path half-day")]
     Mistakes {
-        /// The exercise, such as init/devices
-        id: String,
+        /// The exercise, such as init/devices; by default, all exercises
+        #[arg(conflicts_with = "path")]
+        id: Option<String>,
+        /// Only the exercises of this path, such as half-day
+        #[arg(long)]
+        path: Option<String>,
     },
     /// Write the course without its solutions, to hand out
     #[command(after_help = "Example: cargo course teach starter-archive ncclings.tar.gz")]
@@ -57,7 +61,9 @@ pub(crate) fn run(root: &Path, course: &Course, command: &Command) -> anyhow::Re
     match command {
         Command::Report { places } => return report::run(course, places),
         Command::Grade { arguments } => match grade(root, arguments)? {},
-        Command::Mistakes { id } => print(&mistakes::show(root, course, id)?)?,
+        Command::Mistakes { id, path } => {
+            print(&mistakes::show(root, course, id.as_deref(), path.as_deref())?)?;
+        }
         Command::StarterArchive { file } => print(&archive::write(root, course, file)?)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -74,11 +74,14 @@ fn mistakes_are_shown_with_the_checks_that_find_them() {
     assert_data_eq!(
         student.says(&["teach", "mistakes", "one/first"]),
         str![[r#"
+one/first  One  1 mistake
+
 zero  it counts from 0
  {
--    1
-+    0
-  first::it_is_1 says:
+-    0
++    1
+  ask: Which line breaks the rule “it is 1”, and what happens instead?
+  first::it_is_1 reports:
     got 0
     expected 1
   tests/mistakes/one/first/zero.patch
@@ -93,6 +96,18 @@ error: one/second has no known mistakes
 
 "#]]
     );
+    let of_path = student.says(&["teach", "mistakes", "--path", "short"]);
+    assert_eq!(of_path, student.says(&["teach", "mistakes", "first"]));
+    assert!(student.fails(&["teach", "mistakes", "--path", "long"]).contains("there is no path `long`"));
+    assert!(student.fails(&["teach", "mistakes"]).contains("one/second has no known mistakes"));
+    for (id, file) in [("one/second", "01_one/src/second.rs"), ("two/third", "02_two/src/third.rs")] {
+        let diff = diff.replace("01_one/src/first.rs", file);
+        student.write(&format!("tests/mistakes/{id}/zero.patch"), &format!("{head}{diff}"));
+    }
+    let all = student.says(&["teach", "mistakes"]);
+    let ids = ["one/first", "one/second", "two/third"];
+    let at = ids.map(|id| all.find(&format!("{id}  ")).unwrap());
+    assert!(at.is_sorted() && all.matches("ask:").count() == 3, "{all}");
 }
 
 #[test]
