@@ -30,8 +30,11 @@ pub(crate) enum Command {
         id: String,
     },
     /// Write the course without its solutions, to hand out
-    #[command(after_help = "Example: cargo course teach starter-archive ncclings.tar.gz")]
-    StarterArchive {
+    #[command(after_help = "Example: cargo course teach archive --vendor ncclings.tar.gz")]
+    Archive {
+        /// Include the dependencies, so that the course builds without a network
+        #[arg(long)]
+        vendor: bool,
         /// The file to write
         file: PathBuf,
     },
@@ -42,7 +45,7 @@ pub(crate) fn run(root: &Path, course: &Course, command: &Command) -> anyhow::Re
     match command {
         Command::Report { places } => return report::run(course, places),
         Command::Mistakes { id } => print(&mistakes::show(root, course, id)?)?,
-        Command::StarterArchive { file } => print(&archive::write(root, course, file)?)?,
+        Command::Archive { vendor, file } => print(&archive::write(root, course, file, *vendor)?)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -96,7 +96,7 @@ error: one/second has no known mistakes
 }
 
 #[test]
-fn the_starter_archive_has_no_solution() {
+fn the_archive_has_no_solution() {
     let student = Student::new("archive");
     student.solve("01_one/src/first.rs");
     student.write(".gitignore", "target\n.course\n");
@@ -104,7 +104,7 @@ fn the_starter_archive_has_no_solution() {
         assert!(Command::new("git").args(arguments).current_dir(&student.root).status().unwrap().success());
     }
     assert_data_eq!(
-        student.says(&["teach", "starter-archive", "class.tar.gz"]),
+        student.says(&["teach", "archive", "class.tar.gz"]),
         str![[r#"
 wrote 10 files to class.tar.gz
 
@@ -118,23 +118,46 @@ wrote 10 files to class.tar.gz
     assert!(!listed.contains("solutions"), "{listed}");
     assert!(tar(&["-xzOf", "class.tar.gz", "class/modules/01_one/src/first.rs"]).contains("todo!"));
     assert!(student.read("modules/01_one/src/first.rs").contains("    1\n"));
+    // Without dependencies, there is nothing to include.
+    student.says(&["teach", "archive", "--vendor", "class.tar.gz"]);
     tar(&["-xzf", "class.tar.gz"]);
     let handed_out = Student { root: student.root.join("class") };
+    let readme = handed_out.read("README.md");
+    for missing in ["solution", "cargo course diff", "catch-up", "cargo course reset"] {
+        assert!(readme.contains("cargo course discuss") && !readme.contains(missing), "{missing}: {readme}");
+    }
     handed_out.write("modules/01_one/src/main.rs", "fn main() { println!(\"mine\") }");
+    assert_data_eq!(
+        handed_out.fails(&["demo", "01"]),
+        str![[r#"
+error: this copy of the course has no solutions, so this runs your own program, and 2 exercises up to this module are still to do
+solve the first one: cargo course run one/first
+or run the program as it is: cargo run -p m01_one
+
+"#]]
+    );
+    assert!(handed_out.says(&["hint", "first", "2"]).ends_with("\nThat was the last hint.\n"));
+    for file in ["first", "second"] {
+        let file = format!("01_one/src/{file}.rs");
+        std::fs::copy(
+            student.root.join("solutions").join(&file),
+            handed_out.root.join("modules").join(&file),
+        )
+        .unwrap();
+    }
     assert!(handed_out.says(&["demo", "01"]).contains("mine"));
+    assert!(!handed_out.says(&["run", "first"]).contains("cargo course diff"));
     for arguments in
         [&["reset", "first", "--yes"][..], &["catch-up", "02", "--yes"], &["diff", "first", "--spoil"]]
     {
         let error = handed_out.fails(arguments);
-        assert!(error.contains("one/first: this copy of the course has no solutions"), "{error}");
+        assert!(error.contains(": this copy of the course has no solutions"), "{error}");
     }
     for name in [".tar.gz", "class.zip/.tar.gz"] {
-        assert!(
-            student.fails(&["teach", "starter-archive", name]).contains("the file name must end in .tar.gz")
-        );
+        assert!(student.fails(&["teach", "archive", name]).contains("the file name must end in .tar.gz"));
     }
     assert_data_eq!(
-        student.fails(&["teach", "starter-archive", "class.zip"]),
+        student.fails(&["teach", "archive", "class.zip"]),
         str![[r#"
 error: class.zip: the file name must end in .tar.gz
 
