@@ -11,6 +11,7 @@ mod files;
 mod overlap;
 mod overview;
 mod plan;
+mod results;
 mod session;
 mod teach;
 mod under_way;

@@ -19,7 +19,7 @@ pub(crate) enum Command {
         after_help = "Example: cargo course teach report class/   (ann.json, bob.json: cargo course verify --keep-going --json)"
     )]
     Report {
-        /// Files that `cargo course verify --keep-going --json` wrote, or folders with such files
+        /// Files that `cargo course verify --keep-going --json` wrote, grades.json from `cargo run -p grade`, or folders with such files
         #[arg(required = true)]
         places: Vec<PathBuf>,
     },
@@ -43,7 +43,7 @@ pub(crate) enum Command {
 /// Runs a command.
 pub(crate) fn run(root: &Path, course: &Course, command: &Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Report { places } => return report::run(course, places),
+        Command::Report { places } => return report::run(root, course, places),
         Command::Mistakes { id } => print(&mistakes::show(root, course, id)?)?,
         Command::Archive { vendor, file } => print(&archive::write(root, course, file, *vendor)?)?,
     }
