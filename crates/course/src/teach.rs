@@ -32,9 +32,8 @@ pub(crate) enum Command {
     /// Write the course without its solutions, to hand out
     #[command(after_help = "Example: cargo course teach archive --vendor ncclings.tar.gz")]
     Archive {
-        /// Include the dependencies, so that the course builds without a network
-        #[arg(long)]
-        vendor: bool,
+        #[command(flatten)]
+        extras: archive::Extras,
         /// The file to write
         file: PathBuf,
     },
@@ -45,7 +44,7 @@ pub(crate) fn run(root: &Path, course: &Course, command: &Command) -> anyhow::Re
     match command {
         Command::Report { places } => return report::run(root, course, places),
         Command::Mistakes { id } => print(&mistakes::show(root, course, id)?)?,
-        Command::Archive { vendor, file } => print(&archive::write(root, course, file, *vendor)?)?,
+        Command::Archive { extras, file } => print(&archive::write(root, course, file, extras)?)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -187,14 +187,21 @@ wrote 10 files to class.tar.gz
     assert!(!listed.contains("solutions"), "{listed}");
     assert!(tar(&["-xzOf", "class.tar.gz", "class/modules/01_one/src/first.rs"]).contains("todo!"));
     assert!(student.read("modules/01_one/src/first.rs").contains("    1\n"));
+    assert!(!listed.contains(".github"), "{listed}");
     // Without dependencies, there is nothing to include.
-    student.says(&["teach", "archive", "--vendor", "class.tar.gz"]);
+    student.says(&["teach", "archive", "--vendor", "--autograding", "class.tar.gz"]);
     tar(&["-xzf", "class.tar.gz"]);
     let handed_out = Student { root: student.root.join("class") };
     let readme = handed_out.read("README.md");
     for missing in ["solution", "cargo course diff", "catch-up", "cargo course reset"] {
         assert!(readme.contains("cargo course discuss") && !readme.contains(missing), "{missing}: {readme}");
     }
+    let workflow = handed_out.read(".github/workflows/autograding.yml");
+    let steps: Vec<&str> = workflow
+        .lines()
+        .filter_map(|line| line.strip_prefix("        run: jq ")?.split(' ').nth(4))
+        .collect();
+    assert_eq!(steps, ["one/first", "one/second", "two/third"], "{workflow}");
     handed_out.write("modules/01_one/src/main.rs", "fn main() { println!(\"mine\") }");
     assert_data_eq!(
         handed_out.fails(&["demo", "01"]),
