@@ -11,6 +11,7 @@ mod files;
 mod overlap;
 mod overview;
 mod plan;
+mod results;
 mod session;
 mod teach;
 mod under_way;
@@ -85,7 +86,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             return doctor::run(root, *json, *workshop, evidence.as_deref());
         }
         Some(Command::Bench { files, arguments }) => {
-            return bench::run(root, &course, files.csv.as_deref(), files.svg.as_deref(), arguments);
+            return bench::run(&session, files.csv.as_deref(), files.svg.as_deref(), arguments);
         }
         Some(Command::Compare { one, other }) => bench::compare(one, other)?,
         Some(Command::Overlap { compute, comm, efficiency }) => overlap::show(&overlap::Step {
@@ -97,7 +98,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Some(Command::Exec { program }) => match exec::run(root, program)? {},
         Some(Command::Completions { shell }) => completions::script(*shell, arguments::command(), &course),
         Some(Command::Teach { command }) => return teach::run(root, &course, command),
-        Some(Command::Demo { module, arguments }) => return demo::run(root, &course, module, arguments),
+        Some(Command::Demo { module, arguments }) => return demo::run(&session, module, arguments),
     };
     print(&text)?;
     Ok(ExitCode::SUCCESS)

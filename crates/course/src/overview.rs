@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Context;
+use course::answers::has_solutions;
 use course::progress::State;
 use course::syllabus::{Exercise, Module, Scheduled, clock};
 use cudarc::driver::CudaContext;
@@ -127,10 +128,13 @@ pub(crate) fn finale(session: &Session) -> String {
     }
     let _ = writeln!(
         text,
-        "\n  {}, {}: every check passes.\n{GOOD}{line}{GOOD:#}\nHow the solution does it: cargo course diff ID",
+        "\n  {}, {}: every check passes.\n{GOOD}{line}{GOOD:#}",
         count(course.exercises.len(), "exercise"),
         count(minutes.div_ceil(60) as usize, "hour")
     );
+    if has_solutions(session.root) {
+        text.push_str("How the solution does it: cargo course diff ID\n");
+    }
     text
 }
 
@@ -204,6 +208,7 @@ pub(crate) fn hint(
     let more = match (count < all, keys) {
         (true, true) => "h shows a clearer one.".to_owned(),
         (true, false) => format!("For a clearer one: cargo course hint {}", exercise.id),
+        (false, _) if !has_solutions(session.root) => "That was the last hint.".to_owned(),
         (false, _) => {
             format!("That was the last hint. The solution: cargo course diff --spoil {}", exercise.id)
         }

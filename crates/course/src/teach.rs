@@ -24,7 +24,7 @@ pub(crate) enum Command {
         after_help = "Example: cargo course teach report class/   (ann.json, bob.json: cargo course verify --keep-going --json)"
     )]
     Report {
-        /// Files that `cargo course verify --keep-going --json` wrote, or folders with such files
+        /// Files that `cargo course verify --keep-going --json` wrote, grades.json from `cargo course teach grade`, or folders with such files
         #[arg(required = true)]
         places: Vec<PathBuf>,
     },
@@ -49,8 +49,10 @@ pub(crate) enum Command {
         path: Option<String>,
     },
     /// Write the course without its solutions, to hand out
-    #[command(after_help = "Example: cargo course teach starter-archive ncclings.tar.gz")]
-    StarterArchive {
+    #[command(after_help = "Example: cargo course teach archive --vendor ncclings.tar.gz")]
+    Archive {
+        #[command(flatten)]
+        extras: archive::Extras,
         /// The file to write
         file: PathBuf,
     },
@@ -59,12 +61,12 @@ pub(crate) enum Command {
 /// Runs a command.
 pub(crate) fn run(root: &Path, course: &Course, command: &Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Report { places } => return report::run(course, places),
+        Command::Report { places } => return report::run(root, course, places),
         Command::Grade { arguments } => match grade(root, arguments)? {},
         Command::Mistakes { id, path } => {
             print(&mistakes::show(root, course, id.as_deref(), path.as_deref())?)?;
         }
-        Command::StarterArchive { file } => print(&archive::write(root, course, file)?)?,
+        Command::Archive { extras, file } => print(&archive::write(root, course, file, extras)?)?,
     }
     Ok(ExitCode::SUCCESS)
 }
