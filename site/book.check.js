@@ -45,6 +45,32 @@ for (const theme of THEMES) {
   await context.close();
 }
 
+/** Scrolls each table and each block of code to its end, and returns those that don't show that they scroll. Runs in the page. */
+async function scrollsUnseen() {
+  const found = document.documentElement.scrollWidth > innerWidth + 1 ? ["the page scrolls sideways"] : [];
+  const fades = (block) => getComputedStyle(block).maskImage !== "none";
+  for (const block of document.querySelectorAll("pre code, .table-wrapper")) {
+    const scrolls = block.scrollWidth > block.clientWidth + 1;
+    const name = `“${block.textContent.trim().slice(0, 30)}”`;
+    if (fades(block) !== scrolls) found.push(`${name} ${scrolls ? "scrolls, but its edge doesn't show it" : "fades, but doesn't scroll"}`);
+    if (!scrolls) continue;
+    block.scrollLeft = block.scrollWidth;
+    await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+    if (fades(block)) found.push(`${name} fades at its end`);
+  }
+  return found;
+}
+
+// On a phone, a table or code that is cut off must show that it scrolls.
+const phone = await browser.newContext({ viewport: { width: 390, height: 844 } });
+for (const name of names) {
+  const page = await phone.newPage();
+  await page.goto(pathToFileURL(join(book, name)).href);
+  problems.push(...(await page.evaluate(scrollsUnseen)).map((text) => `${name}, on a phone: ${text}`));
+  await page.close();
+}
+await phone.close();
+
 for (const start of [pathToFileURL(book).href + "/", address]) {
   const page = await browser.newPage();
   const found = errors(page, new URL(start).host);

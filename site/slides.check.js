@@ -15,7 +15,8 @@ const { values, positionals } = parseArgs({
 });
 const folder = resolve(positionals[0] ?? "target/slides");
 const SCREEN = { width: 1280, height: 720 };
-const SMALLEST = 20;
+/** The smallest height of letters, in pixels of a slide. */
+const SMALLEST = { text: 20, code: 26 };
 
 const problems = [];
 const browser = await launch();
@@ -58,9 +59,15 @@ function misfits({ width, height, smallest, withNotes }) {
     }
     const inside = at.left >= box.left - 1 && at.top >= box.top - 1 && at.right <= box.right + 1 && at.bottom <= box.bottom + 1;
     if (!inside) found.push(`<${one.localName}> “${one.textContent.slice(0, 30)}” reaches out of the slide, to ${Math.round(at.bottom)}`);
+    if (one.matches("img.recording")) {
+      // The terminal in a recording has letters of 14 pixels; the view box has the recording's own size.
+      const size = (14 * at.width) / scale / one.naturalWidth;
+      if (size < smallest.code) found.push(`the letters of ${one.src} are ${size.toFixed(1)} pixels high`);
+    }
     if (one.localName === "img" && !(one.alt && one.naturalWidth > 0)) found.push(`${one.src} isn't shown, or has no alternative text`);
   }
-  const blocks = [...slide.children].filter((one) => one.localName !== "aside");
+  const blocks = [...slide.querySelectorAll(":scope > :not(aside, .start), .start > *")];
+  const number = document.querySelector(".slide-number").getBoundingClientRect();
   for (const [at, one] of blocks.entries()) {
     for (const other of blocks.slice(at + 1)) {
       const [above, below] = [one.getBoundingClientRect(), other.getBoundingClientRect()];
@@ -70,8 +77,14 @@ function misfits({ width, height, smallest, withNotes }) {
   }
   const texts = document.createTreeWalker(slide, NodeFilter.SHOW_TEXT);
   for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+    const shown = text.data.trim().slice(0, 30);
+    if (!shown || text.parentElement.closest("aside")) continue;
     const size = parseFloat(getComputedStyle(text.parentElement).fontSize);
-    if (text.data.trim() && size < smallest) found.push(`“${text.data.trim().slice(0, 30)}” is ${size} pixels high`);
+    if (size < (text.parentElement.closest("code, pre") ? smallest.code : smallest.text)) found.push(`“${shown}” is ${size} pixels high`);
+    const range = document.createRange();
+    range.selectNodeContents(text);
+    const isCovered = (at) => at.right > number.left && at.bottom > number.top && number.width > 0;
+    if ([...range.getClientRects()].some(isCovered)) found.push(`the slide's number covers “${shown}”`);
   }
   if (document.documentElement.scrollWidth > innerWidth || document.documentElement.scrollHeight > innerHeight) found.push("the page scrolls");
   if (withNotes) {
@@ -82,6 +95,18 @@ function misfits({ width, height, smallest, withNotes }) {
     }
   }
   return [...new Set(found)];
+}
+
+/** Returns the labels of the speaker's view that cover a slide. Runs in the view. */
+function covered() {
+  const slides = [...document.querySelectorAll("iframe")].map((slide) => slide.getBoundingClientRect());
+  const labels = [...document.querySelectorAll(".overlay-element")];
+  const covers = (label) => {
+    const at = label.getBoundingClientRect();
+    return slides.some((slide) => at.left < slide.right && at.right > slide.left && at.top < slide.bottom && at.bottom > slide.top);
+  };
+  const found = labels.filter(covers).map((label) => `“${label.textContent.trim().slice(0, 20)}” covers a slide`);
+  return slides.length === 2 ? found : [...found, `it shows ${slides.length} slides`];
 }
 
 /** Shows each slide in turn, and calls `look` with its id. */
@@ -135,6 +160,11 @@ for (const deck of decks) {
     const [speaker] = await Promise.all([page.context().waitForEvent("page"), page.keyboard.press("s")]);
     const shown = speaker.locator(".speaker-controls-notes .value, .speaker-controls-notes");
     await shown.filter({ hasText: "since the start" }).first().waitFor({ timeout: 20_000 }).catch(() => found.push("the speaker's view shows no notes"));
+    for (const layout of ["default", "wide", "tall"]) {
+      await speaker.locator(".speaker-layout-dropdown").selectOption(layout);
+      found.push(...(await speaker.evaluate(covered)).map((text) => `the speaker's view, ${layout}: ${text}`));
+      if (values.shots) await speaker.screenshot({ path: join(values.shots, deck, `speaker-${layout}.png`) });
+    }
   });
 
   await open(`${url}?print-pdf`, {}, async (page, found) => {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
-use course::syllabus::Course;
+use course::syllabus::{Course, Scheduled, clock};
 
 use crate::evidence;
 use crate::links::{self, Target};
@@ -121,32 +121,20 @@ impl Pages<'_> {
     fn paths(&self, page: &str) -> String {
         let mut text = String::new();
         for path in self.course.paths.iter().filter(|path| path.steps.is_some()) {
-            let steps = self.course.steps(path);
-            let minutes: u32 = steps.iter().map(|step| step.minutes).sum();
             text += &format!(
-                "### {}: {} h {:02} min\n\n| from | minutes | |\n|---|---|---|\n",
+                "### {}: {} h\n\n| from | minutes | talk first | |\n|---|---|---|---|\n",
                 path.title,
-                minutes / 60,
-                minutes % 60
+                clock(self.course.length(path))
             );
-            let mut from = 0;
-            if !path.catch_up.is_empty() {
-                let read =
-                    path.catch_up.iter().filter_map(|id| self.course.exercise(id).ok()).map(|exercise| {
-                        let target = &self.shown[&format!("modules/{}", exercise.file)];
-                        format!("[`{}`]({}{target})", exercise.id, up(page))
-                    });
-                text += &format!("| | | on the way, read {} |\n", read.collect::<Vec<_>>().join(", "));
-            }
-            for step in steps {
+            for Scheduled { start, talk, step } in self.course.schedule(path) {
                 let links =
                     step.exercises.iter().filter_map(|id| self.course.exercise(id).ok()).map(|exercise| {
                         let target = &self.shown[&format!("modules/{}", exercise.file)];
                         format!("[`{}`]({}{target})", exercise.id, up(page))
                     });
                 let what = step.instead.clone().unwrap_or_else(|| links.collect::<Vec<_>>().join(", "));
-                text += &format!("| {}:{:02} | {} | {what} |\n", from / 60, from % 60, step.minutes);
-                from += step.minutes;
+                let talk = if talk > 0 { talk.to_string() } else { String::new() };
+                text += &format!("| {} | {} | {talk} | {what} |\n", clock(start), step.minutes);
             }
             text.push('\n');
         }

@@ -13,20 +13,21 @@ use std::path::Path;
 
 use anyhow::{Context, ensure};
 use course::mistakes;
-use course::syllabus::{Course, Exercise, Route};
+use course::syllabus::{Course, Exercise, Route, clock};
 
 use crate::output::Outputs;
 use crate::page::Pages;
 
 /// The reveal.js folder, and the files that a deck needs, with the names they get next to the deck.
 const REVEAL: &str = "site/node_modules/reveal.js/dist";
-const PARTS: [(&str, &str); 5] = [
+const PARTS: [(&str, &str); 4] = [
     ("reveal.css", "reveal.css"),
     ("theme/white.css", "theme.css"),
     ("reveal.js", "reveal.js"),
-    ("plugin/notes.js", "notes.js"),
     ("plugin/highlight.js", "highlight.js"),
 ];
+/// The plugin with the speaker view, which needs a change before it is next to the deck.
+const NOTES: &str = "plugin/notes.js";
 /// The folder with the pictures in the repository, and the folder's name next to the decks.
 const PICTURES: (&str, &str) = ("site/book/src/pictures", "pictures");
 
@@ -86,8 +87,8 @@ fn pictures(root: &Path) -> anyhow::Result<Vec<String>> {
 
 /// Returns where the repository's files are shown: pictures next to the decks, and an exercise on its first slide.
 fn shown(course: &Course, route: &Route, pictures: &[String]) -> BTreeMap<String, String> {
-    let steps = course.steps(route);
-    let here: Vec<&String> = steps.iter().flat_map(|step| &step.exercises).collect();
+    let steps = course.schedule(route);
+    let here: Vec<&String> = steps.iter().flat_map(|scheduled| &scheduled.step.exercises).collect();
     let mut shown = BTreeMap::new();
     for name in pictures {
         shown.insert(format!("{}/{name}", PICTURES.0), format!("{}/{name}", PICTURES.1));
@@ -135,11 +136,12 @@ fn write(
     for (from, name) in PARTS {
         copy(&reveal.join(from), &to.join("reveal").join(name))?;
     }
+    let notes = fs::read_to_string(reveal.join(NOTES)).with_context(|| format!("can't read {NOTES}"))?;
+    put(&to.join("reveal/notes.js"), &with_uncovered_slide(&notes)?)?;
     for name in pictures {
         copy(&root.join(PICTURES.0).join(name), &to.join(PICTURES.1).join(name))?;
     }
-    // An output that is too wide is not shown on any slide.
-    for part in outputs.iter().filter_map(|output| recording::parts(output).ok()).flatten() {
+    for part in outputs.iter().flat_map(recording::parts) {
         put(&to.join(recording::FOLDER).join(&part.name), &part.svg)?;
     }
     put(&to.join("slides.css"), include_str!("slides/slides.css"))?;
@@ -147,16 +149,29 @@ fn write(
     let mut list = String::new();
     for (route, slides) in decks {
         put(&to.join(&route.name).join("index.html"), &deck::page(&route.title, slides))?;
-        let minutes = course.steps(route).iter().map(|step| step.minutes).sum();
         list += &format!(
             "<li><a href=\"{}/index.html\">{}</a>: {} slides, {} h</li>\n",
             route.name,
             code::escaped(&route.title),
             slides.len(),
-            deck::clock(minutes)
+            clock(course.length(route))
         );
     }
     put(&to.join("index.html"), &include_str!("slides/index.html").replace("{{decks}}", &list))
+}
+
+/// Changes the speaker view so that its labels are above the next slide instead of on top of the slide's title.
+///
+/// # Errors
+/// Fails if the plugin has another form; a new version of reveal.js may need another change.
+fn with_uncovered_slide(notes: &str) -> anyhow::Result<String> {
+    // The labels end 44 pixels below the top of the window.
+    let rule = "#upcoming-slide { padding-top: 48px !important; }\n";
+    ensure!(
+        notes.matches("</style>").count() == 1,
+        "{NOTES} of reveal.js doesn't have exactly one style sheet"
+    );
+    Ok(notes.replacen("</style>", &format!("{rule}</style>"), 1))
 }
 
 fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
@@ -179,6 +194,16 @@ mod tests {
     fn slide(id: &str, body: &str) -> Slide {
         let (id, body, from) = (id.to_owned(), body.to_owned(), format!("slide {id}"));
         Slide { id, from, body, notes: String::new(), below: false }
+    }
+
+    #[test]
+    fn the_speaker_view_has_one_more_rule() {
+        let made = with_uncovered_slide("<style>a {}\n</style><body>").unwrap();
+        assert!(
+            made.starts_with("<style>a {}\n#upcoming-slide {") && made.ends_with("</style><body>"),
+            "{made}"
+        );
+        assert!(with_uncovered_slide("<body>").is_err());
     }
 
     #[test]

@@ -57,13 +57,12 @@ fn axpy_is_loaded_on_each_gpu() -> anyhow::Result<()> {
 fn the_grid_covers_every_element() -> anyhow::Result<()> {
     // The length of one full block comes first. For it, a division that rounds down is correct, but most other wrong
     // formulas are not.
-    for n in [256, 1, 255, 257, 1031, 300_000] {
+    for (n, blocks) in [(256, 1), (1, 1), (255, 1), (257, 2), (1031, 5), (300_000, 1172)] {
         let LaunchConfig { grid_dim, block_dim, shared_mem_bytes } = grid(n);
         ensure!(
             block_dim == (THREADS, 1, 1),
             "grid({n}): a block has {block_dim:?} threads, expected ({THREADS}, 1, 1)"
         );
-        let blocks = (n - 1) / THREADS + 1;
         let cause = match grid_dim == (n / THREADS, 1, 1) {
             true => format!(
                 "\n  likely cause: {n} / {THREADS} rounds down, so the elements from {} on have no thread",

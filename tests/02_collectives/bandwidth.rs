@@ -55,7 +55,12 @@ fn the_bytes_are_those_of_the_larger_buffer() -> anyhow::Result<()> {
                 let got = operation_bytes(operation, world_size, count, element_bytes);
                 let shard = count * element_bytes;
                 let whole = shard * world_size;
-                let expected = if matches!(operation, AllGather | ReduceScatter) { whole } else { shard };
+                let (send, receive) = match operation {
+                    AllGather => (shard, whole),
+                    ReduceScatter => (whole, shard),
+                    AllReduce | Broadcast | Reduce => (shard, shard),
+                };
+                let expected = send.max(receive);
                 // The first world has one rank, so a shard is the whole buffer. A value that is wrong by any other
                 // factor matches no case.
                 let cause = match got {
@@ -80,17 +85,28 @@ fn the_bytes_are_those_of_the_larger_buffer() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the factors from nccl-tests' `doc/PERFORMANCE.md`, multiplied by n.
-fn parts(operation: Operation, n: usize) -> usize {
-    match operation {
-        AllReduce => 2 * (n - 1),
-        AllGather | ReduceScatter => n - 1,
-        Broadcast | Reduce => n,
-    }
-}
+/// The number of ranks, and an all-reduce's factor for it, from nccl-tests' `doc/PERFORMANCE.md`.
+const OF_ALL_REDUCE: [(usize, f64); 9] = [
+    (1, 0.0),
+    (2, 1.0),
+    (3, 4.0 / 3.0),
+    (4, 1.5),
+    (5, 1.6),
+    (6, 5.0 / 3.0),
+    (7, 12.0 / 7.0),
+    (8, 1.75),
+    (16, 1.875),
+];
 
 fn factor(operation: Operation, n: usize) -> f64 {
-    parts(operation, n) as f64 / n as f64
+    let of_all_reduce =
+        OF_ALL_REDUCE.iter().find(|(ranks, _)| *ranks == n).expect("the table has this size").1;
+    match operation {
+        AllReduce => of_all_reduce,
+        // Each is one half of an all-reduce.
+        AllGather | ReduceScatter => of_all_reduce / 2.0,
+        Broadcast | Reduce => 1.0,
+    }
 }
 
 /// The tolerance for a few operations on f64. Their roundings are about 1e-15, and mistakes differ by more than a hundredth.
@@ -220,7 +236,7 @@ fn check_row(operation: Operation, world_size: usize, bytes: usize, row: &Row) -
     ensure!(microseconds > 0.0, "the row's `microseconds` is {microseconds}, expected more than 0");
     let alike = |got: f64, expected: f64| relative_eq!(got, expected, epsilon = 0.0, max_relative = ROUNDING);
     let expected = bytes as f64 / (microseconds * 1e-6) / 1e9;
-    let on_bus = expected * parts(operation, world_size) as f64 / world_size as f64;
+    let on_bus = expected * factor(operation, world_size);
     let what = format!("{operation:?} of {bytes} bytes on {world_size} ranks in {microseconds:.3} µs");
     ensure!(
         alike(algbw, expected),
@@ -280,19 +296,8 @@ fn rows(times: &[(usize, f64)]) -> Vec<Row> {
     times.iter().map(row).collect()
 }
 
-/// Returns the weighted least-squares line, from the normal equations.
-fn reference(times: &[(usize, f64)], weight: impl Fn(f64) -> f64) -> Line {
-    let sum = |term: &dyn Fn(f64, f64) -> f64| -> f64 {
-        times.iter().map(|&(bytes, time)| weight(time) * term(bytes as f64, time)).sum()
-    };
-    let (w, s, t) = (sum(&|_, _| 1.0), sum(&|s, _| s), sum(&|_, t| t));
-    let (ss, st) = (sum(&|s, _| s * s), sum(&|s, t| s * t));
-    let determinant = w * ss - s * s;
-    Line { alpha: (ss * t - s * st) / determinant, beta: (w * st - s * t) / determinant }
-}
-
-/// Returns whether two results of a fit are equal, except for rounding. Subtracting in the determinant loses digits:
-/// of the sixteen that f64 has, this compares six.
+/// Returns whether two results of a fit are equal, except for rounding. A fit subtracts sums, which loses digits: of
+/// the sixteen that f64 has, this compares six.
 fn alike(got: f64, expected: f64) -> bool {
     relative_eq!(got, expected, epsilon = 0.0, max_relative = 1e-6)
 }
@@ -336,19 +341,20 @@ fn each_time_weighs_as_much_as_any_other() -> anyhow::Result<()> {
         (16 << 20, 101.0),
         (256 << 20, 1290.0),
     ];
-    let expected = reference(&times, |time| 1.0 / (time * time));
+    // The lines that exact fractions lead to if an error has the weight 1/t², 1/t, or 1.
+    let expected = Line { alpha: 15.859956300, beta: 4.952531382e-06 };
+    let by_time = Line { alpha: 16.209865432, beta: 4.762017964e-06 };
+    let unweighted = Line { alpha: 17.107245490, beta: 4.742928235e-06 };
     let got = fit(&rows(&times))?;
     let last = times[times.len() - 1];
     let slope = (last.1 - times[0].1) / (last.0 - times[0].0) as f64;
     let through_the_ends = Line { alpha: last.1 - slope * last.0 as f64, beta: slope };
     let cause = match got {
         _ if same_line(got, expected) => return Ok(()),
-        _ if same_line(got, reference(&times, |_| 1.0)) => {
+        _ if same_line(got, unweighted) => {
             "all errors have the same weight, so the largest operation dominates, and α is arbitrary"
         }
-        _ if same_line(got, reference(&times, |time| 1.0 / time)) => {
-            "the weights are 1/t: divide the squared error by t²"
-        }
+        _ if same_line(got, by_time) => "the weights are 1/t: divide the squared error by t²",
         _ if same_line(got, through_the_ends) => {
             "the line goes through the first and last points, and ignores the others"
         }

@@ -106,7 +106,9 @@ fn why_so_narrow(bound: f64, bits: u32, world_size: usize, largest: f64) -> Stri
     let (n, unit) = (world_size as f64, |bits: u32| f64::powi(2.0, -(bits as i32)));
     // A few roundings of f64 are about 1e-15, and the mistakes differ by more than a tenth.
     let is = |other: f64| relative_eq!(bound, other, epsilon = 0.0, max_relative = 1e-9);
-    let of_another_type = TYPES.iter().find(|(_, other)| is((n - 1.0) * n * largest * unit(*other)));
+    // Each addition may round the largest result.
+    let of_type = |bits: u32| (1..world_size).map(|_| n * largest * unit(bits)).sum::<f64>();
+    let of_another_type = TYPES.iter().find(|(_, other)| is(of_type(*other)));
     let cause = match of_another_type {
         Some((name, other)) if *other != bits => {
             format!("that is the bound for {name}, which has {other} significant bits, not {bits}")

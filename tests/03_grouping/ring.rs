@@ -50,6 +50,15 @@ pub(crate) fn checks() -> Vec<Check> {
 /// A single element, and odd lengths larger than a warp and a block.
 const LENGTHS: [usize; 3] = [1, 37, 1031];
 
+/// Returns a rank's left and right neighbors. The ranks that were rotated by one are next to their neighbors.
+fn true_neighbors(rank: usize, world_size: usize) -> (usize, usize) {
+    let mut rotated: Vec<usize> = (0..world_size).collect();
+    rotated.rotate_right(1);
+    let left = rotated[rank];
+    rotated.rotate_left(2 % world_size);
+    (left, rotated[rank])
+}
+
 fn worlds_of_three_and_more() -> impl Iterator<Item = usize> {
     lab::world_sizes().into_iter().filter(|&size| size >= 3)
 }
@@ -66,9 +75,7 @@ fn the_neighbors_form_a_ring() -> anyhow::Result<()> {
                     world_size - 1
                 );
             }
-            // Each rank's right neighbor is the next rank, and the last rank's right neighbor is rank 0.
-            let next = if rank + 1 == world_size { 0 } else { rank + 1 };
-            let previous = if rank == 0 { world_size - 1 } else { rank - 1 };
+            let (previous, next) = true_neighbors(rank, world_size);
             ensure!(
                 (left, right) == (previous, next),
                 "{neighbors}, expected left {previous} and right {next}{}",
@@ -107,7 +114,7 @@ fn check_shift(comm: &Comm, len: usize) -> anyhow::Result<()> {
     let mut incoming = Guarded::new(&stream, &stale(rank, len))?;
     shift(comm, &outgoing.view(), &mut incoming.view_mut())?;
     let got = incoming.read()?;
-    let (left, right) = ((rank + world_size - 1) % world_size, (rank + 1) % world_size);
+    let (left, right) = true_neighbors(rank, world_size);
     Expected::new(rank, "`incoming`", &irregular::integers(left, len))
         .if_instead(
             &irregular::integers(right, len),
@@ -197,15 +204,15 @@ fn check_sum(comm: &Comm, kernels: &Kernels, len: usize) -> anyhow::Result<()> {
     // Integers below 2²⁴ are exact in an f32.
     let each = |value: &dyn Fn(usize) -> f32| -> Vec<f32> { (0..len).map(value).collect() };
     let sum = |index: usize| inputs.iter().map(|input| input[index]).sum::<f32>();
-    let left = &inputs[(rank + world_size - 1) % world_size];
-    let right = &inputs[(rank + 1) % world_size];
+    let (left_rank, right_rank) = true_neighbors(rank, world_size);
+    let (left, right) = (&inputs[left_rank], &inputs[right_rank]);
     let others = (world_size - 1) as f32;
     // After each shift, a rank has its total and its left neighbor's.
     let totals_passed = |index: usize| {
         let mut totals: Vec<f32> = inputs.iter().map(|input| input[index]).collect();
         for _ in 1..world_size {
-            let left: Vec<f32> =
-                (0..world_size).map(|rank| totals[(rank + world_size - 1) % world_size]).collect();
+            let mut left = totals.clone();
+            left.rotate_right(1);
             totals.iter_mut().zip(left).for_each(|(total, left)| *total += left);
         }
         totals[rank]
@@ -237,8 +244,7 @@ fn check_sum(comm: &Comm, kernels: &Kernels, len: usize) -> anyhow::Result<()> {
         .if_instead(
             &each(&|index| sum(index) - right[index]),
             format!(
-                "the values from rank {}, the right neighbor, are missing: they arrive last, in shift {others}",
-                (rank + 1) % world_size
+                "the values from rank {right_rank}, the right neighbor, are missing: they arrive last, in shift {others}"
             ),
         )
         .if_instead(

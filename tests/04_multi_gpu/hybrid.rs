@@ -49,9 +49,12 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Returns the coordinates, as in the lesson's figure.
+/// Returns the coordinates, by counting the ranks in the lesson's figure row by row.
 fn true_coordinates(rank: usize, mesh: Mesh) -> Coordinates {
-    Coordinates { data_rank: rank / mesh.tensor, tensor_rank: rank % mesh.tensor }
+    let mut counted = (0..mesh.data).flat_map(|data_rank| {
+        (0..mesh.tensor).map(move |tensor_rank| Coordinates { data_rank, tensor_rank })
+    });
+    counted.nth(rank).expect("the mesh has this rank")
 }
 
 fn coordinates_are_counted_row_by_row() -> anyhow::Result<()> {

@@ -95,19 +95,26 @@ pub(crate) fn relu(values: &[f32]) -> Vec<f32> {
 
 /// Returns a layer with only these columns.
 pub(crate) fn with_columns(layer: &Weights, columns: Range<usize>) -> Weights {
-    let weights = columns_of(&layer.weights, layer.outputs, columns.clone());
-    Weights { outputs: columns.len(), weights, bias: layer.bias[columns].to_vec(), inputs: layer.inputs }
+    let of = |matrix| columns_of(matrix, layer.outputs, columns.clone());
+    let (weights, bias) = (of(&layer.weights), of(&layer.bias));
+    Weights { outputs: columns.len(), weights, bias, ..layer.clone() }
 }
 
 /// Returns a layer with only these rows.
 pub(crate) fn with_rows(layer: &Weights, rows: Range<usize>) -> Weights {
-    let weights = layer.weights[rows.start * layer.outputs..rows.end * layer.outputs].to_vec();
-    Weights { inputs: rows.len(), outputs: layer.outputs, weights, bias: layer.bias.clone() }
+    let weights = kept(&layer.weights, layer.outputs, |row, _| rows.contains(&row));
+    Weights { inputs: rows.len(), weights, ..layer.clone() }
 }
 
 /// Returns these columns of a row-major matrix with `width` columns.
 pub(crate) fn columns_of(matrix: &[f32], width: usize, columns: Range<usize>) -> Vec<f32> {
-    matrix.chunks_exact(width).flat_map(|row| row[columns.clone()].to_vec()).collect()
+    kept(matrix, width, |_, column| columns.contains(&column))
+}
+
+/// Returns the elements of a row-major matrix with `width` columns for which `keeps(row, column)` holds.
+fn kept(matrix: &[f32], width: usize, keeps: impl Fn(usize, usize) -> bool) -> Vec<f32> {
+    let elements = matrix.iter().enumerate().filter(|(at, _)| keeps(at / width, at % width));
+    elements.map(|(_, value)| *value).collect()
 }
 
 /// Returns the gradient of the layer's weights: `inputᵀ · output_gradient`.

@@ -121,10 +121,18 @@ pub(super) fn batches(lengths: &[usize]) -> Vec<Range<usize>> {
     lengths.iter().map(&mut next).collect()
 }
 
-/// Divides a range into `count` pieces whose lengths differ by at most one, and returns piece `index`.
+/// Divides a range into `count` pieces whose lengths differ by at most one, and returns piece `index`. Each piece passes
+/// its remainder on to the next one.
 pub(super) fn piece(whole: &Range<usize>, index: usize, count: usize) -> Range<usize> {
-    let cut = |index: usize| whole.start + whole.len() * index / count;
-    cut(index)..cut(index + 1)
+    let mut remainder = 0;
+    let mut next = |_| {
+        let due = whole.len() + remainder;
+        remainder = due % count;
+        due / count
+    };
+    let lengths: Vec<usize> = (0..count).map(&mut next).collect();
+    let piece = batches(&lengths).swap_remove(index);
+    whole.start + piece.start..whole.start + piece.end
 }
 
 /// Describes a step along the correct gradient with the wrong length.

@@ -13,6 +13,7 @@ mod program;
 mod scratch;
 pub(crate) mod sessions;
 mod test_output;
+mod triage;
 mod variants;
 mod verdicts;
 
@@ -84,6 +85,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     problems.point("lessons: form, introduced calls, and no answers given away", || {
         lessons::problems(root, &course)
     });
+    problems.point("the triage page quotes messages that students see", || triage::problems(root, &mistakes));
     problems.point("deletions of synchronizing calls are recorded", || Ok(deletion_problems));
     // Without all starters, there is nothing to build.
     if options.quick || !made.broken.is_empty() {

@@ -97,12 +97,18 @@ impl AnswerPatch {
         applied.with_context(|| format!("{} doesn't apply to {}", self.path(), self.exercise))
     }
 
-    /// Returns the diff, line by line.
+    /// Returns the diff from this answer back to the solution, line by line.
     ///
     /// # Errors
     /// Fails if the diff can't be read.
-    pub fn changes(&self) -> anyhow::Result<Vec<(Change, String)>> {
-        Ok(changes(&self.patch()?))
+    pub fn correction(&self) -> anyhow::Result<Vec<(Change, String)>> {
+        let mut lines = changes(&self.patch()?.reverse());
+        let differs = |(change, _): &(Change, String)| matches!(change, Change::Removed | Change::Added);
+        // As in every diff, removed lines come before added ones.
+        for block in lines.chunk_by_mut(|one, next| differs(one) && differs(next)) {
+            block.sort_by_key(|(change, _)| *change == Change::Added);
+        }
+        Ok(lines)
     }
 
     fn patch(&self) -> anyhow::Result<Patch<'_, str>> {

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
-use diffy::{Patch, create_patch};
+use diffy::{DiffOptions, Patch, create_patch};
 
 use crate::progress::folder;
 use crate::replace::replace;
@@ -153,6 +153,12 @@ pub fn compare(from: &str, to: &str) -> Vec<(Change, String)> {
     changes(&create_patch(from, to))
 }
 
+/// Returns the changes from one text to another, line by line, among all lines of both texts.
+pub fn compare_whole(from: &str, to: &str) -> Vec<(Change, String)> {
+    let context = from.lines().count();
+    changes(&DiffOptions::new().set_context_len(context).create_patch(from, to))
+}
+
 /// Returns the lines of a diff.
 pub(crate) fn changes(patch: &Patch<'_, str>) -> Vec<(Change, String)> {
     let mut lines = Vec::new();
@@ -209,5 +215,8 @@ mod tests {
         let expected =
             [(Change::Same, "a"), (Change::Removed, "b"), (Change::Added, "x"), (Change::Same, "c")];
         assert_eq!(lines, expected.map(|(change, text)| (change, text.to_owned())));
+        let long: String = (0..9).map(|number| format!("{number}\n")).collect();
+        assert_eq!(compare(&long, &long.replace('0', "x")).len(), 5);
+        assert_eq!(compare_whole(&long, &long.replace('0', "x")).len(), 10);
     }
 }

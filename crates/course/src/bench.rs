@@ -8,30 +8,29 @@ use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
 use chart::lines::{Lines, Point};
-use course::syllabus::Course;
 use serde::Deserialize;
 
 use crate::demo;
+use crate::session::Session;
 
 /// The module whose program measures collectives.
 const MODULE: &str = "02_collectives";
 
 /// Runs the measurement with the student's arguments, and plots the resulting table.
 pub(crate) fn run(
-    root: &Path,
-    course: &Course,
+    session: &Session,
     csv: Option<&Path>,
     svg: Option<&Path>,
     arguments: &[String],
 ) -> anyhow::Result<ExitCode> {
-    let own = course::progress::folder(root).join("bench.csv");
+    let own = course::progress::folder(session.root).join("bench.csv");
     let csv = std::path::absolute(csv.unwrap_or(&own)).context("can't determine the path for the table")?;
     if let Some(folder) = csv.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("can't make {}", folder.display()))?;
     }
     let file = csv.to_str().with_context(|| format!("{}: the file name must be UTF-8", csv.display()))?;
     let arguments = [arguments, &["--csv".to_owned(), file.to_owned()]].concat();
-    let code = demo::run(root, course, MODULE, &arguments)?;
+    let code = demo::run(session, MODULE, &arguments)?;
     if code == ExitCode::SUCCESS
         && let Some(svg) = svg
     {

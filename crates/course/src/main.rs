@@ -11,6 +11,7 @@ mod files;
 mod overlap;
 mod overview;
 mod plan;
+mod results;
 mod session;
 mod teach;
 mod under_way;
@@ -93,7 +94,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             return doctor::run(root, *json, *workshop, evidence.as_deref());
         }
         Some(Command::Bench { files, arguments }) => {
-            return bench::run(root, &course, files.csv.as_deref(), files.svg.as_deref(), arguments);
+            return bench::run(&session, files.csv.as_deref(), files.svg.as_deref(), arguments);
         }
         Some(Command::Compare { one, other }) => return exactly(&bench::compare(one, other)?),
         Some(Command::Overlap { compute, comm, efficiency }) => {
@@ -106,7 +107,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             return exactly(&completions::script(*shell, arguments::command(), &course));
         }
         Some(Command::Teach { command }) => return teach::run(root, &course, command),
-        Some(Command::Demo { module, arguments }) => return demo::run(root, &course, module, arguments),
+        Some(Command::Demo { module, arguments }) => return demo::run(&session, module, arguments),
     };
     print(&text)?;
     Ok(ExitCode::SUCCESS)

@@ -35,6 +35,13 @@ pub struct Mistake {
 }
 
 impl Mistake {
+    /// Returns a question for students who see the wrong program. It names the rule that the program breaks, in the words
+    /// of the check that must fail; [`Self::what`] answers it.
+    pub fn question(&self) -> String {
+        let check = self.fails.rsplit("::").next().unwrap_or_default().replace('_', " ");
+        format!("Which line breaks the rule “{check}”, and what happens instead?")
+    }
+
     /// Returns the text of the patch file.
     pub fn text(&self) -> String {
         let mut head = vec![("mistake", self.what.as_str()), ("fails", &self.fails)];
@@ -105,6 +112,7 @@ mod tests {
         );
         assert_eq!(mistake.patch.changed_file().unwrap(), "solutions/x.rs");
         assert_eq!(mistake.text(), format!("{HEAD}{DIFF}"));
+        assert_eq!(mistake.question(), "Which line breaks the rule “it works”, and what happens instead?");
         let apart = parse("init/devices/wrong.patch", &format!("{HEAD}\n{DIFF}")).unwrap();
         assert_eq!(apart, mistake, "an empty line may separate the head from the diff");
     }
@@ -118,10 +126,11 @@ mod tests {
     }
 
     #[test]
-    fn its_changes_are_those_of_the_diff() {
+    fn its_correction_is_the_diff_back_to_the_solution() {
         let expected =
-            [(Change::Same, "one"), (Change::Removed, "two"), (Change::Added, "2"), (Change::Same, "three")];
-        assert_eq!(good().patch.changes().unwrap(), expected.map(|(change, line)| (change, line.to_owned())));
+            [(Change::Same, "one"), (Change::Removed, "2"), (Change::Added, "two"), (Change::Same, "three")];
+        let correction = good().patch.correction().unwrap();
+        assert_eq!(correction, expected.map(|(change, line)| (change, line.to_owned())));
     }
 
     #[test]

@@ -49,11 +49,11 @@ pub(crate) fn show(step: &Step) -> anyhow::Result<String> {
         text,
         "C = {compute} ms of compute, M = {communication} ms of communication, η = {efficiency}"
     );
-    let _ = writeln!(text, "  {:43} {:>12} {:>9} {:>9}", "", "time", "speed-up", "less time");
+    let _ = writeln!(text, "{:43} {:>11} {:>8} {:>9}", "", "time", "speed-up", "less time");
     for (what, formula, time) in rows {
         let gain = step.serial() / time;
         let less = 100.0 * (1.0 - time / step.serial());
-        let _ = writeln!(text, "  {what:20}  {formula:21} {time:9.3} ms {gain:9.2} {less:8.1}%");
+        let _ = writeln!(text, "{what:20}  {formula:21} {time:8.3} ms {gain:8.2} {less:8.1}%");
     }
     let (bound, rest) = match compute >= communication {
         true => ("compute", "all communication can be hidden"),

@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Context;
+use course::answers::has_solutions;
 use course::progress::State;
-use course::syllabus::{Exercise, Module};
+use course::syllabus::{Exercise, Module, Scheduled, clock};
 use cudarc::driver::CudaContext;
 use lab::Tier;
 use lab::explain::error_text;
@@ -134,26 +135,23 @@ pub(crate) fn finale(session: &Session) -> String {
     }
     let _ = writeln!(
         text,
-        "\n  {}, {}: every check passes.\n{GOOD}{line}{GOOD:#}\nHow the solution does it: cargo course diff ID",
+        "\n  {}, {}: every check passes.\n{GOOD}{line}{GOOD:#}",
         count(course.exercises.len(), "exercise"),
         count(minutes.div_ceil(60) as usize, "hour")
     );
+    if has_solutions(session.root) {
+        text.push_str("How the solution does it: cargo course diff ID\n");
+    }
     text
 }
 
-/// Lists a path's parts with their durations, and each exercise with its state.
+/// Lists a path's steps with their times, and each exercise with its state.
 pub(crate) fn path(session: &Session, name: &str) -> anyhow::Result<String> {
     let course = session.course;
     let path = course.path(name)?;
-    let steps = course.steps(path);
-    let minutes: u32 = steps.iter().map(|step| step.minutes).sum();
-    let mut text = format!("{STRONG}{}{STRONG:#}: {} h {:02} min\n", path.title, minutes / 60, minutes % 60);
-    for id in &path.catch_up {
-        let lesson = course.exercise(id)?.lesson(Path::new(""));
-        let _ = writeln!(text, "on the way read  {id}  {DIM}{}{DIM:#}", lesson.display());
-    }
-    for step in &steps {
-        let mut time = format!("{:3} min", step.minutes);
+    let mut text = format!("{STRONG}{}{STRONG:#}: {} h\n", path.title, clock(course.length(path)));
+    for Scheduled { start, step, .. } in course.schedule(path) {
+        let mut time = format!("{:>5} {:3} min", clock(start), step.minutes);
         if let Some(instead) = &step.instead {
             let _ = writeln!(text, "{time}           {DIM}{instead}{DIM:#}");
         }
@@ -217,6 +215,7 @@ pub(crate) fn hint(
     let more = match (count < all, keys) {
         (true, true) => "h shows a clearer one.".to_owned(),
         (true, false) => format!("For a clearer one: cargo course hint {}", exercise.id),
+        (false, _) if !has_solutions(session.root) => "That was the last hint.".to_owned(),
         (false, _) => {
             format!("That was the last hint. The solution: cargo course diff --spoil {}", exercise.id)
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anstyle::{AnsiColor, Style};
 use anyhow::Context;
-use course::checks::{self, Options, Stop, Verdict};
+use course::checks::{self, Checked, Options, Stop, Verdict};
 use course::progress::{Progress, State, read_answer};
 use course::syllabus::{Course, Exercise, Module};
 
@@ -15,6 +15,14 @@ pub(crate) const GOOD: Style = AnsiColor::Green.on_default().bold();
 pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();
 pub(crate) const STRONG: Style = Style::new().bold();
+
+/// An exercise whose checks have run.
+pub(crate) struct Judged<'a> {
+    pub(crate) exercise: &'a Exercise,
+    pub(crate) verdict: Verdict,
+    /// Its checks; none if its module doesn't compile.
+    pub(crate) checked: Vec<Checked>,
+}
 
 /// A student working on the course.
 pub(crate) struct Session<'a> {
@@ -87,7 +95,7 @@ impl<'a> Session<'a> {
     }
 
     /// Builds a module's checks and runs all of them.
-    pub(crate) fn check_module(&mut self, module: &Module) -> anyhow::Result<Vec<(&'a Exercise, Verdict)>> {
+    pub(crate) fn check_module(&mut self, module: &Module) -> anyhow::Result<Vec<Judged<'a>>> {
         self.check(
             module,
             &self.of(module),
@@ -107,7 +115,7 @@ impl<'a> Session<'a> {
         let folder = checks::timelines(self.root);
         let options = Options { running, is_interactive: true, columns: columns(), timelines: Some(&folder) };
         let verdicts = self.check(module, &[exercise], options)?;
-        let verdict = verdicts.into_iter().map(|(_, verdict)| verdict).next();
+        let verdict = verdicts.into_iter().map(|judged| judged.verdict).next();
         verdict.with_context(|| format!("{} was not checked", exercise.id))
     }
 
@@ -116,30 +124,40 @@ impl<'a> Session<'a> {
         module: &Module,
         exercises: &[&'a Exercise],
         options: Options<'_>,
-    ) -> anyhow::Result<Vec<(&'a Exercise, Verdict)>> {
+    ) -> anyhow::Result<Vec<Judged<'a>>> {
         // If a file is missing, the compiler reports it.
         let answers: Vec<_> =
             exercises.iter().map(|exercise| read_answer(self.root, exercise).ok()).collect();
         let stop = Stop::default();
         let only = if let [only] = exercises { Some(*only) } else { None };
         let verdicts = match checks::build(self.root, module, only, true, &stop)? {
-            Err(errors) => exercises.iter().map(|_| Verdict::Broken(errors.clone())).collect(),
+            Err(errors) => {
+                let broken = |&exercise| {
+                    let verdict = Verdict::Broken(errors.clone());
+                    Judged { exercise, verdict, checked: Vec::new() }
+                };
+                exercises.iter().map(broken).collect()
+            }
             Ok(tests) => {
                 let filter = only.map_or_else(String::new, Exercise::filter);
                 let checked = tests.run(&filter, &stop, options)?;
                 exercises
                     .iter()
-                    .map(|exercise| checks::verdict(exercise, &checked))
+                    .map(|&exercise| {
+                        let (verdict, filter) = (checks::verdict(exercise, &checked)?, exercise.filter());
+                        let own = checked.iter().filter(|check| check.name.starts_with(&filter));
+                        Ok(Judged { exercise, verdict, checked: own.cloned().collect() })
+                    })
                     .collect::<anyhow::Result<Vec<_>>>()?
             }
         };
-        for ((exercise, verdict), answer) in exercises.iter().zip(&verdicts).zip(answers) {
+        for (judged, answer) in verdicts.iter().zip(answers) {
             if let Some(answer) = answer {
-                self.progress.note(exercise, answer, verdict);
+                self.progress.note(judged.exercise, answer, &judged.verdict);
             }
         }
         self.keep();
-        Ok(exercises.iter().copied().zip(verdicts).collect())
+        Ok(verdicts)
     }
 
     /// Moves the student to the first exercise in a module.

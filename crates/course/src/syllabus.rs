@@ -2,12 +2,15 @@
 
 mod lookup;
 mod problems;
+mod schedule;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde::Deserialize;
+
+pub use schedule::{Scheduled, clock};
 
 /// The course, as listed in `course.toml`.
 #[derive(Clone, Debug, Deserialize)]
@@ -66,26 +69,32 @@ pub struct Route {
     pub name: String,
     /// A title, a few words long.
     pub title: String,
-    /// Ids of exercises that are not on the path but that its exercises require; students read their lessons along the
-    /// way.
-    #[serde(default)]
-    pub catch_up: Vec<String>,
-    /// Its parts. If there are none, the path contains every exercise in course order.
+    /// Its steps, as an instructor runs them. If there are none, the path contains every exercise in course order.
     pub steps: Option<Vec<Step>>,
 }
 
-/// A part of a path: some exercises, or another activity.
+/// A step of a path: a talk and some exercises, or another activity.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// How long it takes, in minutes.
+    /// How long it takes, in minutes. The time that its exercises don't need is for a talk before them.
     pub minutes: u32,
     /// The ids of its exercises.
     #[serde(default)]
     pub exercises: Vec<String>,
-    /// The activity, if the part has no exercises, such as a break.
+    /// The activity, if the step has no exercises, such as `break` or `lunch`.
     pub instead: Option<String>,
 }
+
+impl Step {
+    /// Returns whether it is a break or lunch.
+    fn is_pause(&self) -> bool {
+        matches!(self.instead.as_deref(), Some("break") | Some(LUNCH))
+    }
+}
+
+/// The activity of a step in which everyone has lunch.
+const LUNCH: &str = "lunch";
 
 impl Module {
     /// Returns the name of the package that a student edits, such as `m01_init`.

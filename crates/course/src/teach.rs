@@ -4,9 +4,14 @@ mod archive;
 mod mistakes;
 mod report;
 
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context;
+use course::checks::cargo;
 use course::syllabus::Course;
 
 use crate::session::print;
@@ -19,19 +24,35 @@ pub(crate) enum Command {
         after_help = "Example: cargo course teach report class/   (ann.json, bob.json: cargo course verify --keep-going --json)"
     )]
     Report {
-        /// Files that `cargo course verify --keep-going --json` wrote, or folders with such files
+        /// Files that `cargo course verify --keep-going --json` wrote, grades.json from `cargo course teach grade`, or folders with such files
         #[arg(required = true)]
         places: Vec<PathBuf>,
     },
-    /// Show the known mistakes for an exercise, and what the checks report about each
-    #[command(after_help = "Example: cargo course teach mistakes init/devices")]
+    /// Grade submissions, each exercise alone in a sandbox
+    #[command(
+        disable_help_flag = true,
+        after_help = "Example: cargo course teach grade class/ --to grades   (--help shows all options)"
+    )]
+    Grade {
+        /// The submissions and options
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+    /// List known mistakes, each with its correction, what to ask, and what the checks report
+    #[command(after_help = "Example: cargo course teach mistakes --path half-day")]
     Mistakes {
-        /// The exercise, such as init/devices
-        id: String,
+        /// The exercise, such as init/devices; by default, all exercises
+        #[arg(conflicts_with = "path")]
+        id: Option<String>,
+        /// Only the exercises of this path, such as half-day
+        #[arg(long)]
+        path: Option<String>,
     },
     /// Write the course without its solutions, to hand out
-    #[command(after_help = "Example: cargo course teach starter-archive ncclings.tar.gz")]
-    StarterArchive {
+    #[command(after_help = "Example: cargo course teach archive --vendor ncclings.tar.gz")]
+    Archive {
+        #[command(flatten)]
+        extras: archive::Extras,
         /// The file to write
         file: PathBuf,
     },
@@ -40,9 +61,20 @@ pub(crate) enum Command {
 /// Runs a command.
 pub(crate) fn run(root: &Path, course: &Course, command: &Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Report { places } => return report::run(course, places),
-        Command::Mistakes { id } => print(&mistakes::show(root, course, id)?)?,
-        Command::StarterArchive { file } => print(&archive::write(root, course, file)?)?,
+        Command::Report { places } => return report::run(root, course, places),
+        Command::Grade { arguments } => match grade(root, arguments)? {},
+        Command::Mistakes { id, path } => {
+            print(&mistakes::show(root, course, id.as_deref(), path.as_deref())?)?;
+        }
+        Command::Archive { extras, file } => print(&archive::write(root, course, file, extras)?)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Builds the grader, a program of its own, so that students need not build it. It then takes the place of this process.
+fn grade(root: &Path, arguments: &[OsString]) -> anyhow::Result<Infallible> {
+    // The current folder stays, because it is where relative paths start.
+    let mut run = cargo();
+    run.args(["run", "--quiet", "--package", "grade", "--manifest-path"]).arg(root.join("Cargo.toml"));
+    Err(run.arg("--").args(arguments).exec()).context("can't run cargo")
 }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anstream::adapter::strip_str;
+use course::answers::has_solutions;
 use course::checks::{Counts, Failure, Verdict};
 use course::syllabus::Exercise;
 use lab::timeline::Chart;
@@ -186,11 +187,13 @@ pub(crate) fn count(count: usize, what: &str) -> String {
 /// selects how to describe it: as keys of `watch` or as commands.
 pub(crate) fn after_success(session: &Session, exercise: &Exercise, keys: bool) -> anyhow::Result<String> {
     let mut text = format!("\n{STRONG}You can now:{STRONG:#} {}\n", exercise.objective);
-    let compare = match keys {
-        true => format!("{GOOD}s{GOOD:#} compares your answer with the solution"),
-        false => format!("compare  cargo course diff {}", exercise.id),
-    };
-    let _ = writeln!(text, "  {compare}");
+    if has_solutions(session.root) {
+        let compare = match keys {
+            true => format!("{GOOD}s{GOOD:#} compares your answer with the solution"),
+            false => format!("compare  cargo course diff {}", exercise.id),
+        };
+        let _ = writeln!(text, "  {compare}");
+    }
     let discuss = match keys {
         true => format!("{GOOD}a{GOOD:#} shows pitfalls, another answer, and a question"),
         false => format!("discuss  cargo course discuss {}", exercise.id),

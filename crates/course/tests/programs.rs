@@ -180,10 +180,10 @@ fn overlap_compares_three_ways() {
         says(&["overlap", "--compute", "10", "--comm", "50"]),
         str![[r#"
 C = 10 ms of compute, M = 50 ms of communication, η = 1
-                                                      time  speed-up less time
-  one after the other   C + M                    60.000 ms      1.00      0.0%
-  perfect overlap       max(C, M)                50.000 ms      1.20     16.7%
-  with this efficiency  C + M − η · min(C, M)    50.000 ms      1.20     16.7%
+                                                   time speed-up less time
+one after the other   C + M                   60.000 ms     1.00      0.0%
+perfect overlap       max(C, M)               50.000 ms     1.20     16.7%
+with this efficiency  C + M − η · min(C, M)   50.000 ms     1.20     16.7%
 The step is bound by communication: some of it stays exposed however well you overlap; send less, or less often.
 
 "#]]

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use course::answers::starter;
+use course::answers::{solution, starter};
 use course::syllabus::{Course, Exercise};
 use lab::check::{Judged, Run, TimeLimits, judge};
 use serde::Serialize;
@@ -83,6 +83,8 @@ pub(crate) struct Graded {
     pub(crate) checks: Vec<Checked>,
     /// How many hints the student has seen, as the submission says.
     pub(crate) hints: usize,
+    /// Whether the file is the course's own solution.
+    pub(crate) is_solution: bool,
     /// The SHA-256 of the answer's file, if there is one.
     pub(crate) sha256: Option<String>,
 }
@@ -121,6 +123,7 @@ impl Grader<'_> {
             reason: None,
             checks: Vec::new(),
             hints: submission.hints.get(&exercise.id).copied().unwrap_or(0),
+            is_solution: false,
             sha256: None,
         };
         let text = match entry {
@@ -132,8 +135,9 @@ impl Grader<'_> {
             Some(Entry::Text(text)) => text,
         };
         graded.sha256 = Some(Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect());
-        let starter = starter(self.root, exercise)?;
-        if String::from_utf8_lossy(text).lines().eq(starter.lines()) {
+        let is_text = |other: &str| String::from_utf8_lossy(text).lines().eq(other.lines());
+        graded.is_solution = is_text(&solution(self.root, exercise)?);
+        if is_text(&starter(self.root, exercise)?) {
             graded.state = State::Unbegun;
             return Ok(graded);
         }
@@ -149,6 +153,10 @@ impl Grader<'_> {
             Ok(program) => {
                 graded.checks = self.check(bench, exercise, &program);
                 graded.state = state(&graded.checks);
+                let unable = graded.checks.iter().find(|check| check.outcome == Outcome::Unable);
+                if graded.state == State::Unable {
+                    graded.reason = unable.map(|check| format!("{}: {}", check.name, check.message));
+                }
             }
         }
         Ok(graded)

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// How often the processes are looked at.
 const PERIOD: Duration = Duration::from_millis(50);
 /// The most memory for one check or one compilation, in bytes. The largest check of the course takes a tenth of it.
-const MOST_BYTES: u64 = 3 << 30;
+const MOST_BYTES: u64 = 2 << 30;
 /// The most processes. Checks start up to five.
 const MOST_PROCESSES: usize = 200;
 /// The most threads in all these processes.

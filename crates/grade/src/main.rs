@@ -17,6 +17,7 @@ use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use anyhow::{Context, ensure};
@@ -25,7 +26,7 @@ use course::syllabus::Course;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::clean_course::CleanCourse;
-use crate::exercise::{Graded, Grader};
+use crate::exercise::{Graded, Grader, State};
 use crate::limits::Limits;
 use crate::output::{Class, Student};
 use crate::sandbox::Sandbox;
@@ -51,6 +52,9 @@ struct Arguments {
     /// Grade only these exercises, such as init/devices
     #[arg(long, value_name = "ID", num_args = 1..)]
     only: Vec<String>,
+    /// Grade only the exercises of a path, such as half-day
+    #[arg(long, value_name = "NAME", conflicts_with = "only")]
+    path: Option<String>,
     /// How many seconds a check may take
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
     timeout: u64,
@@ -77,7 +81,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let sandbox = Sandbox::find(arguments.trust)?;
     let root = course_root()?;
     let course = Course::read(&root)?;
-    let wanted = wanted(&course, &arguments.only)?;
+    let wanted = wanted(&course, &arguments.only, arguments.path.as_deref())?;
     ensure!(
         course::answers::has_solutions(&root),
         "this copy of the course has no solutions, and they are needed to grade; use the complete course"
@@ -116,7 +120,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     output::write(&root, &course, &class, &arguments.to)?;
     anstream::print!("{}", class.table());
     anstream::println!("\nwrote {}", arguments.to.join("index.html").display());
-    let is_judged = graded.iter().all(|graded| graded.state != exercise::State::Unable);
+    let is_judged = graded.iter().all(|graded| graded.state != State::Unable);
     Ok(if is_judged { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -129,12 +133,18 @@ fn course_root() -> anyhow::Result<PathBuf> {
 }
 
 /// Returns the places of the exercises to grade, in course order.
-fn wanted(course: &Course, only: &[String]) -> anyhow::Result<Vec<usize>> {
-    let ids =
-        only.iter().map(|id| Ok(course.exercise(id)?.id.as_str())).collect::<anyhow::Result<Vec<_>>>()?;
-    let is_wanted = |id: &str| ids.is_empty() || ids.contains(&id);
+fn wanted(course: &Course, only: &[String], path: Option<&str>) -> anyhow::Result<Vec<usize>> {
+    let mut ids =
+        only.iter().map(|id| Ok(course.exercise(id)?.id.clone())).collect::<anyhow::Result<Vec<_>>>()?;
+    if let Some(path) = path {
+        ids.extend(course.steps(course.path(path)?).into_iter().flat_map(|step| step.exercises));
+    }
+    let is_wanted = |id: &String| ids.is_empty() || ids.contains(id);
     Ok((0..course.exercises.len()).filter(|&index| is_wanted(&course.exercises[index].id)).collect())
 }
+
+/// How many exercises the machine may fail to judge until grading stops.
+const MOST_UNABLE: usize = 5;
 
 /// Grades all jobs, one on each core, and returns the results in the jobs' order.
 fn grade(
@@ -150,10 +160,11 @@ fn grade(
     let workers = thread::available_parallelism().map_or(1, NonZero::get);
     let next = Mutex::new(0..jobs.len());
     let results = Mutex::new(vec![None; jobs.len()]);
+    let unable = AtomicUsize::new(0);
     thread::scope(|scope| -> anyhow::Result<()> {
         let workers: Vec<_> = (0..workers)
             .map(|number| {
-                let (bar, next, results) = (&bar, &next, &results);
+                let (bar, next, results, unable) = (&bar, &next, &results, &unable);
                 scope.spawn(move || -> anyhow::Result<()> {
                     let bench = grader.bench(&scratch.join(format!("worker-{number}")))?;
                     loop {
@@ -163,6 +174,11 @@ fn grade(
                         let (student, exercise) = (&submissions[student], &grader.course.exercises[exercise]);
                         bar.set_message(format!("{}: {}", student.name, exercise.id));
                         let graded = grader.grade(&bench, student, exercise)?;
+                        if graded.state == State::Unable {
+                            let count = unable.fetch_add(1, Ordering::Relaxed) + 1;
+                            let why = graded.reason.as_deref().unwrap_or_default();
+                            ensure!(count < MOST_UNABLE, "this machine can't grade: {} exercises could not be judged; for example, {}: {why}", count, graded.id);
+                        }
                         results.lock().unwrap_or_else(|error| error.into_inner())[job] = Some(graded);
                         bar.inc(1);
                     }

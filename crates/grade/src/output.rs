@@ -98,14 +98,14 @@ impl Class {
         let width =
             self.students.iter().map(|student| student.name.chars().count()).max().unwrap_or(0).max(7);
         let mut text = format!("{:width$}", "student");
-        for state in states {
+        for state in &states {
             let _ = write!(text, "  {:>7}", state.word());
         }
         text += "  hints\n";
         for student in &self.students {
             let _ = write!(text, "{:width$}", student.name);
-            for state in states {
-                let _ = write!(text, "  {:>7}", student.count(state));
+            for &state in &states {
+                let _ = write!(text, "  {:>width$}", student.count(state), width = state.word().len().max(7));
             }
             let hints: usize = student.exercises.iter().map(|exercise| exercise.hints).sum();
             let _ = writeln!(text, "  {hints:>5}");
@@ -210,7 +210,15 @@ mod tests {
             seconds: 0.5,
         }];
         let id = "init/devices".to_owned();
-        Graded { id, state, reason: Some("why it is".to_owned()), checks, hints: 2, sha256: None }
+        Graded {
+            id,
+            state,
+            reason: Some("why it is".to_owned()),
+            checks,
+            hints: 2,
+            is_solution: false,
+            sha256: None,
+        }
     }
 
     fn class(exercises: &[(&str, Graded)]) -> Class {

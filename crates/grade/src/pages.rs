@@ -156,7 +156,7 @@ pub(crate) fn student(course: &Course, class: &Class, student: &Student) -> Stri
                         @if is_explained(exercise) { a href={ "#" (exercise.id) } { (exercise.id) } }
                         @else { (exercise.id) }
                     }
-                    td { (state(exercise.state)) }
+                    td { (state(exercise.state)) @if exercise.is_solution { " (the course's own solution)" } }
                     td.number {
                         @if !exercise.checks.is_empty() {
                             (exercise.count(Outcome::Passed)) " of " (exercise.checks.len())
@@ -204,6 +204,7 @@ mod tests {
                 seconds: 0.1,
             }],
             hints: 0,
+            is_solution: false,
             sha256: None,
         };
         let student = Student {

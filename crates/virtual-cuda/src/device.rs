@@ -42,7 +42,8 @@ pub(crate) fn device_name(to: Out<c_char>, len: c_int, device: Device) -> CudaRe
     let (Some(len), false) = (len, to.is_null()) else {
         return Err(invalid("cuDeviceGetName: no room for the name"));
     };
-    let mut name: Vec<c_char> = device::NAME.bytes().take(len - 1).map(|byte| byte as c_char).collect();
+    let mut name: Vec<c_char> =
+        engine::get()?.device_name().bytes().take(len - 1).map(|byte| byte as c_char).collect();
     name.push(0);
     to.give_all(&name)
 }

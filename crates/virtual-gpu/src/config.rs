@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use toml::{Table, Value};
 
-use crate::device::uuid;
+use crate::device::{NAME, uuid};
 use crate::time::preset::Preset;
 use crate::time::trace;
 use virtual_gpu_core::handle::MAX_GPUS;
@@ -16,6 +16,7 @@ const CLASSROOM: &str = "classroom";
 const TIMEOUT: &str = "VIRTUAL_GPU_TIMEOUT";
 const BOOTSTRAP_TIMEOUT: &str = "VIRTUAL_GPU_BOOTSTRAP_TIMEOUT";
 const FAIL: &str = "VIRTUAL_GPU_FAIL";
+const GPU_NAME: &str = "VIRTUAL_GPU_NAME";
 const NCCL: &str = "VIRTUAL_NCCL";
 const NCCL_INIT: &str = "VIRTUAL_NCCL_INIT";
 
@@ -23,7 +24,7 @@ const NCCL_INIT: &str = "VIRTUAL_NCCL_INIT";
 const DEFAULT_TIMEOUT: Timeout = Timeout { duration: Duration::from_secs(10), variable: TIMEOUT };
 
 /// Every environment variable that the virtual GPU reads.
-const SWITCHES: [&str; 7] = [
+const SWITCHES: [&str; 8] = [
     "VIRTUAL_GPU_COUNT",
     "VIRTUAL_GPU_CHECKS",
     TIMEOUT,
@@ -31,6 +32,7 @@ const SWITCHES: [&str; 7] = [
     "VIRTUAL_GPU_TOPOLOGY",
     "VIRTUAL_GPU_TRACE",
     FAIL,
+    GPU_NAME,
 ];
 
 /// How to report problems that have no CUDA error (`VIRTUAL_GPU_CHECKS`).
@@ -129,6 +131,8 @@ pub struct Config {
     pub gpus: usize,
     /// The node's GPUs that are visible, in order (`CUDA_VISIBLE_DEVICES`). `None` means all.
     pub visible: Option<Vec<usize>>,
+    /// The name that each GPU reports (`VIRTUAL_GPU_NAME`; by default [`device::NAME`](NAME)).
+    pub name: String,
     /// What reports do (`VIRTUAL_GPU_CHECKS`; by default `error`).
     pub checks: Checks,
     /// How long a wait with an unknown outcome may last (`VIRTUAL_GPU_TIMEOUT`; by default 10 s).
@@ -153,6 +157,7 @@ impl Default for Config {
         Self {
             gpus: preset.gpus,
             visible: None,
+            name: NAME.to_owned(),
             checks: Checks::Error,
             timeout: DEFAULT_TIMEOUT,
             bootstrap_timeout: DEFAULT_TIMEOUT,
@@ -249,6 +254,12 @@ impl Config {
                 .map_err(|error| format!("VIRTUAL_GPU_TRACE={value}: the file cannot be written: {error}"))?;
             config.trace = Some(path);
         }
+        if let Some(value) = variable(GPU_NAME) {
+            if value.is_empty() || value.contains('\0') {
+                return Err(format!("{GPU_NAME}={value}: it must be a name"));
+            }
+            config.name = value;
+        }
         if let Some(value) = variable(FAIL) {
             config.failing = FailingCall::read_list(&value)?;
         }
@@ -303,6 +314,13 @@ mod tests {
 
     fn read(name: &'static str, value: &'static str) -> Result<Config, String> {
         Config::read(&move |asked| (asked == name).then(|| value.to_owned()))
+    }
+
+    #[test]
+    fn a_gpu_has_the_name_that_is_set() {
+        assert_eq!(read(GPU_NAME, "NVIDIA H100 80GB HBM3").unwrap().name, "NVIDIA H100 80GB HBM3");
+        assert_eq!(Config::default().name, NAME);
+        assert_eq!(read(GPU_NAME, "").unwrap_err(), "VIRTUAL_GPU_NAME=: it must be a name");
     }
 
     #[test]

@@ -5,10 +5,10 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, ensure};
-use course::answers::{Change, compare};
+use course::answers::{Change, compare_whole};
 
 /// The number of columns of code that fit on a slide.
-const COLUMNS: usize = 76;
+const COLUMNS: usize = 72;
 /// The number of lines of code that fit on a slide.
 pub(super) const LINES: usize = 17;
 /// The number of lines that the name above a block takes up, including the space around the block.
@@ -128,15 +128,36 @@ pub(super) fn block(code: &str) -> String {
     Block { language: "rust".to_owned(), text: code.to_owned() }.to_html()
 }
 
-/// Returns the number of lines that differ between two sources.
-pub(super) fn changes(from: &str, to: &str) -> usize {
-    near(&compare(&plain(from), &plain(to)), 0).len()
+/// Returns the number of lines that a difference removes or adds.
+pub(super) fn changes(lines: &[(Change, String)]) -> usize {
+    lines.iter().filter(|(change, _)| matches!(change, Change::Removed | Change::Added)).count()
+}
+
+/// Returns the second source without comments, imports, and blank lines. If it has more than `lines` lines, only the
+/// lines near those that differ from the first source remain, between ellipses. Returns `None` if these are too many,
+/// too.
+pub(super) fn excerpt(from: &str, to: &str, lines: usize) -> Option<String> {
+    let whole = plain(to);
+    if whole.lines().count() <= lines {
+        return Some(whole);
+    }
+    let all = compare_whole(&plain(from), &plain(to));
+    let is_changed = |(change, _): &(Change, String)| *change != Change::Same;
+    let (first, last) = all.iter().position(is_changed).zip(all.iter().rposition(is_changed))?;
+    let of_second = |around: usize| -> Vec<String> {
+        let gap = |is_cut: bool| is_cut.then(|| (Change::Gap, "…".to_owned()));
+        let (before, after) = (gap(first > around), gap(last + around + 1 < all.len()));
+        let shown = before.into_iter().chain(near(&all, around)).chain(after);
+        shown.filter(|(change, _)| *change != Change::Removed).map(|(_, line)| line).collect()
+    };
+    // Where lines are missing, only their neighbors show it.
+    (1..=lines).rev().map(of_second).find(|shown| shown.len() <= lines).map(|shown| shown.join("\n"))
 }
 
 /// Returns the lines where the second source differs from the first, with as much context as `lines` allows. Comments,
 /// imports, and blank lines are ignored. Returns `None` if the differences alone need more lines.
 pub(super) fn difference(from: &str, to: &str, lines: usize) -> Option<Vec<(Change, String)>> {
-    let all = compare(&plain(from), &plain(to));
+    let all = compare_whole(&plain(from), &plain(to));
     (0..=3).rev().map(|around| near(&all, around)).find(|shown| shown.len() <= lines)
 }
 
@@ -162,7 +183,7 @@ fn near(lines: &[(Change, String)], around: usize) -> Vec<(Change, String)> {
     let mut shown: Vec<(Change, String)> = Vec::new();
     for (at, line) in lines.iter().enumerate() {
         let last = (at + around).min(lines.len() - 1);
-        if lines[at.saturating_sub(around)..=last].iter().any(changed) && line.0 != Change::Gap {
+        if lines[at.saturating_sub(around)..=last].iter().any(changed) {
             shown.push(line.clone());
         } else if shown.last().is_some_and(|(change, _)| *change != Change::Gap) {
             shown.push((Change::Gap, "…".to_owned()));
@@ -239,6 +260,21 @@ mod tests {
     }
 
     #[test]
+    fn an_excerpt_is_the_second_source_near_its_changes() {
+        let numbered = |change: &str| {
+            let line = |at| if at == 9 { format!("{change}();\n") } else { format!("f({at});\n") };
+            (0..20).map(line).collect::<String>()
+        };
+        let (from, to) = (numbered("wait"), numbered("poll"));
+        assert_eq!(excerpt(&from, &to, 20).unwrap(), to);
+        let near = excerpt(&from, &to, 5).unwrap();
+        assert_eq!(near, "…\nf(8);\npoll();\nf(10);\n…");
+        let at_start = excerpt(&from, &from.replace("f(1)", "g(1)"), 6).unwrap();
+        assert_eq!(at_start, "f(0);\ng(1);\nf(2);\nf(3);\nf(4);\n…");
+        assert_eq!(excerpt(&from, &to, 4), None);
+    }
+
+    #[test]
     fn a_difference_shows_only_code() {
         let from = "use a::{\n    b,\n};\n\n/// f\nfn f() {\n    one();\n    two();\n    three();\n}\n";
         let to = "fn f() {\n    one();\n    three();\n}\n";
@@ -247,6 +283,7 @@ mod tests {
         assert_eq!(lines, expected.map(|(change, line)| (change, line.to_owned())));
         assert_eq!(difference(from, to, 2).unwrap(), [(Change::Removed, "two();".to_owned())]);
         assert_eq!(difference(from, to, 0), None);
+        assert_eq!(changes(&lines), 1);
         let html = difference_block(&lines);
         assert!(html.contains("<span class=\"removed\">− two();</span>"), "{html}");
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, ensure};
-use course::syllabus::{Exercise, Route, Step};
+use course::syllabus::{Exercise, Route, Scheduled, Step, clock};
 
 use super::markdown::{self, Written};
 use super::{Exercises, Slide, code, recording};
@@ -16,24 +16,27 @@ use crate::source;
 /// Fails if a slide refers to something that doesn't exist, or doesn't fit; the error names the slide.
 pub(super) fn slides(pages: &Pages<'_>, route: &Route, made: &Exercises) -> anyhow::Result<Vec<Slide>> {
     let mut deck = Deck { pages, page: format!("{}/index.html", route.name), slides: Vec::new() };
-    let steps = pages.course.steps(route);
+    let steps = pages.course.schedule(route);
     let mut seen = BTreeSet::new();
-    let mut now = 0;
-    let first = steps.first().context("a path has steps")?;
+    let (first, last) = steps.first().zip(steps.last()).context("a path has steps")?;
     deck.add(
-        &timed(now, &format!("before the first step's {} minutes", first.minutes)),
+        &timed(0, &format!("before the first step's {} minutes", first.step.minutes)),
         deck.file("opening")?,
     );
-    for step in &steps {
+    for scheduled in &steps {
+        let Scheduled { start, step, .. } = scheduled;
         match &step.instead {
             Some(what) => {
-                deck.add(&timed(now, &format!("{} minutes", step.minutes)), deck.instead(step, what)?)
+                deck.add(&timed(*start, &format!("{} minutes", step.minutes)), deck.instead(step, what)?);
             }
-            None => deck.exercises(step, now, made, &mut seen)?,
+            None => deck.exercises(scheduled, made, &mut seen)?,
         }
-        now += step.minutes;
     }
-    deck.add(&timed(now, "the end"), deck.file("closing")?);
+    let closing = match &last.step.instead {
+        Some(what) => timed(last.start, &format!("within the {} minutes of the {what}", last.step.minutes)),
+        None => timed(last.end(), "the end"),
+    };
+    deck.add(&closing, deck.file("closing")?);
     Ok(deck.slides)
 }
 
@@ -53,34 +56,35 @@ impl Deck<'_> {
         }
     }
 
-    /// Appends a step's exercises. Each exercise comes after its introductory slides and those of its module. If the
-    /// step has more time than its exercises need, the extra time comes at the start of the step.
+    /// Appends a step's exercises. Each exercise comes after its introductory slides and those of its module. The time for
+    /// the talk is at the start of the step.
     fn exercises(
         &mut self,
-        step: &Step,
-        start: u32,
+        scheduled: &Scheduled,
         made: &Exercises,
         seen: &mut BTreeSet<String>,
     ) -> anyhow::Result<()> {
-        let exercises = step.exercises.iter().map(|id| self.pages.course.exercise(id));
-        let exercises: Vec<&Exercise> = exercises.collect::<anyhow::Result<_>>()?;
-        let own: u32 = exercises.iter().map(|exercise| exercise.minutes).sum();
-        let mut now = start + step.minutes.saturating_sub(own);
-        let mut talk = now - start;
-        for exercise in exercises {
-            let time = match talk {
-                0 => timed(now, &format!("within the {} minutes of {}", exercise.minutes, exercise.id)),
-                minutes => timed(start, &format!("{minutes} minutes, then {}", exercise.id)),
+        let mut now = scheduled.start;
+        let mut talk = scheduled.talk;
+        for id in &scheduled.step.exercises {
+            let exercise = self.pages.course.exercise(id)?;
+            let minutes = exercise.minutes;
+            let before = match talk {
+                0 => format!("within the {minutes} minutes of {id}"),
+                talk => format!("{talk} minutes, then {id}"),
             };
             let ideas = self.ideas(exercise, seen.insert(exercise.folder().to_owned()))?;
-            if !ideas.is_empty() {
-                talk = 0;
-            }
-            self.add(&time, ideas);
-            let time =
-                timed(now, &format!("{} minutes, until {}", exercise.minutes, clock(now + exercise.minutes)));
-            self.add(&time, made.get(&exercise.id).cloned().unwrap_or_default());
-            now += exercise.minutes;
+            let until = clock(now + talk + minutes);
+            let (begin, work) = match (talk, ideas.is_empty()) {
+                (1.., true) => {
+                    (now, format!("{talk} minutes to introduce it, then {minutes} minutes, until {until}"))
+                }
+                _ => (now + talk, format!("{minutes} minutes, until {until}")),
+            };
+            self.add(&timed(now, &before), ideas);
+            self.add(&timed(begin, &work), made.get(id).cloned().unwrap_or_default());
+            now += talk + minutes;
+            talk = 0;
         }
         Ok(())
     }
@@ -116,6 +120,7 @@ impl Deck<'_> {
         let from = format!("slide {number} of {path}, “{}”", slide.heading());
         let made = || {
             let body = markdown::to_html(&self.pages.expanded(&slide.text, &path, &self.page)?)?;
+            ensure_recorded(&slide.notes, &body)?;
             let notes = markdown::inline(&self.pages.expanded(&slide.notes, &path, &self.page)?);
             anyhow::Ok(Slide {
                 id: format!("{name}-{number}"),
@@ -151,14 +156,23 @@ impl Deck<'_> {
         ))?;
         let notes = "**If it doesn't run here:** a recording of its output is below (`↓`). `→` skips it.";
         let mut slides = vec![slide(id.clone(), told, notes, false)];
-        let parts = recording::parts(output).with_context(|| from.clone())?;
-        for (number, part) in (1..).zip(parts) {
+        for (number, part) in (1..).zip(recording::parts(output)) {
             let body = format!("<h2>What it printed</h2>\n{}", part.html(&self.page));
             let notes = format!("A recording of `{}` on the virtual GPU.", output.command);
             slides.push(slide(format!("{id}-recording-{number}"), body, &notes, true));
         }
         Ok(slides)
     }
+}
+
+/// Checks that a slide whose notes run a program shows a recorded run, in case the program fails on stage.
+fn ensure_recorded(notes: &str, body: &str) -> anyhow::Result<()> {
+    let runs = ["`cargo course demo", "`cargo run"].iter().any(|command| notes.contains(command));
+    ensure!(
+        !runs || body.contains("<img"),
+        "its notes run a program, but the slide doesn't show a recorded run; add `{{#output NAME}}` or a picture"
+    );
+    Ok(())
 }
 
 fn path(name: &str) -> String {
@@ -170,11 +184,6 @@ pub(super) fn capitalised(text: &str) -> String {
     let mut letters = text.chars();
     let first: String = letters.next().map(|letter| letter.to_uppercase().collect()).unwrap_or_default();
     first + letters.as_str()
-}
-
-/// Formats a time as hours and minutes.
-pub(super) fn clock(minutes: u32) -> String {
-    format!("{}:{:02}", minutes / 60, minutes % 60)
 }
 
 /// Formats a speaker note about the time, `now` minutes after the start.
@@ -204,14 +213,60 @@ fn section(slide: &Slide) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use course::syllabus::Course;
+
     use super::*;
+    use crate::output::Outputs;
 
     #[test]
     fn minutes_are_shown_as_clock_time() {
         assert_eq!(capitalised("the `x`"), "The `x`");
-        assert_eq!(clock(0), "0:00");
-        assert_eq!(clock(125), "2:05");
         assert_eq!(timed(20, "10 minutes"), "0:20 since the start · 10 minutes");
+    }
+
+    #[test]
+    fn a_program_to_run_on_stage_has_a_recording() {
+        assert!(ensure_recorded("Run `cargo course demo 04`.", "<img src=\"a.svg\">").is_ok());
+        assert!(ensure_recorded("Ask.", "").is_ok());
+        assert!(ensure_recorded("Run `cargo run -p lab`.", "").is_err());
+    }
+
+    #[test]
+    fn every_step_of_every_path_has_slides_at_its_time() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let course = Course::read(root).unwrap();
+        let outputs = Outputs::read(root).unwrap();
+        let slide = |id: &str| Slide {
+            id: id.to_owned(),
+            from: String::new(),
+            body: String::new(),
+            notes: String::new(),
+            below: false,
+        };
+        let made: Exercises =
+            course.exercises.iter().map(|one| (one.id.clone(), vec![slide(&one.id)])).collect();
+        for route in &course.paths {
+            let shown = super::super::shown(&course, route, &super::super::pictures(root).unwrap());
+            let pages = Pages { root, course: &course, outputs: &outputs, shown, output: recording::html };
+            let slides = slides(&pages, route, &made).unwrap();
+            let starts = slides.iter().map(|slide| {
+                let time = slide.notes.strip_prefix("<p class=\"time\">").unwrap();
+                time.split_once(" since the start").unwrap().0.to_owned()
+            });
+            let mut starts: Vec<String> = starts.collect();
+            starts.dedup();
+            let mut of_slides = starts.iter();
+            for Scheduled { start, step, .. } in course.schedule(route) {
+                let time = clock(start);
+                assert!(
+                    of_slides.any(|of_slide| *of_slide == time),
+                    "{}: no slide at {time}: {step:?}",
+                    route.name
+                );
+            }
+        }
     }
 
     #[test]

@@ -4,17 +4,21 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
-use course::answers;
+use course::answers::{self, Change};
 use course::mistakes::Mistake;
 use course::syllabus::Exercise;
 
 use super::{Slide, code, deck, markdown};
 use crate::source;
 
-/// The maximum number of lines for a wrong answer; the description and the check's message take up the rest.
-const DIFFERENCE: usize = 12;
-/// With more parts than this, each part is shown smaller.
+/// The maximum number of lines for a wrong program, below the name of its function.
+const PROGRAM: usize = 15;
+/// The maximum number of lines for its correction; the description and the check's message take up the rest.
+const CORRECTION: usize = 7;
+/// With more tasks than this, the tasks are in two columns.
 const MANY: usize = 4;
+/// The number of lines that the tasks and their conditions may take up, and the number of letters in a line.
+const TASKS: (usize, usize) = (10, 80);
 
 /// Creates the slides for an exercise, in order and without times.
 ///
@@ -28,7 +32,7 @@ pub(super) fn slides(root: &Path, exercise: &Exercise, mistakes: &[Mistake]) -> 
         .with_context(|| format!("the slides of {}: solutions/{}", exercise.id, exercise.file))?;
     let id = exercise.id.replace('/', "-");
     let mut slides = vec![start(&id, exercise, &regions)];
-    slides.push(predict(root, &id, exercise, &solution, mistakes)?);
+    slides.extend(predict(root, &id, exercise, &regions, mistakes)?);
     for group in grouped(&regions) {
         slides.extend(answer(&id, exercise, group));
     }
@@ -87,8 +91,40 @@ fn answer(id: &str, exercise: &Exercise, group: &[Region]) -> Vec<Slide> {
 /// A part that the student writes.
 struct Region {
     name: String,
-    task: String,
+    task: Task,
     code: String,
+}
+
+/// What the student writes: a sentence, and numbered conditions.
+struct Task {
+    sentence: String,
+    conditions: Vec<String>,
+}
+
+impl Task {
+    /// Parses the comment at the start of a region.
+    fn parse(comment: &str) -> Self {
+        let (sentence, mut rest) = match comment.split_once(": 1. ") {
+            Some((sentence, rest)) => (format!("{sentence}."), Some(rest)),
+            None => (first_sentence(comment).to_owned(), None),
+        };
+        let mut conditions = Vec::new();
+        while let Some(text) = rest {
+            let (condition, others) = match text.split_once(&format!(" {}. ", conditions.len() + 2)) {
+                Some((condition, others)) => (condition, Some(others)),
+                None => (text, None),
+            };
+            conditions.push(condition.to_owned());
+            rest = others;
+        }
+        Self { sentence, conditions }
+    }
+
+    /// Returns the number of lines that the task and its conditions take up on a slide, below its name.
+    fn lines(&self) -> usize {
+        let conditions = self.conditions.iter().map(|text| text.chars().count().div_ceil(TASKS.1));
+        1 + self.sentence.chars().count().div_ceil(TASKS.1) + conditions.sum::<usize>()
+    }
 }
 
 fn regions(solution: &str) -> anyhow::Result<Vec<Region>> {
@@ -96,35 +132,34 @@ fn regions(solution: &str) -> anyhow::Result<Vec<Region>> {
     ensure!(!names.is_empty(), "it has no anchors");
     let region = |name: &str| {
         let (task, code) = code::task_and_code(&source::region(solution, name)?);
-        Ok(Region { name: name.to_owned(), task, code })
+        Ok(Region { name: name.to_owned(), task: Task::parse(&task), code })
     };
     names.into_iter().map(region).collect()
 }
 
+/// Shows the tasks, with their conditions if there is room for them.
 fn start(id: &str, exercise: &Exercise, regions: &[Region]) -> Slide {
-    let mut body = format!("<h2>{}</h2>\n", markdown_line(&exercise.title));
-    let _ = writeln!(
-        body,
-        "<p class=\"objective\">{}</p>\n<dl{}>",
-        markdown_line(&exercise.objective),
-        if regions.len() > MANY { " class=\"many\"" } else { "" }
-    );
-    for region in regions {
-        let _ = writeln!(
-            body,
-            "<dt><code>{}</code></dt><dd>{}</dd>",
-            region.name,
-            markdown_line(first_sentence(&region.task))
-        );
+    let has_room = regions.iter().map(|region| region.task.lines()).sum::<usize>() <= TASKS.0;
+    let mut tasks = String::new();
+    for Region { name, task, .. } in regions {
+        let items = task.conditions.iter().filter(|_| has_room);
+        let items: String = items.map(|text| format!("<li>{}</li>\n", markdown_line(text))).collect();
+        let list = if items.is_empty() { items } else { format!("\n<ol>\n{items}</ol>") };
+        let sentence = markdown_line(&task.sentence);
+        let _ = writeln!(tasks, "<div><dt><code>{name}</code></dt><dd>{sentence}{list}</dd></div>");
     }
     let ranks = match exercise.min_ranks {
         0 | 1 => String::new(),
-        ranks => format!(" · from {ranks} GPUs, real or virtual"),
+        ranks => format!(", from {ranks} GPUs"),
     };
-    let _ = writeln!(
-        body,
-        "</dl>\n<p class=\"facts\">{} minutes{ranks}<br><code>modules/{}</code><br><code>cargo course run {}</code></p>",
-        exercise.minutes, exercise.file, exercise.id
+    let body = format!(
+        "<div class=\"start\">\n<h2>{}</h2>\n<p class=\"objective\">{}</p>\n<dl{}>\n{tasks}</dl>\n<p class=\"facts\"><code>modules/{}</code><br><code>cargo course run {}</code> · {} minutes{ranks}</p>\n</div>\n",
+        markdown_line(&exercise.title),
+        markdown_line(&exercise.objective),
+        if regions.len() > MANY { " class=\"many\"" } else { "" },
+        exercise.file,
+        exercise.id,
+        exercise.minutes
     );
     let notes = format!(
         "The students work now. In `watch`, `h` shows the next of {} hints; the last is nearly the answer. Go on when most are done.",
@@ -134,55 +169,97 @@ fn start(id: &str, exercise: &Exercise, regions: &[Region]) -> Slide {
     Slide { id: id.to_owned(), from, body, notes: markdown::inline(&notes), below: false }
 }
 
-/// Shows a wrong answer, and asks what the check reports. Chooses the mistake with the smallest difference.
+/// A mistake, prepared for a slide that shows the program and one that corrects it.
+struct Prepared<'m> {
+    mistake: &'m Mistake,
+    /// The name of the region that contains the mistake.
+    name: String,
+    program: String,
+    correction: Vec<(Change, String)>,
+}
+
+/// Shows a wrong program and asks what the check reports; the next slide answers. Chooses the mistake with the smallest
+/// difference, and an ignored error only if no other mistake fits.
 fn predict(
     root: &Path,
     id: &str,
     exercise: &Exercise,
-    solution: &str,
+    regions: &[Region],
     mistakes: &[Mistake],
-) -> anyhow::Result<Slide> {
-    let id = format!("{id}-predict");
-    let from = format!("slide {id}: the mistakes for {}", exercise.id);
-    let plain = answers::solution(root, exercise)?;
-    let of_it = mistakes.iter().filter(|mistake| mistake.patch.exercise == exercise.id);
-    let applied = of_it.map(|mistake| Ok((mistake, mistake.patch.apply(&plain)?)));
-    let mut of_it = applied.collect::<anyhow::Result<Vec<_>>>().with_context(|| from.clone())?;
-    of_it.sort_by_key(|(_, wrong)| code::changes(solution, wrong));
-    let mut shown = None;
-    for (mistake, wrong) in of_it {
-        let wrong = code::narrow(&wrong).with_context(|| format!("slide {id}: {}", mistake.patch.path()))?;
-        shown = code::difference(solution, &wrong, DIFFERENCE).map(|lines| (mistake, lines));
-        if shown.is_some() {
-            break;
-        }
+) -> anyhow::Result<[Slide; 2]> {
+    let from = format!("slide {id}-predict: the mistakes for {}", exercise.id);
+    let solution = answers::solution(root, exercise)?;
+    let mut best: Option<Prepared<'_>> = None;
+    for mistake in mistakes.iter().filter(|mistake| mistake.patch.exercise == exercise.id) {
+        let found = prepared(mistake, &solution, regions).with_context(|| mistake.patch.path())?;
+        let cost = |one: &Prepared<'_>| {
+            (one.mistake.fails.ends_with("::a_failed_call_is_an_error"), code::changes(&one.correction))
+        };
+        best = match (best, found) {
+            (Some(best), Some(found)) if cost(&found) < cost(&best) => Some(found),
+            (best, found) => best.or(found),
+        };
     }
-    let (mistake, lines) = shown.with_context(|| {
-        format!("{from}: no mistake fits, because all of them differ from the solution in too many lines")
+    let shown = best.with_context(|| {
+        format!("{from}: no mistake fits, because each has too many lines or is in more than one region")
     })?;
+    Ok([wrong_program(id, &from, exercise, &shown), correction(id, from.clone(), exercise, &shown)])
+}
+
+/// Finds the region that contains a mistake. Returns `None` if the mistake is in several regions, or doesn't fit.
+fn prepared<'m>(
+    mistake: &'m Mistake,
+    solution: &str,
+    right: &[Region],
+) -> anyhow::Result<Option<Prepared<'m>>> {
+    let wrong = regions(&code::narrow(&mistake.patch.apply(solution)?)?)?;
+    let changed: Vec<_> =
+        right.iter().zip(&wrong).filter(|(right, wrong)| right.code != wrong.code).collect();
+    let [(right, wrong)] = changed[..] else { return Ok(None) };
+    let program = code::excerpt(&right.code, &wrong.code, PROGRAM);
+    let correction = code::difference(&wrong.code, &right.code, CORRECTION);
+    Ok(program.zip(correction).map(|(program, correction)| Prepared {
+        mistake,
+        name: wrong.name.clone(),
+        program,
+        correction,
+    }))
+}
+
+fn wrong_program(id: &str, from: &str, exercise: &Exercise, shown: &Prepared<'_>) -> Slide {
+    let Prepared { mistake, name, program, .. } = shown;
     let body = format!(
-        "<h2>Predict: what does the check report?</h2>\n<p class=\"what\">{}.</p>\n{}<div class=\"fragment answer\"><p><code>{}</code></p><p>{}</p></div>\n",
-        markdown_line(&deck::capitalised(&mistake.what)),
-        code::difference_block(&lines),
-        mistake.fails,
-        mistake
-            .says
-            .iter()
-            .map(|says| format!("“… {} …”", code::escaped(says)))
-            .collect::<Vec<_>>()
-            .join("<br>")
+        "<h2>Predict: what does the check report?</h2>\n<h3><code>{name}</code>, with a mistake</h3>\n{}",
+        code::block(program)
     );
-    let mut notes = format!("Let the students answer before you go on. `{}` fails, with\n", mistake.fails);
-    for says in &mistake.says {
-        let _ = writeln!(notes, "- … {} …", code::escaped(says));
-    }
-    let _ = writeln!(
-        notes,
-        "\n`{}`. For the other mistakes: `cargo course teach mistakes {}`.",
-        mistake.patch.path(),
+    let notes = format!(
+        "**Ask:** {}\n\n**The answer:** {}. The next slide shows it.\n\nOther mistakes to ask about: `cargo course teach mistakes {}`.",
+        mistake.question(),
+        deck::capitalised(&mistake.what),
         exercise.id
     );
-    Ok(Slide { id, from, body, notes: markdown::inline(&notes), below: false })
+    let (id, from) = (format!("{id}-predict"), from.to_owned());
+    Slide { id, from, body, notes: markdown::inline(&notes), below: false }
+}
+
+fn correction(id: &str, from: String, exercise: &Exercise, shown: &Prepared<'_>) -> Slide {
+    let Prepared { mistake, correction, .. } = shown;
+    let says: Vec<String> =
+        mistake.says.iter().map(|says| format!("“… {} …”", code::escaped(says))).collect();
+    let body = format!(
+        "<h2>What the check reports</h2>\n<p class=\"what\">{}.</p>\n{}<div class=\"answer\"><p><code>{}</code> fails:</p><p>{}</p></div>\n",
+        markdown_line(&deck::capitalised(&mistake.what)),
+        code::difference_block(correction),
+        mistake.fails,
+        says.join("<br>")
+    );
+    let notes = format!(
+        "`−` marks the mistake, and `+` the correction. Ask who had this mistake in `{}`, and what the check reported. The mistake is `{}`.",
+        exercise.starter(Path::new("")).display(),
+        mistake.patch.path()
+    );
+    let id = format!("{id}-predict-answer");
+    Slide { id, from, body, notes: markdown::inline(&notes), below: false }
 }
 
 /// Converts Markdown to HTML without an enclosing paragraph.
@@ -196,6 +273,9 @@ fn first_sentence(text: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use course::mistakes;
+    use course::syllabus::Course;
+
     use super::*;
 
     #[test]
@@ -209,6 +289,46 @@ mod tests {
     fn a_solution_without_anchors_has_no_slides() {
         assert!(regions("fn f() {}").is_err_and(|error| error.to_string() == "it has no anchors"));
         let regions = regions("// ANCHOR: f\n// Do it.\nx\n// ANCHOR_END: f\n").unwrap();
-        assert_eq!((regions[0].task.as_str(), regions[0].code.as_str()), ("Do it.", "x"));
+        assert_eq!((regions[0].task.sentence.as_str(), regions[0].code.as_str()), ("Do it.", "x"));
+    }
+
+    #[test]
+    fn a_task_is_a_sentence_and_its_conditions() {
+        let task = Task::parse("Sum `a` into `b`: 1. for each `1.5`; 2. once; 3. at once.");
+        assert_eq!(task.sentence, "Sum `a` into `b`.");
+        assert_eq!(task.conditions, ["for each `1.5`;", "once;", "at once."]);
+        assert_eq!(task.lines(), 5);
+        let task = Task::parse("Sum `a.b`. Then go.");
+        assert_eq!((task.sentence.as_str(), task.conditions.len()), ("Sum `a.b`.", 0));
+    }
+
+    #[test]
+    fn a_prediction_shows_the_wrong_program_and_the_next_slide_its_correction() {
+        let solution =
+            "fn f() {\n    // ANCHOR: f\n    // Do it.\n    one();\n    wait();\n    // ANCHOR_END: f\n}\n";
+        let diff = "--- a/solutions/x.rs\n+++ b/solutions/x.rs\n@@ -3,4 +3,4 @@\n     // Do it.\n     one();\n-    wait();\n+    poll();\n     // ANCHOR_END: f\n";
+        let head = "mistake: does not wait\nfails: f::it_waits\nsays: it polls\n";
+        let root = std::env::temp_dir().join(format!("site_predict_{}", std::process::id()));
+        let exercise = Course::read(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap())
+            .unwrap()
+            .exercises
+            .remove(0);
+        for (path, text) in [
+            (format!("{}/{}/wrong.patch", mistakes::FOLDER, exercise.id), format!("{head}{diff}")),
+            (format!("solutions/{}", exercise.file), solution.to_owned()),
+        ] {
+            let path = root.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let made = slides(&root, &exercise, &mistakes::read(&root).unwrap());
+        std::fs::remove_dir_all(&root).unwrap();
+        let made = made.unwrap();
+        let (wrong, right) = (&made[1].body, &made[2].body);
+        assert!(wrong.contains("one();\npoll();") && !wrong.contains("wait"), "{wrong}");
+        assert!(!wrong.contains("class=\"added\"") && !wrong.contains("class=\"removed\""), "{wrong}");
+        assert!(made[1].notes.contains("the rule “it waits”"), "{}", made[1].notes);
+        assert!(right.contains("\"removed\">− poll();") && right.contains("\"added\">+ wait();"), "{right}");
+        assert!(right.contains("“… it polls …”"), "{right}");
     }
 }

@@ -11,11 +11,11 @@ use crate::terminal;
 /// The folder for the pictures, next to the decks.
 pub(super) const FOLDER: &str = "recordings";
 
-/// The size of a terminal that fits on a slide, with 20-pixel letters.
-const COLUMNS: usize = 94;
-const LINES: usize = 20;
+/// The size of a terminal that fits on a slide, with 26-pixel letters.
+const COLUMNS: usize = 74;
+const LINES: usize = 15;
 /// The width of [`COLUMNS`] in pixels, as `anstyle-svg` draws them.
-const WIDTH: usize = 797;
+const WIDTH: usize = 622;
 
 /// A part of a recording that fits on a slide.
 pub(super) struct Part {
@@ -38,28 +38,19 @@ impl Part {
 /// Returns the HTML of an output that has to fit in one picture.
 ///
 /// # Errors
-/// Fails if it has too many lines or is too wide.
+/// Fails if it has too many lines.
 pub(super) fn html(output: &Output, page: &str) -> anyhow::Result<String> {
-    let parts = parts(output)?;
+    let parts = parts(output);
     ensure!(parts.len() == 1, "`{}` prints more lines than fit on a slide", output.command);
     Ok(parts[0].html(page))
 }
 
 /// Draws a command and its output, in as many parts as needed.
-///
-/// # Errors
-/// Fails if the output is too wide.
-pub(super) fn parts(output: &Output) -> anyhow::Result<Vec<Part>> {
+pub(super) fn parts(output: &Output) -> Vec<Part> {
     let text = format!("\x1b[1m$ {}\x1b[0m\n{}", output.command, output.styled.trim_end());
-    let lines: Vec<&str> = text.lines().collect();
-    let columns = lines.iter().map(|line| strip_str(line).to_string().chars().count()).max().unwrap_or(0);
-    ensure!(
-        columns <= COLUMNS,
-        "`{}` prints {columns} columns, but a slide has room for only {COLUMNS}",
-        output.command
-    );
+    let lines: Vec<String> = text.lines().flat_map(wrapped).collect();
     let even = lines.len().div_ceil(lines.len().div_ceil(LINES));
-    let part = |(number, lines): (usize, &[&str])| {
+    let part = |(number, lines): (usize, &[String])| {
         let text = lines.join("\n");
         Part {
             name: format!("{}-{number}.svg", output.name),
@@ -67,7 +58,23 @@ pub(super) fn parts(output: &Output) -> anyhow::Result<Vec<Part>> {
             words: format!("A terminal: {}", strip_str(&text)),
         }
     };
-    Ok((1..).zip(lines.chunks(even)).map(part).collect())
+    (1..).zip(lines.chunks(even)).map(part).collect()
+}
+
+/// Wraps a line that is too wide, before a word. Escape sequences have no width.
+fn wrapped(line: &str) -> Vec<String> {
+    let (mut lines, mut last, mut columns) = (Vec::new(), String::new(), 0);
+    for word in line.split_inclusive(' ') {
+        let width = strip_str(word).to_string().chars().count();
+        if columns > 0 && columns + width > COLUMNS {
+            lines.push(std::mem::take(&mut last));
+            columns = 0;
+        }
+        columns += width;
+        last += word;
+    }
+    lines.push(last);
+    lines
 }
 
 #[cfg(test)]
@@ -80,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_recording_is_in_parts_that_fit() {
-        let parts = parts(&output("a line\n".repeat(29))).unwrap();
+        let parts = parts(&output("a line\n".repeat(29)));
         assert_eq!(parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>(), ["a-1.svg", "a-2.svg"]);
         assert!(
             parts[0].svg.contains("$ cargo course") && !parts[1].svg.contains("cargo"),
@@ -101,12 +108,16 @@ mod tests {
     }
 
     #[test]
+    fn a_wide_line_is_wrapped_before_a_word() {
+        let line = format!("\x1b[1m{} word\x1b[0m", "x".repeat(70));
+        assert_eq!(wrapped(&line), [format!("\x1b[1m{} ", "x".repeat(70)), "word\x1b[0m".to_owned()]);
+        let fits = "x".repeat(69) + " word";
+        assert_eq!(wrapped(&fits), [fits.as_str()]);
+    }
+
+    #[test]
     fn output_that_does_not_fit_is_named() {
         let said = |text: String| html(&output(text), "index.html").unwrap_err().to_string();
-        assert_eq!(
-            said("x".repeat(95)),
-            "`cargo course` prints 95 columns, but a slide has room for only 94"
-        );
-        assert!(said("x\n".repeat(20)).contains("more lines than fit on a slide"));
+        assert_eq!(said("x\n".repeat(15)), "`cargo course` prints more lines than fit on a slide");
     }
 }

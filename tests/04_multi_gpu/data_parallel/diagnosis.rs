@@ -5,6 +5,7 @@ use std::ops::Range;
 use approx::abs_diff_eq;
 use lab::perceptron::{HostPerceptron, Layout};
 
+use super::super::whole_batch::piece;
 use super::training::{HIDDEN, LEARNING_RATE, Replica, SerialStep, Training, seed};
 
 /// Two updates are considered equal if they differ by at most this fraction of their length. Rounding parameters to f32
@@ -29,7 +30,9 @@ pub(super) fn likely_cause(training: &Training, rank: usize, step: usize) -> Opt
     if let Some(factor) = multiple(&update, &gradient(batch.clone())) {
         return Some(of_factor(factor, world_size));
     }
-    let shards: Vec<Range<usize>> = (0..world_size).map(|rank| even_cut(&batch, rank, world_size)).collect();
+    // The student may distribute the longer shards differently. In that case, a cause may not be found, but no wrong
+    // cause is named.
+    let shards: Vec<Range<usize>> = (0..world_size).map(|rank| piece(&batch, rank, world_size)).collect();
     let idle = shards.iter().position(Range::is_empty);
     if let (Some(idle), Some(last)) = (idle, step.checked_sub(1)) {
         let empty = shards.iter().filter(|shard| shard.is_empty()).count();
@@ -82,7 +85,7 @@ pub(super) fn of_loss(training: &Training, step: usize, got: f64, serial: &Seria
     let world_size = training.world_size();
     let batch = &training.batches[step];
     let model = model_before(&training.replicas[0], step);
-    let shards: Vec<Range<usize>> = (0..world_size).map(|rank| even_cut(batch, rank, world_size)).collect();
+    let shards: Vec<Range<usize>> = (0..world_size).map(|rank| piece(batch, rank, world_size)).collect();
     let losses: Vec<f64> =
         shards.iter().map(|rows| model.loss_and_gradient(&training.samples, rows.clone()).0).collect();
     let alike = |expected: f64| abs_diff_eq!(got, expected, epsilon = ALIKE * expected.abs());
@@ -163,11 +166,4 @@ fn multiple(update: &[f64], gradient: &[f64]) -> Option<f64> {
 
 fn length(vector: &[f64]) -> f64 {
     vector.iter().map(|value| value * value).sum::<f64>().sqrt()
-}
-
-/// Returns the shards as the check cuts them. The student may distribute the longer shards differently. In that case, a
-/// cause may not be found, but no wrong cause is named.
-fn even_cut(batch: &Range<usize>, rank: usize, world_size: usize) -> Range<usize> {
-    let cut = |rank: usize| batch.start + batch.len() * rank / world_size;
-    cut(rank)..cut(rank + 1)
 }

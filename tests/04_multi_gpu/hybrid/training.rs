@@ -11,7 +11,7 @@ use lab::digits::{CLASSES, Digits, PIXELS, Samples};
 use lab::perceptron::{HostPerceptron, Layout};
 
 use super::super::tensor::part;
-use super::super::whole_batch::{LEARNING_RATE, another_rate, times};
+use super::super::whole_batch::{LEARNING_RATE, another_rate, piece, times};
 use super::{true_coordinates, true_rank};
 use crate::multi_gpu::hybrid::{Coordinates, Mesh, on_mesh, start_equal, step};
 
@@ -44,7 +44,7 @@ struct Step {
 /// Returns the words for a step whose call failed. They name an earlier step in which a row had no samples.
 fn told(mesh: Mesh, index: usize) -> String {
     let batches = batches();
-    let is_empty = |step: usize, row: usize| row_of(&batches[step], row, mesh.data).is_empty();
+    let is_empty = |step: usize, row: usize| piece(&batches[step], row, mesh.data).is_empty();
     let empty =
         (0..=index).rev().find_map(|step| Some((step, (0..mesh.data).find(|&row| is_empty(step, row))?)));
     let empty = match empty {
@@ -76,7 +76,7 @@ impl Training {
             start_equal(&groups, &mut model)?;
             let mut steps = Vec::new();
             for (index, batch) in batches().into_iter().enumerate() {
-                let own = row_of(&batch, data_rank, mesh.data);
+                let own = piece(&batch, data_rank, mesh.data);
                 let weight = (own.len() * mesh.data) as f32 / batch.len() as f32;
                 let own = device_samples.batch(own)?;
                 let loss = step(&groups, &mut model, &own, weight, LEARNING_RATE)
@@ -135,7 +135,7 @@ impl Training {
     /// Returns whether a rank's loss is the loss of its own row's samples, with or without the weight.
     fn is_loss_of_row(&self, rank: usize, step: usize, serial: &Serial) -> bool {
         let batch = batches()[step].clone();
-        let own = row_of(&batch, true_coordinates(rank, self.mesh).data_rank, self.mesh.data);
+        let own = piece(&batch, true_coordinates(rank, self.mesh).data_rank, self.mesh.data);
         let weight = (own.len() * self.mesh.data) as f64 / batch.len() as f64;
         let (loss, _) = model(HIDDEN, serial.before(step)).loss_and_gradient(&self.samples, own);
         let got = f64::from(self.ranks[rank][step].loss);
@@ -147,7 +147,7 @@ impl Training {
         let batch = batches()[step].clone();
         let Coordinates { data_rank, tensor_rank } = true_coordinates(rank, self.mesh);
         let units = part(HIDDEN, tensor_rank, self.mesh.tensor);
-        let own = row_of(&batch, data_rank, self.mesh.data);
+        let own = piece(&batch, data_rank, self.mesh.data);
         let weight = (own.len() * self.mesh.data) as f64 / batch.len() as f64;
         let before = serial.before(step);
         let alone = |model: &HostPerceptron, rows: Range<usize>, weight: f64| -> Vec<f64> {
@@ -216,12 +216,6 @@ impl Training {
         };
         format!("\nlikely cause: {cause}")
     }
-}
-
-/// Returns a row's samples, as divided by the checks.
-fn row_of(batch: &Range<usize>, data_rank: usize, rows: usize) -> Range<usize> {
-    let cut = |row: usize| batch.start + batch.len() * row / rows;
-    cut(data_rank)..cut(data_rank + 1)
 }
 
 fn model(hidden: usize, parameters: &[f64]) -> HostPerceptron {

@@ -124,18 +124,26 @@ pub struct Options<'a> {
 }
 
 impl Tests {
+    /// Returns the names of the checks whose names contain `filter`, in the order of their source.
+    ///
+    /// # Errors
+    /// Fails if the program can't be run.
+    pub fn names(&self, filter: &str, stop: &Stop) -> anyhow::Result<Vec<String>> {
+        let mut names = Vec::new();
+        stop.run(self.command(&["--list", "--format", "terse", filter]), |line| {
+            names.extend(line.strip_suffix(": test").map(str::to_owned));
+            Then::GoOn
+        })?;
+        Ok(names)
+    }
+
     /// Runs the checks whose names contain `filter`, and returns them in the order of their source.
     ///
     /// # Errors
     /// Fails if the program can't be run, or ends without reporting the results; the error contains its output instead.
     pub fn run(&self, filter: &str, stop: &Stop, options: Options<'_>) -> anyhow::Result<Vec<Checked>> {
         let Options { running, is_interactive, columns, timelines } = options;
-        let mut order = Vec::new();
-        let names = self.command(&["--list", "--format", "terse", filter]);
-        stop.run(names, |line| {
-            order.extend(line.strip_suffix(": test").map(str::to_owned));
-            Then::GoOn
-        })?;
+        let order = self.names(filter, stop)?;
         let mut command = self.command(&["--format", "json", filter]);
         if is_interactive {
             TimeLimits::set_interactive(&mut command);

@@ -72,15 +72,22 @@ impl Verdict {
 /// A check that was run, or that can't run here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    pub(super) name: String,
-    pub(super) outcome: Outcome,
+    /// Its name, such as `devices::each_gpu_has_its_own_context`.
+    pub name: String,
+    /// How it ended.
+    pub outcome: Outcome,
 }
 
+/// How a check ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub enum Outcome {
+    /// The answer passed it.
     Passed,
+    /// The answer failed it, with this message.
     Failed(String),
+    /// It needs more ranks than this machine can run.
     Ignored,
+    /// It was skipped because an earlier one exceeded its time limit.
     Skipped,
 }
 

@@ -52,6 +52,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("VIRTUAL_GPU_BOOTSTRAP_TIMEOUT", "seconds that a rank waits for the others to join a communicator"),
     ("VIRTUAL_GPU_CHECKS", "what happens when the virtual GPU detects a mistake: error, warn, or off"),
     ("VIRTUAL_GPU_COUNT", "the number of GPUs on the virtual tier"),
+    ("VIRTUAL_GPU_NAME", "the name that each virtual GPU reports"),
     ("VIRTUAL_GPU_TIMEOUT", "seconds before the virtual GPU gives up on a wait that it can't decide"),
     ("VIRTUAL_GPU_TOPOLOGY", "the node whose times the virtual tier models"),
     ("VIRTUAL_GPU_TRACE", "where the virtual tier writes its timeline"),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
-use super::{Course, Exercise, Module, Route, Step};
+use super::{Course, Exercise, Module, Route};
 
 impl Course {
     /// Returns the exercise with that id or file. The part after the slash is enough if it is unique.
@@ -82,16 +82,6 @@ impl Course {
             let names: Vec<&str> = self.paths.iter().map(|path| path.name.as_str()).collect();
             format!("there is no path `{name}`; there are {}", names.join(", "))
         })
-    }
-
-    /// Returns a path's parts. If the path lists none, each exercise is a part.
-    pub fn steps(&self, path: &Route) -> Vec<Step> {
-        let whole = |exercise: &Exercise| Step {
-            minutes: exercise.minutes,
-            exercises: vec![exercise.id.clone()],
-            instead: None,
-        };
-        path.steps.clone().unwrap_or_else(|| self.exercises.iter().map(whole).collect())
     }
 }
 

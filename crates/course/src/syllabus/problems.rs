@@ -3,7 +3,14 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::{Course, Exercise, Route, Step};
+use super::{Course, Exercise, LUNCH, Route, Scheduled, Step, clock};
+
+/// The longest time between two breaks, in minutes.
+const BETWEEN_BREAKS: u32 = 75;
+/// A path that is longer than this contains lunch, in minutes.
+const WITHOUT_LUNCH: u32 = 5 * 60;
+/// The shortest lunch, in minutes.
+const SHORTEST_LUNCH: u32 = 45;
 
 impl Course {
     /// Returns the problems with the list, and how to fix each. `exists` returns whether a path below the root is a
@@ -95,7 +102,12 @@ impl Course {
                 own.push("its title is empty".to_owned());
             }
             own.extend(self.exercises_of_path_problems(path));
-            own.extend(self.steps(path).iter().flat_map(|step| self.step_problems(step)));
+            for step in path.steps.iter().flatten() {
+                own.extend(self.step_problem(step));
+            }
+            if path.steps.is_some() {
+                own.extend(pause_problems(&self.schedule(path)));
+            }
             problems.extend(own.into_iter().map(|problem| format!("path {}: {problem}", path.name)));
         }
         problems
@@ -103,8 +115,9 @@ impl Course {
 
     /// Checks that a path's exercises exist, and that each occurs once and after the exercises that it needs.
     fn exercises_of_path_problems(&self, path: &Route) -> Vec<String> {
-        let steps = self.steps(path);
-        let on_it: Vec<&str> = steps.iter().flat_map(|step| &step.exercises).map(String::as_str).collect();
+        let steps = self.schedule(path);
+        let on_it: Vec<&str> =
+            steps.iter().flat_map(|scheduled| &scheduled.step.exercises).map(String::as_str).collect();
         let mut problems = Vec::new();
         if on_it.is_empty() {
             problems.push("it has no exercises".to_owned());
@@ -120,40 +133,54 @@ impl Course {
             for need in exercise.needs.iter().filter(|need| !on_it[..at].contains(&need.as_str())) {
                 if on_it[at..].contains(&need.as_str()) {
                     problems.push(format!("`{id}` needs `{need}`, which comes later"));
-                } else if !path.catch_up.contains(need) {
-                    problems.push(format!("`{id}` needs `{need}`; add it to the path, or to its catch_up"));
+                } else {
+                    problems.push(format!("`{id}` needs `{need}`; add it to the path"));
                 }
-            }
-        }
-        for id in &path.catch_up {
-            let is_needed =
-                self.exercises.iter().any(|one| on_it.contains(&one.id.as_str()) && one.needs.contains(id));
-            if on_it.contains(&id.as_str()) || !is_needed {
-                problems
-                    .push(format!("catch_up contains `{id}`, which is already on the path or which nothing on the path needs"));
             }
         }
         problems
     }
 
-    /// Checks that a step has enough time for its exercises.
-    fn step_problems(&self, step: &Step) -> Vec<String> {
-        let mut problems = Vec::new();
-        let exercises =
-            step.exercises.iter().filter_map(|id| self.exercises.iter().find(|one| one.id == *id));
-        let needed = exercises.map(|exercise| exercise.minutes).sum::<u32>().max(1);
-        if step.minutes < needed {
-            problems
-                .push(format!("{:?} takes {needed} minutes, but is given {}", step.exercises, step.minutes));
-        }
+    /// Checks that a step has either exercises or another activity, with time for them and for a talk.
+    fn step_problem(&self, step: &Step) -> Option<String> {
+        let (minutes, work) = (step.minutes, self.minutes_to_work(step));
         if step.exercises.is_empty() != step.instead.is_some() {
+            return Some(format!("a step of {minutes} minutes must have either `exercises` or `instead`"));
+        }
+        (minutes <= work).then(|| match &step.instead {
+            Some(what) => format!("`{what}` has no time"),
+            None => format!(
+                "{:?} takes {work} minutes of work, and the step has {minutes}; add time for a talk",
+                step.exercises
+            ),
+        })
+    }
+}
+
+/// Checks that breaks are close enough to each other, and that a long path contains lunch.
+fn pause_problems(steps: &[Scheduled]) -> Vec<String> {
+    let mut problems = Vec::new();
+    let end = steps.last().map_or(0, Scheduled::end);
+    let pauses = steps.iter().filter(|scheduled| scheduled.step.is_pause());
+    let mut work = 0;
+    for (start, next) in pauses.map(|pause| (pause.start, pause.end())).chain([(end, end)]) {
+        if start - work > BETWEEN_BREAKS {
             problems.push(format!(
-                "a step of {} minutes must have either `exercises` or `instead`",
-                step.minutes
+                "there is no break from {} to {}; add one after at most {BETWEEN_BREAKS} minutes",
+                clock(work),
+                clock(start)
             ));
         }
-        problems
+        work = next;
     }
+    let is_lunch = |step: &Step| step.instead.as_deref() == Some(LUNCH) && step.minutes >= SHORTEST_LUNCH;
+    if end > WITHOUT_LUNCH && !steps.iter().any(|scheduled| is_lunch(&scheduled.step)) {
+        problems.push(format!(
+            "it takes {} without lunch; add `instead = \"{LUNCH}\"` with at least {SHORTEST_LUNCH} minutes",
+            clock(end)
+        ));
+    }
+    problems
 }
 
 /// Checks an exercise's texts and numbers.
@@ -213,9 +240,8 @@ mod tests {
         );
         let course = Course::parse(&text).unwrap();
         assert_eq!(course.problems(|_| true), Vec::<String>::new());
-        assert_eq!(course.steps(course.path("short").unwrap()).len(), 2);
-        let all = course.steps(course.path("all").unwrap());
-        assert_eq!(all.iter().map(|step| step.minutes).collect::<Vec<_>>(), [10, 10]);
+        assert_eq!(course.schedule(course.path("short").unwrap()).len(), 2);
+        assert_eq!(course.length(course.path("all").unwrap()), 20);
         assert_eq!(
             course.path("long").unwrap_err().to_string(),
             "there is no path `long`; there are short, all"
@@ -232,24 +258,30 @@ mod tests {
                 "which comes later",
             ),
             ("[\"init/devices\", \"init/buffers\"]", "[\"init/devices\", \"init/devices\"]", "comes twice"),
-            ("minutes = 25", "minutes = 19", "takes 20 minutes, but is given 19"),
-            (
-                "name = \"short\"",
-                "name = \"short\"\ncatch_up = [\"init/devices\"]",
-                "catch_up contains `init/devices`",
-            ),
+            ("minutes = 25", "minutes = 20", "takes 20 minutes of work, and the step has 20"),
             (
                 "[\"init/devices\", \"init/buffers\"]",
                 "[\"init/buffers\"]",
                 "`init/buffers` needs `init/devices`; add it",
             ),
             (", instead = \"a pause\"", "", "either `exercises` or `instead`"),
-            ("minutes = 5", "minutes = 0", "takes 1 minutes"),
+            ("minutes = 5", "minutes = 0", "`a pause` has no time"),
+            ("minutes = 5", "minutes = 51", "there is no break from 0:00 to 1:16"),
+            (
+                "minutes = 5, instead = \"a pause\"",
+                "minutes = 276, instead = \"break\"",
+                "takes 5:01 without lunch",
+            ),
+            ("minutes = 5, instead = \"a pause\"", "minutes = 276, instead = \"lunch\"", ""),
             ("name = \"all\"", "name = \"short\"", "the same name"),
             ("title = \"All\"", "title = \" \"", "its title is empty"),
         ] {
             let problems = Course::parse(&text.replace(from, to)).unwrap().problems(|_| true);
-            assert!(problems.len() == 1 && problems[0].contains(words), "{problems:?}");
+            let expected = usize::from(!words.is_empty());
+            assert!(
+                problems.len() == expected && problems.iter().all(|one| one.contains(words)),
+                "{problems:?}"
+            );
         }
         assert!(Course::parse(&text.replace("instead", "inst")).is_err());
     }

@@ -6,57 +6,107 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
+use course::checks::{Stop, build};
 use course::syllabus::{Course, Module};
+use serde::Deserialize;
 
+use crate::results::{Line, Results, State, VERSION};
 use crate::session::{BAD, DIM, GOOD, STRONG, print};
-use crate::work::{Line, LineState};
 
 const SELF_REPORTED: &str = "The students reported this themselves: each file is what its student's machine wrote, and can be edited.";
 
-/// The contents of each student's file, by the student's name.
-type Students = BTreeMap<String, (PathBuf, Vec<Line>)>;
+/// A student's exercises.
+struct Student {
+    /// The file that lists them.
+    file: PathBuf,
+    lines: Vec<Line>,
+    is_self_reported: bool,
+}
 
-/// Prints a row for each student, from files written by `cargo course verify --keep-going --json` and named after the
-/// students. Other files are skipped, each with a warning; the exit code shows whether there were any.
-pub(super) fn run(course: &Course, places: &[PathBuf]) -> anyhow::Result<ExitCode> {
-    let (students, code) = read(course, places)?;
+/// All students, by name.
+type Students = BTreeMap<String, Student>;
+
+/// The names of each exercise's checks, by the exercise's id.
+type Checks = BTreeMap<String, Vec<String>>;
+
+/// The grades that `cargo run -p grade` writes.
+#[derive(Deserialize)]
+struct Grades {
+    course: String,
+    students: Vec<Grade>,
+}
+
+/// A student's grades.
+#[derive(Deserialize)]
+struct Grade {
+    name: String,
+    exercises: Vec<Line>,
+}
+
+/// Prints a row for each student. A file is what `cargo course verify --keep-going --json` printed, and named after its
+/// student, or the grades of a class. Other files are skipped, each with a warning; the exit code shows whether there
+/// were any.
+pub(super) fn run(root: &Path, course: &Course, places: &[PathBuf]) -> anyhow::Result<ExitCode> {
+    let (students, code) = read(root, course, places)?;
     if students.is_empty() {
         let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
         bail!("found no output from `cargo course verify --json` in {}", places.join(", "));
     }
     print(&table(course, &students))?;
-    print(&format!("\n{DIM}{SELF_REPORTED}{DIM:#}\n"))?;
+    if students.values().any(|student| student.is_self_reported) {
+        print(&format!("\n{DIM}{SELF_REPORTED}{DIM:#}\n"))?;
+    }
     Ok(code)
 }
 
-/// Reads every student's file. The exit code shows whether all files were valid.
-fn read(course: &Course, places: &[PathBuf]) -> anyhow::Result<(Students, ExitCode)> {
+/// Reads every file. The exit code shows whether all files were valid.
+fn read(root: &Path, course: &Course, places: &[PathBuf]) -> anyhow::Result<(Students, ExitCode)> {
+    let files = places.iter().map(|place| files(place)).collect::<anyhow::Result<Vec<_>>>()?.concat();
+    let checks = if files.is_empty() { Checks::new() } else { checks(root, course)? };
     let mut students = Students::new();
     let mut code = ExitCode::SUCCESS;
-    for file in places.iter().map(|place| files(place)).collect::<anyhow::Result<Vec<_>>>()?.concat() {
-        let lines = match read_lines(course, &file) {
-            Ok(lines) => lines,
+    for file in files {
+        let read = match read_file(course, &checks, &file) {
+            Ok(read) => read,
             Err(error) => {
                 anstream::eprintln!("{BAD}warning:{BAD:#} {error:#}; skipping it");
                 code = ExitCode::FAILURE;
                 continue;
             }
         };
-        let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        match students.get(&name) {
-            Some((other, _)) if *other == file => {}
-            Some((other, _)) => {
-                bail!(
-                    "{} and {}: two students have the same name; rename one file",
-                    other.display(),
-                    file.display()
-                )
+        for (name, student) in read {
+            match students.get(&name) {
+                Some(Student { file: other, .. }) if *other == file => {}
+                Some(Student { file: other, .. }) => {
+                    bail!(
+                        "{} and {}: two students have the same name; rename one file",
+                        other.display(),
+                        file.display()
+                    )
+                }
+                None => _ = students.insert(name, student),
             }
-            None => _ = students.insert(name, (file, lines)),
         }
     }
     Ok((students, code))
+}
+
+/// Builds the course's checks, and returns their names. If they have been built before, this takes a second.
+fn checks(root: &Path, course: &Course) -> anyhow::Result<Checks> {
+    eprintln!("listing the course's own checks …");
+    let (mut checks, stop) = (Checks::new(), Stop::default());
+    for module in &course.modules {
+        let tests = build(root, module, None, false, &stop)?;
+        let tests =
+            tests.map_err(|errors| anyhow!("{} doesn't compile:\n{}", module.folder, errors.concat()))?;
+        for exercise in course.exercises.iter().filter(|exercise| exercise.folder() == module.folder) {
+            let mut names = tests.names(&exercise.filter(), &stop)?;
+            names.retain(|name| name.starts_with(&exercise.filter()));
+            checks.insert(exercise.id.clone(), names);
+        }
+    }
+    Ok(checks)
 }
 
 /// Formats the table: a row for each student, a column for each module.
@@ -67,14 +117,14 @@ fn table(course: &Course, students: &Students) -> String {
         let _ = write!(text, "  {}", module.folder);
     }
     let _ = writeln!(text, "{STRONG:#}");
-    for (name, (_, lines)) in students {
-        let count = |state: LineState| lines.iter().filter(|line| line.state == state).count();
+    for (name, Student { lines, .. }) in students {
+        let count = |state: State| lines.iter().filter(|line| line.state == state).count();
         let hints = lines.iter().map(|line| line.hints).fold(0, usize::saturating_add);
-        let wrong = count(LineState::Wrong) + count(LineState::Broken);
+        let wrong = count(State::Wrong) + count(State::Broken);
         let _ = write!(
             text,
             "{name:width$}  {GOOD}{:5}{GOOD:#}  {BAD}{wrong:5}{BAD:#}  {hints:5}  ",
-            count(LineState::Right)
+            count(State::Right)
         );
         for module in &course.modules {
             let _ = write!(text, "  {:>width$}", share(course, module, lines), width = module.folder.len());
@@ -92,28 +142,49 @@ fn share(course: &Course, module: &Module, lines: &[Line]) -> String {
         .filter(|exercise| exercise.folder() == module.folder)
         .map(|exercise| exercise.id.as_str())
         .collect();
-    let is_right = |line: &&Line| line.state == LineState::Right && of.contains(&line.id.as_str());
+    let is_right = |line: &&Line| line.state == State::Right && of.contains(&line.id.as_str());
     format!("{}/{}", lines.iter().filter(is_right).count(), of.len())
 }
 
-/// Reads a file that `cargo course verify --json` wrote.
-fn read_lines(course: &Course, file: &Path) -> anyhow::Result<Vec<Line>> {
+/// Reads a file with the results of one student, or with the grades of a class.
+fn read_file(course: &Course, checks: &Checks, file: &Path) -> anyhow::Result<Vec<(String, Student)>> {
     let text = fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
-    let read = || -> anyhow::Result<Vec<Line>> {
-        let lines: Vec<Line> = serde_json::from_str(&text)?;
-        ensure!(!lines.is_empty(), "it has no exercise");
-        let mut known = BTreeSet::new();
-        for line @ Line { id, .. } in &lines {
-            let is_of_course = course.exercises.iter().any(|exercise| exercise.id == *id);
-            ensure!(is_of_course, "this course has no exercise `{id}`");
-            ensure!(known.insert(id), "{id} occurs twice");
-            if let Some(contradiction) = line.contradiction() {
-                bail!("{contradiction}");
-            }
+    let read = || -> anyhow::Result<Vec<(String, Student)>> {
+        let value: serde_json::Value = serde_json::from_str(&text)?;
+        let is_self_reported = value.get("students").is_none();
+        let Grades { course: version, students } = if is_self_reported {
+            let Results { course, exercises, .. } = serde_json::from_value(value)?;
+            let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            Grades { course, students: vec![Grade { name, exercises }] }
+        } else {
+            serde_json::from_value(value)?
+        };
+        // Grades also contain the commit.
+        let version = version.split(' ').next().unwrap_or_default();
+        ensure!(version == VERSION, "it is from version {version} of the course, but this is {VERSION}");
+        for Grade { exercises, .. } in &students {
+            validate(course, checks, exercises)?;
         }
-        Ok(lines)
+        let student = |lines| Student { file: file.to_owned(), lines, is_self_reported };
+        Ok(students.into_iter().map(|Grade { name, exercises }| (name, student(exercises))).collect())
     };
     read().with_context(|| format!("{} is not output from `cargo course verify --json`", file.display()))
+}
+
+/// Fails if exercises are not those of the course, or not what its checks can lead to.
+fn validate(course: &Course, checks: &Checks, lines: &[Line]) -> anyhow::Result<()> {
+    ensure!(!lines.is_empty(), "it has no exercise");
+    let mut known = BTreeSet::new();
+    for line @ Line { id, .. } in lines {
+        let is_of_course = course.exercises.iter().any(|exercise| exercise.id == *id);
+        ensure!(is_of_course, "this course has no exercise `{id}`");
+        ensure!(known.insert(id), "{id} occurs twice");
+        let expected = checks.get(id).map(Vec::as_slice).unwrap_or_default();
+        if let Some(problem) = line.contradiction().or_else(|| line.unexpected_checks(expected)) {
+            bail!("{problem}");
+        }
+    }
+    Ok(())
 }
 
 /// Returns the JSON files in a folder, or the file itself.

@@ -255,9 +255,9 @@ fn commands_work_in_any_folder_of_a_course() {
     assert_data_eq!(
         String::from_utf8(output.stdout).unwrap(),
         str![[r#"
-A short way: 0 h 25 min
- 20 min  to do    one/first  One
-  5 min           pause
+A short way: 0:25 h
+ 0:00  20 min  to do    one/first  One
+ 0:20   5 min           pause
 
 "#]]
     );

@@ -30,12 +30,12 @@ fn every_command_has_help_with_an_example() {
         assert!(help.contains(&format!("Example: cargo course {name}")), "{help}");
     }
     let teach = names(&student.says(&["teach", "--help"]));
-    assert_eq!(teach, ["report", "mistakes", "starter-archive", "help"]);
+    assert_eq!(teach, ["report", "mistakes", "archive", "help"]);
     for name in &teach[..3] {
         let help = student.says(&["teach", name, "--help"]);
         assert!(help.contains(&format!("Example: cargo course teach {name}")), "{help}");
     }
-    for old in ["report", "mistakes", "starter-archive"] {
+    for old in ["report", "mistakes", "archive"] {
         assert!(student.fails(&[old]).contains("unrecognized subcommand"), "{old}");
     }
 }

@@ -6,6 +6,9 @@ use snapbox::{assert_data_eq, str};
 
 use crate::student::Student;
 
+/// The version of the course.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 #[test]
 fn verify_is_for_programs_and_report_is_for_instructors() {
     let student = Student::new("verify");
@@ -33,14 +36,31 @@ The students reported this themselves: each file is what its student's machine w
 "#]]
     );
     // Invalid files are skipped, and the other files still get their rows.
+    let passed = r#"{
+          "name": "first::it_is_1",
+          "outcome": "passed",
+          "message": ""
+        }"#;
+    assert!(json.contains(passed), "{json}");
     for (strange, words) in [
-        ("{}", "invalid type: map"),
+        ("[]", "invalid length 0"),
+        ("{}", "missing field `course`"),
         ("", "EOF"),
-        ("[]", "it has no exercise"),
+        (
+            &json.replace("\"1.0.0\"", "\"0.9.0\""),
+            "it is from version 0.9.0 of the course, but this is 1.0.0",
+        ),
+        (&format!(r#"{{"course": "{VERSION}", "tier": "virtual", "exercises": []}}"#), "it has no exercise"),
         (&json.replace("\"wrong\"", "\"right\""), "one/second is right, although 1 check failed"),
         (&json.replace("\"right\"", "\"wrong\""), "one/first is wrong, although no check failed"),
+        (&json.replace("\"passed\"", "\"ignored\""), "one/first is right, although no check passed"),
         (&json.replace("one/second", "one/first"), "one/first occurs twice"),
         (&json.replace("one/second", "one/fifth"), "this course has no exercise `one/fifth`"),
+        (&json.replace("first::it_is_1", "first::it_is_7"), "one/first has no check `first::it_is_7`"),
+        (
+            &json.replace(passed, &format!("{passed}, {passed}")),
+            "one/first lists 2 checks, 1 of them different, but the course has 1",
+        ),
         (
             &json.replace("\"wrong\"", "\"fine\""),
             "unknown variant `fine`, expected one of `right`, `wrong`, `broken`, `ignored`",
@@ -52,6 +72,27 @@ The students reported this themselves: each file is what its student's machine w
         assert!(error.contains(warning) && error.contains(words) && error.contains("skipping it"), "{error}");
         assert!(error.contains("\nann  ") && !error.contains("\nzoe"), "{error}");
     }
+    // Grades list the same exercises, for several students, and come from the instructor's own machine.
+    let exercises = json.split_once("\"exercises\": ").unwrap().1.trim_end().trim_end_matches('}');
+    let exercises = exercises.replace("\"message\"", "\"seconds\": 0.5, \"message\"");
+    student.write(
+        "grades.json",
+        &format!(
+            r#"{{"course": "{VERSION} (0123abc)", "tier": "virtual", "sandbox": "bubblewrap", "students": [
+                {{"name": "ann", "exercises": {exercises}, "unused": []}},
+                {{"name": "bob", "exercises": {exercises}, "unused": []}}
+            ]}}"#
+        ),
+    );
+    assert_data_eq!(
+        student.says(&["teach", "report", "grades.json"]),
+        str![[r#"
+student  right  wrong  hints    01_one  02_two
+ann          1      2      1       1/2     0/1
+bob          1      2      1       1/2     0/1
+
+"#]]
+    );
     student.write("other/ann.json", &json);
     assert!(
         student
@@ -66,6 +107,34 @@ The students reported this themselves: each file is what its student's machine w
 }
 
 #[test]
+fn the_json_says_what_was_checked() {
+    let student = Student::new("json");
+    student.write("modules/01_one/src/first.rs", "pub fn first() -> u32 { 7 }");
+    student.write("modules/02_two/src/third.rs", "pub fn third() -> u32 { \"3\" }");
+    let (_, json, _) = student.run(&["verify", "--json", "--keep-going"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert!(json["course"] == VERSION && json["tier"].is_string(), "{json}");
+    assert_eq!(
+        json["exercises"][0],
+        serde_json::json!({
+            "id": "one/first",
+            "state": "wrong",
+            "reason": null,
+            "checks": [
+                {"name": "first::it_is_1", "outcome": "failed", "message": "rank 1: got 7, expected 1"}
+            ],
+            "hints": 0,
+            // What `sha256sum` prints.
+            "sha256": "87201bba3bda642464d42720333cd20b815922b44150ab9522a17e43294716e6",
+        })
+    );
+    let broken = &json["exercises"][2];
+    assert_eq!((&broken["state"], &broken["checks"]), (&"broken".into(), &serde_json::json!([])));
+    let reason = broken["reason"].as_str().unwrap();
+    assert!(reason.contains("mismatched types") && !reason.contains('\u{1b}'), "{reason}");
+}
+
+#[test]
 fn mistakes_are_shown_with_the_checks_that_find_them() {
     let student = Student::new("mistakes");
     let head = "mistake: it counts from 0\nfails: first::it_is_1\nsays: got 0\nsays: expected 1\n";
@@ -74,11 +143,14 @@ fn mistakes_are_shown_with_the_checks_that_find_them() {
     assert_data_eq!(
         student.says(&["teach", "mistakes", "one/first"]),
         str![[r#"
+one/first  One  1 mistake
+
 zero  it counts from 0
  {
--    1
-+    0
-  first::it_is_1 says:
+-    0
++    1
+  ask: Which line breaks the rule “it is 1”, and what happens instead?
+  first::it_is_1 reports:
     got 0
     expected 1
   tests/mistakes/one/first/zero.patch
@@ -93,10 +165,22 @@ error: one/second has no known mistakes
 
 "#]]
     );
+    let of_path = student.says(&["teach", "mistakes", "--path", "short"]);
+    assert_eq!(of_path, student.says(&["teach", "mistakes", "first"]));
+    assert!(student.fails(&["teach", "mistakes", "--path", "long"]).contains("there is no path `long`"));
+    assert!(student.fails(&["teach", "mistakes"]).contains("one/second has no known mistakes"));
+    for (id, file) in [("one/second", "01_one/src/second.rs"), ("two/third", "02_two/src/third.rs")] {
+        let diff = diff.replace("01_one/src/first.rs", file);
+        student.write(&format!("tests/mistakes/{id}/zero.patch"), &format!("{head}{diff}"));
+    }
+    let all = student.says(&["teach", "mistakes"]);
+    let ids = ["one/first", "one/second", "two/third"];
+    let at = ids.map(|id| all.find(&format!("{id}  ")).unwrap());
+    assert!(at.is_sorted() && all.matches("ask:").count() == 3, "{all}");
 }
 
 #[test]
-fn the_starter_archive_has_no_solution() {
+fn the_archive_has_no_solution() {
     let student = Student::new("archive");
     student.solve("01_one/src/first.rs");
     student.write(".gitignore", "target\n.course\n");
@@ -104,7 +188,7 @@ fn the_starter_archive_has_no_solution() {
         assert!(Command::new("git").args(arguments).current_dir(&student.root).status().unwrap().success());
     }
     assert_data_eq!(
-        student.says(&["teach", "starter-archive", "class.tar.gz"]),
+        student.says(&["teach", "archive", "class.tar.gz"]),
         str![[r#"
 wrote 10 files to class.tar.gz
 
@@ -118,23 +202,53 @@ wrote 10 files to class.tar.gz
     assert!(!listed.contains("solutions"), "{listed}");
     assert!(tar(&["-xzOf", "class.tar.gz", "class/modules/01_one/src/first.rs"]).contains("todo!"));
     assert!(student.read("modules/01_one/src/first.rs").contains("    1\n"));
+    assert!(!listed.contains(".github"), "{listed}");
+    // Without dependencies, there is nothing to include.
+    student.says(&["teach", "archive", "--vendor", "--autograding", "class.tar.gz"]);
     tar(&["-xzf", "class.tar.gz"]);
     let handed_out = Student { root: student.root.join("class") };
+    let readme = handed_out.read("README.md");
+    for missing in ["solution", "cargo course diff", "catch-up", "cargo course reset"] {
+        assert!(readme.contains("cargo course discuss") && !readme.contains(missing), "{missing}: {readme}");
+    }
+    let workflow = handed_out.read(".github/workflows/autograding.yml");
+    let steps: Vec<&str> = workflow
+        .lines()
+        .filter_map(|line| line.strip_prefix("        run: jq ")?.split(' ').nth(4))
+        .collect();
+    assert_eq!(steps, ["one/first", "one/second", "two/third"], "{workflow}");
     handed_out.write("modules/01_one/src/main.rs", "fn main() { println!(\"mine\") }");
+    assert_data_eq!(
+        handed_out.fails(&["demo", "01"]),
+        str![[r#"
+error: this copy of the course has no solutions, so this runs your own program, and 2 exercises up to this module are still to do
+solve the first one: cargo course run one/first
+or run the program as it is: cargo run -p m01_one
+
+"#]]
+    );
+    assert!(handed_out.says(&["hint", "first", "2"]).ends_with("\nThat was the last hint.\n"));
+    for file in ["first", "second"] {
+        let file = format!("01_one/src/{file}.rs");
+        std::fs::copy(
+            student.root.join("solutions").join(&file),
+            handed_out.root.join("modules").join(&file),
+        )
+        .unwrap();
+    }
     assert!(handed_out.says(&["demo", "01"]).contains("mine"));
+    assert!(!handed_out.says(&["run", "first"]).contains("cargo course diff"));
     for arguments in
         [&["reset", "first", "--yes"][..], &["catch-up", "02", "--yes"], &["diff", "first", "--spoil"]]
     {
         let error = handed_out.fails(arguments);
-        assert!(error.contains("one/first: this copy of the course has no solutions"), "{error}");
+        assert!(error.contains(": this copy of the course has no solutions"), "{error}");
     }
     for name in [".tar.gz", "class.zip/.tar.gz"] {
-        assert!(
-            student.fails(&["teach", "starter-archive", name]).contains("the file name must end in .tar.gz")
-        );
+        assert!(student.fails(&["teach", "archive", name]).contains("the file name must end in .tar.gz"));
     }
     assert_data_eq!(
-        student.fails(&["teach", "starter-archive", "class.zip"]),
+        student.fails(&["teach", "archive", "class.zip"]),
         str![[r#"
 error: class.zip: the file name must end in .tar.gz
 

@@ -286,6 +286,11 @@ impl Engine {
         self.config.gpus
     }
 
+    /// Returns the name of each GPU.
+    pub fn device_name(&self) -> &str {
+        &self.config.name
+    }
+
     /// Returns the node-wide number of the GPU that the process calls `gpu`.
     pub fn physical(&self, gpu: usize) -> usize {
         self.config.physical(gpu)

@@ -55,7 +55,7 @@ impl Chart {
             .add(Description::new().add(svg::node::Text::new(self.description())))
             .add(card.set("stroke", FAINT).set("stroke-width", 2))
             .add(text(20.0, 52.0, &self.title[..]).set("font-size", 1.5 * FONT).set("font-weight", "bold"))
-            .add(text(self.left(), bottom + 60.0, format!("Milliseconds. {}", self.note)).set("fill", SOFT))
+            .add(text(20.0, bottom + 60.0, format!("Milliseconds. {}", self.note)).set("fill", SOFT))
             .add(self.axis(bottom));
         for (at, row) in self.rows.iter().enumerate() {
             document = document.add(self.row(at, row, TOP + row_height * at as f64));
