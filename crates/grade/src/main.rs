@@ -137,7 +137,7 @@ fn wanted(course: &Course, only: &[String], path: Option<&str>) -> anyhow::Resul
     let mut ids =
         only.iter().map(|id| Ok(course.exercise(id)?.id.clone())).collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(path) = path {
-        ids.extend(course.steps(course.path(path)?).into_iter().flat_map(|step| step.exercises));
+        ids.extend(course.schedule(course.path(path)?).into_iter().flat_map(|part| part.step.exercises));
     }
     let is_wanted = |id: &String| ids.is_empty() || ids.contains(id);
     Ok((0..course.exercises.len()).filter(|&index| is_wanted(&course.exercises[index].id)).collect())
