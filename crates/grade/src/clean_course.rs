@@ -130,6 +130,10 @@ fn replace_changed(from: &Path, to: &Path) -> anyhow::Result<()> {
     let (new, old) = (files(from)?, files(to)?);
     for name in old.iter().filter(|name| !new.contains(name)) {
         fs::remove_file(to.join(name))?;
+        // Cargo takes each folder in `crates/` for a package. Those that are not empty stay.
+        for folder in name.ancestors().skip(1) {
+            let _ = fs::remove_dir(to.join(folder));
+        }
     }
     for name in &new {
         let text = fs::read(from.join(name))?;
