@@ -10,8 +10,8 @@ use std::time::Duration;
 /// the arguments nor the environment of an answer name the check.
 pub(super) const ONE_CHECK: &str = "run-one-check";
 
-/// How long a process waits for its order. The parent sends it before the process starts.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The timeout for reading the order. The parent sends the order before the process starts.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Random bytes that only the parent and the harness of the check's process know.
 pub(super) type Nonce = [u8; 16];
@@ -43,9 +43,9 @@ impl Order {
         to.write_all(&[&self.nonce[..], &[length], self.check.as_bytes()].concat())
     }
 
-    /// Receives the order. Nobody can read it again.
+    /// Receives the order. The socket no longer has it afterward, so an answer can't read it.
     pub(super) fn receive(mut from: &UnixStream) -> io::Result<Self> {
-        from.set_read_timeout(Some(PATIENCE))?;
+        from.set_read_timeout(Some(TIMEOUT))?;
         let (mut nonce, mut length) = (Nonce::default(), [0]);
         from.read_exact(&mut nonce)?;
         from.read_exact(&mut length)?;
