@@ -7,10 +7,10 @@ use anyhow::{Context, bail, ensure};
 use course::answers::has_solutions;
 use course::checks::cargo;
 use course::progress::State;
+use course::results::count;
 use course::syllabus::{Exercise, Module};
 
 use crate::session::Session;
-use crate::verdict_text::count;
 
 /// Runs a module's program and returns its exit code. The program is the solved one, or the student's if there are no
 /// solutions.

@@ -8,5 +8,6 @@ pub mod handout;
 pub mod mistakes;
 pub mod progress;
 pub mod replace;
+pub mod results;
 pub mod starter;
 pub mod syllabus;

@@ -11,7 +11,6 @@ mod files;
 mod overlap;
 mod overview;
 mod plan;
-mod results;
 mod session;
 mod teach;
 mod under_way;

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Context;
 use course::answers::has_solutions;
 use course::progress::State;
+use course::results::count;
 use course::syllabus::{Exercise, Module, Scheduled, clock};
 use cudarc::driver::CudaContext;
 use lab::Tier;
@@ -13,7 +14,6 @@ use lab::explain::error_text;
 use lab::tier::{describe, tier_for};
 
 use crate::session::{BAD, DIM, GOOD, STRONG, Session};
-use crate::verdict_text::count;
 
 /// The largest number of ranks to show tiers for: most servers have at most this many GPUs.
 const MOST_RANKS: usize = 8;

@@ -1,56 +1,83 @@
-//! A student's results, as `cargo course verify --json` prints them. The grades that `cargo run -p grade` writes contain
-//! the same exercises.
+//! The results of checked exercises, as `cargo course verify --json` prints them for a student, and as `cargo course teach
+//! grade` writes them for a class.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
 
-use anstream::adapter::strip_str;
-use course::checks;
-use course::syllabus::Exercise;
-use lab::tier::tier_for;
 use serde::{Deserialize, Serialize};
 
-use crate::session::{Judged, Session};
-use crate::verdict_text::count;
-
 /// The version of this course.
-pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// A student's results.
+/// What a student's own copy of the course reports.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Results {
+pub struct Results {
     /// The version of the course.
-    pub(crate) course: String,
+    pub course: String,
     /// The tier that two ranks run on.
-    tier: String,
-    pub(crate) exercises: Vec<Line>,
+    pub tier: String,
+    /// The exercises, in course order.
+    pub exercises: Vec<Line>,
+}
+
+/// A class, graded.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Class {
+    /// The version of the course, and its commit in parentheses if it is known.
+    pub course: String,
+    /// The tier that the checks ran on.
+    pub tier: String,
+    /// What kept the answers apart from the machine.
+    pub sandbox: String,
+    /// The students, by name.
+    pub students: Vec<Student>,
+}
+
+/// A student, graded.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Student {
+    /// The student's name.
+    pub name: String,
+    /// The exercises, in course order.
+    pub exercises: Vec<Line>,
+    /// The files that the student has changed and that grading does not use.
+    pub unused: Vec<String>,
 }
 
 /// An exercise and its checks.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Line {
-    pub(crate) id: String,
-    pub(crate) state: State,
+pub struct Line {
+    /// The exercise's id, such as `init/devices`.
+    pub id: String,
+    /// Its state.
+    pub state: State,
     /// Why its checks didn't run, if they didn't.
-    reason: Option<String>,
-    checks: Vec<Check>,
+    pub reason: Option<String>,
+    /// Its checks, in order.
+    pub checks: Vec<Check>,
     /// How many hints the student has seen.
-    pub(crate) hints: usize,
+    pub hints: usize,
+    /// Whether the file is the course's own solution. Only grades say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub is_solution: Option<bool>,
     /// The SHA-256 of the answer's file, if there is one.
-    sha256: Option<String>,
+    pub sha256: Option<String>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The state of an exercise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum State {
+pub enum State {
+    /// All checks that ran passed, and at least one ran.
     Right,
+    /// At least one check failed.
     Wrong,
-    /// Its module doesn't compile.
+    /// The answer doesn't compile.
     Broken,
-    /// None of its checks can run.
+    /// None of its checks can run on this machine.
     Ignored,
     /// Only in grades: the file is still the starter.
     Unbegun,
@@ -58,70 +85,87 @@ pub(crate) enum State {
     Missing,
     /// Only in grades: the answer does what no answer may do.
     Refused,
-    /// Only in grades: the machine failed.
+    /// Only in grades: the machine failed, which says nothing about the answer.
     Unable,
 }
 
 /// A check.
-#[derive(Serialize, Deserialize)]
-struct Check {
-    name: String,
-    outcome: Outcome,
-    /// Why it failed; empty if it did not fail.
-    message: String,
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Check {
+    /// Its name, such as `devices::each_gpu_has_its_own_context`.
+    pub name: String,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Why it did not pass, if that is known; empty if it passed.
+    pub message: String,
+    /// How long it took, in seconds. Only grades say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Outcome {
+pub enum Outcome {
+    /// The answer passed it.
     Passed,
+    /// The answer failed it.
     Failed,
+    /// It can't run on this machine.
     Ignored,
+    /// It was not run, because an earlier one exceeded its time limit.
     Skipped,
-    /// Only in grades: the machine failed.
+    /// Only in grades: the machine failed, which says nothing about the answer.
     Unable,
 }
 
-impl Results {
-    /// Describes checked exercises.
-    pub(crate) fn new(session: &Session, judged: &[Judged]) -> Self {
-        let tier = tier_for(2).map_or_else(|_| "none".to_owned(), |tier| tier.to_string());
-        let exercises = judged.iter().map(|judged| Line::new(session, judged)).collect();
-        Self { course: VERSION.to_owned(), tier, exercises }
+impl State {
+    /// Returns the word for it in tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Right => "right",
+            Self::Wrong => "wrong",
+            Self::Broken => "broken",
+            Self::Ignored => "ignored",
+            Self::Unbegun => "unbegun",
+            Self::Missing => "missing",
+            Self::Refused => "refused",
+            Self::Unable => "not judged",
+        }
+    }
+}
+
+impl Student {
+    /// Returns how many exercises have a state.
+    pub fn count(&self, state: State) -> usize {
+        self.exercises.iter().filter(|exercise| exercise.state == state).count()
     }
 }
 
 impl Line {
-    fn new(session: &Session, Judged { exercise, verdict, checked }: &Judged) -> Self {
-        let (state, reason) = match verdict {
-            checks::Verdict::Passed(_) => (State::Right, None),
-            checks::Verdict::Failed(..) => (State::Wrong, None),
-            checks::Verdict::Broken(errors) => (State::Broken, Some(strip_str(&errors.concat()).to_string())),
-            checks::Verdict::Ignored(_) => (State::Ignored, None),
-        };
-        Self {
-            id: exercise.id.clone(),
-            state,
-            reason,
-            checks: checked.iter().map(Check::new).collect(),
-            hints: session.progress.hints(exercise),
-            sha256: sha256(session.root, exercise),
-        }
+    /// Returns how many checks ended in this way.
+    pub fn count(&self, outcome: Outcome) -> usize {
+        self.checks.iter().filter(|check| check.outcome == outcome).count()
+    }
+
+    /// Returns how long its checks took, in seconds.
+    pub fn seconds(&self) -> f64 {
+        self.checks.iter().filter_map(|check| check.seconds).sum()
     }
 
     /// Returns why its state contradicts the outcomes of its checks, if it does.
-    pub(crate) fn contradiction(&self) -> Option<String> {
-        let of = |outcome| self.checks.iter().filter(|check| check.outcome == outcome).count();
+    pub fn contradiction(&self) -> Option<String> {
         let why = match self.state {
-            State::Right if of(Outcome::Failed) > 0 => {
-                format!("right, although {} failed", count(of(Outcome::Failed), "check"))
+            State::Right if self.count(Outcome::Failed) > 0 => {
+                format!("right, although {} failed", count(self.count(Outcome::Failed), "check"))
             }
-            State::Right if of(Outcome::Skipped) > 0 => {
-                format!("right, although {} did not run", count(of(Outcome::Skipped), "check"))
+            State::Right if self.count(Outcome::Skipped) > 0 => {
+                format!("right, although {} did not run", count(self.count(Outcome::Skipped), "check"))
             }
-            State::Right if of(Outcome::Passed) == 0 => "right, although no check passed".to_owned(),
-            State::Wrong if of(Outcome::Failed) == 0 => "wrong, although no check failed".to_owned(),
-            State::Ignored if of(Outcome::Passed) + of(Outcome::Failed) > 0 => {
+            State::Right if self.count(Outcome::Passed) == 0 => "right, although no check passed".to_owned(),
+            State::Wrong if self.count(Outcome::Failed) == 0 => "wrong, although no check failed".to_owned(),
+            State::Ignored if self.count(Outcome::Passed) + self.count(Outcome::Failed) > 0 => {
                 "ignored, although its checks ran".to_owned()
             }
             State::Broken | State::Unbegun | State::Missing | State::Refused if !self.checks.is_empty() => {
@@ -133,7 +177,7 @@ impl Line {
     }
 
     /// Returns how its checks differ from the course's own checks for it, if they do.
-    pub(crate) fn unexpected_checks(&self, expected: &[String]) -> Option<String> {
+    pub fn unexpected_checks(&self, expected: &[String]) -> Option<String> {
         if !matches!(self.state, State::Right | State::Wrong | State::Ignored) {
             return None;
         }
@@ -154,20 +198,12 @@ impl Line {
     }
 }
 
-impl Check {
-    fn new(checked: &checks::Checked) -> Self {
-        let (outcome, message) = match &checked.outcome {
-            checks::Outcome::Passed => (Outcome::Passed, ""),
-            checks::Outcome::Failed(message) => (Outcome::Failed, message.as_str()),
-            checks::Outcome::Ignored => (Outcome::Ignored, ""),
-            checks::Outcome::Skipped => (Outcome::Skipped, ""),
-        };
-        Self { name: checked.name.clone(), outcome, message: strip_str(message).to_string() }
-    }
+/// Formats a number of things, such as `1 check` or `2 checks`.
+pub fn count(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Returns the SHA-256 of an answer's file in hexadecimal. If the file is missing, the compiler reports it.
-fn sha256(root: &Path, exercise: &Exercise) -> Option<String> {
-    let hash = hmac_sha256::Hash::hash(&fs::read(exercise.starter(root)).ok()?);
-    Some(hash.iter().map(|byte| format!("{byte:02x}")).collect())
+/// Returns the SHA-256 of a file's content in hexadecimal, as `sha256sum` prints it.
+pub fn sha256(content: &[u8]) -> String {
+    hmac_sha256::Hash::hash(content).iter().map(|byte| format!("{byte:02x}")).collect()
 }

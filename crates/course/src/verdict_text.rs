@@ -6,6 +6,7 @@ use std::path::Path;
 use anstream::adapter::strip_str;
 use course::answers::has_solutions;
 use course::checks::{Counts, Failure, Verdict};
+use course::results::count;
 use course::syllabus::Exercise;
 use lab::timeline::Chart;
 
@@ -176,11 +177,6 @@ pub(crate) fn cut_further(text: &str, left_out: usize, rows: usize, how: &str) -
     let shown = lines.min(rows.saturating_sub(1));
     let first: String = text.lines().take(shown).flat_map(|line| [line, "\n"]).collect();
     format!("{first}{DIM}… {}{how}{DIM:#}\n", count(left_out + lines - shown, "more line"))
-}
-
-/// Formats a count, such as `1 error` or `2 errors`.
-pub(crate) fn count(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Describes how to continue after an exercise that is right: what the student can do now, and what to do next. `keys`

@@ -1,12 +1,16 @@
 //! The commands that check exercises: run, test, and verify.
 
+use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
+use anstream::adapter::strip_str;
 use course::checks;
 use course::progress::read_answer;
+use course::results::{Check, Line, Outcome, Results, State, VERSION, sha256};
 
-use crate::results::Results;
+use lab::tier::tier_for;
+
 use crate::session::{Judged, Session, columns, print, print_exactly};
 use crate::under_way::UnderWay;
 use crate::verdict_text::{after_success, cut, details, drawn, headline, other_failures};
@@ -97,7 +101,44 @@ pub(crate) fn verify(session: &mut Session, keep_going: bool, json: bool) -> any
         }
     }
     if json {
-        print_exactly(&format!("{}\n", serde_json::to_string_pretty(&Results::new(session, &judged))?))?;
+        print_exactly(&format!("{}\n", serde_json::to_string_pretty(&results(session, &judged))?))?;
     }
     Ok(exit(all_right))
+}
+
+/// Describes checked exercises for other programs.
+fn results(session: &Session, judged: &[Judged]) -> Results {
+    let tier = tier_for(2).map_or_else(|_| "none".to_owned(), |tier| tier.to_string());
+    let exercises = judged.iter().map(|judged| line(session, judged)).collect();
+    Results { course: VERSION.to_owned(), tier, exercises }
+}
+
+fn line(session: &Session, Judged { exercise, verdict, checked }: &Judged) -> Line {
+    let (state, reason) = match verdict {
+        checks::Verdict::Passed(_) => (State::Right, None),
+        checks::Verdict::Failed(..) => (State::Wrong, None),
+        checks::Verdict::Broken(errors) => (State::Broken, Some(strip_str(&errors.concat()).to_string())),
+        checks::Verdict::Ignored(_) => (State::Ignored, None),
+    };
+    // If the file is missing, the compiler reports it.
+    let answer = fs::read(exercise.starter(session.root)).ok();
+    Line {
+        id: exercise.id.clone(),
+        state,
+        reason,
+        checks: checked.iter().map(check).collect(),
+        hints: session.progress.hints(exercise),
+        is_solution: None,
+        sha256: answer.map(|answer| sha256(&answer)),
+    }
+}
+
+fn check(checked: &checks::Checked) -> Check {
+    let (outcome, message) = match &checked.outcome {
+        checks::Outcome::Passed => (Outcome::Passed, ""),
+        checks::Outcome::Failed(message) => (Outcome::Failed, message.as_str()),
+        checks::Outcome::Ignored => (Outcome::Ignored, ""),
+        checks::Outcome::Skipped => (Outcome::Skipped, ""),
+    };
+    Check { name: checked.name.clone(), outcome, message: strip_str(message).to_string(), seconds: None }
 }

@@ -7,10 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use course::answers::{solution, starter};
+use course::results::{Check, Line, Outcome, State, sha256};
 use course::syllabus::{Course, Exercise};
 use lab::check::{Judged, Run, TimeLimits, judge};
-use serde::Serialize;
-use sha2::{Digest, Sha256};
 
 use crate::answer::{Bench, Stopped};
 use crate::clean_course::CleanCourse;
@@ -24,70 +23,6 @@ const AT_A_TIME: usize = 4;
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
 /// The name of the GPUs, which real ones have too. An answer that asks for the name doesn't learn that they are virtual.
 const GPU: &str = "NVIDIA H100 80GB HBM3";
-
-/// The result for an exercise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum State {
-    /// All checks that ran passed, and at least one ran.
-    Right,
-    /// At least one check failed.
-    Wrong,
-    /// The answer doesn't compile.
-    Broken,
-    /// The file is still the starter.
-    Unbegun,
-    /// There is no file.
-    Missing,
-    /// The answer does what no answer may do.
-    Refused,
-    /// None of the checks can run on this machine.
-    Ignored,
-    /// The machine failed, which says nothing about the answer.
-    Unable,
-}
-
-/// How a check ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Outcome {
-    Passed,
-    Failed,
-    Ignored,
-    /// Not run, because an earlier check took too long.
-    Skipped,
-    /// The machine failed, which says nothing about the answer.
-    Unable,
-}
-
-/// A check of an exercise.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Checked {
-    /// Its name, such as `devices::each_gpu_has_its_own_context`.
-    pub(crate) name: String,
-    pub(crate) outcome: Outcome,
-    /// Why it did not pass; empty if it passed.
-    pub(crate) message: String,
-    /// How long it took.
-    pub(crate) seconds: f64,
-}
-
-/// An exercise, graded.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Graded {
-    /// Its id, such as `init/devices`.
-    pub(crate) id: String,
-    pub(crate) state: State,
-    /// Why there are no checks, if there are none.
-    pub(crate) reason: Option<String>,
-    pub(crate) checks: Vec<Checked>,
-    /// How many hints the student has seen, as the submission says.
-    pub(crate) hints: usize,
-    /// Whether the file is the course's own solution.
-    pub(crate) is_solution: bool,
-    /// The SHA-256 of the answer's file, if there is one.
-    pub(crate) sha256: Option<String>,
-}
 
 /// What grading needs.
 pub(crate) struct Grader<'a> {
@@ -115,15 +50,15 @@ impl Grader<'_> {
         bench: &Bench,
         submission: &Submission,
         exercise: &Exercise,
-    ) -> anyhow::Result<Graded> {
+    ) -> anyhow::Result<Line> {
         let entry = submission.sources.get(&Path::new("modules").join(&exercise.file));
-        let mut graded = Graded {
+        let mut graded = Line {
             id: exercise.id.clone(),
             state: State::Missing,
             reason: None,
             checks: Vec::new(),
             hints: submission.hints.get(&exercise.id).copied().unwrap_or(0),
-            is_solution: false,
+            is_solution: None,
             sha256: None,
         };
         let text = match entry {
@@ -134,9 +69,9 @@ impl Grader<'_> {
             }
             Some(Entry::Text(text)) => text,
         };
-        graded.sha256 = Some(Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect());
+        graded.sha256 = Some(sha256(text));
         let is_text = |other: &str| String::from_utf8_lossy(text).lines().eq(other.lines());
-        graded.is_solution = is_text(&solution(self.root, exercise)?);
+        graded.is_solution = Some(is_text(&solution(self.root, exercise)?));
         if is_text(&starter(self.root, exercise)?) {
             graded.state = State::Unbegun;
             return Ok(graded);
@@ -180,11 +115,11 @@ impl Grader<'_> {
     }
 
     /// Runs the checks of an exercise, several at a time. Once one takes too long, no further check is started.
-    fn check(&self, bench: &Bench, exercise: &Exercise, program: &Path) -> Vec<Checked> {
+    fn check(&self, bench: &Bench, exercise: &Exercise, program: &Path) -> Vec<Check> {
         let filter = exercise.filter();
         let all = &self.clean.modules[exercise.folder()].checks;
         let names: Vec<&String> = all.iter().filter(|name| name.starts_with(&filter)).collect();
-        let checked: Vec<Checked> = names.iter().map(|name| skipped(name)).collect();
+        let checked: Vec<Check> = names.iter().map(|name| skipped(name)).collect();
         let (checked, next) = (Mutex::new(checked), Mutex::new(0..names.len()));
         let is_stopped = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -206,7 +141,7 @@ impl Grader<'_> {
     }
 
     /// Runs one check. If the machine fails, it is tried again.
-    fn check_one(&self, bench: &Bench, exercise: &Exercise, program: &Path, name: &str) -> Checked {
+    fn check_one(&self, bench: &Bench, exercise: &Exercise, program: &Path, name: &str) -> Check {
         let started = Instant::now();
         let mut judged = self.judge(bench, exercise, program, name);
         for pause in PAUSES {
@@ -222,7 +157,7 @@ impl Grader<'_> {
             Judged::Ignored(reason) => (Outcome::Ignored, reason),
             Judged::Unable(reason) => (Outcome::Unable, reason),
         };
-        Checked { name: name.to_owned(), outcome, message, seconds: started.elapsed().as_secs_f64() }
+        Check { name: name.to_owned(), outcome, message, seconds: Some(started.elapsed().as_secs_f64()) }
     }
 
     fn judge(&self, bench: &Bench, exercise: &Exercise, program: &Path, name: &str) -> Judged {
@@ -253,17 +188,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn skipped(name: &str) -> Checked {
-    Checked {
+fn skipped(name: &str) -> Check {
+    Check {
         name: name.to_owned(),
         outcome: Outcome::Skipped,
         message: "not run, because an earlier check took too long".to_owned(),
-        seconds: 0.0,
+        seconds: None,
     }
 }
 
 /// Returns the state of an exercise whose checks ended like this.
-fn state(checks: &[Checked]) -> State {
+fn state(checks: &[Check]) -> State {
     let has = |outcome| checks.iter().any(|check| check.outcome == outcome);
     if has(Outcome::Failed) {
         State::Wrong
@@ -283,8 +218,8 @@ mod tests {
     #[test]
     fn only_checks_that_ran_decide() {
         let state = |outcomes: &[Outcome]| {
-            let checks: Vec<Checked> =
-                outcomes.iter().map(|&outcome| Checked { outcome, ..skipped("a") }).collect();
+            let checks: Vec<Check> =
+                outcomes.iter().map(|&outcome| Check { outcome, ..skipped("a") }).collect();
             super::state(&checks)
         };
         assert_eq!(state(&[Outcome::Passed, Outcome::Ignored]), State::Right);

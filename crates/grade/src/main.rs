@@ -22,13 +22,13 @@ use std::thread;
 
 use anyhow::{Context, ensure};
 use clap::Parser;
+use course::results::{Line, State, Student};
 use course::syllabus::Course;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::clean_course::CleanCourse;
-use crate::exercise::{Graded, Grader, State};
+use crate::exercise::Grader;
 use crate::limits::Limits;
-use crate::output::{Class, Student};
 use crate::sandbox::Sandbox;
 use crate::submission::Submission;
 
@@ -116,9 +116,9 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             .map(|(_, graded)| graded.clone())
             .collect(),
     });
-    let class = Class::new(&root, sandbox.name(), students.collect());
+    let class = output::class(&root, sandbox.name(), students.collect());
     output::write(&root, &course, &class, &arguments.to)?;
-    anstream::print!("{}", class.table());
+    anstream::print!("{}", output::table(&class));
     anstream::println!("\nwrote {}", arguments.to.join("index.html").display());
     let is_judged = graded.iter().all(|graded| graded.state != State::Unable);
     Ok(if is_judged { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -152,7 +152,7 @@ fn grade(
     submissions: &[Submission],
     jobs: &[(usize, usize)],
     scratch: &std::path::Path,
-) -> anyhow::Result<Vec<Graded>> {
+) -> anyhow::Result<Vec<Line>> {
     let bar = ProgressBar::new(jobs.len() as u64);
     bar.set_style(ProgressStyle::with_template(
         "{bar:40} {pos}/{len} exercises, {elapsed} ({eta} left) {msg}",

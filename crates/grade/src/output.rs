@@ -9,32 +9,10 @@ use std::process::Command;
 use anyhow::Context;
 use course::mistakes::{self, Mistake};
 use course::replace::replace;
+use course::results::{Class, Outcome, State, Student, VERSION};
 use course::syllabus::Course;
-use serde::Serialize;
 
-use crate::exercise::{Graded, Outcome, State};
 use crate::pages;
-
-/// A class, graded.
-#[derive(Serialize)]
-pub(crate) struct Class {
-    /// The version of the course, and its commit if it is known.
-    pub(crate) course: String,
-    /// Where the checks ran.
-    pub(crate) tier: &'static str,
-    /// What kept the answers apart from the machine.
-    pub(crate) sandbox: &'static str,
-    pub(crate) students: Vec<Student>,
-}
-
-/// A student, graded.
-#[derive(Serialize)]
-pub(crate) struct Student {
-    pub(crate) name: String,
-    pub(crate) exercises: Vec<Graded>,
-    /// The files that the student has changed and that grading does not use.
-    pub(crate) unused: Vec<String>,
-}
 
 /// A failure that several students may have.
 pub(crate) struct Common {
@@ -47,109 +25,70 @@ pub(crate) struct Common {
     pub(crate) students: Vec<String>,
 }
 
-impl State {
-    /// The word for it in tables.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Right => "right",
-            Self::Wrong => "wrong",
-            Self::Broken => "broken",
-            Self::Unbegun => "unbegun",
-            Self::Missing => "missing",
-            Self::Refused => "refused",
-            Self::Ignored => "ignored",
-            Self::Unable => "not judged",
-        }
-    }
+/// Describes a class that was graded with the course in `root`.
+pub(crate) fn class(root: &Path, sandbox: &str, students: Vec<Student>) -> Class {
+    let commit = Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(root).output();
+    let commit = commit.ok().filter(|output| output.status.success());
+    let commit = commit.map(|output| format!(" ({})", String::from_utf8_lossy(&output.stdout).trim()));
+    let course = format!("{}{}", VERSION, commit.unwrap_or_default());
+    Class { course, tier: "virtual".to_owned(), sandbox: sandbox.to_owned(), students }
 }
 
-impl Graded {
-    /// Returns how many checks ended in this way.
-    pub(crate) fn count(&self, outcome: Outcome) -> usize {
-        self.checks.iter().filter(|check| check.outcome == outcome).count()
+/// Formats a row for each student.
+pub(crate) fn table(class: &Class) -> String {
+    let states = [State::Right, State::Wrong, State::Broken, State::Unbegun, State::Missing, State::Refused];
+    let width = class.students.iter().map(|student| student.name.chars().count()).max().unwrap_or(0).max(7);
+    let mut text = format!("{:width$}", "student");
+    for state in &states {
+        let _ = write!(text, "  {:>7}", state.word());
     }
-
-    /// Returns how long its checks took, in seconds.
-    pub(crate) fn seconds(&self) -> f64 {
-        self.checks.iter().map(|check| check.seconds).sum()
+    text += "  hints\n";
+    for student in &class.students {
+        let _ = write!(text, "{:width$}", student.name);
+        for &state in &states {
+            let _ = write!(text, "  {:>width$}", student.count(state), width = state.word().len().max(7));
+        }
+        let hints: usize = student.exercises.iter().map(|exercise| exercise.hints).sum();
+        let _ = writeln!(text, "  {hints:>5}");
+        for exercise in &student.exercises {
+            if let (State::Refused | State::Unable, Some(why)) = (exercise.state, &exercise.reason) {
+                let why = why.lines().next().unwrap_or_default();
+                let _ = writeln!(text, "  {} {}: {why}", exercise.id, exercise.state.word());
+            }
+        }
     }
+    text
 }
 
-impl Student {
-    /// Returns how many exercises have a state.
-    pub(crate) fn count(&self, state: State) -> usize {
-        self.exercises.iter().filter(|exercise| exercise.state == state).count()
-    }
-}
-
-impl Class {
-    pub(crate) fn new(root: &Path, sandbox: &'static str, students: Vec<Student>) -> Self {
-        let commit = Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(root).output();
-        let commit = commit.ok().filter(|output| output.status.success());
-        let commit = commit.map(|output| format!(" ({})", String::from_utf8_lossy(&output.stdout).trim()));
-        let course = format!("{}{}", env!("CARGO_PKG_VERSION"), commit.unwrap_or_default());
-        Self { course, tier: "virtual", sandbox, students }
-    }
-
-    /// Formats a row for each student.
-    pub(crate) fn table(&self) -> String {
-        let states =
-            [State::Right, State::Wrong, State::Broken, State::Unbegun, State::Missing, State::Refused];
-        let width =
-            self.students.iter().map(|student| student.name.chars().count()).max().unwrap_or(0).max(7);
-        let mut text = format!("{:width$}", "student");
-        for state in &states {
-            let _ = write!(text, "  {:>7}", state.word());
+/// Returns the failures, the most common first.
+pub(crate) fn common(class: &Class, known: &[Mistake]) -> Vec<Common> {
+    let mut all: BTreeMap<(&str, &str, String), Common> = BTreeMap::new();
+    for student in &class.students {
+        for exercise in &student.exercises {
+            // The first failure of an answer is its cause, as far as the checks can tell.
+            let Some(failed) = exercise.checks.iter().find(|check| check.outcome == Outcome::Failed) else {
+                continue;
+            };
+            let line = failed.message.lines().next().unwrap_or_default().to_owned();
+            let is_it = |mistake: &&Mistake| {
+                mistake.patch.exercise == exercise.id
+                    && mistake.fails == failed.name
+                    && !mistake.says.is_empty()
+                    && mistake.says.iter().all(|says| failed.message.contains(says))
+            };
+            let entry = all.entry((&exercise.id, &failed.name, line.clone())).or_insert_with(|| Common {
+                exercise: exercise.id.clone(),
+                check: failed.name.clone(),
+                message: line,
+                known: known.iter().find(is_it).map(|mistake| mistake.what.clone()),
+                students: Vec::new(),
+            });
+            entry.students.push(student.name.clone());
         }
-        text += "  hints\n";
-        for student in &self.students {
-            let _ = write!(text, "{:width$}", student.name);
-            for &state in &states {
-                let _ = write!(text, "  {:>width$}", student.count(state), width = state.word().len().max(7));
-            }
-            let hints: usize = student.exercises.iter().map(|exercise| exercise.hints).sum();
-            let _ = writeln!(text, "  {hints:>5}");
-            for exercise in &student.exercises {
-                if let (State::Refused | State::Unable, Some(why)) = (exercise.state, &exercise.reason) {
-                    let why = why.lines().next().unwrap_or_default();
-                    let _ = writeln!(text, "  {} {}: {why}", exercise.id, exercise.state.word());
-                }
-            }
-        }
-        text
     }
-
-    /// Returns the failures, the most common first.
-    pub(crate) fn common(&self, known: &[Mistake]) -> Vec<Common> {
-        let mut all: BTreeMap<(&str, &str, String), Common> = BTreeMap::new();
-        for student in &self.students {
-            for exercise in &student.exercises {
-                // The first failure of an answer is its cause, as far as the checks can tell.
-                let Some(failed) = exercise.checks.iter().find(|check| check.outcome == Outcome::Failed)
-                else {
-                    continue;
-                };
-                let line = failed.message.lines().next().unwrap_or_default().to_owned();
-                let is_it = |mistake: &&Mistake| {
-                    mistake.patch.exercise == exercise.id
-                        && mistake.fails == failed.name
-                        && !mistake.says.is_empty()
-                        && mistake.says.iter().all(|says| failed.message.contains(says))
-                };
-                let entry = all.entry((&exercise.id, &failed.name, line.clone())).or_insert_with(|| Common {
-                    exercise: exercise.id.clone(),
-                    check: failed.name.clone(),
-                    message: line,
-                    known: known.iter().find(is_it).map(|mistake| mistake.what.clone()),
-                    students: Vec::new(),
-                });
-                entry.students.push(student.name.clone());
-            }
-        }
-        let mut all: Vec<Common> = all.into_values().collect();
-        all.sort_by_key(|common| std::cmp::Reverse(common.students.len()));
-        all
-    }
+    let mut all: Vec<Common> = all.into_values().collect();
+    all.sort_by_key(|common| std::cmp::Reverse(common.students.len()));
+    all
 }
 
 /// Writes all files.
@@ -161,7 +100,7 @@ pub(crate) fn write(root: &Path, course: &Course, class: &Class, to: &Path) -> a
     let known = mistakes::read(root)?;
     replace(&to.join("grades.json"), serde_json::to_string_pretty(class)? + "\n")?;
     replace(&to.join("grades.csv"), csv(course, class)?)?;
-    replace(&to.join("index.html"), pages::instructor(course, class, &class.common(&known)))?;
+    replace(&to.join("index.html"), pages::instructor(course, class, &common(class, &known)))?;
     for student in &class.students {
         replace(&to.join(pages::file(&student.name)), pages::student(course, class, student))?;
     }
@@ -200,41 +139,41 @@ fn csv(course: &Course, class: &Class) -> anyhow::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exercise::Checked;
+    use course::results::{Check, Line};
 
-    fn graded(state: State, message: &str) -> Graded {
-        let checks = vec![Checked {
+    fn graded(state: State, message: &str) -> Line {
+        let checks = vec![Check {
             name: "devices::one".to_owned(),
             outcome: if message.is_empty() { Outcome::Passed } else { Outcome::Failed },
             message: message.to_owned(),
-            seconds: 0.5,
+            seconds: Some(0.5),
         }];
         let id = "init/devices".to_owned();
-        Graded {
+        Line {
             id,
             state,
             reason: Some("why it is".to_owned()),
             checks,
             hints: 2,
-            is_solution: false,
+            is_solution: None,
             sha256: None,
         }
     }
 
-    fn class(exercises: &[(&str, Graded)]) -> Class {
+    fn class(exercises: &[(&str, Line)]) -> Class {
         let students = exercises.iter().map(|(name, graded)| Student {
             name: (*name).to_owned(),
             exercises: vec![graded.clone()],
             unused: Vec::new(),
         });
-        Class { course: "1".to_owned(), tier: "virtual", sandbox: "bubblewrap", students: students.collect() }
+        super::class(Path::new("/"), "bubblewrap", students.collect())
     }
 
     #[test]
     fn the_table_has_a_row_for_each_student_and_a_line_for_each_refusal() {
         let class =
             class(&[("ann", graded(State::Right, "")), ("bartholomew", graded(State::Refused, "no"))]);
-        let text = class.table();
+        let text = table(&class);
         let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
         assert_eq!(
             lines,
@@ -254,7 +193,7 @@ mod tests {
             ("bob", graded(State::Wrong, "the sum is 4")),
             ("cy", graded(State::Wrong, "the sum is 4\nelement 7")),
         ]);
-        let common = class.common(&[]);
+        let common = common(&class, &[]);
         assert_eq!(common.len(), 2);
         assert_eq!(
             (common[0].message.as_str(), common[0].students.join(" ")),

@@ -1,10 +1,10 @@
 //! The pages of a class: one for the instructor, and one for each student.
 
+use course::results::{Class, Line, Outcome, State, Student};
 use course::syllabus::Course;
 use maud::{DOCTYPE, Markup, html};
 
-use crate::exercise::{Graded, Outcome, State};
-use crate::output::{Class, Common, Student};
+use crate::output::Common;
 
 const STYLE: &str = "\
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
@@ -115,7 +115,7 @@ pub(crate) fn instructor(course: &Course, class: &Class, common: &[Common]) -> S
 
 /// Formats how many of a module's exercises are right, such as `2/7`.
 fn share(course: &Course, folder: &str, student: &Student) -> String {
-    let of: Vec<&Graded> = student
+    let of: Vec<&Line> = student
         .exercises
         .iter()
         .filter(|graded| {
@@ -125,15 +125,15 @@ fn share(course: &Course, folder: &str, student: &Student) -> String {
     format!("{}/{}", of.iter().filter(|graded| graded.state == State::Right).count(), of.len())
 }
 
-fn of<'a>(class: &'a Class, id: &str) -> Vec<&'a Graded> {
+fn of<'a>(class: &'a Class, id: &str) -> Vec<&'a Line> {
     class.students.iter().flat_map(|student| &student.exercises).filter(|graded| graded.id == id).collect()
 }
 
-fn is_begun(graded: &Graded) -> bool {
+fn is_begun(graded: &Line) -> bool {
     !matches!(graded.state, State::Unbegun | State::Missing)
 }
 
-fn median(all: &[&Graded]) -> f64 {
+fn median(all: &[&Line]) -> f64 {
     let mut seconds: Vec<f64> =
         all.iter().filter(|graded| !graded.checks.is_empty()).map(|graded| graded.seconds()).collect();
     seconds.sort_by(f64::total_cmp);
@@ -156,7 +156,7 @@ pub(crate) fn student(course: &Course, class: &Class, student: &Student) -> Stri
                         @if is_explained(exercise) { a href={ "#" (exercise.id) } { (exercise.id) } }
                         @else { (exercise.id) }
                     }
-                    td { (state(exercise.state)) @if exercise.is_solution { " (the course's own solution)" } }
+                    td { (state(exercise.state)) @if exercise.is_solution == Some(true) { " (the course's own solution)" } }
                     td.number {
                         @if !exercise.checks.is_empty() {
                             (exercise.count(Outcome::Passed)) " of " (exercise.checks.len())
@@ -182,29 +182,29 @@ pub(crate) fn student(course: &Course, class: &Class, student: &Student) -> Stri
 }
 
 /// Returns whether there is more to say about an exercise than its state.
-fn is_explained(graded: &Graded) -> bool {
+fn is_explained(graded: &Line) -> bool {
     graded.reason.is_some() || graded.checks.iter().any(|check| check.outcome != Outcome::Passed)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exercise::Checked;
+    use course::results::Check;
 
     #[test]
     fn a_page_escapes_what_answers_say() {
-        let graded = Graded {
+        let graded = Line {
             id: "init/devices".to_owned(),
             state: State::Wrong,
             reason: None,
-            checks: vec![Checked {
+            checks: vec![Check {
                 name: "devices::one".to_owned(),
                 outcome: Outcome::Failed,
                 message: "<script>alert(1)</script>".to_owned(),
-                seconds: 0.1,
+                seconds: Some(0.1),
             }],
             hints: 0,
-            is_solution: false,
+            is_solution: None,
             sha256: None,
         };
         let student = Student {
@@ -213,7 +213,12 @@ mod tests {
             unused: vec!["tests/mod.rs".to_owned()],
         };
         let course = Course { modules: Vec::new(), exercises: Vec::new(), paths: Vec::new() };
-        let class = Class { course: "1".to_owned(), tier: "virtual", sandbox: "x", students: Vec::new() };
+        let class = Class {
+            course: "1".to_owned(),
+            tier: "virtual".to_owned(),
+            sandbox: "x".to_owned(),
+            students: Vec::new(),
+        };
         let page = super::student(&course, &class, &student);
         assert!(page.contains("&lt;script&gt;alert(1)") && !page.contains("<script>"), "{page}");
         assert!(page.contains("<code>tests/mod.rs</code>"), "{page}");

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use anyhow::ensure;
 use course::mistakes::{self, Mistake};
+use course::results::count;
 use course::syllabus::{Course, Exercise};
 
 use crate::files::colored;
 use crate::session::{DIM, STRONG};
-use crate::verdict_text::count;
 
 /// Lists the known mistakes for an exercise, for the exercises of a path, or for all exercises.
 ///

@@ -8,10 +8,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use course::checks::{Stop, build};
+use course::results::{Class, Line, Results, State, VERSION};
 use course::syllabus::{Course, Module};
-use serde::Deserialize;
 
-use crate::results::{Line, Results, State, VERSION};
 use crate::session::{BAD, DIM, GOOD, STRONG, print};
 
 const SELF_REPORTED: &str = "The students reported this themselves: each file is what its student's machine wrote, and can be edited.";
@@ -29,20 +28,6 @@ type Students = BTreeMap<String, Student>;
 
 /// The names of each exercise's checks, by the exercise's id.
 type Checks = BTreeMap<String, Vec<String>>;
-
-/// The grades that `cargo run -p grade` writes.
-#[derive(Deserialize)]
-struct Grades {
-    course: String,
-    students: Vec<Grade>,
-}
-
-/// A student's grades.
-#[derive(Deserialize)]
-struct Grade {
-    name: String,
-    exercises: Vec<Line>,
-}
 
 /// Prints a row for each student. A file is what `cargo course verify --keep-going --json` printed, and named after its
 /// student, or the grades of a class. Other files are skipped, each with a warning; the exit code shows whether there
@@ -152,21 +137,22 @@ fn read_file(course: &Course, checks: &Checks, file: &Path) -> anyhow::Result<Ve
     let read = || -> anyhow::Result<Vec<(String, Student)>> {
         let value: serde_json::Value = serde_json::from_str(&text)?;
         let is_self_reported = value.get("students").is_none();
-        let Grades { course: version, students } = if is_self_reported {
+        let (version, students) = if is_self_reported {
             let Results { course, exercises, .. } = serde_json::from_value(value)?;
             let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            Grades { course, students: vec![Grade { name, exercises }] }
+            (course, vec![(name, exercises)])
         } else {
-            serde_json::from_value(value)?
+            let Class { course, students, .. } = serde_json::from_value(value)?;
+            (course, students.into_iter().map(|student| (student.name, student.exercises)).collect())
         };
         // Grades also contain the commit.
         let version = version.split(' ').next().unwrap_or_default();
         ensure!(version == VERSION, "it is from version {version} of the course, but this is {VERSION}");
-        for Grade { exercises, .. } in &students {
-            validate(course, checks, exercises)?;
+        for (_, lines) in &students {
+            validate(course, checks, lines)?;
         }
         let student = |lines| Student { file: file.to_owned(), lines, is_self_reported };
-        Ok(students.into_iter().map(|Grade { name, exercises }| (name, student(exercises))).collect())
+        Ok(students.into_iter().map(|(name, lines)| (name, student(lines))).collect())
     };
     read().with_context(|| format!("{} is not output from `cargo course verify --json`", file.display()))
 }
