@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use course::answers::{solution, starter};
 use course::results::{Check, Line, Outcome, State, sha256};
 use course::syllabus::{Course, Exercise};
-use lab::check::{Judged, Run, TimeLimits, judge};
+use lab::check::{Judged, Run, TimeLimits, judge, try_again};
 
 use crate::answer::{Bench, Stopped};
 use crate::clean_course::CleanCourse;
@@ -19,8 +19,6 @@ use crate::submission::{Entry, Submission};
 
 /// How many checks of an exercise run at a time. Most of their time, they wait.
 const AT_A_TIME: usize = 4;
-/// How long to wait before each further attempt at what the machine failed to do.
-const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
 /// The name of the GPUs, which real ones have too. An answer that asks for the name doesn't learn that they are virtual.
 const GPU: &str = "NVIDIA H100 80GB HBM3";
 
@@ -76,7 +74,8 @@ impl Grader<'_> {
             graded.state = State::Unbegun;
             return Ok(graded);
         }
-        match self.build(bench, submission, exercise) {
+        let build = || bench.build(self.clean, self.sandbox, self.limits, submission, exercise);
+        match try_again(build, |built| matches!(built, Err(Stopped::Unable(_)))) {
             Err(stopped) => {
                 let (state, reason) = match stopped {
                     Stopped::Broken(why) => (State::Broken, why),
@@ -95,23 +94,6 @@ impl Grader<'_> {
             }
         }
         Ok(graded)
-    }
-
-    /// Builds an answer. If the machine fails, it is tried again.
-    fn build(
-        &self,
-        bench: &Bench,
-        submission: &Submission,
-        exercise: &Exercise,
-    ) -> Result<std::path::PathBuf, Stopped> {
-        let build = || bench.build(self.clean, self.sandbox, self.limits, submission, exercise);
-        for pause in PAUSES {
-            match build() {
-                Err(Stopped::Unable(_)) => thread::sleep(pause),
-                built => return built,
-            }
-        }
-        build()
     }
 
     /// Runs the checks of an exercise, several at a time. Once one takes too long, no further check is started.
@@ -143,14 +125,8 @@ impl Grader<'_> {
     /// Runs one check. If the machine fails, it is tried again.
     fn check_one(&self, bench: &Bench, exercise: &Exercise, program: &Path, name: &str) -> Check {
         let started = Instant::now();
-        let mut judged = self.judge(bench, exercise, program, name);
-        for pause in PAUSES {
-            if !matches!(judged, Judged::Unable(_)) {
-                break;
-            }
-            thread::sleep(pause);
-            judged = self.judge(bench, exercise, program, name);
-        }
+        let judge = || self.judge(bench, exercise, program, name);
+        let judged = try_again(judge, |judged| matches!(judged, Judged::Unable(_)));
         let (outcome, message) = match judged {
             Judged::Passed(_) => (Outcome::Passed, String::new()),
             Judged::Failed(message) => (Outcome::Failed, message),

@@ -22,5 +22,5 @@ mod verdict;
 pub use definition::Check;
 pub use harness::{is_unable, run};
 pub use limits::TimeLimits;
-pub use process::{Judged, Run, judge};
+pub use process::{Judged, Run, judge, try_again};
 pub use timelines::Timelines;

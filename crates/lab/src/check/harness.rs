@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::process::{Command, ExitCode};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::thread;
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -11,7 +10,7 @@ use libtest_mimic::{Arguments, Completion, Conclusion, Failed, FormatSetting, Tr
 
 use super::definition::Check;
 use super::order::ONE_CHECK;
-use super::process::{Judged, Run, judge};
+use super::process::{Judged, Run, judge, try_again};
 use super::tiers::{self, Tiers, announcement};
 use super::{child, processes, variables};
 use crate::tier::{Tier, processes_at_a_time};
@@ -119,7 +118,8 @@ impl Supervisor {
     }
 
     fn run(&self, check: &Check) -> Result<Completion, Failed> {
-        match self.judge(check) {
+        // Another Cargo command may be replacing a library.
+        match try_again(|| self.judge(check), |judged| matches!(judged, Judged::Unable(_))) {
             Judged::Passed(output) => {
                 if self.show_passed && !output.is_empty() {
                     let mut passed = self.passed_output.lock().unwrap_or_else(|e| e.into_inner());
@@ -133,18 +133,7 @@ impl Supervisor {
         }
     }
 
-    /// Judges a check. If it could not be run, it is tried again: another Cargo command may be replacing a library.
     fn judge(&self, check: &Check) -> Judged {
-        for pause in PAUSES {
-            match self.try_to_judge(check) {
-                Judged::Unable(_) => thread::sleep(pause),
-                judged => return judged,
-            }
-        }
-        self.try_to_judge(check)
-    }
-
-    fn try_to_judge(&self, check: &Check) -> Judged {
         let program = match std::env::current_exe() {
             Ok(program) => program,
             Err(error) => return Judged::Unable(format!("can't find this executable: {error}")),
@@ -158,9 +147,6 @@ impl Supervisor {
         })
     }
 }
-
-/// How long to wait before each further attempt to run a check. Linking a library takes about a second.
-const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
 
 /// The first words about a check that could not be run.
 const UNABLE: &str = "the check could not be run, which says nothing about your answer: ";

@@ -91,6 +91,21 @@ pub fn judge(run: Run<'_>) -> Judged {
     }
 }
 
+/// How long to wait before each further attempt at what the machine failed to do. Linking a library takes about a second.
+const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
+
+/// Does something up to three times, until the machine doesn't fail to do it. Returns the last result.
+pub fn try_again<T>(attempt: impl Fn() -> T, has_failed: impl Fn(&T) -> bool) -> T {
+    for pause in PAUSES {
+        let result = attempt();
+        if !has_failed(&result) {
+            return result;
+        }
+        thread::sleep(pause);
+    }
+    attempt()
+}
+
 /// Runs a check's process to its end.
 ///
 /// # Errors
