@@ -19,11 +19,9 @@ mod watch;
 mod work;
 
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
-use course::syllabus::Course;
+use course::syllabus::{self, Course};
 
 use crate::arguments::{Arguments, Command};
 use crate::session::{Session, columns, columns_of, print, print_exactly};
@@ -44,16 +42,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the root of the course that contains the current folder, or else of the course that this program was built
-/// in.
-fn root() -> anyhow::Result<PathBuf> {
-    let here = std::env::current_dir().context("can't determine the current folder")?;
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let root = here.ancestors().chain(own.ancestors()).find(|folder| folder.join("course.toml").is_file());
-    root.map(Path::to_owned)
-        .with_context(|| format!("there is no course.toml in {} or in any folder above it", here.display()))
-}
-
 /// Prints text whose line breaks matter.
 fn exactly(text: &str) -> anyhow::Result<ExitCode> {
     print_exactly(text)?;
@@ -61,7 +49,7 @@ fn exactly(text: &str) -> anyhow::Result<ExitCode> {
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let root = root()?;
+    let root = syllabus::root()?;
     let root = root.as_path();
     let course = Course::read(root)?;
     let mut session = Session::new(root, &course)?;

@@ -12,6 +12,19 @@ use serde::Deserialize;
 
 pub use schedule::{Scheduled, clock};
 
+/// Returns the root of the course that contains the current folder, or else of the course that this program was built
+/// in.
+///
+/// # Errors
+/// Fails if there is none.
+pub fn root() -> anyhow::Result<PathBuf> {
+    let here = std::env::current_dir().context("can't determine the current folder")?;
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = here.ancestors().chain(own.ancestors()).find(|folder| folder.join("course.toml").is_file());
+    root.map(Path::to_owned)
+        .with_context(|| format!("there is no course.toml in {} or in any folder above it", here.display()))
+}
+
 /// The course, as listed in `course.toml`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

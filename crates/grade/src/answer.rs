@@ -8,7 +8,7 @@ use anyhow::Context;
 use course::syllabus::Exercise;
 
 use crate::bounded;
-use crate::clean_course::CleanCourse;
+use crate::clean_course::{CleanCourse, files};
 use crate::inspect::{Hooks, missing, normal, read_outside};
 use crate::limits::Limits;
 use crate::sandbox::Sandbox;
@@ -150,16 +150,12 @@ impl Bench {
     }
 }
 
+/// Copies all files below a folder.
 fn copy_folder(from: &Path, to: &Path) -> anyhow::Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from).with_context(|| format!("can't read {}", from.display()))? {
-        let path = entry?.path();
-        let to = to.join(path.file_name().context("a file has a name")?);
-        if path.is_dir() {
-            copy_folder(&path, &to)?;
-        } else {
-            fs::copy(&path, &to).with_context(|| format!("can't copy {}", path.display()))?;
-        }
+    for name in files(from)? {
+        let (from, to) = (from.join(&name), to.join(&name));
+        fs::create_dir_all(to.parent().context("a file is in a folder")?)?;
+        fs::copy(&from, &to).with_context(|| format!("can't copy {}", from.display()))?;
     }
     Ok(())
 }

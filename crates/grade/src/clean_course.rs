@@ -145,7 +145,7 @@ fn replace_changed(from: &Path, to: &Path) -> anyhow::Result<()> {
 }
 
 /// Returns the paths of all files below a folder, relative to it.
-fn files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+pub(crate) fn files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(next) = folders.pop() {

@@ -23,7 +23,7 @@ use std::thread;
 use anyhow::{Context, ensure};
 use clap::Parser;
 use course::results::{Line, State, Student};
-use course::syllabus::Course;
+use course::syllabus::{self, Course};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::clean_course::CleanCourse;
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let sandbox = Sandbox::find(arguments.trust)?;
-    let root = course_root()?;
+    let root = syllabus::root()?;
     let course = Course::read(&root)?;
     let wanted = wanted(&course, &arguments.only, arguments.path.as_deref())?;
     ensure!(
@@ -122,14 +122,6 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     anstream::println!("\nwrote {}", arguments.to.join("index.html").display());
     let is_judged = graded.iter().all(|graded| graded.state != State::Unable);
     Ok(if is_judged { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Returns the root of the course that this program was built in.
-fn course_root() -> anyhow::Result<PathBuf> {
-    let here = std::env::current_dir().context("can't determine the current folder")?;
-    let own = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let root = here.ancestors().chain(own.ancestors()).find(|folder| folder.join("course.toml").is_file());
-    Ok(root.context("there is no course.toml in this folder or above it")?.to_owned())
 }
 
 /// Returns the places of the exercises to grade, in course order.
