@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 
 /// The beginnings of commands that are not run here, because something else runs them or they need another machine.
-const ELSEWHERE: [&str; 14] = [
+const ELSEWHERE: [&str; 15] = [
     // Whole test suites are run by themselves.
     "cargo test",
     "cargo t0",
@@ -20,6 +20,8 @@ const ELSEWHERE: [&str; 14] = [
     "curl",
     "docker",
     "sudo",
+    // GitHub's own program needs an account.
+    "gh",
     // These need the launcher.
     "mpiexec",
     "mpirun",
