@@ -36,7 +36,7 @@ pub(crate) struct Bench {
     pub(crate) course: PathBuf,
     /// The programs, next to the libraries that they load.
     pub(crate) out: PathBuf,
-    /// What the compiler keeps for the next answer.
+    /// What the compiler keeps for the next answer to the same exercise, in a folder for each.
     incremental: PathBuf,
 }
 
@@ -105,7 +105,11 @@ impl Bench {
         self.stage(clean, submission, exercise).context("can't prepare the answer").map_err(unable)?;
         let module = &clean.modules[exercise.folder()];
         let compiler = &module.compiler;
-        let arguments = compiler.arguments(&exercise.checks(), &self.out, &self.incremental);
+        let incremental = self.incremental.join(&exercise.id);
+        fs::create_dir_all(&incremental)
+            .with_context(|| format!("can't create {}", incremental.display()))
+            .map_err(unable)?;
+        let arguments = compiler.arguments(&exercise.checks(), &self.out, &incremental);
         let reads = compiler.reads();
         let mut readable: Vec<&Path> = vec![&self.course, &clean.sysroot];
         readable.extend(reads.iter().map(PathBuf::as_path));

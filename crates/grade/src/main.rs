@@ -101,8 +101,10 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         limits: &limits,
         timeout: std::time::Duration::from_secs(arguments.timeout),
     };
-    let jobs: Vec<(usize, usize)> = (0..submissions.len())
-        .flat_map(|student| wanted.iter().map(move |&exercise| (student, exercise)))
+    // All answers to an exercise follow each other, because the compiler then has most of its work done.
+    let jobs: Vec<(usize, usize)> = wanted
+        .iter()
+        .flat_map(|&exercise| (0..submissions.len()).map(move |student| (student, exercise)))
         .collect();
     let graded = grade(&grader, &submissions, &jobs, scratch.path())?;
 
