@@ -3,12 +3,16 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
 /// NCCL's log for this process, in a temporary file that is deleted with this value.
 #[derive(Debug)]
 pub struct NcclLog(PathBuf);
+
+/// How long a line may be incomplete because it is being written: far longer than that takes.
+const WRITING: Duration = Duration::from_millis(500);
 
 /// The log for the entire check.
 static OF_CHECK: OnceLock<NcclLog> = OnceLock::new();
@@ -94,13 +98,20 @@ impl NcclLog {
 
     fn text(&self) -> anyhow::Result<String> {
         let path = self.0.display();
-        let text = std::fs::read_to_string(&self.0).with_context(|| format!("NCCL's log {path}"))?;
-        // NCCL ignores failed writes. It writes the first line when the first communicator is created.
-        ensure!(
-            text.contains("NCCL INFO") && text.ends_with('\n'),
-            "NCCL's log {path} is empty or cut off, so calls can't be counted; is the disk full?"
-        );
-        Ok(text)
+        let since = Instant::now();
+        loop {
+            let text = std::fs::read_to_string(&self.0).with_context(|| format!("NCCL's log {path}"))?;
+            // NCCL writes the first line when the first communicator is created.
+            if text.contains("NCCL INFO") && text.ends_with('\n') {
+                return Ok(text);
+            }
+            // NCCL ignores failed writes. But a reader may also see one half of a line that another rank is writing.
+            ensure!(
+                since.elapsed() < WRITING,
+                "NCCL's log {path} is empty or cut off, so calls can't be counted; is the disk full?"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
@@ -203,5 +214,18 @@ host:1:3 [1] NCCL INFO ncclCommInitRank comm 0x5 rank 1 nranks 2 - Init COMPLETE
         assert!(error.contains("is the disk full?"), "{error}");
         std::fs::write(&log.0, "h:1:2 [0] NCCL INFO AllReduce: opCount 0 count 8").unwrap();
         assert!(log.calls("AllReduce").is_err(), "the last line is cut off");
+    }
+
+    #[test]
+    fn a_line_that_is_being_written_is_read_as_a_whole() {
+        let log = NcclLog(std::env::temp_dir().join(format!("ncclings_line_{}.log", std::process::id())));
+        let line = "h:1:2 [0] NCCL INFO AllReduce: opCount 0 count 1031 datatype 7\n";
+        std::fs::write(&log.0, &line[..50]).unwrap();
+        std::thread::scope(|scope| {
+            let calls = scope.spawn(|| log.calls("AllReduce").unwrap());
+            std::thread::sleep(Duration::from_millis(20));
+            std::fs::write(&log.0, line).unwrap();
+            assert_eq!(calls.join().unwrap(), [1031]);
+        });
     }
 }

@@ -115,6 +115,14 @@ impl Nccl {
         self.lock_after(self.engine.block_on(wait, caller, engine))
     }
 
+    /// Blocks until something has changed that a blocked thread may be waiting for. Both states are unlocked while it
+    /// blocks.
+    pub(crate) fn wait_for_change<'a>(&'a self, guard: Guard<'a>) -> Guard<'a> {
+        let Guard { engine, nccl } = guard;
+        drop(nccl);
+        self.lock_after(self.engine.wait_for_change(engine))
+    }
+
     /// Unlocks both states and makes blocked threads check their conditions again.
     pub(crate) fn unlock_and_wake(&self, guard: Guard<'_>) {
         drop(guard);

@@ -32,9 +32,6 @@ use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 /// How long a host thread blocks when it connects, of the order of what real machines take.
 const CONNECTING: Duration = Duration::from_millis(20);
 
-/// How long a host thread waits before it looks again whether the other ranks have connected.
-const LOOKING: Duration = Duration::from_millis(1);
-
 /// The first version that connects at the first use.
 const LAZY_CONNECTIONS: i32 = 22_200;
 
@@ -175,8 +172,9 @@ impl Nccl {
         self.unlock_and_wake(guard);
         sleep(CONNECTING);
         let started = Instant::now();
+        let mut guard = self.lock();
         for (call, connection) in connecting {
-            while let Some(missing) = self.lock().nccl.not_connected(call, connection) {
+            while let Some(missing) = guard.nccl.not_connected(call, connection) {
                 if started.elapsed() > self.engine.config().timeout.duration {
                     let message = format!(
                         "virtual GPU: {}: this is the rank's first use of {connection}, so NCCL waits until rank {missing} connects, too",
@@ -184,10 +182,10 @@ impl Nccl {
                     );
                     return Err(Error::new(NcclStatus::SystemError, message));
                 }
-                sleep(LOOKING);
+                guard = self.wait_for_change(guard);
             }
         }
-        Ok(self.lock())
+        Ok(guard)
     }
 
     /// Refuses a buffer that this version of NCCL would let another GPU access directly, if no other GPU can access it.

@@ -86,11 +86,7 @@ impl Engine {
                 state.fail_calls(&deadlocked, CudaStatus::LaunchTimeout, &report);
             } else if idle < timeout.duration || !state.give_up(me) {
                 let since = Instant::now();
-                let (guard, _) = self
-                    .changed
-                    .wait_timeout(state, LOOK_AGAIN)
-                    .unwrap_or_else(|poisoned| poisoned.into_inner());
-                state = guard;
+                state = self.wait_for_change(state);
                 if state.under_way == 0 {
                     idle += since.elapsed();
                 }
@@ -105,6 +101,12 @@ impl Engine {
 }
 
 impl Engine {
+    /// Blocks until something has changed that a blocked thread may be waiting for, or until it is time to look again.
+    pub fn wait_for_change<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let waited = self.changed.wait_timeout(state, LOOK_AGAIN);
+        waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0
+    }
+
     /// Blocks until the times of completed operations are known. Another thread may still be running operations that
     /// share a GPU with them.
     pub(super) fn wait_for_times<'a>(
@@ -117,9 +119,7 @@ impl Engine {
         while !state.time.is_known(done.iter().map(|done| &done.when))
             && since.elapsed() < self.config().timeout.duration
         {
-            let (guard, _) =
-                self.changed.wait_timeout(state, LOOK_AGAIN).unwrap_or_else(|poisoned| poisoned.into_inner());
-            state = self.run_ready(guard);
+            state = self.run_ready(self.wait_for_change(state));
         }
         state.waiting_for_times -= 1;
         state
