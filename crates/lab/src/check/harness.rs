@@ -62,6 +62,12 @@ fn supervise(mut arguments: Arguments, checks: Vec<Check>) -> anyhow::Result<Con
     if for_people && !tiers.is_empty() {
         println!("\n{}", announcement(&tiers)?);
     }
+    if for_people
+        && tiers.is_empty()
+        && let Some(filter) = &arguments.filter
+    {
+        println!("\nno check's name contains `{filter}`; with `-- --list`, this command lists all names");
+    }
 
     let supervisor = Arc::new(Supervisor {
         timeout: variables::timeout(std::env::var_os("LAB_TIMEOUT"), is_real)?,
@@ -76,8 +82,19 @@ fn supervise(mut arguments: Arguments, checks: Vec<Check>) -> anyhow::Result<Con
     if for_people {
         supervisor.print_passed();
         print_refusals(&tiers);
+        if let Some(exercises) = exercises_of_solutions(std::env::var("CARGO_PKG_NAME").ok().as_deref())
+            && !tiers.is_empty()
+        {
+            println!("these are the course's solutions; `cargo test -p {exercises}` checks your answers\n");
+        }
     }
     Ok(conclusion)
+}
+
+/// Returns the package with a module's exercises, if the checked package has the module's solutions.
+fn exercises_of_solutions(package: Option<&str>) -> Option<String> {
+    let module = package?.strip_prefix('s')?;
+    module.starts_with(|first: char| first.is_ascii_digit()).then(|| format!("m{module}"))
 }
 
 /// Creates the trial of a check. The trial is ignored if the check can't run here.
@@ -154,4 +171,17 @@ const UNABLE: &str = "the check could not be run, which says nothing about your 
 /// Returns whether the message of a failed check says that it could not be run.
 pub fn is_unable(message: &str) -> bool {
     message.starts_with(UNABLE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::exercises_of_solutions;
+
+    #[test]
+    fn only_the_solutions_have_exercises() {
+        assert_eq!(exercises_of_solutions(Some("s02_collectives")).as_deref(), Some("m02_collectives"));
+        assert_eq!(exercises_of_solutions(Some("m02_collectives")), None);
+        assert_eq!(exercises_of_solutions(Some("site")), None);
+        assert_eq!(exercises_of_solutions(None), None);
+    }
 }
