@@ -1,5 +1,7 @@
 //! Builds one answer: its file in a clean module, and the checks of its exercise.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,7 +10,7 @@ use anyhow::Context;
 use course::syllabus::Exercise;
 
 use crate::bounded;
-use crate::clean_course::{CleanCourse, files};
+use crate::clean_course::{CleanCourse, files, make_equal};
 use crate::inspect::{Hooks, missing, normal, read_outside};
 use crate::limits::Limits;
 use crate::sandbox::Sandbox;
@@ -36,7 +38,7 @@ pub(crate) struct Bench {
     pub(crate) course: PathBuf,
     /// The programs, next to the libraries that they load.
     pub(crate) out: PathBuf,
-    /// What the compiler keeps for the next answer to the same exercise, in a folder for each.
+    /// What the compiler keeps for the next answer to the same exercise.
     incremental: PathBuf,
 }
 
@@ -48,15 +50,26 @@ impl Bench {
             out: folder.join("out"),
             incremental: folder.join("incremental"),
         };
-        for folder in [&bench.out, &bench.incremental] {
-            fs::create_dir_all(folder).with_context(|| format!("can't create {}", folder.display()))?;
-        }
+        fs::create_dir_all(&bench.out).with_context(|| format!("can't create {}", bench.out.display()))?;
+        bench.begin_exercise()?;
         for library in LIBRARIES {
             let from = clean.libraries.join(library);
             fs::copy(&from, bench.out.join(library))
                 .with_context(|| format!("can't copy {}", from.display()))?;
         }
         Ok(bench)
+    }
+
+    /// Forgets what the compiler has kept for another exercise.
+    ///
+    /// # Errors
+    /// Fails if the folder can't be made empty.
+    pub(crate) fn begin_exercise(&self) -> anyhow::Result<()> {
+        let folder = &self.incremental;
+        if folder.exists() {
+            fs::remove_dir_all(folder).with_context(|| format!("can't remove {}", folder.display()))?;
+        }
+        fs::create_dir(folder).with_context(|| format!("can't create {}", folder.display()))
     }
 
     /// Returns the folder that the checks of an exercise run in.
@@ -67,16 +80,17 @@ impl Bench {
     /// Puts an answer into a clean module: the student's file, and the files that the student has added to the module's
     /// sources.
     fn stage(&self, clean: &CleanCourse, submission: &Submission, exercise: &Exercise) -> anyhow::Result<()> {
-        if self.course.exists() {
-            fs::remove_dir_all(&self.course)?;
-        }
         let module = Path::new("modules").join(exercise.folder());
         let tests = Path::new("tests").join(exercise.folder());
+        let mut staged = BTreeMap::new();
         for folder in [module.join("src"), tests] {
-            copy_folder(&clean.folder.join(&folder), &self.course.join(&folder))?;
+            for name in files(&clean.folder.join(&folder))? {
+                let path = folder.join(name);
+                staged.insert(path.clone(), Cow::Owned(fs::read(clean.folder.join(path))?));
+            }
         }
         // A failure's source lines are found from the folder with the lock file.
-        fs::write(self.course.join("Cargo.lock"), "")?;
+        staged.insert(PathBuf::from("Cargo.lock"), Cow::Borrowed(&b""[..]));
         let own = Path::new("modules").join(&exercise.file);
         for (path, entry) in submission.sources.range(module.clone()..) {
             if !path.starts_with(&module) {
@@ -84,12 +98,11 @@ impl Bench {
             }
             let is_new = !clean.folder.join(path).is_file();
             if let (Entry::Text(text), true) = (entry, *path == own || is_new) {
-                let file = self.course.join(path);
-                fs::create_dir_all(file.parent().context("a file is in a folder")?)?;
-                fs::write(&file, text)?;
+                staged.insert(path.clone(), Cow::Borrowed(text));
             }
         }
-        Ok(())
+        // Most files are the same as for the last answer. To compare them takes a tenth of the time to write them.
+        make_equal(&self.course, &staged)
     }
 
     /// Builds an answer, and returns the test program with the checks of its exercise.
@@ -105,11 +118,7 @@ impl Bench {
         self.stage(clean, submission, exercise).context("can't prepare the answer").map_err(unable)?;
         let module = &clean.modules[exercise.folder()];
         let compiler = &module.compiler;
-        let incremental = self.incremental.join(&exercise.id);
-        fs::create_dir_all(&incremental)
-            .with_context(|| format!("can't create {}", incremental.display()))
-            .map_err(unable)?;
-        let arguments = compiler.arguments(&exercise.checks(), &self.out, &incremental);
+        let arguments = compiler.arguments(&exercise.checks(), &self.out, &self.incremental);
         let reads = compiler.reads();
         let mut readable: Vec<&Path> = vec![&self.course, &clean.sysroot];
         readable.extend(reads.iter().map(PathBuf::as_path));
@@ -152,14 +161,4 @@ impl Bench {
             None => Ok(made),
         }
     }
-}
-
-/// Copies all files below a folder.
-fn copy_folder(from: &Path, to: &Path) -> anyhow::Result<()> {
-    for name in files(from)? {
-        let (from, to) = (from.join(&name), to.join(&name));
-        fs::create_dir_all(to.parent().context("a file is in a folder")?)?;
-        fs::copy(&from, &to).with_context(|| format!("can't copy {}", from.display()))?;
-    }
-    Ok(())
 }

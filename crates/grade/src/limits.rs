@@ -1,5 +1,5 @@
-//! Bounds on what an answer's processes take: memory, processes, and threads. A thread looks at them twenty times a second,
-//! and ends those that take too much.
+//! Bounds on what an answer's processes take: memory, processes, and threads. A thread looks at them ten times a second, and
+//! ends those that take too much.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 /// How often the processes are looked at.
-const PERIOD: Duration = Duration::from_millis(50);
+const PERIOD: Duration = Duration::from_millis(100);
 /// The most memory for one check or one compilation, in bytes. The largest check of the course takes a tenth of it.
 const MOST_BYTES: u64 = 2 << 30;
 /// The most processes. Checks start up to five.

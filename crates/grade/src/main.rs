@@ -13,6 +13,7 @@ mod pages;
 mod sandbox;
 mod submission;
 
+use std::collections::VecDeque;
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -101,7 +102,6 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         limits: &limits,
         timeout: std::time::Duration::from_secs(arguments.timeout),
     };
-    // All answers to an exercise follow each other, because the compiler then has most of its work done.
     let jobs: Vec<(usize, usize)> = wanted
         .iter()
         .flat_map(|&exercise| (0..submissions.len()).map(move |student| (student, exercise)))
@@ -140,6 +140,43 @@ fn wanted(course: &Course, only: &[String], path: Option<&str>) -> anyhow::Resul
 /// How many exercises the machine may fail to judge until grading stops.
 const MOST_UNABLE: usize = 5;
 
+/// The jobs that are left, by exercise. A worker stays with its exercise, because the compiler then has most of its work
+/// done already.
+struct Queue(VecDeque<Left>);
+
+/// What is left of an exercise.
+struct Left {
+    exercise: usize,
+    jobs: VecDeque<usize>,
+    is_begun: bool,
+}
+
+impl Queue {
+    fn of(jobs: &[(usize, usize)]) -> Self {
+        let mut left: VecDeque<Left> = VecDeque::new();
+        for (job, &(_, exercise)) in jobs.iter().enumerate() {
+            match left.back_mut().filter(|last| last.exercise == exercise) {
+                Some(last) => last.jobs.push_back(job),
+                None => left.push_back(Left { exercise, jobs: VecDeque::from([job]), is_begun: false }),
+            }
+        }
+        Self(left)
+    }
+
+    /// Returns the next job for a worker: of the last exercise, of one that no worker has begun, or of any.
+    fn next(&mut self, last: Option<usize>) -> Option<usize> {
+        let own = self.0.iter().position(|left| Some(left.exercise) == last);
+        let at = own.or_else(|| self.0.iter().position(|left| !left.is_begun)).unwrap_or(0);
+        let left = self.0.get_mut(at)?;
+        left.is_begun = true;
+        let job = left.jobs.pop_front();
+        if left.jobs.is_empty() {
+            self.0.remove(at);
+        }
+        job
+    }
+}
+
 /// Grades all jobs, one on each core, and returns the results in the jobs' order.
 fn grade(
     grader: &Grader<'_>,
@@ -152,19 +189,23 @@ fn grade(
         "{bar:40} {pos}/{len} exercises, {elapsed} ({eta} left) {msg}",
     )?);
     let workers = thread::available_parallelism().map_or(1, NonZero::get);
-    let next = Mutex::new(0..jobs.len());
+    let queue = Mutex::new(Queue::of(jobs));
     let results = Mutex::new(vec![None; jobs.len()]);
     let unable = AtomicUsize::new(0);
     thread::scope(|scope| -> anyhow::Result<()> {
         let workers: Vec<_> = (0..workers)
             .map(|number| {
-                let (bar, next, results, unable) = (&bar, &next, &results, &unable);
+                let (bar, queue, results, unable) = (&bar, &queue, &results, &unable);
                 scope.spawn(move || -> anyhow::Result<()> {
                     let bench = grader.bench(&scratch.join(format!("worker-{number}")))?;
+                    let mut last = None;
                     loop {
-                        let job = next.lock().unwrap_or_else(|error| error.into_inner()).next();
+                        let job = queue.lock().unwrap_or_else(|error| error.into_inner()).next(last);
                         let Some(job) = job else { return Ok(()) };
                         let (student, exercise) = jobs[job];
+                        if last.replace(exercise) != Some(exercise) {
+                            bench.begin_exercise()?;
+                        }
                         let (student, exercise) = (&submissions[student], &grader.course.exercises[exercise]);
                         bar.set_message(format!("{}: {}", student.name, exercise.id));
                         let graded = grader.grade(&bench, student, exercise)?;
@@ -187,4 +228,22 @@ fn grade(
     bar.finish_and_clear();
     let results = results.into_inner().unwrap_or_else(|error| error.into_inner());
     results.into_iter().collect::<Option<_>>().context("an exercise was not graded")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_stays_with_its_exercise_until_nothing_else_is_left() {
+        let jobs = [(0, 7), (1, 7), (2, 7), (0, 8), (1, 8)];
+        let mut queue = Queue::of(&jobs);
+        let mut next = |last| queue.next(last).map(|job| jobs[job]);
+        assert_eq!(next(None), Some((0, 7)));
+        assert_eq!(next(None), Some((0, 8)));
+        assert_eq!(next(Some(8)), Some((1, 8)));
+        assert_eq!(next(Some(7)), Some((1, 7)));
+        assert_eq!(next(Some(8)), Some((2, 7)));
+        assert_eq!(next(Some(7)), None);
+    }
 }
