@@ -1,10 +1,9 @@
 //! Where answers are compiled and run: bubblewrap gives each process its own view of the machine.
 
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 
 /// The most bytes in `/tmp`, and the most in `/dev/shm`, which NCCL uses between processes.
 const TEMPORARY_BYTES: u64 = 256 << 20;
@@ -35,11 +34,12 @@ pub(crate) enum Sandbox {
 }
 
 impl Sandbox {
-    /// Finds the sandbox of this machine.
+    /// Finds the sandbox of this machine, and limits the files that this process and its children write.
     ///
     /// # Errors
     /// Fails if there is none, unless the instructor trusts the answers.
     pub(crate) fn find(trust: bool) -> anyhow::Result<Self> {
+        limit_files()?;
         if trust {
             return Ok(Self::Trust);
         }
@@ -109,20 +109,18 @@ impl Sandbox {
         command.current_dir(folder).env_clear();
         let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
         command.env("PATH", path).env("HOME", "/tmp").env("LANG", "C.UTF-8");
-        // SAFETY: between `fork` and `exec`, only `setrlimit` is called, which is safe there.
-        unsafe { command.pre_exec(set_limits) };
         command
     }
 }
 
-/// Limits what this process and its children can do to the disk.
-fn set_limits() -> std::io::Result<()> {
+/// Limits what this process and all that it starts can do to the disk. If only the children were limited, each of them
+/// would have to be a copy of this process first, which takes longer.
+fn limit_files() -> anyhow::Result<()> {
     for (resource, most) in [(libc::RLIMIT_CORE, 0), (libc::RLIMIT_FSIZE, MOST_FILE_BYTES)] {
         let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
         // SAFETY: the pointer is to a limit that outlives the call.
-        if unsafe { libc::setrlimit(resource, &limit) } != 0 {
-            return Err(std::io::Error::last_os_error());
-        }
+        let status = unsafe { libc::setrlimit(resource, &limit) };
+        ensure!(status == 0, "can't limit the size of files: {}", std::io::Error::last_os_error());
     }
     Ok(())
 }
