@@ -133,6 +133,14 @@ pub(super) fn changes(lines: &[(Change, String)]) -> usize {
     lines.iter().filter(|(change, _)| matches!(change, Change::Removed | Change::Added)).count()
 }
 
+/// Returns whether a difference only removes lines that stay elsewhere in it.
+pub(super) fn is_repetition(lines: &[(Change, String)]) -> bool {
+    let call = |line: &str| line.trim().trim_end_matches([';', '?']).to_owned();
+    let of = |kind: Change| lines.iter().filter(move |(change, _)| *change == kind);
+    let stays = |line: &str| of(Change::Same).any(|(_, same)| call(same) == call(line));
+    of(Change::Added).next().is_none() && of(Change::Removed).all(|(_, line)| stays(line))
+}
+
 /// Returns the second source without comments, imports, and blank lines. If it has more than `lines` lines, only the
 /// lines near those that differ from the first source remain, between ellipses. Returns `None` if these are too many,
 /// too.
@@ -283,6 +291,8 @@ mod tests {
         assert_eq!(lines, expected.map(|(change, line)| (change, line.to_owned())));
         assert_eq!(difference(from, to, 2).unwrap(), [(Change::Removed, "two();".to_owned())]);
         assert_eq!(difference(from, to, 0), None);
+        let twice = difference("one()?;\none()\n", "one()\n", 3).unwrap();
+        assert!(is_repetition(&twice) && !is_repetition(&lines));
         assert_eq!(changes(&lines), 1);
         let html = difference_block(&lines);
         assert!(html.contains("<span class=\"removed\">− two();</span>"), "{html}");

@@ -179,7 +179,7 @@ struct Prepared<'m> {
 }
 
 /// Shows a wrong program and asks what the check reports; the next slide answers. Chooses the mistake with the smallest
-/// difference, and an ignored error only if no other mistake fits.
+/// difference, and an ignored error or a repeated call only if no other mistake fits.
 fn predict(
     root: &Path,
     id: &str,
@@ -193,7 +193,8 @@ fn predict(
     for mistake in mistakes.iter().filter(|mistake| mistake.patch.exercise == exercise.id) {
         let found = prepared(mistake, &solution, regions).with_context(|| mistake.patch.path())?;
         let cost = |one: &Prepared<'_>| {
-            (one.mistake.fails.ends_with("::a_failed_call_is_an_error"), code::changes(&one.correction))
+            let is_ignored_error = one.mistake.fails.ends_with("::a_failed_call_is_an_error");
+            (is_ignored_error, code::is_repetition(&one.correction), code::changes(&one.correction))
         };
         best = match (best, found) {
             (Some(best), Some(found)) if cost(&found) < cost(&best) => Some(found),
@@ -206,13 +207,20 @@ fn predict(
     Ok([wrong_program(id, &from, exercise, &shown), correction(id, from.clone(), exercise, &shown)])
 }
 
-/// Finds the region that contains a mistake. Returns `None` if the mistake is in several regions, or doesn't fit.
+/// Finds the region that contains a mistake. Returns `None` if the mistake is in several regions or outside of them, or
+/// doesn't fit.
 fn prepared<'m>(
     mistake: &'m Mistake,
     solution: &str,
     right: &[Region],
 ) -> anyhow::Result<Option<Prepared<'m>>> {
-    let wrong = regions(&code::narrow(&mistake.patch.apply(solution)?)?)?;
+    let applied = mistake.patch.apply(solution)?;
+    // An import isn't shown, so it may differ.
+    let outside = |text| source::outside(text).into_iter().filter(|line| !line.starts_with("use "));
+    if !outside(solution).eq(outside(&applied)) {
+        return Ok(None);
+    }
+    let wrong = regions(&code::narrow(&applied)?)?;
     let changed: Vec<_> =
         right.iter().zip(&wrong).filter(|(right, wrong)| right.code != wrong.code).collect();
     let [(right, wrong)] = changed[..] else { return Ok(None) };
