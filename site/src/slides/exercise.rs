@@ -253,10 +253,10 @@ fn wrong_program(id: &str, from: &str, exercise: &Exercise, shown: &Prepared<'_>
 fn correction(id: &str, from: String, exercise: &Exercise, shown: &Prepared<'_>) -> Slide {
     let Prepared { mistake, correction, .. } = shown;
     let says: Vec<String> =
-        mistake.says.iter().map(|says| format!("“… {} …”", code::escaped(says))).collect();
+        mistake.says.iter().map(|says| format!("“… {} …”", with_code(&code::escaped(says)))).collect();
     let body = format!(
-        "<h2>What the check reports</h2>\n<p class=\"what\">{}.</p>\n{}<div class=\"answer\"><p><code>{}</code> fails:</p><p>{}</p></div>\n",
-        markdown_line(&deck::capitalised(&mistake.what)),
+        "<h2>What the check reports</h2>\n<p class=\"what\"><strong>The mistake:</strong> {}.</p>\n{}<div class=\"answer\"><p><code>{}</code> fails:</p><p>{}</p></div>\n",
+        markdown_line(&mistake.what),
         code::difference_block(correction),
         mistake.fails,
         says.join("<br>")
@@ -275,6 +275,19 @@ fn markdown_line(text: &str) -> String {
     markdown::inline(text).trim().trim_start_matches("<p>").trim_end_matches("</p>").to_owned()
 }
 
+/// Shows words between backticks as code.
+fn with_code(text: &str) -> String {
+    let parts: Vec<&str> = text.split('`').collect();
+    if parts.len().is_multiple_of(2) {
+        return text.to_owned();
+    }
+    let shown = |(at, part): (usize, &&str)| match at % 2 {
+        0 => (*part).to_owned(),
+        _ => format!("<code>{part}</code>"),
+    };
+    parts.iter().enumerate().map(shown).collect()
+}
+
 fn first_sentence(text: &str) -> &str {
     text.find(". ").map_or(text, |end| &text[..=end])
 }
@@ -291,6 +304,8 @@ mod tests {
         assert_eq!(first_sentence("Sum `a.b`. Then go."), "Sum `a.b`.");
         assert_eq!(first_sentence("Sum it."), "Sum it.");
         assert_eq!(markdown_line("the `x`"), "the <code>x</code>");
+        assert_eq!(with_code("`f` and `g`"), "<code>f</code> and <code>g</code>");
+        assert_eq!(with_code("`f` and `"), "`f` and `");
     }
 
     #[test]
