@@ -147,6 +147,11 @@ fn reluctance(before: &str, after: &str) -> usize {
     1 + indent / 4 + 4 * usize::from(goes_on) + 2 * usize::from(opens)
 }
 
+/// Returns the number of a slide, for a heading, unless there is only one.
+pub(super) fn of(number: usize, all: usize) -> String {
+    if all > 1 { format!(", {number} of {all}") } else { String::new() }
+}
+
 /// Formats a piece of code.
 pub(super) fn block(code: &str) -> String {
     Block { language: "rust".to_owned(), text: code.to_owned() }.to_html()

@@ -63,8 +63,7 @@ fn answer(id: &str, exercise: &Exercise, group: &[Region]) -> Vec<Slide> {
         [region] => {
             let pages = code::pages(&region.code);
             let body = |(number, page): (usize, &String)| {
-                let of =
-                    if pages.len() > 1 { format!(", {number} of {}", pages.len()) } else { String::new() };
+                let of = code::of(number, pages.len());
                 format!("<h2>The answer: <code>{name}</code>{of}</h2>\n{}", code::block(page))
             };
             (1..).zip(&pages).map(body).collect()
