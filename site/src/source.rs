@@ -38,6 +38,21 @@ pub(crate) fn anchors(text: &str) -> Vec<&str> {
     text.lines().filter_map(|line| line.trim().strip_prefix("// ANCHOR:")).map(str::trim).collect()
 }
 
+/// Returns the lines that no anchor encloses.
+pub(crate) fn outside(text: &str) -> Vec<&str> {
+    let mut open = 0_usize;
+    let mut kept = Vec::new();
+    for line in text.lines() {
+        let word = line.trim();
+        open += usize::from(word.starts_with("// ANCHOR:"));
+        if open == 0 {
+            kept.push(line);
+        }
+        open = open.saturating_sub(usize::from(word.starts_with("// ANCHOR_END:")));
+    }
+    kept
+}
+
 /// Returns a source without the lines that only mark anchors.
 pub(crate) fn without_marks(text: &str) -> String {
     let kept = text.lines().filter(|line| {
@@ -83,6 +98,7 @@ mod tests {
         assert_eq!(region(TEXT, "x").unwrap(), "one\n\n    two\n");
         assert_eq!(region(TEXT, "z").unwrap_err().to_string(), "there is no anchor `z`; there are x, y");
         assert_eq!(region(TEXT, "y").unwrap_err().to_string(), "the anchor `y` is never closed");
+        assert_eq!(outside(TEXT), ["a", "b"]);
         assert_eq!(without_marks("a\n// ANCHOR: x\nb\n  // ANCHOR_END: x\n"), "a\nb\n");
     }
 

@@ -28,7 +28,7 @@ struct Row {
 const COLORS: [&str; 4] = [ORANGE, SKY, BLUE, GREEN];
 
 const LEFT: f64 = 170.0;
-const RIGHT: f64 = 830.0;
+const RIGHT: f64 = 790.0;
 const TOP: f64 = 72.0;
 const BAR: f64 = 29.0;
 /// The height of a network's name and bars together.
@@ -78,7 +78,7 @@ pub(super) fn draw(data: &Path) -> anyhow::Result<String> {
 fn bars(rows: &[Row], longest: f64, y: f64) -> Group {
     let Row { model_size, d_model, num_layers, .. } = &rows[0];
     let mut group = Group::new().add(text(LEFT, y + 24.0, model_size).set("font-weight", "bold")).add(
-        text(LEFT + 100.0, y + 24.0, format!("{num_layers} layers of width {d_model}")).set("fill", SOFT),
+        text(LEFT + 125.0, y + 24.0, format!("{num_layers} layers of width {d_model}")).set("fill", SOFT),
     );
     let top = y + HEAD;
     for (index, (row, color)) in rows.iter().zip(COLORS).enumerate() {
@@ -97,7 +97,7 @@ fn bars(rows: &[Row], longest: f64, y: f64) -> Group {
             .add(text(LEFT + width + 14.0, base, figures).set("font-weight", "bold"));
         if index > 0 {
             let speedup = format!("{:.2} times as fast", row.speedup_vs_naive);
-            group = group.add(text(LEFT + width + 128.0, base, speedup));
+            group = group.add(text(LEFT + width + 150.0, base, speedup));
         }
     }
     let end = top + BAR * rows.len() as f64;

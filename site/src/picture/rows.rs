@@ -9,7 +9,7 @@ use serde::Deserialize;
 use svg::node::element::Group;
 
 use chart::card::{
-    Card, FONT, GREEN, INK, MARGIN, ORANGE, PINK, SKY, SOFT, VERMILION, WIDTH, arrow, block, centered,
+    Card, FONT, GREEN, INK, LARGE, MARGIN, ORANGE, PINK, SKY, SOFT, VERMILION, WIDTH, arrow, block, centered,
     rectangle, text,
 };
 
@@ -74,7 +74,7 @@ struct Arrow {
     text: String,
 }
 
-const LEFT: f64 = 220.0;
+const LEFT: f64 = 260.0;
 const TOP: f64 = 100.0;
 const ROW: f64 = 78.0;
 const HEIGHT: f64 = 44.0;
@@ -99,7 +99,7 @@ impl Picture {
     /// Checks that everything fits.
     fn check(&self) -> anyhow::Result<()> {
         // On average, letters in Helvetica are half as wide as they are high; a slightly larger factor is safe.
-        let width = |text: &str| 0.56 * FONT * text.chars().count() as f64;
+        let width = |text: &str| 0.56 * LARGE * text.chars().count() as f64;
         for row in &self.row {
             ensure!(width(&row.label) < LEFT - MARGIN, "the label `{}` is too long", row.label);
             let mut last = 0.0;
@@ -146,11 +146,11 @@ impl Picture {
     fn draw(&self) -> String {
         let bottom = TOP + ROW * self.row.len() as f64;
         let height = bottom + if self.axis.is_some() { 46.0 } else { 4.0 };
-        let mut card = Card::new(&self.title, &self.description(), height);
+        let mut card = Card::new(&self.title, &self.description(), height).large();
         for (index, row) in self.row.iter().enumerate() {
             let top = TOP + ROW * index as f64;
             card = card
-                .add(text(MARGIN, top + HEIGHT / 2.0 + 0.36 * FONT, &row.label).set("font-weight", "bold"));
+                .add(text(MARGIN, top + HEIGHT / 2.0 + 0.36 * LARGE, &row.label).set("font-weight", "bold"));
             for one in &row.boxes {
                 card = card.add(self.boxed(one, top));
             }
@@ -169,7 +169,7 @@ impl Picture {
                     true => centered(x + 24.0, y - 12.0, word),
                     false => text(x + 10.0, y + 0.36 * FONT, word),
                 };
-                card = card.add(word.set("fill", SOFT));
+                card = card.add(word.set("fill", SOFT).set("font-size", FONT));
             }
         }
         if let Some(axis) = &self.axis {
@@ -187,7 +187,7 @@ impl Picture {
         }
         let frame = rectangle(left, top, right - left, HEIGHT).set("rx", 4).set("fill", "none");
         let word =
-            centered((left + right) / 2.0, top + HEIGHT / 2.0 + 0.36 * FONT, &one.text).set("fill", INK);
+            centered((left + right) / 2.0, top + HEIGHT / 2.0 + 0.36 * LARGE, &one.text).set("fill", INK);
         Group::new().add(frame.set("stroke", SOFT).set("stroke-dasharray", "5 5")).add(word)
     }
 }

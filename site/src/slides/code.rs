@@ -9,6 +9,9 @@ use course::answers::{Change, compare_whole};
 
 /// The number of columns of code that fit on a slide.
 const COLUMNS: usize = 72;
+/// The maximum width of a string, which rustfmt doesn't break: with a sign before it and without the indentation of its
+/// function, it still fits.
+const WIDEST: usize = 76;
 /// The number of lines of code that fit on a slide.
 pub(super) const LINES: usize = 17;
 /// The number of lines that the name above a block takes up, including the space around the block.
@@ -46,7 +49,8 @@ pub(super) fn narrow(source: &str) -> anyhow::Result<String> {
     let output = rustfmt.wait_with_output()?;
     ensure!(output.status.success(), "rustfmt: {}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout)?;
-    Ok(text.lines().flat_map(folded).fold(String::new(), |text, line| text + &line + "\n"))
+    let lines = text.lines().flat_map(folded).flat_map(|line| folded_string(&line));
+    Ok(lines.fold(String::new(), |text, line| text + &line + "\n"))
 }
 
 /// Formats statements in few columns, unless they already fit.
@@ -82,6 +86,23 @@ fn folded(line: &str) -> Vec<String> {
     lines
 }
 
+/// Splits an overlong line that contains only a string. A backslash at the end of a line continues the string.
+fn folded_string(line: &str) -> Vec<String> {
+    let indent = line.len() - line.trim_start().len();
+    let is_string = line[indent..].starts_with('"') && line[indent + 1..].matches('"').count() == 1;
+    let width = |line: &str| line.chars().count();
+    let (mut lines, mut rest) = (Vec::new(), line.to_owned());
+    while is_string && width(&rest) > WIDEST {
+        // The last space that leaves room for the backslash.
+        let fits = |&(at, _): &(usize, &str)| at > indent && width(&rest[..at]) + 2 <= COLUMNS;
+        let Some((at, _)) = rest.match_indices(' ').rfind(fits) else { break };
+        lines.push(format!("{} \\", &rest[..at]));
+        rest = " ".repeat(indent) + &rest[at + 1..];
+    }
+    lines.push(rest);
+    lines
+}
+
 /// Returns the comment at the start of a region as one line, and the region's code.
 pub(super) fn task_and_code(region: &str) -> (String, String) {
     let is_comment = |line: &&str| line.trim_start().starts_with("//");
@@ -100,7 +121,10 @@ pub(super) fn pages(code: &str) -> Vec<String> {
         let parts = rest.len().div_ceil(LINES);
         let even = rest.len().div_ceil(parts);
         let from = rest.len().saturating_sub(LINES * (parts - 1)).max(1);
-        let cost = |&at: &usize| 4 * reluctance(rest[at - 1], rest[at]) + at.abs_diff(even);
+        let lonely = |lines: usize| 4 * 3_usize.saturating_sub(lines);
+        let cost = |&at: &usize| {
+            4 * reluctance(rest[at - 1], rest[at]) + at.abs_diff(even) + lonely(at) + lonely(rest.len() - at)
+        };
         let at = (from..=LINES).min_by_key(cost).unwrap_or(LINES);
         pages.push(rest[..at].join("\n").trim_end().to_owned());
         rest = &rest[at..];
@@ -117,10 +141,15 @@ fn reluctance(before: &str, after: &str) -> usize {
     if before.trim().is_empty() || after.trim().is_empty() {
         return 0;
     }
-    let goes_on = after.trim_start().starts_with(['}', ')', ']', '.', '?']);
+    let goes_on = after.trim_start().starts_with(['{', '}', ')', ']', '.', '?']);
     let indent = after.len() - after.trim_start().len();
     let opens = before.ends_with(['{', '(', '[']);
     1 + indent / 4 + 4 * usize::from(goes_on) + 2 * usize::from(opens)
+}
+
+/// Returns the number of a slide, for a heading, unless there is only one.
+pub(super) fn of(number: usize, all: usize) -> String {
+    if all > 1 { format!(", {number} of {all}") } else { String::new() }
 }
 
 /// Formats a piece of code.
@@ -133,6 +162,14 @@ pub(super) fn changes(lines: &[(Change, String)]) -> usize {
     lines.iter().filter(|(change, _)| matches!(change, Change::Removed | Change::Added)).count()
 }
 
+/// Returns whether a difference only removes lines that stay elsewhere in it.
+pub(super) fn is_repetition(lines: &[(Change, String)]) -> bool {
+    let call = |line: &str| line.trim().trim_end_matches([';', '?']).to_owned();
+    let of = |kind: Change| lines.iter().filter(move |(change, _)| *change == kind);
+    let stays = |line: &str| of(Change::Same).any(|(_, same)| call(same) == call(line));
+    of(Change::Added).next().is_none() && of(Change::Removed).all(|(_, line)| stays(line))
+}
+
 /// Returns the second source without comments, imports, and blank lines. If it has more than `lines` lines, only the
 /// lines near those that differ from the first source remain, between ellipses. Returns `None` if these are too many,
 /// too.
@@ -143,11 +180,12 @@ pub(super) fn excerpt(from: &str, to: &str, lines: usize) -> Option<String> {
     }
     let all = compare_whole(&plain(from), &plain(to));
     let is_changed = |(change, _): &(Change, String)| *change != Change::Same;
-    let (first, last) = all.iter().position(is_changed).zip(all.iter().rposition(is_changed))?;
+    let last = all.iter().rposition(is_changed)?;
     let of_second = |around: usize| -> Vec<String> {
         let gap = |is_cut: bool| is_cut.then(|| (Change::Gap, "…".to_owned()));
-        let (before, after) = (gap(first > around), gap(last + around + 1 < all.len()));
-        let shown = before.into_iter().chain(near(&all, around)).chain(after);
+        let start = start(&all, around, false);
+        let (before, after) = (gap(start > 0), gap(last + around + 1 < all.len()));
+        let shown = before.into_iter().chain(near(&all, around, start)).chain(after);
         shown.filter(|(change, _)| *change != Change::Removed).map(|(_, line)| line).collect()
     };
     // Where lines are missing, only their neighbors show it.
@@ -158,7 +196,11 @@ pub(super) fn excerpt(from: &str, to: &str, lines: usize) -> Option<String> {
 /// imports, and blank lines are ignored. Returns `None` if the differences alone need more lines.
 pub(super) fn difference(from: &str, to: &str, lines: usize) -> Option<Vec<(Change, String)>> {
     let all = compare_whole(&plain(from), &plain(to));
-    (0..=3).rev().map(|around| near(&all, around)).find(|shown| shown.len() <= lines)
+    let shown = |is_whole| {
+        let near = |around| near(&all, around, start(&all, around, is_whole));
+        (0..=3).rev().map(near).find(|shown| shown.len() <= lines)
+    };
+    shown(true).or_else(|| shown(false))
 }
 
 /// Returns a source without comments, imports, and blank lines.
@@ -177,13 +219,14 @@ fn plain(source: &str) -> String {
     kept
 }
 
-/// Returns the changed lines, and the lines at most `around` lines away from a change.
-fn near(lines: &[(Change, String)], around: usize) -> Vec<(Change, String)> {
+/// Returns the lines from `start`: those changed, and those at most `around` lines away from a change.
+fn near(lines: &[(Change, String)], around: usize, start: usize) -> Vec<(Change, String)> {
     let changed = |(change, _): &(Change, String)| matches!(change, Change::Removed | Change::Added);
+    let first = lines.iter().position(changed).unwrap_or(lines.len());
     let mut shown: Vec<(Change, String)> = Vec::new();
-    for (at, line) in lines.iter().enumerate() {
+    for (at, line) in lines.iter().enumerate().skip(start) {
         let last = (at + around).min(lines.len() - 1);
-        if lines[at.saturating_sub(around)..=last].iter().any(changed) {
+        if at < first || lines[at.saturating_sub(around)..=last].iter().any(changed) {
             shown.push(line.clone());
         } else if shown.last().is_some_and(|(change, _)| *change != Change::Gap) {
             shown.push((Change::Gap, "…".to_owned()));
@@ -197,6 +240,20 @@ fn near(lines: &[(Change, String)], around: usize) -> Vec<(Change, String)> {
     };
     let common = shown.iter().filter_map(indent).min().unwrap_or(0);
     shown.into_iter().map(|(change, line)| (change, line.get(common..).unwrap_or(&line).to_owned())).collect()
+}
+
+/// Returns the first line to show: at most `around` lines before the first change, and not within a statement. If no
+/// statement begins there, it is the first change, or with `is_whole`, the beginning of the statement before it.
+fn start(lines: &[(Change, String)], around: usize, is_whole: bool) -> usize {
+    let first = lines.iter().position(|(change, _)| *change != Change::Same).unwrap_or(lines.len());
+    let begins = |&at: &usize| {
+        let is_inside = lines[at].1.trim_start().starts_with(['}', ')', ']', '.', '?']);
+        let is_next = at == 0 || lines[at - 1].1.ends_with([';', '{', '}']);
+        is_next && !is_inside
+    };
+    let from = first.saturating_sub(around);
+    let before = (0..from).rfind(|at| is_whole && begins(at));
+    (from..first).find(begins).or(before).unwrap_or(first)
 }
 
 /// Formats a difference as HTML. Changes are marked by a sign before each line, not just by color.
@@ -231,6 +288,27 @@ mod tests {
         assert!(made[0].ends_with("\n);") && made[1].starts_with("let d"), "{made:?}");
         assert_eq!(made.join("\n"), code.trim_end());
         assert_eq!(pages("a\nb"), ["a\nb"]);
+    }
+
+    #[test]
+    fn a_page_has_more_than_one_line() {
+        let code = "f(\n".to_owned()
+            + &"    1,\n".repeat(7)
+            + "    |x| {\n"
+            + &"        x();\n".repeat(7)
+            + "    },\n);\nOk(())";
+        let made = pages(&code);
+        assert!(made.len() == 2 && made[1].lines().count() > 2, "{made:?}");
+    }
+
+    #[test]
+    fn a_long_string_is_continued_on_the_next_line() {
+        let line = format!("    \"{}the end\",", "word ".repeat(13));
+        let made = folded_string(&line);
+        assert_eq!(made, [format!("    \"{}\\", "word ".repeat(13)), "    the end\",".to_owned()]);
+        for whole in [&line[..40], "    \"short\",", "let x = 1;"] {
+            assert_eq!(folded_string(whole), [whole]);
+        }
     }
 
     #[test]
@@ -269,6 +347,8 @@ mod tests {
         assert_eq!(excerpt(&from, &to, 20).unwrap(), to);
         let near = excerpt(&from, &to, 5).unwrap();
         assert_eq!(near, "…\nf(8);\npoll();\nf(10);\n…");
+        let call = "g(\n    1,\n);\nf(2);\n".to_owned() + &"f(3);\n".repeat(9);
+        assert_eq!(excerpt(&call, &call.replace("f(2)", "h(2)"), 4).unwrap(), "…\nh(2);\nf(3);\n…");
         let at_start = excerpt(&from, &from.replace("f(1)", "g(1)"), 6).unwrap();
         assert_eq!(at_start, "f(0);\ng(1);\nf(2);\nf(3);\nf(4);\n…");
         assert_eq!(excerpt(&from, &to, 4), None);
@@ -281,9 +361,15 @@ mod tests {
         let lines = difference(from, to, 3).unwrap();
         let expected = [(Change::Same, "one();"), (Change::Removed, "two();"), (Change::Same, "three();")];
         assert_eq!(lines, expected.map(|(change, line)| (change, line.to_owned())));
-        assert_eq!(difference(from, to, 2).unwrap(), [(Change::Removed, "two();".to_owned())]);
+        assert_eq!(difference(from, to, 2).unwrap(), lines[..2]);
         assert_eq!(difference(from, to, 0), None);
+        let twice = difference("one()?;\none()\n", "one()\n", 3).unwrap();
+        assert!(is_repetition(&twice) && !is_repetition(&lines));
         assert_eq!(changes(&lines), 1);
+        let from = "one();\ntwo(\n    1,\n    2,\n    3,\n);\nfour();\n";
+        let to = from.replace("four", "five");
+        assert_eq!(difference(from, &to, 7).unwrap()[0].1, "two(");
+        assert_eq!(difference(from, &to, 6).unwrap()[0].1, "four();");
         let html = difference_block(&lines);
         assert!(html.contains("<span class=\"removed\">− two();</span>"), "{html}");
     }

@@ -146,7 +146,7 @@ impl Deck<'_> {
             Slide { id, from: from.clone(), body, notes, below }
         };
         let Some(command) = command.map(|command| format!("cargo {command}")) else {
-            let body = format!("<h2>{heading}</h2>\n<p class=\"objective\">{} minutes</p>\n", step.minutes);
+            let body = format!("<h1>{heading}</h1>\n<p class=\"objective\">{} minutes</p>\n", step.minutes);
             return Ok(vec![slide(id, body, "", false)]);
         };
         let output = self.pages.outputs.of_command(&command).with_context(|| from.clone())?;
@@ -156,8 +156,10 @@ impl Deck<'_> {
         ))?;
         let notes = "**If it doesn't run here:** a recording of its output is below (`↓`). `→` skips it.";
         let mut slides = vec![slide(id.clone(), told, notes, false)];
-        for (number, part) in (1..).zip(recording::parts(output)) {
-            let body = format!("<h2>What it printed</h2>\n{}", part.html(&self.page));
+        let parts = recording::parts(output);
+        for (number, part) in (1..).zip(&parts) {
+            let of = code::of(number, parts.len());
+            let body = format!("<h2>What it printed{of}</h2>\n{}", part.html(&self.page));
             let notes = format!("A recording of `{}` on the virtual GPU.", output.command);
             slides.push(slide(format!("{id}-recording-{number}"), body, &notes, true));
         }

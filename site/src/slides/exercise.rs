@@ -63,8 +63,7 @@ fn answer(id: &str, exercise: &Exercise, group: &[Region]) -> Vec<Slide> {
         [region] => {
             let pages = code::pages(&region.code);
             let body = |(number, page): (usize, &String)| {
-                let of =
-                    if pages.len() > 1 { format!(", {number} of {}", pages.len()) } else { String::new() };
+                let of = code::of(number, pages.len());
                 format!("<h2>The answer: <code>{name}</code>{of}</h2>\n{}", code::block(page))
             };
             (1..).zip(&pages).map(body).collect()
@@ -179,7 +178,7 @@ struct Prepared<'m> {
 }
 
 /// Shows a wrong program and asks what the check reports; the next slide answers. Chooses the mistake with the smallest
-/// difference, and an ignored error only if no other mistake fits.
+/// difference, and an ignored error or a repeated call only if no other mistake fits.
 fn predict(
     root: &Path,
     id: &str,
@@ -193,7 +192,8 @@ fn predict(
     for mistake in mistakes.iter().filter(|mistake| mistake.patch.exercise == exercise.id) {
         let found = prepared(mistake, &solution, regions).with_context(|| mistake.patch.path())?;
         let cost = |one: &Prepared<'_>| {
-            (one.mistake.fails.ends_with("::a_failed_call_is_an_error"), code::changes(&one.correction))
+            let is_ignored_error = one.mistake.fails.ends_with("::a_failed_call_is_an_error");
+            (is_ignored_error, code::is_repetition(&one.correction), code::changes(&one.correction))
         };
         best = match (best, found) {
             (Some(best), Some(found)) if cost(&found) < cost(&best) => Some(found),
@@ -206,13 +206,20 @@ fn predict(
     Ok([wrong_program(id, &from, exercise, &shown), correction(id, from.clone(), exercise, &shown)])
 }
 
-/// Finds the region that contains a mistake. Returns `None` if the mistake is in several regions, or doesn't fit.
+/// Finds the region that contains a mistake. Returns `None` if the mistake is in several regions or outside of them, or
+/// doesn't fit.
 fn prepared<'m>(
     mistake: &'m Mistake,
     solution: &str,
     right: &[Region],
 ) -> anyhow::Result<Option<Prepared<'m>>> {
-    let wrong = regions(&code::narrow(&mistake.patch.apply(solution)?)?)?;
+    let applied = mistake.patch.apply(solution)?;
+    // An import isn't shown, so it may differ.
+    let outside = |text| source::outside(text).into_iter().filter(|line| !line.starts_with("use "));
+    if !outside(solution).eq(outside(&applied)) {
+        return Ok(None);
+    }
+    let wrong = regions(&code::narrow(&applied)?)?;
     let changed: Vec<_> =
         right.iter().zip(&wrong).filter(|(right, wrong)| right.code != wrong.code).collect();
     let [(right, wrong)] = changed[..] else { return Ok(None) };
@@ -245,10 +252,10 @@ fn wrong_program(id: &str, from: &str, exercise: &Exercise, shown: &Prepared<'_>
 fn correction(id: &str, from: String, exercise: &Exercise, shown: &Prepared<'_>) -> Slide {
     let Prepared { mistake, correction, .. } = shown;
     let says: Vec<String> =
-        mistake.says.iter().map(|says| format!("“… {} …”", code::escaped(says))).collect();
+        mistake.says.iter().map(|says| format!("“… {} …”", with_code(&code::escaped(says)))).collect();
     let body = format!(
-        "<h2>What the check reports</h2>\n<p class=\"what\">{}.</p>\n{}<div class=\"answer\"><p><code>{}</code> fails:</p><p>{}</p></div>\n",
-        markdown_line(&deck::capitalised(&mistake.what)),
+        "<h2>What the check reports</h2>\n<p class=\"what\"><strong>The mistake:</strong> {}.</p>\n{}<div class=\"answer\"><p><code>{}</code> fails:</p><p>{}</p></div>\n",
+        markdown_line(&mistake.what),
         code::difference_block(correction),
         mistake.fails,
         says.join("<br>")
@@ -267,6 +274,19 @@ fn markdown_line(text: &str) -> String {
     markdown::inline(text).trim().trim_start_matches("<p>").trim_end_matches("</p>").to_owned()
 }
 
+/// Shows words between backticks as code.
+fn with_code(text: &str) -> String {
+    let parts: Vec<&str> = text.split('`').collect();
+    if parts.len().is_multiple_of(2) {
+        return text.to_owned();
+    }
+    let shown = |(at, part): (usize, &&str)| match at % 2 {
+        0 => (*part).to_owned(),
+        _ => format!("<code>{part}</code>"),
+    };
+    parts.iter().enumerate().map(shown).collect()
+}
+
 fn first_sentence(text: &str) -> &str {
     text.find(". ").map_or(text, |end| &text[..=end])
 }
@@ -283,6 +303,8 @@ mod tests {
         assert_eq!(first_sentence("Sum `a.b`. Then go."), "Sum `a.b`.");
         assert_eq!(first_sentence("Sum it."), "Sum it.");
         assert_eq!(markdown_line("the `x`"), "the <code>x</code>");
+        assert_eq!(with_code("`f` and `g`"), "<code>f</code> and <code>g</code>");
+        assert_eq!(with_code("`f` and `"), "`f` and `");
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub(super) fn to_html(text: &str) -> anyhow::Result<String> {
     for block in blocks.iter_mut().filter(|block| block.language == "rust") {
         // Drop a region's comment, which tells the student what to do, because another slide shows the task.
         let (_, code) = code::task_and_code(&block.text);
-        block.text = code::narrow_statements(&code).context("its code")? + "\n";
+        block.text = code::narrow_statements(&code).context("its code")?.trim_end().to_owned() + "\n";
     }
     let mut blocks = blocks.into_iter();
     let mut inside = false;
@@ -167,5 +167,7 @@ mod tests {
     fn code_has_its_language() {
         let made = to_html("## A\n\n```rust,noplayground\n// Do it.\nlet x = 1 < 2;\n```\n").unwrap();
         assert!(made.contains("<code class=\"language-rust\">let x = 1 &lt; 2;\n</code></pre>"), "{made}");
+        let long = format!("## A\n\n```rust\nlet x = {};\n```\n", ["one_term(1)"; 9].join(" + "));
+        assert!(to_html(&long).unwrap().contains(";\n</code></pre>"), "{long}");
     }
 }

@@ -14,6 +14,8 @@ pub(super) const FOLDER: &str = "recordings";
 /// The size of a terminal that fits on a slide, with 26-pixel letters.
 const COLUMNS: usize = 74;
 const LINES: usize = 15;
+/// The escape sequence that ends a style.
+const RESET: &str = "\x1b[0m";
 /// The width of [`COLUMNS`] in pixels, as `anstyle-svg` draws them.
 const WIDTH: usize = 622;
 
@@ -61,20 +63,48 @@ pub(super) fn parts(output: &Output) -> Vec<Part> {
     (1..).zip(lines.chunks(even)).map(part).collect()
 }
 
-/// Wraps a line that is too wide, before a word. Escape sequences have no width.
+/// Wraps a line that is too wide, before a word, and indents the rest. Escape sequences have no width.
 fn wrapped(line: &str) -> Vec<String> {
-    let (mut lines, mut last, mut columns) = (Vec::new(), String::new(), 0);
+    let (indent, space) = indent(line);
+    let (mut lines, mut last, mut columns, mut words) = (Vec::new(), String::new(), 0, 0);
+    let mut style = String::new();
     for word in line.split_inclusive(' ') {
-        let width = strip_str(word).to_string().chars().count();
-        if columns > 0 && columns + width > COLUMNS {
-            lines.push(std::mem::take(&mut last));
-            columns = 0;
+        let width = width(word.trim_end());
+        if words > 0 && columns + width > COLUMNS {
+            lines.push(format!("{}{RESET}", last.trim_end()));
+            (last, columns, words) = (format!("{indent}{style}"), space, 0);
         }
-        columns += width;
+        for code in word.split('\x1b').skip(1).filter_map(|rest| rest.split_once('m')) {
+            match code.0 {
+                "[0" => style.clear(),
+                code => style += &format!("\x1b{code}m"),
+            }
+        }
+        columns += width + word.len() - word.trim_end().len();
+        words += 1;
         last += word;
     }
     lines.push(last);
     lines
+}
+
+/// Returns what comes before the rest of a wrapped line, and its width. In a report, the rest of a label is below its
+/// start, behind the bar that connects the lines of a program.
+fn indent(line: &str) -> (String, usize) {
+    let text = strip_str(line).to_string();
+    let spaces = |text: &str| text.len() - text.trim_start_matches(' ').len();
+    let start = spaces(&text);
+    let bar = line.find('|').filter(|_| text[start..].starts_with('|'));
+    let Some(bar) = bar else { return (" ".repeat(start + 4), start + 4) };
+    let marks = start + 1 + spaces(&text[start + 1..]);
+    let after = text[marks..].trim_start_matches(['^', '-', '~']);
+    let label = text.len() - after.trim_start_matches(' ').len();
+    (format!("{}{RESET}{}", &line[..=bar], " ".repeat(label - start - 1)), label)
+}
+
+/// Returns the number of columns that a text takes up.
+fn width(text: &str) -> usize {
+    strip_str(text).to_string().chars().count()
 }
 
 #[cfg(test)]
@@ -110,9 +140,23 @@ mod tests {
     #[test]
     fn a_wide_line_is_wrapped_before_a_word() {
         let line = format!("\x1b[1m{} word\x1b[0m", "x".repeat(70));
-        assert_eq!(wrapped(&line), [format!("\x1b[1m{} ", "x".repeat(70)), "word\x1b[0m".to_owned()]);
+        let expected = [format!("\x1b[1m{}\x1b[0m", "x".repeat(70)), "    \x1b[1mword\x1b[0m".to_owned()];
+        assert_eq!(wrapped(&line), expected);
         let fits = "x".repeat(69) + " word";
         assert_eq!(wrapped(&fits), [fits.as_str()]);
+    }
+
+    #[test]
+    fn the_rest_of_a_label_is_below_its_start() {
+        let line = format!("  \x1b[94m|\x1b[0m {} \x1b[91mread by {}", "^".repeat(40), "a kernel ".repeat(4));
+        let lines = wrapped(line.trim_end());
+        let shown: Vec<String> = lines.iter().map(|line| strip_str(line).to_string()).collect();
+        assert_eq!(shown[0], format!("  | {} read by a kernel a kernel a", "^".repeat(40)));
+        assert_eq!(shown[1], format!("  |{}kernel a kernel", " ".repeat(42)));
+        assert!(
+            lines[1].starts_with("  \x1b[94m|\x1b[0m") && lines[1].ends_with("\x1b[91mkernel a kernel"),
+            "{lines:?}"
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::timeline::Kind;
 /// The width of the SVG, which is the width of a 16:9 slide.
 const WIDTH: f64 = 1280.0;
 /// The left end of the time axis, if no row's name is longer than a GPU's name.
-const LEFT: f64 = 210.0;
+const LEFT: f64 = 225.0;
 /// The space between a row's name and its bars, for labels up to the width of `compute`.
 const LINE: f64 = 120.0;
 const RIGHT: f64 = 40.0;
