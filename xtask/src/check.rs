@@ -215,7 +215,7 @@ fn listed(root: &Path, course: &Course, made: &Made) -> Vec<String> {
         let regions = course::starter::regions(&source);
         if regions > 0 && !listed {
             problems.push(format!(
-                "solutions/{} has {regions} regions, but course.toml doesn't list it",
+                "solutions/{} has regions with answers, but course.toml doesn't list it",
                 path.display()
             ));
         }

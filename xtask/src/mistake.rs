@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
-use course::alternatives;
+use course::alternatives::{self, Alternative};
 use course::answer_patch::AnswerPatch;
 use course::mistakes::{self, Mistake};
 use course::replace::replace;
@@ -26,6 +26,8 @@ pub(crate) enum Task {
     /// The edit is what `git diff solutions` shows. To change a mistake, `git apply` its patch, remove the patch, edit
     /// the solution, and add the mistake again.
     Add(Add),
+    /// Save an edit of a solution as a right answer that differs from it, and restore the solution
+    AddRight(AddRight),
     /// Rewrite the patches whose solution has changed, and list those that need a manual edit
     Refresh,
 }
@@ -46,91 +48,144 @@ pub(crate) struct Add {
     says: Vec<String>,
 }
 
+/// The header of a new right answer.
+#[derive(Args)]
+pub(crate) struct AddRight {
+    /// Name of the answer: lower-case letters, digits, and `_`
+    name: String,
+    /// What it does differently
+    #[arg(long, value_name = "WORDS")]
+    alternative: String,
+}
+
 /// Runs the task.
 pub(crate) fn run(root: &Path, task: &Task) -> anyhow::Result<()> {
     match task {
         Task::Add(head) => add(root, head),
+        Task::AddRight(head) => add_right(root, head),
         Task::Refresh => refresh(root),
     }
 }
 
-/// Saves the edit of the only edited solution. The patch is on disk before the solution is restored.
-fn add(root: &Path, head: &Add) -> anyhow::Result<()> {
-    let course = Course::read(root)?;
-    let of_exercise =
-        |file: &&str| course.exercises.iter().any(|exercise| *file == format!("solutions/{}", exercise.file));
-    let untracked = git(root, &["ls-files", "--others", "--exclude-standard", "--", "solutions"])?;
-    if let Some(file) = untracked.lines().find(of_exercise) {
-        bail!("{file} is not in git\nhelp: restore the right answer, `git add` it, and then edit it");
-    }
-    let edited = git(root, &["diff", "--name-only", "--", "solutions"])?;
-    let files: Vec<&str> = edited.lines().filter(of_exercise).collect();
-    let [file] = files[..] else {
-        bail!(
-            "{} solutions of exercises have been edited, but exactly 1 is expected{}\nhelp: edit the solution of one exercise; `git add` or `git restore` other edits",
-            files.len(),
-            files.iter().map(|file| format!("\n  {file}")).collect::<String>()
+/// An edit of a solution.
+struct Edit {
+    exercise: String,
+    folder: String,
+    file: String,
+    solution: String,
+    edited: String,
+}
+
+impl Edit {
+    /// Finds the only edited solution.
+    fn find(root: &Path) -> anyhow::Result<Self> {
+        let course = Course::read(root)?;
+        let of_exercise = |file: &&str| {
+            course.exercises.iter().any(|exercise| *file == format!("solutions/{}", exercise.file))
+        };
+        let untracked = git(root, &["ls-files", "--others", "--exclude-standard", "--", "solutions"])?;
+        if let Some(file) = untracked.lines().find(of_exercise) {
+            bail!("{file} is not in git\nhelp: restore the right answer, `git add` it, and then edit it");
+        }
+        let edited = git(root, &["diff", "--name-only", "--", "solutions"])?;
+        let files: Vec<&str> = edited.lines().filter(of_exercise).collect();
+        let [file] = files[..] else {
+            bail!(
+                "{} solutions of exercises have been edited, but exactly 1 is expected{}\nhelp: edit the solution of one exercise; `git add` or `git restore` other edits",
+                files.len(),
+                files.iter().map(|file| format!("\n  {file}")).collect::<String>()
+            );
+        };
+        let exercise =
+            course.exercises.iter().find(|exercise| file == format!("solutions/{}", exercise.file));
+        let exercise = exercise.context("the file is that of an exercise")?;
+        let solution = git(root, &["show", &format!(":{file}")])?;
+        ensure!(
+            !solution.is_empty(),
+            "{file} is empty in git's index\nhelp: restore the right answer, `git add` it, and then edit it"
         );
-    };
-    let exercise = course.exercises.iter().find(|exercise| file == format!("solutions/{}", exercise.file));
-    let exercise = exercise.context("the file is that of an exercise")?;
-    let tests = read_folder(&root.join("tests").join(exercise.folder()))?;
+        let edited = fs::read_to_string(root.join(file)).with_context(|| format!("can't read {file}"))?;
+        Ok(Self {
+            exercise: exercise.id.clone(),
+            folder: exercise.folder().to_owned(),
+            file: file.to_owned(),
+            solution,
+            edited,
+        })
+    }
+
+    /// Returns the edit as a patch in `folder`.
+    fn patch(&self, folder: &'static str, name: &str) -> anyhow::Result<AnswerPatch> {
+        let is_name = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
+        ensure!(
+            !name.is_empty() && name.chars().all(is_name),
+            "`{name}` is not a valid name: use a-z, 0-9, and `_`"
+        );
+        let diff = diff(&self.file, &self.solution, &self.edited);
+        let patch = AnswerPatch { folder, exercise: self.exercise.clone(), name: name.to_owned(), diff };
+        ensure!(
+            patch.apply(&self.solution)? == self.edited,
+            "the diff for {} doesn't reproduce the edit",
+            self.file
+        );
+        Ok(patch)
+    }
+
+    /// Saves the text of the patch, and then restores the solution.
+    fn save(&self, root: &Path, patch: &AnswerPatch, text: String) -> anyhow::Result<()> {
+        let path = root.join(patch.path());
+        ensure!(!path.exists(), "{} already exists: choose another name, or remove the file", patch.path());
+        replace(&path, text)?;
+        if let Err(error) = replace(&root.join(&self.file), &self.solution) {
+            // The solution still contains the edit.
+            let _ = fs::remove_file(&path);
+            return Err(error);
+        }
+        println!(
+            "saved {}, and restored {}; `cargo xtask check {}` runs it",
+            patch.path(),
+            self.file,
+            self.exercise
+        );
+        Ok(())
+    }
+}
+
+fn add(root: &Path, head: &Add) -> anyhow::Result<()> {
+    let edit = Edit::find(root)?;
+    let tests = read_folder(&root.join("tests").join(&edit.folder))?;
     ensure!(
         tests.values().any(|text| text.contains(&format!("\"{}\"", head.fails.trim()))),
         "there is no check `{}` in tests/{}",
         head.fails.trim(),
-        exercise.folder()
+        edit.folder
     );
-    let solution = git(root, &["show", &format!(":{file}")])?;
-    ensure!(
-        !solution.is_empty(),
-        "{file} is empty in git's index\nhelp: restore the right answer, `git add` it, and then edit it"
-    );
-    let wrong = fs::read_to_string(root.join(file)).with_context(|| format!("can't read {file}"))?;
-    let mistake = new(head, &exercise.id, file, &solution, &wrong)?;
-    let path = root.join(mistake.patch.path());
-    ensure!(
-        !path.exists(),
-        "{} already exists: choose another name, or remove the file",
-        mistake.patch.path()
-    );
-    replace(&path, mistake.text())?;
-    if let Err(error) = replace(&root.join(file), solution) {
-        // The solution still contains the edit.
-        let _ = fs::remove_file(&path);
-        return Err(error);
-    }
-    println!("saved {}, and restored {file}", mistake.patch.path());
-    Ok(())
+    let mistake = new(head, &edit)?;
+    edit.save(root, &mistake.patch, mistake.text())
 }
 
-/// Returns the mistake that turns `solution` into `wrong`.
-fn new(head: &Add, exercise: &str, file: &str, solution: &str, wrong: &str) -> anyhow::Result<Mistake> {
-    let Add { name, mistake, fails, says } = head;
-    let is_name = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
-    ensure!(
-        !name.is_empty() && name.chars().all(is_name),
-        "`{name}` is not a valid name: use a-z, 0-9, and `_`"
-    );
-    for words in [mistake, fails].into_iter().chain(says) {
-        ensure!(
-            !words.trim().is_empty() && !words.contains('\n'),
-            "`{words}` must be one line and must not be empty"
-        );
-    }
-    let made = Mistake {
-        patch: AnswerPatch {
-            folder: mistakes::FOLDER,
-            exercise: exercise.to_owned(),
-            name: name.clone(),
-            diff: diff(file, solution, wrong),
-        },
-        what: mistake.trim().to_owned(),
-        fails: fails.trim().to_owned(),
-        says: says.iter().map(|words| words.trim().to_owned()).collect(),
-    };
-    ensure!(made.patch.apply(solution)? == wrong, "the diff for {file} doesn't reproduce the edit");
-    Ok(made)
+fn add_right(root: &Path, head: &AddRight) -> anyhow::Result<()> {
+    let edit = Edit::find(root)?;
+    let what = one_line(&head.alternative)?;
+    let right = Alternative { patch: edit.patch(alternatives::FOLDER, &head.name)?, what };
+    edit.save(root, &right.patch, right.text())
+}
+
+/// Returns the mistake that an edit makes.
+fn new(head: &Add, edit: &Edit) -> anyhow::Result<Mistake> {
+    Ok(Mistake {
+        patch: edit.patch(mistakes::FOLDER, &head.name)?,
+        what: one_line(&head.mistake)?,
+        fails: one_line(&head.fails)?,
+        says: head.says.iter().map(|words| one_line(words)).collect::<anyhow::Result<_>>()?,
+    })
+}
+
+/// Returns the words of a line in a header.
+fn one_line(words: &str) -> anyhow::Result<String> {
+    let line = words.trim();
+    ensure!(!line.is_empty() && !line.contains('\n'), "`{words}` must be one line and must not be empty");
+    Ok(line.to_owned())
 }
 
 /// The result of updating a patch.
@@ -176,7 +231,7 @@ fn refresh(root: &Path) -> anyhow::Result<()> {
     println!("{} mistakes and {} alternatives, {rewritten} rewritten", mistakes.len(), alternatives.len());
     ensure!(
         colliding.is_empty(),
-        "patches that no longer apply and can't be merged: {}{}\nhelp: make each patch's change to its solution by hand, and save the patch again",
+        "patches that no longer apply and can't be merged: {}{}\nhelp: restore each solution if you are still editing it; otherwise, make the patch's change to its solution by hand, and save the patch again",
         colliding.len(),
         colliding.concat()
     );
@@ -254,8 +309,18 @@ mod tests {
         Add { name: "four".into(), mistake: "it's 4".into(), fails: "a::b".into(), says: vec!["no 4".into()] }
     }
 
+    fn edit(solution: &str, edited: &str) -> Edit {
+        Edit {
+            exercise: "init/devices".into(),
+            folder: "01_init".into(),
+            file: FILE.into(),
+            solution: solution.into(),
+            edited: edited.into(),
+        }
+    }
+
     fn mistake() -> Mistake {
-        new(&head(), "init/devices", FILE, SOLUTION, WRONG).unwrap()
+        new(&head(), &edit(SOLUTION, WRONG)).unwrap()
     }
 
     #[test]
@@ -276,7 +341,7 @@ mod tests {
             (Add { mistake: " ".into(), ..head() }, "must be one line"),
             (Add { says: vec!["a\nb".into()], ..head() }, "must be one line"),
         ] {
-            let error = new(&change, "init/devices", FILE, SOLUTION, WRONG).unwrap_err().to_string();
+            let error = new(&change, &edit(SOLUTION, WRONG)).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
     }
@@ -294,7 +359,7 @@ mod tests {
         let moved = |solution: &str, earlier: &[&str]| follow(&mistake(), solution, earlier);
         assert_eq!(moved(SOLUTION, &[]), "same");
         assert!(moved(&format!("zero\n{SOLUTION}"), &[]).contains("@@ -4,3 +4,3 @@"));
-        let twice = new(&head(), "init/devices", FILE, TWICE, TWICE_WRONG).unwrap();
+        let twice = new(&head(), &edit(TWICE, TWICE_WRONG)).unwrap();
         let renamed = TWICE.replace("one", "ONE");
         assert_eq!(follow(&twice, &renamed, &[]), "needs a person");
         let merged = follow(&twice, &renamed, &["other\n", TWICE]);

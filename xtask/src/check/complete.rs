@@ -89,7 +89,7 @@ fn fewest<'a>(kind: &str, exercise: &Exercise, exercises: impl Iterator<Item = &
     match exercises.filter(|id| *id == exercise.id).count() {
         FEWEST.. => Vec::new(),
         count => vec![format!(
-            "it has {count} {kind} in tests/{kind}/{}, and needs at least {FEWEST}",
+            "tests/{kind}/{} must contain at least {FEWEST} {kind}, and contains {count}",
             exercise.id
         )],
     }
@@ -121,8 +121,8 @@ mod tests {
             "init/new: solutions/01_init/src/lib.rs needs the line `pub mod new;`",
             "init/new: tests/01_init/mod.rs needs the line `mod new;`",
             "init/new: tests/01_init/mod.rs needs `new` in `lab::checks![…]`, at its place among the exercises",
-            "init/new: it has 0 mistakes in tests/mistakes/init/new, and needs at least 3",
-            "init/new: it has 0 alternatives in tests/alternatives/init/new, and needs at least 3",
+            "init/new: tests/mistakes/init/new must contain at least 3 mistakes, and contains 0",
+            "init/new: tests/alternatives/init/new must contain at least 3 alternatives, and contains 0",
         ];
         assert_eq!(problems(&course), lacks);
     }

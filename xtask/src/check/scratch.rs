@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use course::starter::read_folder;
 use course::syllabus::Course;
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 
 use super::built::{Built, Test};
@@ -15,6 +19,9 @@ use super::program::{self, Program, folder_of_variant, variant_of};
 use super::variants::Variant;
 use super::{cargo, examples, member, target};
 use crate::starters::Starters;
+
+/// What a terminal shows during the build.
+const PROGRESS: &str = "{spinner} {pos} packages and programs, {elapsed}";
 
 /// The workspace on disk.
 pub(super) struct Scratch {
@@ -129,7 +136,7 @@ impl Scratch {
     pub(super) fn build(self) -> anyhow::Result<Built> {
         let mut broken: BTreeMap<String, String> = BTreeMap::new();
         loop {
-            println!("building {} …", self.folder.display());
+            println!("building {} … (the first time, this takes some minutes)", self.folder.display());
             let Output { executables, errors, said } = self.compile()?;
             let known = broken.len();
             // The compiler reports some errors only if there are no others, so more variants may turn out not to
@@ -160,18 +167,30 @@ impl Scratch {
 
     /// Builds everything that compiles.
     fn compile(&self) -> anyhow::Result<Output> {
-        let output = cargo(&self.folder)
+        let mut child = cargo(&self.folder)
             .args(["build", "--workspace", "--tests", "--keep-going", "--quiet", "--message-format", "json"])
             .env("CARGO_TARGET_DIR", &self.target)
             // Packages that change are rebuilt completely, so incremental build files would only fill the disk.
             .env("CARGO_INCREMENTAL", "0")
             .stdin(Stdio::null())
-            .output()
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
             .context("can't run cargo")?;
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let mut stderr = stderr.context("cargo's messages")?;
+        let said = thread::spawn(move || {
+            let mut said = String::new();
+            stderr.read_to_string(&mut said).map(|_| said)
+        });
         let (mut executables, mut errors) = (BTreeMap::new(), Vec::new());
-        for line in String::from_utf8_lossy(&output.stdout).lines() {
-            match serde_json::from_str(line) {
-                Ok(Line::CompilerArtifact { executable: Some(executable) }) => {
+        let progress = ProgressBar::new_spinner().with_style(ProgressStyle::with_template(PROGRESS)?);
+        progress.enable_steady_tick(Duration::from_secs(1));
+        for line in BufReader::new(stdout.context("cargo's messages")?).lines() {
+            match serde_json::from_str(&line?) {
+                Ok(Line::CompilerArtifact { executable }) => {
+                    progress.inc(1);
+                    let Some(executable) = executable else { continue };
                     let name = executable.file_name().unwrap_or_default().to_string_lossy();
                     // Cargo adds a hash: `m01_init-0123456789abcdef`.
                     if let Some((package, _)) = name.rsplit_once('-') {
@@ -182,7 +201,10 @@ impl Scratch {
                 _ => {}
             }
         }
-        Ok(Output { executables, errors, said: String::from_utf8_lossy(&output.stderr).into_owned() })
+        progress.finish_and_clear();
+        child.wait()?;
+        let said = said.join().map_err(|_| anyhow!("the thread that reads cargo's messages panicked"))??;
+        Ok(Output { executables, errors, said })
     }
 
     /// Returns the tests for the packages and the variants, by name.

@@ -57,7 +57,7 @@ pub(super) fn of_answers<'a, T>(
             all.variants.push(Variant { exercise, name, source });
         } else {
             all.problems
-                .push(format!("{path} no longer applies to {file}; run `cargo xtask mistake refresh`"));
+                .push(format!("{path} no longer applies to {file}; run `cargo xtask mistake refresh`, or restore the solution if you are still editing it"));
         }
     }
     Ok(all)
