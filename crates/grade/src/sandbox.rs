@@ -60,10 +60,7 @@ impl Sandbox {
             "answers are programs that strangers wrote, so they run in a sandbox, and there is none: {why}\n\
              do one of these:\n  \
              - install it: sudo apt install bubblewrap   (Fedora: sudo dnf install bubblewrap)\n  \
-             - grade in a container that you throw away, from the repository's image, and add --trust there:\n    \
-             docker build --tag ncclings . && docker run --rm --network none --volume \"$PWD\":/course ncclings \\\n      \
-             cargo course teach grade --trust FOLDER\n    \
-             (fetch the crates first: cargo fetch; podman takes the same options)\n  \
+             - grade in a container, with three commands: see \"In a container\" in site/book/src/instructors.md\n  \
              - add --trust, if you would run these answers on this machine by hand"
         )
     }
