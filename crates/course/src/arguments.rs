@@ -7,7 +7,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::completions::Shell;
 use crate::session::STRONG;
-use crate::{bench, plan, teach};
+use crate::{bench, exec, plan, teach};
 
 /// Learn multi-GPU programming with NCCL in Rust, on any machine.
 #[derive(Parser)]
@@ -180,6 +180,10 @@ pub(crate) enum Command {
     /// with nvcc, or PyTorch) needs driver features that the virtual GPU lacks, so it ends with an error.
     #[command(after_help = "Example: cargo course exec -- ./target/release/my-program --steps 10")]
     Exec {
+        /// What to do about a problem that a real GPU would not notice, such as a data race [default: VIRTUAL_GPU_CHECKS,
+        /// or warn]
+        #[arg(long, value_enum, value_name = "LEVEL")]
+        checks: Option<exec::Checks>,
         /// The program and its arguments
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         program: Vec<String>,

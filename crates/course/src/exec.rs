@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
+use clap::ValueEnum;
 use course::progress::folder;
 
 /// The names under which programs look for the driver and NCCL, and which of our libraries each name refers to.
@@ -19,16 +20,50 @@ const NAMES: [(&str, &str); 4] = [
     ("libnccl.so.2", "libvirtual_nccl.so"),
 ];
 
+/// The virtual GPU's setting for [`Checks`].
+const CHECKS: &str = "VIRTUAL_GPU_CHECKS";
+
+/// What the virtual GPU does about a problem that a real GPU would not notice.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Checks {
+    /// The call that finds it fails, and so does all later work on the same GPU, as in the course's own checks
+    Error,
+    /// It is printed once, and the program goes on, as on a real GPU
+    Warn,
+    /// Nothing looks for problems
+    Off,
+}
+
+impl Checks {
+    /// Returns the value of [`CHECKS`].
+    fn value(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Off => "off",
+        }
+    }
+}
+
 /// Replaces this process with the program. Returns only if that fails.
-pub(crate) fn run(root: &Path, program: &[String]) -> anyhow::Result<std::convert::Infallible> {
+pub(crate) fn run(
+    root: &Path,
+    checks: Option<Checks>,
+    program: &[String],
+) -> anyhow::Result<std::convert::Infallible> {
     let Some((name, arguments)) = program.split_first() else {
         bail!("no program was given; run: cargo course exec -- PROGRAM")
     };
     let libraries = libraries(root)?;
     let inherited = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let paths = [libraries].into_iter().chain(std::env::split_paths(&inherited));
+    let value = match (checks, std::env::var_os(CHECKS)) {
+        (None, Some(value)) => value,
+        (checks, _) => checks.unwrap_or(Checks::Warn).value().into(),
+    };
     let error = Command::new(name)
         .args(arguments)
+        .env(CHECKS, value)
         .env("LD_LIBRARY_PATH", std::env::join_paths(paths).context("LD_LIBRARY_PATH")?)
         .exec();
     Err(error).with_context(|| format!("can't run {name}"))

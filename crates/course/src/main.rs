@@ -89,7 +89,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             return exactly(&overlap::show(&step)?);
         }
         Some(Command::Plan(plan)) => return exactly(&plan::show(plan)?),
-        Some(Command::Exec { program }) => match exec::run(root, program)? {},
+        Some(Command::Exec { checks, program }) => match exec::run(root, *checks, program)? {},
         Some(Command::Completions { shell }) => {
             return exactly(&completions::script(*shell, arguments::command(), &course));
         }

@@ -211,8 +211,8 @@ impl Nccl {
             .help(
                 "fill the buffer first (memcpy_htod, memset_zeros, or a kernel), on this stream or on one that it waits for",
             );
-        let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
-        if self.engine.config().checks == Checks::Error { Err(failure) } else { Ok(()) }
+        Failure::of_problem(CudaStatus::LaunchFailed, &report, self.engine.config().checks)
+            .map_or(Ok(()), Err)
     }
 }
 

@@ -86,14 +86,10 @@ impl Locked<'_> {
     /// Withdraws a rank from its communicator and from all pending work.
     fn abort(&mut self, handle: CommHandle, comm: CommId, rank: Rank, config: &Config) -> NcclResult<()> {
         log::ended("Abort", self.nccl.communicator(comm)?, handle, rank);
-        let checks = config.checks;
         if let Some((op, report)) = self.aborted_in_flight(comm, rank)?
-            && checks != Checks::Off
+            && let Some(failure) = Failure::of_problem(CudaStatus::LaunchFailed, &report, config.checks)
         {
-            let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
-            if checks == Checks::Error {
-                self.engine.fail_stream(op.stream, &failure);
-            }
+            self.engine.fail_stream(op.stream, &failure);
         }
         self.fail_if_held(comm, rank, "ncclCommAbort (dropping a Comm calls it)", config)?;
         for stream in self.nccl.communicator_mut(comm)?.cancel_calls(rank) {

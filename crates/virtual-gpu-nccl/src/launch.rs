@@ -4,7 +4,6 @@ use super::call::{Access, Checked, Request};
 use super::communicator::Communicator;
 use super::transfer::{Direction, Transfer};
 use super::{Guard, Locked, Nccl, State};
-use virtual_gpu::config::Checks;
 use virtual_gpu::engine::Failure;
 use virtual_gpu::report::{Report, ranks};
 use virtual_gpu_core::handle::{CommId, Rank, StreamHandle};
@@ -29,22 +28,17 @@ impl Nccl {
     /// another call's result.
     pub(crate) fn launch_calls(&'static self, calls: Vec<Checked>, mut guard: Guard<'_>) -> NcclResult<()> {
         guard = self.connect_first_uses(&calls, guard)?;
-        let usage = |report: &Report| {
-            let failure = Failure::announce(CudaStatus::LaunchTimeout, report);
-            Error::new(NcclStatus::InvalidUsage, failure.report)
-        };
+        let usage = |failure: Failure| Error::new(NcclStatus::InvalidUsage, failure.report);
         let mut state = guard.locked();
         let blocking = state.nccl.are_blocking(&calls)?;
         if let Some(report) = state.left_behind(&calls).or_else(|| lonely_self_transfer(&calls)) {
-            return Err(usage(&report));
+            return Err(usage(Failure::announce(CudaStatus::LaunchTimeout, &report)));
         }
-        if self.engine.config().checks != Checks::Off
-            && let Some(report) = dependency(&calls)
+        let checks = self.engine.config().checks;
+        if let Some(report) = dependency(&calls)
+            && let Some(failure) = Failure::of_problem(CudaStatus::LaunchTimeout, &report, checks)
         {
-            let error = usage(&report);
-            if self.engine.config().checks == Checks::Error {
-                return Err(error);
-            }
+            return Err(usage(failure));
         }
         if !blocking {
             state.nccl.start_progress(&calls);

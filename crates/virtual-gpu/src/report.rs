@@ -2,9 +2,11 @@
 
 mod width;
 
+use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use annotate_snippets::{Annotation, AnnotationKind, Element, Level, Renderer, Snippet};
 
@@ -89,6 +91,18 @@ impl Report {
         }
         let renderer = if is_colored() { Renderer::styled() } else { Renderer::plain() };
         print(self.render(&renderer, width::of_terminal()));
+    }
+
+    /// Prints it, unless a report with this headline about these lines has been printed already. Numbers in the headline
+    /// don't matter.
+    pub fn print_once(&self) {
+        /// The reports so far.
+        static PRINTED: Mutex<BTreeSet<(String, Vec<Option<SourceLine>>)>> = Mutex::new(BTreeSet::new());
+        let headline = self.headline.replace(|letter: char| letter.is_ascii_digit(), "");
+        let lines = self.labels.iter().map(|label| label.line.clone()).collect();
+        if PRINTED.lock().unwrap_or_else(PoisonError::into_inner).insert((headline, lines)) {
+            self.print();
+        }
     }
 
     /// Returns the report's text. If `width` is given, source lines fit into that many columns.

@@ -3,7 +3,7 @@
 
 use std::process::{Command, ExitCode};
 
-use crate::{nccl, nccl_threads, overlap, same_reports, strict, topology, trace};
+use crate::{nccl, nccl_threads, overlap, same_reports, shared_races, strict, topology, trace};
 
 /// The variable that tells this process which program to run.
 const PROGRAM: &str = "LAB_TESTS_PROGRAM";
@@ -11,7 +11,7 @@ const PROGRAM: &str = "LAB_TESTS_PROGRAM";
 type Program = fn() -> anyhow::Result<()>;
 
 /// The programs, by name.
-const PROGRAMS: [(&str, Program); 16] = [
+const PROGRAMS: [(&str, Program); 17] = [
     ("nccl::aborts_at_exit", nccl::aborts_at_exit),
     ("nccl::late", nccl::late),
     ("nccl_threads::asks", nccl_threads::asks),
@@ -23,6 +23,7 @@ const PROGRAMS: [(&str, Program); 16] = [
     ("same_reports::count", same_reports::count),
     ("same_reports::leaves", same_reports::leaves),
     ("same_reports::orders", same_reports::orders),
+    ("shared_races::repeats", shared_races::repeats),
     ("strict::reduce", strict::reduce),
     ("strict::connects", strict::connects),
     ("strict::sums", strict::sums),

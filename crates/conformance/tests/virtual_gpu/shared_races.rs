@@ -5,6 +5,7 @@ use cudarc::driver::{CudaContext, DriverError, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use lab::Check;
 
+use crate::child;
 use crate::device::shape;
 use crate::fails;
 
@@ -16,6 +17,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("shared_races::accesses_ordered_by_a_barrier_are_not_races", barrier),
         Check::new("shared_races::two_writes_at_one_line", one_place),
         Check::new("shared_races::a_copy_that_is_not_waited_for", copy),
+        Check::new("shared_races::a_warning_is_printed_once_and_breaks_nothing", warning),
     ]
 }
 
@@ -45,6 +47,22 @@ fn missing_barrier() -> anyhow::Result<()> {
         "help: add `__syncthreads()` or, within a warp, `__syncwarp()` between shared_races.cu:7 and shared_races.cu:9",
     ];
     fails(run("neighbor", 0), CUresult::CUDA_ERROR_LAUNCH_FAILED, &words);
+    Ok(())
+}
+
+/// Launches a kernel with a race three times, from the same line.
+pub(crate) fn repeats() -> anyhow::Result<()> {
+    lab::attach(1)?;
+    for _ in 0..3 {
+        assert_eq!(run("neighbor", 0)?.len(), 64);
+    }
+    Ok(())
+}
+
+fn warning() -> anyhow::Result<()> {
+    let (well, said) = child::start("shared_races::repeats", &[("VIRTUAL_GPU_CHECKS", "warn")])?;
+    assert!(well, "{said}");
+    assert_eq!(said.matches("has a data race in shared memory").count(), 1, "{said}");
     Ok(())
 }
 

@@ -90,8 +90,7 @@ impl Engine {
             .at(format!("{what}{name}"), &call_site)
             .at(format!("{did} by the host"), &here)
             .help("wait for the copy first, with stream.synchronize()? or with an event recorded after it");
-        let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
-        if self.config().checks == Checks::Error {
+        if let Some(failure) = Failure::of_problem(CudaStatus::LaunchFailed, &report, self.config().checks) {
             state.fail_stream(op.stream, &failure);
         }
     }

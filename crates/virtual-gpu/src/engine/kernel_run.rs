@@ -60,10 +60,9 @@ impl Engine {
             }
         };
         let race = execution.race.as_ref().map(|race| race_report(race, call_site));
-        for report in [race, unwritten].into_iter().flatten().filter(|_| self.config().checks != Checks::Off)
-        {
-            let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
-            if self.config().checks == Checks::Error {
+        for report in [race, unwritten].into_iter().flatten() {
+            let failure = Failure::of_problem(CudaStatus::LaunchFailed, &report, self.config().checks);
+            if let Some(failure) = failure {
                 return Err(failure);
             }
         }

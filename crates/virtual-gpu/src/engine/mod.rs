@@ -54,7 +54,7 @@ pub use touched::Touched;
 pub use transfer::address_report;
 pub use wait::{Wait, given_up};
 
-use crate::config::{Config, Timeout};
+use crate::config::{Checks, Config, Timeout};
 use crate::device::TOTAL_MEMORY;
 use crate::order::Order;
 use crate::report::Report;
@@ -102,6 +102,17 @@ impl Failure {
     pub fn announce(status: CudaStatus, report: &Report) -> Self {
         report.print();
         Self::quietly(status, report)
+    }
+
+    /// Reports a problem that a real GPU would not notice. Returns the failure if problems are errors. If they are only
+    /// printed, each is printed once for the same lines of the program.
+    pub fn of_problem(status: CudaStatus, report: &Report, checks: Checks) -> Option<Self> {
+        match checks {
+            Checks::Error => return Some(Self::announce(status, report)),
+            Checks::Warn => report.print_once(),
+            Checks::Off => {}
+        }
+        None
     }
 
     /// Creates a failure from a report that is like one that has already been printed.

@@ -182,8 +182,8 @@ impl Engine {
         if self.config().checks != Checks::Off
             && let Some(report) = state.communication.wait_inside_a_group(caller, &mut is_meant)
         {
-            let failure = Failure::announce(CudaStatus::InvalidValue, &report);
-            if self.config().checks == Checks::Error {
+            let failure = Failure::of_problem(CudaStatus::InvalidValue, &report, self.config().checks);
+            if let Some(failure) = failure {
                 return Err(failure.to_error());
             }
         }

@@ -318,8 +318,9 @@ impl Engine {
                 )
                 .at("copied", &turn.call_site)
                 .help("write the buffer first, or copy only the part that was written");
-            let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
-            if self.config().checks == Checks::Error {
+            if let Some(failure) =
+                Failure::of_problem(CudaStatus::LaunchFailed, &report, self.config().checks)
+            {
                 return Err(failure);
             }
         }
