@@ -215,7 +215,7 @@ fn executable() -> Option<&'static Executable> {
     OWN.get_or_init(find).as_ref()
 }
 
-/// Returns whether a source file belongs to Rust, to a registry crate, or to the virtual GPU itself.
+/// Returns whether a source file belongs to Rust, to a registry crate, to the virtual GPU itself, or to an interpreter.
 fn is_foreign(file: &Path) -> bool {
     let text = file.to_string_lossy();
     text.starts_with("/rustc/")
@@ -223,6 +223,14 @@ fn is_foreign(file: &Path) -> bool {
         || text.contains("/rustlib/src/")
         || is_of_virtual_gpu(file)
         || file.is_relative()
+        || is_of_interpreter(file)
+}
+
+/// Returns whether a source file is in C or C++ and not on this machine. Whoever installs an interpreter, such as
+/// Python, has its debug information but not its sources, and its lines say nothing about the program that it runs.
+fn is_of_interpreter(file: &Path) -> bool {
+    let language = file.extension().and_then(|extension| extension.to_str());
+    matches!(language, Some("c" | "cc" | "cpp" | "cxx" | "h" | "hpp")) && !file.exists()
 }
 
 /// Returns whether a source file belongs to one of the `virtual-*` crates, which share one folder.
@@ -302,5 +310,15 @@ mod tests {
             Path::new("/course/modules/01_init/src/../../../tests/01_init/devices.rs"),
             folder
         ));
+    }
+
+    #[test]
+    fn a_c_source_that_is_not_here_belongs_to_an_interpreter() {
+        assert!(is_foreign(Path::new("/tmp/python-build/Modules/_ctypes/callproc.c")));
+        let here = std::env::temp_dir().join(format!("source_{}.c", std::process::id()));
+        std::fs::write(&here, "int main() {}").unwrap();
+        assert!(!is_foreign(&here));
+        std::fs::remove_file(&here).unwrap();
+        assert!(!is_foreign(Path::new("/home/me/program/src/main.rs")));
     }
 }
