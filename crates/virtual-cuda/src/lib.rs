@@ -198,6 +198,12 @@ macro_rules! exports {
                 fn ncclCommUserRank(comm: Communicator, rank: Out<c_int>) = nccl::rank;
                 fn ncclCommCuDevice(comm: Communicator, device: Out<c_int>) = nccl::device;
                 fn ncclCommGetAsyncError(comm: Communicator, error: Out<c_uint>) = nccl::async_error;
+                fn ncclCommInitRankScalable(to: Out<Communicator>, world_size: c_int, rank: c_int, ids: c_int, id: Source<nccl::Id>, config: Bytes) = nccl::init_rank_scalable;
+                fn ncclCommRegister(comm: Communicator, buffer: DevicePointer, bytes: usize, to: Out<usize>) = nccl::register;
+                fn ncclCommDeregister(comm: Communicator, registration: usize) = nccl::deregister;
+                fn ncclMemAlloc(to: Out<DevicePointer>, bytes: usize) = nccl::allocate;
+                fn ncclMemFree(address: DevicePointer) = nccl::free;
+                fn ncclResetDebugInit() = nccl::reset_debug;
                 fn ncclRedOpCreatePreMulSum(operator: Out<c_uint>, scalar: Bytes, data_type: c_uint, residence: c_uint, comm: Communicator) = nccl::create_operator;
                 fn ncclRedOpDestroy(operator: c_uint, comm: Communicator) = nccl::destroy_operator;
                 fn ncclGroupStart() = nccl::group_start;
@@ -312,10 +318,10 @@ macro_rules! exports {
                 cuWaitExternalSemaphoresAsync
             }
             unsupported nccl {
-                ncclCommInitRankScalable ncclCommShrink ncclCommGrow ncclCommGetUniqueId ncclCommRevoke
+                ncclCommShrink ncclCommGrow ncclCommGetUniqueId ncclCommRevoke
                 ncclCommSuspend ncclCommResume ncclCommMemStats
-                ncclCommRegister ncclCommDeregister ncclCommWindowRegister ncclCommWindowDeregister ncclWinGetUserPtr
-                ncclMemAlloc ncclMemFree ncclGroupSimulateEnd ncclPutSignal ncclSignal ncclWaitSignal ncclResetDebugInit
+                ncclCommWindowRegister ncclCommWindowDeregister ncclWinGetUserPtr
+                ncclGroupSimulateEnd ncclPutSignal ncclSignal ncclWaitSignal
             }
         }
     };
@@ -359,6 +365,19 @@ macro_rules! export {
                     calls::watch(FUNCTION, arguments, || $nccl_to($($nccl_arg),*))
                 })
             }
+
+            const _: () = {
+                /// The same function under the name that a profiler calls when it has replaced the first one
+                /// ("Profiling", NCCL's user guide).
+                ///
+                /// # Safety
+                /// The arguments must meet the requirements in NCCL's documentation.
+                #[unsafe(export_name = concat!("p", stringify!($nccl)))]
+                unsafe extern "C" fn profiled($($nccl_arg: $nccl_type),*) -> c_uint {
+                    // SAFETY: the caller ensures the same.
+                    unsafe { $nccl($($nccl_arg),*) }
+                }
+            };
         )*
         $(
             /// Not supported. Accepts any arguments, because in Linux's C calling convention, the caller cleans them

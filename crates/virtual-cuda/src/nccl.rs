@@ -11,6 +11,7 @@ use virtual_gpu_nccl::{
 
 use crate::answer;
 use crate::engine;
+use crate::memory;
 use crate::pointer::{Bytes, Out, Source};
 use crate::types::{DevicePointer, Stream};
 
@@ -87,6 +88,76 @@ pub(crate) fn init_rank_config(
 ) -> NcclResult<()> {
     let config = read_config(config)?.unwrap_or_default();
     init("ncclCommInitRankConfig", to, world_size, id, rank, config)
+}
+
+/// Like [`init_rank_config`], with several ids, which every rank passes in the same order. NCCL divides the work of the
+/// bootstrap between their creators. Here the first one does all of it.
+pub(crate) fn init_rank_scalable(
+    to: Out<Communicator>,
+    world_size: c_int,
+    rank: c_int,
+    ids: c_int,
+    id: Source<Id>,
+    config: Bytes,
+) -> NcclResult<()> {
+    let function = "ncclCommInitRankScalable";
+    let count = usize::try_from(ids).unwrap_or(0);
+    if count == 0 || ids > world_size {
+        return Err(invalid(format!("{function}: {ids} ids for {world_size} ranks: pass 1 to {world_size}")));
+    }
+    let ids = id.values(count).map_err(|_| invalid(format!("{function}: the pointer to the ids is null")))?;
+    for id in &ids {
+        UniqueId::from_bytes(id.0)?;
+    }
+    let config = read_config(config)?.unwrap_or_default();
+    init(function, to, world_size, ids[0], rank, config)
+}
+
+/// Registers a buffer. Registered buffers make some real collectives faster; here, nothing changes.
+///
+/// # Errors
+/// Returns `InvalidArgument` unless all bytes are in one buffer of the communicator's GPU.
+pub(crate) fn register(
+    of: Communicator,
+    buffer: DevicePointer,
+    bytes: usize,
+    to: Out<usize>,
+) -> NcclResult<()> {
+    let nccl = started_for(of)?;
+    if to.is_null() {
+        return Err(invalid("ncclCommRegister: the pointer to the handle is null"));
+    }
+    give(to, nccl.register(comm(of), buffer, bytes as u64)? as usize)
+}
+
+/// # Errors
+/// Returns `InvalidUsage` for a handle that the communicator doesn't have.
+pub(crate) fn deregister(of: Communicator, registration: usize) -> NcclResult<()> {
+    started_for(of)?.deregister(comm(of), registration as u64)
+}
+
+/// Allocates memory on the calling thread's GPU, as `cuMemAlloc` does.
+pub(crate) fn allocate(to: Out<DevicePointer>, bytes: usize) -> NcclResult<()> {
+    started()?;
+    if to.is_null() {
+        return Err(invalid("ncclMemAlloc: the pointer to the address is null"));
+    }
+    // As `cudaMalloc`, which NCCL then calls.
+    if bytes == 0 {
+        return give(to, 0);
+    }
+    Ok(memory::allocate(to, bytes)?)
+}
+
+/// Frees memory of [`allocate`]; a null address is ignored.
+pub(crate) fn free(address: DevicePointer) -> NcclResult<()> {
+    started()?;
+    if address == 0 { Ok(()) } else { Ok(memory::free(address)?) }
+}
+
+/// NCCL reads `NCCL_DEBUG` again. Deprecated, and without effect in NCCL 2.30.
+pub(crate) fn reset_debug() -> NcclResult<()> {
+    Ok(())
 }
 
 fn init(

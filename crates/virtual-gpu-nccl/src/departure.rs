@@ -51,6 +51,7 @@ impl State {
     /// Removes a rank's handle to a communicator.
     fn leave(&mut self, handle: CommHandle, comm: CommId, rank: Rank, aborts: bool) -> NcclResult<()> {
         self.memberships.remove(&handle);
+        self.registered.retain(|_, of| *of != handle);
         let call_site = CallSite::here();
         let gpu_failure = self.communicator(comm)?.ranks[rank].gpu_failure.clone();
         self.publish(comm, &Event::Leaves { rank, aborts, gpu_failure, call_site: call_site.clone() })?;

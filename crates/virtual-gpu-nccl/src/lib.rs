@@ -28,6 +28,7 @@ mod operation;
 mod point_to_point;
 mod publish;
 mod ranks;
+mod registration;
 mod remote;
 mod run;
 mod scale;

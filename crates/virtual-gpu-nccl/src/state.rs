@@ -47,6 +47,8 @@ pub(crate) struct State {
     /// Sessions whose first communicator has not been created yet.
     pub(crate) gathering: HashMap<UniqueId, SessionId>,
     pub(crate) foreign: Foreign,
+    /// The registered buffers' handles, with the rank's communicator.
+    pub(crate) registered: Map<u64, CommHandle>,
     /// Each thread's open group.
     groups: Map<ThreadKey, Group>,
 }

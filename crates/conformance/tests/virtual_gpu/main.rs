@@ -19,6 +19,7 @@ mod nccl;
 mod nccl_errors;
 mod nccl_graphs;
 mod nccl_log;
+mod nccl_memory;
 mod nccl_processes;
 mod nccl_threads;
 mod nccl_values;
@@ -85,6 +86,7 @@ fn main() -> ExitCode {
         nccl_errors::checks(),
         nccl_graphs::checks(),
         nccl_log::checks(),
+        nccl_memory::checks(),
         nccl_processes::checks(),
         nccl_threads::checks(),
         nccl_values::checks(),
