@@ -77,19 +77,18 @@ pub(crate) fn restore(session: &Session, number: Option<&str>) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
-/// Installs the solutions to all exercises before a module, and moves the student to the module's start. The student's
-/// files are backed up first.
+/// Installs the solutions to all exercises of the student's path before a module, and moves the student to the module's
+/// start. The student's files are backed up first.
 pub(crate) fn catch_up(session: &mut Session, module: &Module, yes: bool) -> anyhow::Result<ExitCode> {
-    let earlier: Vec<&Module> =
-        session.course.modules.iter().take_while(|other| other.folder != module.folder).collect();
+    let (earlier, first) = session.before(module)?;
     let mut open = Vec::new();
-    for exercise in earlier.iter().flat_map(|module| session.of(module)) {
+    for exercise in earlier {
         if session.state(exercise)? != State::Right {
             open.push((exercise, solution(session.root, exercise)?));
         }
     }
     if open.is_empty() {
-        session.move_to(module);
+        session.move_to(first);
         print(&format!("everything before {} is already right\n\n{}", module.folder, next(session)?))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -105,7 +104,7 @@ pub(crate) fn catch_up(session: &mut Session, module: &Module, yes: bool) -> any
     for (exercise, text) in &open {
         backup.overwrite(session.root, exercise, text)?;
     }
-    session.move_to(module);
+    session.move_to(first);
     print(&format!(
         "installed {} solutions; your files are in {}\nto undo this: cargo course restore\n\n{}",
         open.len(),

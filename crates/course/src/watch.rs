@@ -193,7 +193,7 @@ impl<'a> Watch<'a> {
                     self.start_check()?;
                 }
                 None if self.session.state(self.exercise)? == State::Right => {
-                    self.page = Some(overview::finale(&self.session));
+                    self.page = Some(overview::finale(&self.session)?);
                 }
                 None => self.page = Some("Every other exercise is right.\n".to_owned()),
             },
@@ -209,9 +209,12 @@ impl<'a> Watch<'a> {
 
     /// Returns the next exercise that is not right, other than the current one.
     fn next(&mut self) -> anyhow::Result<Option<&'a Exercise>> {
-        let all = &self.session.course.exercises;
-        let at = all.iter().position(|exercise| exercise.id == self.exercise.id).unwrap_or(0);
-        self.session.progress.set_position(&all[(at + 1) % all.len()]);
+        let all = self.session.exercises()?;
+        let at = all.iter().position(|exercise| exercise.id == self.exercise.id);
+        // After an exercise off the path, go on with the path's first one.
+        if let Some(start) = all.get(at.map_or(0, |at| (at + 1) % all.len())) {
+            self.session.progress.set_position(start);
+        }
         let next = self.session.next()?;
         self.session.progress.set_position(self.exercise);
         Ok(next.filter(|next| next.id != self.exercise.id))
