@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use course::answers::has_solutions;
+use course::syllabus;
+
 use crate::completions::Shell;
 use crate::session::STRONG;
 use crate::{bench, plan, teach};
@@ -237,11 +240,15 @@ pub(crate) fn command() -> clap::Command {
     command.override_help(help)
 }
 
+/// The commands that the help of a course without solutions leaves out.
+const NEED_SOLUTIONS: [&str; 5] = ["diff", "reset", "restore", "catch-up", "teach"];
+
 /// Formats the top-level help, because clap's own has more lines.
 fn help(command: &clap::Command) -> String {
+    let has_solutions = syllabus::root().is_ok_and(|root| has_solutions(&root));
     let mut text =
         format!("{STRONG}Usage:{STRONG:#} cargo course [COMMAND [--help]]; without a command: what's next");
-    for name in COMMANDS {
+    for name in COMMANDS.iter().filter(|name| has_solutions || !NEED_SOLUTIONS.contains(name)) {
         let about = command.find_subcommand(name).and_then(clap::Command::get_about);
         let _ = write!(text, "\n  {name:8}  {}", about.map(ToString::to_string).unwrap_or_default());
     }

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
-use course::answers::{Backup, Change, compare, solution, starter};
+use course::answers::{Backup, Change, compare, has_solutions, solution, starter};
 use course::progress::{State, read_answer};
 use course::syllabus::{Exercise, Module};
 
@@ -80,6 +80,11 @@ pub(crate) fn restore(session: &Session, number: Option<&str>) -> anyhow::Result
 /// Installs the solutions to all exercises of the student's path before a module, and moves the student to the module's
 /// start. The student's files are backed up first.
 pub(crate) fn catch_up(session: &mut Session, module: &Module, yes: bool) -> anyhow::Result<ExitCode> {
+    ensure!(
+        has_solutions(session.root),
+        "this copy of the course has no solutions to install; copy the answers that your instructor shows, or open the \
+         exercise that you want: cargo course watch ID"
+    );
     let (earlier, first) = session.before(module)?;
     let mut open = Vec::new();
     for exercise in earlier {
@@ -117,6 +122,10 @@ pub(crate) fn catch_up(session: &mut Session, module: &Module, yes: bool) -> any
 /// Shows how a student's answer differs from the solution.
 pub(crate) fn diff(session: &Session, id: &str, spoil: bool) -> anyhow::Result<ExitCode> {
     let exercise = session.course.exercise(id)?;
+    ensure!(
+        has_solutions(session.root),
+        "this copy of the course has no solutions to compare with; compare your answer with the one that your instructor shows"
+    );
     ensure!(
         spoil || session.state(exercise)? == State::Right,
         "{} is not known to be right; check it first with `cargo course run {}`, or add --spoil to see the solution anyway",

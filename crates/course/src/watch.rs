@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use course::answers::compare;
+use course::answers::{compare, has_solutions};
 use course::checks::{self, Options, Stop, Verdict};
 use course::progress::{self, State, read_answer};
 use course::syllabus::{Exercise, Module};
@@ -167,7 +167,9 @@ impl<'a> Watch<'a> {
                 let page = discuss::show(&self.session, self.exercise, false);
                 self.open(page);
             }
-            's' => self.page = Some(with_solution(&self.session, self.exercise)?),
+            's' if has_solutions(self.session.root) => {
+                self.page = Some(with_solution(&self.session, self.exercise)?)
+            }
             't' => {
                 let kept = match &self.chart {
                     Some(chart) => keep(self.session.root, self.exercise, chart),
@@ -197,7 +199,7 @@ impl<'a> Watch<'a> {
                 }
                 None => self.page = Some("Every other exercise is right.\n".to_owned()),
             },
-            other => self.page = Some(screen::keys_page(other)),
+            other => self.page = Some(screen::keys_page(self.session.root, other)),
         }
         Ok(())
     }

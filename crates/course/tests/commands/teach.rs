@@ -5,6 +5,7 @@ use std::process::Command;
 use snapbox::{assert_data_eq, str};
 
 use crate::student::Student;
+use crate::terminal::{Size, Terminal};
 
 /// The version of the course.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -221,9 +222,9 @@ wrote 10 files to class.tar.gz
     assert_data_eq!(
         handed_out.fails(&["demo", "01"]),
         str![[r#"
-error: this copy of the course has no solutions, so this runs your own program, and 2 exercises up to this module are still to do
-solve the first one: cargo course run one/first
-or run the program as it is: cargo run -p m01_one
+error: this copy of the course has no solutions, so this would run your own program, which needs every exercise up to this module, and 2 exercises are still to do
+what the solved program prints: modules/01_one/README.md
+the first exercise to do: cargo course run one/first
 
 "#]]
     );
@@ -244,6 +245,19 @@ or run the program as it is: cargo run -p m01_one
         let error = handed_out.fails(arguments);
         assert!(error.contains(": this copy of the course has no solutions"), "{error}");
     }
+    let help = handed_out.says(&["--help"]);
+    for missing in ["diff", "reset", "restore", "catch-up", "teach"] {
+        assert!(!help.contains(&format!("\n  {missing} ")), "{help}");
+    }
+    let mut watch = Command::new(env!("CARGO_BIN_EXE_course"));
+    watch.current_dir(&handed_out.root).env("CARGO_TARGET_DIR", handed_out.root.join("target"));
+    let mut terminal = Terminal::of_size(watch, Size::SMALL);
+    terminal.shows("d edits · a look back");
+    terminal.press("s");
+    terminal.shows("s does nothing.");
+    terminal.shows("version before\r\n  a  look back");
+    terminal.press("\u{3}");
+    assert!(terminal.ends_well());
     for name in [".tar.gz", "class.zip/.tar.gz"] {
         assert!(student.fails(&["teach", "archive", name]).contains("the file name must end in .tar.gz"));
     }
