@@ -28,9 +28,9 @@ fn verify_is_for_programs_and_report_is_for_instructors() {
     assert_data_eq!(
         student.says(&["teach", "report", "class"]),
         str![[r#"
-student      right  wrong  hints    01_one  02_two
-ann              1      2      1       1/2     0/1
-bartholomew      3      0      0       2/2     1/1
+student      right  wrong  to do  hints    01_one  02_two
+ann              1      2      0      1       1/2     0/1
+bartholomew      3      0      0      0       2/2     1/1
 
 The students reported this themselves: each file is what its student's machine wrote, and can be edited.
 
@@ -88,12 +88,24 @@ The students reported this themselves: each file is what its student's machine w
     assert_data_eq!(
         student.says(&["teach", "report", "grades.json"]),
         str![[r#"
-student  right  wrong  hints    01_one  02_two
-ann          1      2      1       1/2     0/1
-bob          1      2      1       1/2     0/1
+student  right  wrong  to do  hints    01_one  02_two
+ann          1      2      0      1       1/2     0/1
+bob          1      2      0      1       1/2     0/1
 
 "#]]
     );
+    // What stops at a `todo!` is not wrong, and only the exercises of a path count.
+    student.write("unbegun/ann.json", &json.replace("not yet implemented", "not yet implemented: Return 2"));
+    let all = student.says(&["teach", "report", "unbegun"]);
+    assert!(all.contains("\nann          1      0      2      1       1/2     0/1\n"), "{all}");
+    let of_path = student.says(&["teach", "report", "--path", "short", "unbegun"]);
+    assert!(
+        of_path.starts_with(
+            "student  right  wrong  to do  hints    01_one\nann          1      0      0      0       1/1\n"
+        ),
+        "{of_path}"
+    );
+    assert!(student.fails(&["teach", "report", "--path", "x", "unbegun"]).contains("there is no path `x`"));
     student.write("other/ann.json", &json);
     assert!(
         student
