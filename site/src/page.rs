@@ -172,7 +172,7 @@ impl Pages<'_> {
         let starts_at: u32 = BEFORE_PATH.iter().map(|(minutes, _)| minutes).sum();
         let ends_at = starts_at + self.course.length(path);
         let mut text = String::from("| from | on the slides | minutes | |\n|---|---|---|---|\n");
-        let mut now = 0;
+        let mut now: u32 = 0;
         for (minutes, what) in rows {
             let on_slides = now.checked_sub(starts_at).filter(|_| now < ends_at).map_or(String::new(), clock);
             text += &format!("| {} | {on_slides} | {minutes} | {what} |\n", clock(now));
@@ -250,6 +250,25 @@ mod tests {
         assert_eq!(section(text, "b-c").unwrap(), "b\n```text\n## no heading\n```\n### D\nd\n");
         assert_eq!(section(text, "e").unwrap(), "e\n");
         assert_eq!(section(text, "x").unwrap_err().to_string(), "it has no heading #x");
+    }
+
+    #[test]
+    fn a_timetable_has_every_minute_of_a_workshop() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let course = Course::read(root).unwrap();
+        let shown = course
+            .exercises
+            .iter()
+            .map(|exercise| (format!("modules/{}", exercise.file), format!("{}.html", exercise.id)));
+        let (shown, outputs) = (shown.collect(), Outputs::read(root).unwrap());
+        let pages = Pages { root, course: &course, outputs: &outputs, shown, output: output_as_text };
+        let table = pages.timetable("half-day", "facilitator/prepare.html").unwrap();
+        let minutes = table.lines().skip(2).filter_map(|row| row.split(" | ").nth(2)?.parse::<u32>().ok());
+        let all: u32 = minutes.sum();
+        assert_eq!(all, course.length(course.path("half-day").unwrap()) + 30);
+        assert!(table.ends_with(&format!("| {} | | | the end |\n", clock(all))), "{table}");
+        assert!(table.contains("| 0:00 |  | 10 | the icebreaker |\n| 0:10 | 0:00 | 10 | "), "{table}");
+        assert!(pages.timetable("x", "").is_err());
     }
 
     #[test]
