@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, ensure};
 use course::answers::{Backup, Change, compare, has_solutions, solution, starter};
 use course::progress::{State, read_answer};
+use course::results::count;
 use course::syllabus::{Exercise, Module};
 
 use crate::overview::next;
@@ -111,8 +112,8 @@ pub(crate) fn catch_up(session: &mut Session, module: &Module, yes: bool) -> any
     }
     session.move_to(first);
     print(&format!(
-        "installed {} solutions; your files are in {}\nto undo this: cargo course restore\n\n{}",
-        open.len(),
+        "installed {}; your files are in {}\nto undo this: cargo course restore\n\n{}",
+        count(open.len(), "solution"),
         backup.folder().display(),
         next(session)?
     ))?;

@@ -96,7 +96,7 @@ fn catching_up_on_a_path_installs_only_its_exercises() {
     let student = a_student("path_catch_up");
     student.says(&["path", "skip"]);
     let said = student.says(&["catch-up", "02", "--yes"]);
-    assert!(said.contains("installed 1 solutions") && said.contains("Next: two/third"), "{said}");
+    assert!(said.contains("installed 1 solution;") && said.contains("Next: two/third"), "{said}");
     assert!(student.read("modules/01_one/src/second.rs").contains("todo!"));
 }
 
