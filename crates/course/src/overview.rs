@@ -194,6 +194,9 @@ fn steps(session: &Session, path: &Route, from: Option<&Exercise>, columns: usiz
         };
         let nothing = " ".repeat(STATE_WIDTH);
         if let Some(instead) = &step.instead {
+            // Without solutions, only the speaker can run a demo.
+            let words = instead.split_once(": cargo ").map_or(instead.as_str(), |(words, _)| words);
+            let instead = if has_solutions(session.root) { instead } else { words };
             line(step.minutes, &nothing, format!("{DIM}{instead}{DIM:#}"));
         }
         if *talk > 0 {

@@ -80,7 +80,7 @@ fn answer(id: &str, exercise: &Exercise, group: &[Region]) -> Vec<Slide> {
         let id = format!("{id}-{name}-{number}");
         let from = format!("slide {id}: solutions/{}, the anchor `{name}`", exercise.file);
         let notes = format!(
-            "**Show this** when 80% of the blue sheets are up. `cargo course diff {}` compares an answer with it.",
+            "**Show this** when 80% of the blue sheets are up. In a clone, `cargo course diff {}` compares an answer with it.",
             exercise.id
         );
         Slide { id, from, body, notes: markdown::inline(&notes), below: false }
