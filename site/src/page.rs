@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
-use course::syllabus::{Course, Scheduled, clock};
+use course::syllabus::{Course, Exercise, Scheduled, clock};
 
 use crate::evidence;
 use crate::links::{self, Target};
@@ -77,8 +77,11 @@ impl Pages<'_> {
             "output" => (self.output)(self.outputs.get(of)?, page)?,
             "exercises" => self.exercises(of, page)?,
             "paths" => self.paths(page),
+            "timetable" => self.timetable(of, page)?,
             "evidence" => evidence::table(self.root)?,
-            _ => bail!("the directive must be include, code, report, output, exercises, paths, or evidence"),
+            _ => bail!(
+                "the directive must be include, code, report, output, exercises, paths, timetable, or evidence"
+            ),
         })
     }
 
@@ -127,11 +130,11 @@ impl Pages<'_> {
                 clock(self.course.length(path))
             );
             for Scheduled { start, talk, step } in self.course.schedule(path) {
-                let links =
-                    step.exercises.iter().filter_map(|id| self.course.exercise(id).ok()).map(|exercise| {
-                        let target = &self.shown[&format!("modules/{}", exercise.file)];
-                        format!("[`{}`]({}{target})", exercise.id, up(page))
-                    });
+                let links = step
+                    .exercises
+                    .iter()
+                    .filter_map(|id| self.course.exercise(id).ok())
+                    .map(|exercise| self.link(exercise, page));
                 let what = step.instead.clone().unwrap_or_else(|| links.collect::<Vec<_>>().join(", "));
                 let talk = if talk > 0 { talk.to_string() } else { String::new() };
                 text += &format!("| {} | {} | {talk} | {what} |\n", clock(start), step.minutes);
@@ -140,7 +143,50 @@ impl Pages<'_> {
         }
         text
     }
+
+    /// Returns a link to an exercise.
+    fn link(&self, exercise: &Exercise, page: &str) -> String {
+        let target = &self.shown[&format!("modules/{}", exercise.file)];
+        format!("[`{}`]({}{target})", exercise.id, up(page))
+    }
+
+    /// Lists what happens in a workshop that follows a path, from the first minute to the last. The second column is the
+    /// clock of the path's slides.
+    fn timetable(&self, name: &str, page: &str) -> anyhow::Result<String> {
+        let path = self.course.path(name)?;
+        let mut rows: Vec<(u32, String)> = Vec::new();
+        rows.extend(BEFORE_PATH.map(|(minutes, what)| (minutes, what.to_owned())));
+        for Scheduled { talk, step, .. } in self.course.schedule(path) {
+            if let Some(instead) = &step.instead {
+                let (words, command) = instead.split_once(": ").unwrap_or((instead, ""));
+                let command = if command.is_empty() { String::new() } else { format!(": `{command}`") };
+                rows.push((step.minutes, format!("{words}{command}")));
+            }
+            rows.extend((talk > 0).then(|| (talk, "talk".to_owned())));
+            for id in &step.exercises {
+                let exercise = self.course.exercise(id)?;
+                rows.push((exercise.minutes, self.link(exercise, page)));
+            }
+        }
+        rows.extend(AFTER_PATH.map(|(minutes, what)| (minutes, what.to_owned())));
+        let starts_at: u32 = BEFORE_PATH.iter().map(|(minutes, _)| minutes).sum();
+        let ends_at = starts_at + self.course.length(path);
+        let mut text = String::from("| from | on the slides | minutes | |\n|---|---|---|---|\n");
+        let mut now: u32 = 0;
+        for (minutes, what) in rows {
+            let on_slides = now.checked_sub(starts_at).filter(|_| now < ends_at).map_or(String::new(), clock);
+            text += &format!("| {} | {on_slides} | {minutes} | {what} |\n", clock(now));
+            now += minutes;
+        }
+        text += &format!("| {} | | | the end |\n", clock(now));
+        Ok(text)
+    }
 }
+
+/// What a workshop does before its path and after it, with the minutes.
+const BEFORE_PATH: [(u32, &str); 1] = [(10, "the icebreaker")];
+const AFTER_PATH: [(u32, &str); 3] =
+    [(5, "everyone hands in"), (10, "the second quiz"), (5, "the feedback form")];
 
 /// Formats a command and its output.
 ///
@@ -204,6 +250,25 @@ mod tests {
         assert_eq!(section(text, "b-c").unwrap(), "b\n```text\n## no heading\n```\n### D\nd\n");
         assert_eq!(section(text, "e").unwrap(), "e\n");
         assert_eq!(section(text, "x").unwrap_err().to_string(), "it has no heading #x");
+    }
+
+    #[test]
+    fn a_timetable_has_every_minute_of_a_workshop() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let course = Course::read(root).unwrap();
+        let shown = course
+            .exercises
+            .iter()
+            .map(|exercise| (format!("modules/{}", exercise.file), format!("{}.html", exercise.id)));
+        let (shown, outputs) = (shown.collect(), Outputs::read(root).unwrap());
+        let pages = Pages { root, course: &course, outputs: &outputs, shown, output: output_as_text };
+        let table = pages.timetable("half-day", "facilitator/prepare.html").unwrap();
+        let minutes = table.lines().skip(2).filter_map(|row| row.split(" | ").nth(2)?.parse::<u32>().ok());
+        let all: u32 = minutes.sum();
+        assert_eq!(all, course.length(course.path("half-day").unwrap()) + 30);
+        assert!(table.ends_with(&format!("| {} | | | the end |\n", clock(all))), "{table}");
+        assert!(table.contains("| 0:00 |  | 10 | the icebreaker |\n| 0:10 | 0:00 | 10 | "), "{table}");
+        assert!(pages.timetable("x", "").is_err());
     }
 
     #[test]

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use course::answers::has_solutions;
+use course::syllabus;
+
 use crate::completions::Shell;
 use crate::session::STRONG;
 use crate::{bench, exec, plan, teach};
@@ -20,9 +23,9 @@ pub(crate) struct Arguments {
 /// What the next exercise is, for the help of commands.
 const NEXT: &str = "\
 The next exercise is the first one that is not right, starting at the exercise
-that you checked last. After the end of the course, the search continues from
-the beginning. To go back to an earlier exercise, name it:
-cargo course watch init/devices
+that you checked last. After the end of the course, or of the path that you
+follow, the search continues from the beginning. To go back to an earlier
+exercise, name it: cargo course watch init/devices
 
 ";
 
@@ -40,6 +43,13 @@ pub(crate) enum Command {
     List {
         /// The path, such as half-day
         #[arg(long)]
+        path: Option<String>,
+    },
+    /// Follow a path instead of the whole course, or list the paths
+    #[command(after_help = "Example: cargo course path half-day   (the whole course: cargo course path all)")]
+    Path {
+        /// The path, such as half-day; all is the whole course
+        #[arg(value_name = "NAME")]
         path: Option<String>,
     },
     /// Check one exercise
@@ -214,19 +224,10 @@ pub(crate) enum Command {
     },
 }
 
-/// The commands by audience, as help lists them. The first group is below the usage line, and needs no heading.
-const GROUPS: [(&str, &[&str]); 2] = [
-    (
-        "",
-        &[
-            "watch", "next", "list", "run", "test", "verify", "hint", "diff", "discuss", "reset", "restore",
-            "catch-up",
-        ],
-    ),
-    (
-        "For everyone: this machine, programs, measurements, and teaching",
-        &["doctor", "demo", "bench", "compare", "overlap", "plan", "exec", "teach"],
-    ),
+/// The commands, as help lists them: the student's own first, and then those for this machine, programs, and teaching.
+const COMMANDS: [&str; 21] = [
+    "watch", "next", "list", "path", "run", "test", "verify", "hint", "diff", "discuss", "reset", "restore",
+    "catch-up", "doctor", "demo", "bench", "compare", "overlap", "plan", "exec", "teach",
 ];
 
 impl Arguments {
@@ -243,19 +244,17 @@ pub(crate) fn command() -> clap::Command {
     command.override_help(help)
 }
 
-/// Formats the top-level help, because clap can't list commands in several groups.
+/// The commands that the help of a course without solutions leaves out.
+const NEED_SOLUTIONS: [&str; 5] = ["diff", "reset", "restore", "catch-up", "teach"];
+
+/// Formats the top-level help, because clap's own has more lines.
 fn help(command: &clap::Command) -> String {
-    let about = |command: &clap::Command| command.get_about().map(ToString::to_string).unwrap_or_default();
+    let has_solutions = syllabus::root().is_ok_and(|root| has_solutions(&root));
     let mut text =
         format!("{STRONG}Usage:{STRONG:#} cargo course [COMMAND [--help]]; without a command: what's next");
-    for (audience, names) in GROUPS {
-        if !audience.is_empty() {
-            let _ = write!(text, "\n{STRONG}{audience}{STRONG:#}");
-        }
-        for name in names {
-            let words = command.find_subcommand(name).map(about).unwrap_or_default();
-            let _ = write!(text, "\n  {name:8}  {words}");
-        }
+    for name in COMMANDS.iter().filter(|name| has_solutions || !NEED_SOLUTIONS.contains(name)) {
+        let about = command.find_subcommand(name).and_then(clap::Command::get_about);
+        let _ = write!(text, "\n  {name:8}  {}", about.map(ToString::to_string).unwrap_or_default());
     }
     text + "\n"
 }
@@ -267,12 +266,12 @@ mod tests {
     #[test]
     fn help_names_every_command_once_and_fits_on_a_screen() {
         let command = command();
-        let mut listed: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
+        let mut listed = COMMANDS;
         let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
         let mut names: Vec<&str> = shown.map(clap::Command::get_name).collect();
         listed.sort_unstable();
         names.sort_unstable();
-        assert_eq!(listed, names);
+        assert_eq!(listed, names[..]);
         let help = anstream::adapter::strip_str(&help(&command)).to_string();
         // The screen also shows the line with the command and the next prompt.
         assert!(help.lines().count() <= 24 - 2, "{help}");

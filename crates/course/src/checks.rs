@@ -10,4 +10,4 @@ pub use event::Event;
 pub use program::{Options, Tests, build, cargo};
 pub use stop::Stop;
 pub use timeline::{timeline, timelines};
-pub use verdict::{Checked, Counts, Failure, Outcome, Verdict, verdict};
+pub use verdict::{Checked, Counts, Failure, Outcome, Verdict, to_do, verdict};

@@ -60,12 +60,13 @@ fn ensure_finished(session: &Session, module: &Module) -> anyhow::Result<()> {
     }
     let Some(first) = open.first() else { return Ok(()) };
     bail!(
-        "this copy of the course has no solutions, so this runs your own program, and {} up to this module {} still to do\n\
-         solve the first one: cargo course run {}\n\
-         or run the program as it is: cargo run -p {}",
+        "this copy of the course has no solutions, so this would run your own program, which needs every exercise up to \
+         this module, and {} {} still to do\n\
+         what the solved program prints: modules/{}/README.md\n\
+         the first exercise to do: cargo course run {}",
         count(open.len(), "exercise"),
         if open.len() == 1 { "is" } else { "are" },
-        first.id,
-        module.starter_package()
+        module.folder,
+        first.id
     )
 }

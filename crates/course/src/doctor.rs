@@ -40,7 +40,7 @@ pub(crate) fn run(
     }
     if for_workshop {
         let file = workshop::write(root, &diagnoses)?;
-        eprintln!("\nsend this file to the workshop's organizer: {}", file.display());
+        eprintln!("\nname this file after you, and send it to the workshop's organizer: {}", file.display());
     }
     if let Some(file) = evidence {
         evidence::write(root, &Course::read(root)?, &diagnoses, file)?;

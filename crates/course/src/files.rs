@@ -4,8 +4,9 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
-use course::answers::{Backup, Change, compare, solution, starter};
+use course::answers::{Backup, Change, compare, has_solutions, solution, starter};
 use course::progress::{State, read_answer};
+use course::results::count;
 use course::syllabus::{Exercise, Module};
 
 use crate::overview::next;
@@ -77,19 +78,23 @@ pub(crate) fn restore(session: &Session, number: Option<&str>) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
-/// Installs the solutions to all exercises before a module, and moves the student to the module's start. The student's
-/// files are backed up first.
+/// Installs the solutions to all exercises of the student's path before a module, and moves the student to the module's
+/// start. The student's files are backed up first.
 pub(crate) fn catch_up(session: &mut Session, module: &Module, yes: bool) -> anyhow::Result<ExitCode> {
-    let earlier: Vec<&Module> =
-        session.course.modules.iter().take_while(|other| other.folder != module.folder).collect();
+    ensure!(
+        has_solutions(session.root),
+        "this copy of the course has no solutions to install; copy the answers that your instructor shows, or open the \
+         exercise that you want: cargo course watch ID"
+    );
+    let (earlier, first) = session.before(module)?;
     let mut open = Vec::new();
-    for exercise in earlier.iter().flat_map(|module| session.of(module)) {
+    for exercise in earlier {
         if session.state(exercise)? != State::Right {
             open.push((exercise, solution(session.root, exercise)?));
         }
     }
     if open.is_empty() {
-        session.move_to(module);
+        session.move_to(first);
         print(&format!("everything before {} is already right\n\n{}", module.folder, next(session)?))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -105,10 +110,10 @@ pub(crate) fn catch_up(session: &mut Session, module: &Module, yes: bool) -> any
     for (exercise, text) in &open {
         backup.overwrite(session.root, exercise, text)?;
     }
-    session.move_to(module);
+    session.move_to(first);
     print(&format!(
-        "installed {} solutions; your files are in {}\nto undo this: cargo course restore\n\n{}",
-        open.len(),
+        "installed {}; your files are in {}\nto undo this: cargo course restore\n\n{}",
+        count(open.len(), "solution"),
         backup.folder().display(),
         next(session)?
     ))?;
@@ -118,6 +123,10 @@ pub(crate) fn catch_up(session: &mut Session, module: &Module, yes: bool) -> any
 /// Shows how a student's answer differs from the solution.
 pub(crate) fn diff(session: &Session, id: &str, spoil: bool) -> anyhow::Result<ExitCode> {
     let exercise = session.course.exercise(id)?;
+    ensure!(
+        has_solutions(session.root),
+        "this copy of the course has no solutions to compare with; compare your answer with the one that your instructor shows"
+    );
     ensure!(
         spoil || session.state(exercise)? == State::Right,
         "{} is not known to be right; check it first with `cargo course run {}`, or add --spoil to see the solution anyway",

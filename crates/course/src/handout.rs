@@ -1,5 +1,7 @@
 //! Copies of the course without its solutions.
 
+mod pages;
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +11,7 @@ use crate::syllabus::{Course, Exercise};
 use anyhow::{Context, ensure};
 
 /// Paths that give away the answers, that need them, or that only authors use.
-const LEFT_OUT: [&str; 16] = [
+const LEFT_OUT: [&str; 17] = [
     "solutions/",
     "tests/alternatives/",
     "tests/mistakes/",
@@ -19,6 +21,7 @@ const LEFT_OUT: [&str; 16] = [
     "crates/grade/",
     "site/book/src/authors.md",
     "site/book/src/instructors.md",
+    "site/book/src/facilitator/",
     "xtask/",
     ".ci/",
     ".github/",
@@ -68,6 +71,7 @@ pub fn stage(
     for exercise in &course.exercises {
         fs::write(exercise.starter(staging), text(exercise)?)?;
     }
+    pages::adapt(staging)?;
     edit(&staging.join("Cargo.toml"), without_solutions)?;
     // A small course may have only modules.
     for crate_ in fs::read_dir(staging.join("crates")).into_iter().flatten() {
@@ -148,6 +152,7 @@ mod tests {
             "crates/grade/src/main.rs",
             "site/src/main.rs",
             "site/book/src/instructors.md",
+            "site/book/src/facilitator/quiz.md",
             "xtask/src/main.rs",
         ] {
             assert!(!is_handed_out(other), "{other}");

@@ -61,7 +61,11 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Some(Command::List { path: None }) => {
             overview::list(&session, None, columns().unwrap_or(usize::MAX))?
         }
-        Some(Command::List { path: Some(path) }) => overview::path(&session, path)?,
+        Some(Command::List { path: Some(path) }) => {
+            overview::path(&session, path, columns().unwrap_or(usize::MAX))?
+        }
+        Some(Command::Path { path: None }) => overview::paths(&session)?,
+        Some(Command::Path { path: Some(path) }) => overview::follow(&session, path)?,
         Some(Command::Run { id }) => return work::run(&mut session, id.as_deref()),
         Some(Command::Hint { id, count }) => {
             overview::hint(&mut session, id.as_deref(), count.map(usize::from), false)?

@@ -7,7 +7,7 @@ use anyhow::Context;
 use course::answers::has_solutions;
 use course::progress::State;
 use course::results::count;
-use course::syllabus::{Exercise, Module, Scheduled, clock};
+use course::syllabus::{Exercise, Module, Route, Scheduled, clock};
 use cudarc::driver::CudaContext;
 use lab::Tier;
 use lab::explain::error_text;
@@ -21,14 +21,15 @@ const MOST_RANKS: usize = 8;
 /// Shows where the student is, what the checks run on, and how to continue.
 pub(crate) fn show(session: &Session) -> anyhow::Result<String> {
     let (bar, next) = (bar(session, 80)?, next(session)?);
-    Ok(format!("{bar}\n{next}\n{}\nAll exercises: cargo course list\n", machine()))
+    let all = if session.path().is_some() { "Your path" } else { "All exercises" };
+    Ok(format!("{bar}\n{next}\n{}\n{all}: cargo course list\n", machine()))
 }
 
 /// Describes the next exercise, if there is one.
 pub(crate) fn next(session: &Session) -> anyhow::Result<String> {
     Ok(match session.next()? {
         Some(exercise) => next_step(exercise) + &left_before(session, exercise)?,
-        None => finale(session),
+        None => finale(session)?,
     })
 }
 
@@ -44,7 +45,9 @@ pub(crate) fn left_before(session: &Session, exercise: &Exercise) -> anyhow::Res
 /// # Errors
 /// Fails if there is no next exercise.
 pub(crate) fn next_file(session: &Session) -> anyhow::Result<String> {
-    let next = session.next()?.context("you have finished the course, so there is no next exercise")?;
+    let next = session.next()?;
+    let next = next
+        .with_context(|| format!("you have finished {}, so there is no next exercise", followed(session)))?;
     Ok(format!("{}\n", next.starter(session.root).display()))
 }
 
@@ -64,9 +67,18 @@ pub(crate) fn next_step(exercise: &Exercise) -> String {
     )
 }
 
-/// Shows the student's progress: a bar, the count, and the remaining time.
+/// Returns the words for what the student follows.
+pub(crate) fn followed(session: &Session) -> String {
+    session.path().map_or_else(|| "the course".to_owned(), |path| format!("the path {}", path.name))
+}
+
+/// Shows the student's progress on the path that the student follows: a bar, the count, and the remaining time.
 pub(crate) fn bar(session: &Session, columns: usize) -> anyhow::Result<String> {
-    let exercises = &session.course.exercises;
+    let on = session.path().map_or_else(String::new, |path| format!(" on {}", path.name));
+    bar_of(session, &session.exercises()?, &on, columns)
+}
+
+fn bar_of(session: &Session, exercises: &[&Exercise], on: &str, columns: usize) -> anyhow::Result<String> {
     let (mut right, mut minutes) = (0, 0);
     for exercise in exercises {
         match session.state(exercise)? {
@@ -80,15 +92,19 @@ pub(crate) fn bar(session: &Session, columns: usize) -> anyhow::Result<String> {
         1..60 => format!(", about {minutes} min left"),
         _ => format!(", about {} h {:02} min left", minutes / 60, minutes % 60),
     };
-    let words = format!("{right} of {all}{left}");
+    let words = format!("{right} of {all}{on}{left}");
     let width = all.min(columns.saturating_sub(words.chars().count() + 1));
     let done = right * width / all.max(1);
     Ok(format!("{GOOD}{}{GOOD:#}{DIM}{}{DIM:#} {words}\n", "━".repeat(done), "━".repeat(width - done)))
 }
 
-/// Lists the exercises by module, each with its state. If `from` is given, the list starts at its module. Finished
-/// modules have a check mark. Titles are cut so that each exercise fits on a line of this many columns.
+/// Lists the exercises that the student follows, each with its state: a path by its steps, and the course by module. If
+/// `from` is given, the list starts at its step, or at its module. Finished modules have a check mark. Titles are cut so
+/// that each exercise fits on a line of this many columns.
 pub(crate) fn list(session: &Session, from: Option<&Exercise>, columns: usize) -> anyhow::Result<String> {
+    if let Some(path) = session.path() {
+        return Ok(steps(session, path, from, columns)? + &bar(session, columns)?);
+    }
     let mut text = String::new();
     let width = session.course.exercises.iter().map(|exercise| exercise.id.len()).max().unwrap_or(0);
     let is_before = |module: &&Module| from.is_some_and(|from| module.folder != from.folder());
@@ -118,52 +134,137 @@ pub(crate) fn list(session: &Session, from: Option<&Exercise>, columns: usize) -
     Ok(text)
 }
 
-/// Returns the message for students who have solved everything.
-pub(crate) fn finale(session: &Session) -> String {
-    let course = session.course;
-    let minutes: u32 = course.exercises.iter().map(|exercise| exercise.minutes).sum();
-    let line = "━".repeat(60);
-    let mut text = format!("\n{GOOD}{line}{GOOD:#}\n  {STRONG}You have finished the course.{STRONG:#}\n\n");
-    for module in &course.modules {
+/// Returns the message for students who have solved everything that they follow.
+pub(crate) fn finale(session: &Session) -> anyhow::Result<String> {
+    let exercises = session.exercises()?;
+    let of = |module: &Module| exercises.iter().filter(|exercise| exercise.folder() == module.folder).count();
+    let minutes: u32 = exercises.iter().map(|exercise| exercise.minutes).sum();
+    let (line, what) = ("━".repeat(60), followed(session));
+    let mut text = format!("\n{GOOD}{line}{GOOD:#}\n  {STRONG}You have finished {what}.{STRONG:#}\n\n");
+    for module in session.course.modules.iter().filter(|module| of(module) > 0) {
         let _ = writeln!(
             text,
             "  {GOOD}✓{GOOD:#} {}  {}  {DIM}{}{DIM:#}",
             module.folder,
             module.title,
-            count(session.of(module).len(), "exercise")
+            count(of(module), "exercise")
         );
     }
     let _ = writeln!(
         text,
         "\n  {}, {}: every check passes.\n{GOOD}{line}{GOOD:#}",
-        count(course.exercises.len(), "exercise"),
+        count(exercises.len(), "exercise"),
         count(minutes.div_ceil(60) as usize, "hour")
     );
     if has_solutions(session.root) {
         text.push_str("How the solution does it: cargo course diff ID\n");
     }
-    text
+    if exercises.len() < session.course.exercises.len() {
+        text.push_str("The other exercises: cargo course path all\n");
+    }
+    Ok(text)
 }
 
 /// Lists a path's steps with their times, and each exercise with its state.
-pub(crate) fn path(session: &Session, name: &str) -> anyhow::Result<String> {
+pub(crate) fn path(session: &Session, name: &str, columns: usize) -> anyhow::Result<String> {
+    let path = session.course.path(name)?;
+    let mut text = steps(session, path, None, columns)?
+        + &bar_of(session, &session.course.exercises_of(path)?, "", columns)?;
+    if path.steps.is_some() && session.path().is_none_or(|followed| followed.name != path.name) {
+        let _ = writeln!(text, "To follow it: cargo course path {}", path.name);
+    }
+    Ok(text)
+}
+
+/// Lists a path's steps, from the step of the exercise `from` on if there is one. The minutes of a talk are in a line of
+/// their own, before the exercises that it introduces.
+fn steps(session: &Session, path: &Route, from: Option<&Exercise>, columns: usize) -> anyhow::Result<String> {
     let course = session.course;
-    let path = course.path(name)?;
+    let steps = course.schedule(path);
+    let has = |scheduled: &Scheduled| from.is_some_and(|from| scheduled.step.exercises.contains(&from.id));
+    let at = steps.iter().position(has).unwrap_or(0);
+    let width =
+        steps.iter().flat_map(|scheduled| &scheduled.step.exercises).map(String::len).max().unwrap_or(0);
     let mut text = format!("{STRONG}{}{STRONG:#}: {} h\n", path.title, clock(course.length(path)));
-    for Scheduled { start, step, .. } in course.schedule(path) {
-        let mut time = format!("{:>5} {:3} min", clock(start), step.minutes);
+    for Scheduled { start, talk, step } in &steps[at..] {
+        let mut now = *start;
+        let mut line = |minutes: u32, state: &str, what: String| {
+            let _ = writeln!(text, "{:>5} {minutes:3} min  {state}  {what}", clock(now));
+            now += minutes;
+        };
+        let nothing = " ".repeat(STATE_WIDTH);
         if let Some(instead) = &step.instead {
-            let _ = writeln!(text, "{time}           {DIM}{instead}{DIM:#}");
+            // Without solutions, only the speaker can run a demo.
+            let words = instead.split_once(": cargo ").map_or(instead.as_str(), |(words, _)| words);
+            let instead = if has_solutions(session.root) { instead } else { words };
+            line(step.minutes, &nothing, format!("{DIM}{instead}{DIM:#}"));
+        }
+        if *talk > 0 {
+            line(*talk, &nothing, format!("{DIM}talk{DIM:#}"));
         }
         for id in &step.exercises {
             let exercise = course.exercise(id)?;
-            let mark = mark_of(session.state(exercise)?);
-            let _ = writeln!(text, "{time}  {mark}  {}  {DIM}{}{DIM:#}", exercise.id, exercise.title);
-            time = " ".repeat(time.len());
+            let title = shortened(&exercise.title, columns.saturating_sub(STATE_WIDTH + width + 19));
+            line(
+                exercise.minutes,
+                &mark_of(session.state(exercise)?),
+                format!("{id:width$}  {DIM}{title}{DIM:#}"),
+            );
         }
     }
     Ok(text)
 }
+
+/// Shows which path the student follows, and lists the paths with their times.
+pub(crate) fn paths(session: &Session) -> anyhow::Result<String> {
+    let course = session.course;
+    let followed = session.path().map_or_else(
+        || "the whole course".to_owned(),
+        |path| format!("the path {STRONG}{}{STRONG:#}", path.name),
+    );
+    let mut text = format!("You follow {followed}.\n\n");
+    let width = |text: fn(&Route) -> &str| {
+        course.paths.iter().map(|path| text(path).chars().count()).max().unwrap_or(0)
+    };
+    let (names, titles) = (width(|path| &path.name), width(|path| &path.title));
+    for path in &course.paths {
+        let exercises = count(course.exercises_of(path)?.len(), "exercise");
+        let _ = writeln!(
+            text,
+            "  {STRONG}{:names$}{STRONG:#}  {:titles$}  {:>5} h  {exercises}",
+            path.name,
+            path.title,
+            clock(course.length(path))
+        );
+    }
+    text.push_str("\nTo follow one: cargo course path NAME\nIts steps: cargo course list --path NAME\n");
+    Ok(text)
+}
+
+/// Makes the student follow a path from now on, and shows how to continue.
+///
+/// # Errors
+/// Fails if there is no such path, or if it can't be stored.
+pub(crate) fn follow(session: &Session, name: &str) -> anyhow::Result<String> {
+    // The whole course is always there, even if no path has this name.
+    let path = match name {
+        WHOLE => None,
+        name => Some(session.course.path(name)?),
+    };
+    session.progress.set_path(path.map(|path| path.name.as_str())).context("your path can't be stored")?;
+    let what = match path {
+        Some(path) => format!(
+            "{STRONG}{}{STRONG:#}, {} h with talks and breaks. To return to the whole course: cargo course path {WHOLE}",
+            path.name,
+            clock(session.course.length(path))
+        ),
+        None => "the whole course".to_owned(),
+    };
+    Ok(format!("You now follow {what}\n{}\n{}", bar(session, 80)?, next(session)?))
+}
+
+/// The name for the whole course.
+const WHOLE: &str = "all";
 
 /// Returns a text's first words, and an ellipsis, if it has more than `columns` characters.
 fn shortened(text: &str, columns: usize) -> String {

@@ -33,6 +33,9 @@ pub enum State {
 /// The name of the file that stores the student's last exercise.
 const POSITION: &str = "position";
 
+/// The name of the file that stores the path that the student follows. There is none if it is the whole course.
+const PATH: &str = "path";
+
 /// The known state of each exercise.
 #[derive(Debug)]
 pub struct Progress {
@@ -149,6 +152,30 @@ impl Progress {
         self.position = Some(exercise.id.clone());
     }
 
+    /// Returns the name of the path that the student follows, or `None` if it is the whole course. Another `cargo course`
+    /// may have changed it in the meantime.
+    pub fn path(&self) -> Option<String> {
+        let name = fs::read_to_string(self.file.with_file_name(PATH)).ok()?;
+        Some(name.trim().to_owned())
+    }
+
+    /// Stores the path that the student follows from now on.
+    ///
+    /// # Errors
+    /// Fails if it can't be stored.
+    pub fn set_path(&self, name: Option<&str>) -> anyhow::Result<()> {
+        let file = self.file.with_file_name(PATH);
+        match name {
+            Some(name) => replace(&file, format!("{name}\n")),
+            None => match fs::remove_file(&file) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    Err(error).with_context(|| format!("can't remove {}", file.display()))
+                }
+                _ => Ok(()),
+            },
+        }
+    }
+
     /// Returns the number of hints that were shown.
     pub fn hints(&self, exercise: &Exercise) -> usize {
         self.known.get(&exercise.id).map_or(0, |known| known.hints)
@@ -253,6 +280,19 @@ mod tests {
         assert_eq!(again.state(&root, &exercise).unwrap(), State::Missing);
         let told = read_answer(&root, &exercise).unwrap_err().to_string();
         assert!(told.ends_with("is missing; restore it with `cargo course reset init/devices`"), "{told}");
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn a_path_is_stored_until_the_whole_course_takes_its_place() {
+        let root = a_root("path", "1");
+        let (one, other) = (Progress::read(&root).unwrap().0, Progress::read(&root).unwrap().0);
+        one.set_path(None).unwrap();
+        assert_eq!(one.path(), None);
+        one.set_path(Some("half-day")).unwrap();
+        assert_eq!([one.path(), other.path()], [(); 2].map(|()| Some("half-day".to_owned())));
+        other.set_path(None).unwrap();
+        assert_eq!(one.path(), None);
         fs::remove_dir_all(root).unwrap();
     }
 

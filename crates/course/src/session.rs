@@ -7,7 +7,7 @@ use anstyle::{AnsiColor, Style};
 use anyhow::Context;
 use course::checks::{self, Checked, Options, Stop, Verdict};
 use course::progress::{Progress, State, read_answer};
-use course::syllabus::{Course, Exercise, Module};
+use course::syllabus::{Course, Exercise, Module, Route};
 
 use crate::watch::text::wrapped;
 
@@ -38,18 +38,35 @@ impl<'a> Session<'a> {
         if let Some(told) = told {
             anstream::eprintln!("{BAD}warning:{BAD:#} {told}");
         }
-        Ok(Self { root, course, progress })
+        let session = Self { root, course, progress };
+        if let Some(Err(error)) = session.progress.path().map(|name| course.path(&name).map(drop)) {
+            anstream::eprintln!("{BAD}warning:{BAD:#} {error}; to follow one: cargo course path NAME");
+        }
+        Ok(session)
+    }
+
+    /// Returns the path that the student follows, or `None` if it is the whole course.
+    pub(crate) fn path(&self) -> Option<&'a Route> {
+        self.course.path(&self.progress.path()?).ok()
+    }
+
+    /// Returns the exercises that the student follows, in order: those of the chosen path, or those of the course.
+    pub(crate) fn exercises(&self) -> anyhow::Result<Vec<&'a Exercise>> {
+        match self.path() {
+            Some(path) => self.course.exercises_of(path),
+            None => Ok(self.course.exercises.iter().collect()),
+        }
     }
 
     pub(crate) fn state(&self, exercise: &Exercise) -> anyhow::Result<State> {
         self.progress.state(self.root, exercise)
     }
 
-    /// Returns the next exercise: the first exercise that is not known to be right, starting at the student's last
-    /// position. At the end of the course, the search continues from the beginning.
+    /// Returns the next exercise: the first exercise of the student's path that is not known to be right, starting at the
+    /// student's last position. At the end of the path, the search continues from the beginning.
     pub(crate) fn next(&self) -> anyhow::Result<Option<&'a Exercise>> {
-        let all = &self.course.exercises;
-        let is_at = |exercise: &Exercise| self.progress.position() == Some(exercise.id.as_str());
+        let all = self.exercises()?;
+        let is_at = |exercise: &&Exercise| self.progress.position() == Some(exercise.id.as_str());
         let at = all.iter().position(is_at).unwrap_or(0);
         for exercise in all[at..].iter().chain(&all[..at]) {
             if self.state(exercise)? != State::Right {
@@ -59,13 +76,16 @@ impl<'a> Session<'a> {
         Ok(None)
     }
 
-    /// Returns the number of exercises before this one that still have to be done, and the first of them. An answer that
-    /// is written but has not been checked, such as an installed solution, doesn't count.
+    /// Returns the number of exercises of the student's path before this one that still have to be done, and the first of
+    /// them. An answer that is written but has not been checked, such as an installed solution, doesn't count. There are
+    /// none before an exercise off the path.
     pub(crate) fn left_before(&self, exercise: &Exercise) -> anyhow::Result<Option<(usize, &'a Exercise)>> {
+        let all = self.exercises()?;
+        let at = all.iter().position(|other| other.id == exercise.id).unwrap_or(0);
         let mut left = Vec::new();
-        for earlier in self.course.exercises.iter().take_while(|other| other.id != exercise.id) {
+        for earlier in &all[..at] {
             if !matches!(self.state(earlier)?, State::Right | State::Written) {
-                left.push(earlier);
+                left.push(*earlier);
             }
         }
         Ok(left.first().map(|first| (left.len(), *first)))
@@ -160,10 +180,29 @@ impl<'a> Session<'a> {
         Ok(verdicts)
     }
 
-    /// Moves the student to the first exercise in a module.
-    pub(crate) fn move_to(&mut self, module: &Module) {
-        if let Some(first) = self.of(module).first() {
-            self.progress.set_position(first);
+    /// Returns the exercises of the student's path before a module, and the exercise where the student starts in it.
+    pub(crate) fn before(
+        &self,
+        module: &Module,
+    ) -> anyhow::Result<(Vec<&'a Exercise>, Option<&'a Exercise>)> {
+        let mut all = self.exercises()?;
+        if let Some(at) = all.iter().position(|exercise| exercise.folder() == module.folder) {
+            let first = all[at];
+            all.truncate(at);
+            return Ok((all, Some(first)));
+        }
+        let is_earlier = |folder: &str| {
+            let mut earlier = self.course.modules.iter().take_while(|other| other.folder != module.folder);
+            earlier.any(|other| other.folder == folder)
+        };
+        all.retain(|exercise| is_earlier(exercise.folder()));
+        Ok((all, self.of(module).first().copied()))
+    }
+
+    /// Moves the student to an exercise, if there is one.
+    pub(crate) fn move_to(&mut self, exercise: Option<&Exercise>) {
+        if let Some(exercise) = exercise {
+            self.progress.set_position(exercise);
             self.keep();
         }
     }

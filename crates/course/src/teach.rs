@@ -24,6 +24,9 @@ pub(crate) enum Command {
         after_help = "Example: cargo course teach report class/   (ann.json, bob.json: cargo course verify --keep-going --json)"
     )]
     Report {
+        /// Count only the exercises of this path, such as half-day
+        #[arg(long, value_name = "NAME")]
+        path: Option<String>,
         /// Files that `cargo course verify --keep-going --json` wrote, grades.json from `cargo course teach grade`, or folders with such files
         #[arg(required = true)]
         places: Vec<PathBuf>,
@@ -61,7 +64,7 @@ pub(crate) enum Command {
 /// Runs a command.
 pub(crate) fn run(root: &Path, course: &Course, command: &Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Report { places } => return report::run(root, course, places),
+        Command::Report { path, places } => return report::run(root, course, path.as_deref(), places),
         Command::Grade { arguments } => match grade(root, arguments)? {},
         Command::Mistakes { id, path } => {
             print(&mistakes::show(root, course, id.as_deref(), path.as_deref())?)?;

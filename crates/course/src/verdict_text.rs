@@ -216,10 +216,11 @@ pub(crate) fn after_success(session: &Session, exercise: &Exercise, keys: bool) 
         None if keys => {
             let _ = writeln!(
                 text,
-                "\n{STRONG}You have finished the course.{STRONG:#} {GOOD}n{GOOD:#} shows all of it"
+                "\n{STRONG}You have finished {}.{STRONG:#} {GOOD}n{GOOD:#} shows all of it",
+                overview::followed(session)
             );
         }
-        None => text.push_str(&overview::finale(session)),
+        None => text.push_str(&overview::finale(session)?),
     }
     Ok(text)
 }

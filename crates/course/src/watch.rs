@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use course::answers::compare;
+use course::answers::{compare, has_solutions};
 use course::checks::{self, Options, Stop, Verdict};
 use course::progress::{self, State, read_answer};
 use course::syllabus::{Exercise, Module};
@@ -167,7 +167,9 @@ impl<'a> Watch<'a> {
                 let page = discuss::show(&self.session, self.exercise, false);
                 self.open(page);
             }
-            's' => self.page = Some(with_solution(&self.session, self.exercise)?),
+            's' if has_solutions(self.session.root) => {
+                self.page = Some(with_solution(&self.session, self.exercise)?)
+            }
             't' => {
                 let kept = match &self.chart {
                     Some(chart) => keep(self.session.root, self.exercise, chart),
@@ -193,11 +195,11 @@ impl<'a> Watch<'a> {
                     self.start_check()?;
                 }
                 None if self.session.state(self.exercise)? == State::Right => {
-                    self.page = Some(overview::finale(&self.session));
+                    self.page = Some(overview::finale(&self.session)?);
                 }
                 None => self.page = Some("Every other exercise is right.\n".to_owned()),
             },
-            other => self.page = Some(screen::keys_page(other)),
+            other => self.page = Some(screen::keys_page(self.session.root, other)),
         }
         Ok(())
     }
@@ -209,9 +211,12 @@ impl<'a> Watch<'a> {
 
     /// Returns the next exercise that is not right, other than the current one.
     fn next(&mut self) -> anyhow::Result<Option<&'a Exercise>> {
-        let all = &self.session.course.exercises;
-        let at = all.iter().position(|exercise| exercise.id == self.exercise.id).unwrap_or(0);
-        self.session.progress.set_position(&all[(at + 1) % all.len()]);
+        let all = self.session.exercises()?;
+        let at = all.iter().position(|exercise| exercise.id == self.exercise.id);
+        // After an exercise off the path, go on with the path's first one.
+        if let Some(start) = all.get(at.map_or(0, |at| (at + 1) % all.len())) {
+            self.session.progress.set_position(start);
+        }
         let next = self.session.next()?;
         self.session.progress.set_position(self.exercise);
         Ok(next.filter(|next| next.id != self.exercise.id))

@@ -15,7 +15,7 @@ use crate::source;
 /// # Errors
 /// Fails if a slide refers to something that doesn't exist, or doesn't fit; the error names the slide.
 pub(super) fn slides(pages: &Pages<'_>, route: &Route, made: &Exercises) -> anyhow::Result<Vec<Slide>> {
-    let mut deck = Deck { pages, page: format!("{}/index.html", route.name), slides: Vec::new() };
+    let mut deck = Deck { pages, route, page: format!("{}/index.html", route.name), slides: Vec::new() };
     let steps = pages.course.schedule(route);
     let mut seen = BTreeSet::new();
     let (first, last) = steps.first().zip(steps.last()).context("a path has steps")?;
@@ -42,6 +42,7 @@ pub(super) fn slides(pages: &Pages<'_>, route: &Route, made: &Exercises) -> anyh
 
 struct Deck<'p> {
     pages: &'p Pages<'p>,
+    route: &'p Route,
     /// The deck's address, below the folder of all decks.
     page: String,
     slides: Vec<Slide>,
@@ -109,9 +110,9 @@ impl Deck<'_> {
         Ok(slides)
     }
 
-    /// Returns all slides from a file in `site/slides/`.
+    /// Returns all slides from a file in `site/slides/`. The name of the deck's path takes the place of `{{path}}`.
     fn file(&self, name: &str) -> anyhow::Result<Vec<Slide>> {
-        let text = source::read(self.pages.root, &path(name))?;
+        let text = source::read(self.pages.root, &path(name))?.replace("{{path}}", &self.route.name);
         (1..).zip(markdown::split(&text)).map(|(number, slide)| self.slide(name, number, &slide)).collect()
     }
 

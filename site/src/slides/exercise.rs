@@ -79,7 +79,7 @@ fn answer(id: &str, exercise: &Exercise, group: &[Region]) -> Vec<Slide> {
         let id = format!("{id}-{name}-{number}");
         let from = format!("slide {id}: solutions/{}, the anchor `{name}`", exercise.file);
         let notes = format!(
-            "Show this once most students have it. `cargo course diff {}` compares an answer with it.",
+            "**Show this** when 80% of the blue sheets are up. In a clone, `cargo course diff {}` compares an answer with it.",
             exercise.id
         );
         Slide { id, from, body, notes: markdown::inline(&notes), below: false }
@@ -161,7 +161,7 @@ fn start(id: &str, exercise: &Exercise, regions: &[Region]) -> Slide {
         exercise.minutes
     );
     let notes = format!(
-        "The students work now. In `watch`, `h` shows the next of {} hints; the last is nearly the answer. Go on when most are done.",
+        "**Show this** when the exercise begins. The students work now. In `watch`, `h` shows the next of {} hints; the last is nearly the answer.",
         exercise.hints.len()
     );
     let from = format!("slide {id}: {}", exercise.id);
@@ -240,7 +240,10 @@ fn wrong_program(id: &str, from: &str, exercise: &Exercise, shown: &Prepared<'_>
         code::block(program)
     );
     let notes = format!(
-        "**Ask:** {}\n\n**The answer:** {}. The next slide shows it.\n\nOther mistakes to ask about: `cargo course teach mistakes {}`.",
+        "**Show this** after {} of the {} minutes.\n\n**Ask:** {}\n\n**The answer:** {}. The next slide shows it.\n\nOther \
+         mistakes to ask about: `cargo course teach mistakes {}`.",
+        (exercise.minutes * 6).div_ceil(10),
+        exercise.minutes,
         mistake.question(),
         deck::capitalised(&mistake.what),
         exercise.id

@@ -43,11 +43,17 @@ pub struct Failure {
 impl Failure {
     /// Returns the task of the `todo!` at which the check ended, if it did, and the task's line if the message has one.
     pub fn to_do(&self) -> Option<String> {
-        let (_, after) = self.message.split_once("not yet implemented: ")?;
-        let is_task = |&(index, line): &(usize, &str)| index == 0 || index == 1 && line.starts_with("  at ");
-        let lines: Vec<&str> = after.lines().enumerate().take_while(is_task).map(|(_, line)| line).collect();
-        Some(lines.join("\n"))
+        to_do(&self.message)
     }
+}
+
+/// Returns the task of the `todo!` at which a check with this message ended, if it did, and the task's line if the
+/// message has one.
+pub fn to_do(message: &str) -> Option<String> {
+    let (_, after) = message.split_once("not yet implemented: ")?;
+    let is_task = |&(index, line): &(usize, &str)| index == 0 || index == 1 && line.starts_with("  at ");
+    let lines: Vec<&str> = after.lines().enumerate().take_while(is_task).map(|(_, line)| line).collect();
+    Some(lines.join("\n"))
 }
 
 impl Verdict {

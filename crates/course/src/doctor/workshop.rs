@@ -16,8 +16,8 @@ use course::replace::replace;
 
 use super::diagnosis::{Diagnosis, Status};
 
-/// The approximate disk space for a complete build.
-const DISK_GIB: f64 = 10.0;
+/// The disk space for two builds of about 2 GB each: the student's own, and the one from scratch.
+const DISK_GIB: f64 = 5.0;
 
 /// Examines the toolchain, the disk, and the ports, and times a build from scratch without a network.
 pub(super) fn diagnoses(root: &Path) -> anyhow::Result<Vec<Diagnosis>> {

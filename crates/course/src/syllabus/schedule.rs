@@ -1,6 +1,8 @@
 //! When each step of a path happens. The list of a path, its slides, and the book show these times.
 
-use super::{Course, Route, Step};
+use anyhow::Context;
+
+use super::{Course, Exercise, Route, Step};
 
 /// A step of a path, and when it happens.
 pub struct Scheduled {
@@ -22,7 +24,7 @@ impl Scheduled {
 impl Course {
     /// Returns a path's steps with their times. If the path lists no steps, each exercise is a step.
     pub fn schedule(&self, path: &Route) -> Vec<Scheduled> {
-        let whole = |exercise: &super::Exercise| Step {
+        let whole = |exercise: &Exercise| Step {
             minutes: exercise.minutes,
             exercises: vec![exercise.id.clone()],
             instead: None,
@@ -39,6 +41,20 @@ impl Course {
             scheduled
         });
         scheduled.collect()
+    }
+
+    /// Returns a path's exercises, in its order.
+    ///
+    /// # Errors
+    /// Fails if a step names an exercise that doesn't exist.
+    pub fn exercises_of(&self, path: &Route) -> anyhow::Result<Vec<&Exercise>> {
+        let steps = self.schedule(path);
+        let ids = steps.iter().flat_map(|scheduled| &scheduled.step.exercises);
+        let found = ids.map(|id| {
+            let exercise = self.exercises.iter().find(|exercise| exercise.id == *id);
+            exercise.with_context(|| format!("path {}: there is no exercise `{id}`", path.name))
+        });
+        found.collect()
     }
 
     /// Returns a path's length in minutes.
@@ -80,5 +96,12 @@ mod tests {
         assert_eq!(times("short"), [(0, 0, 5), (5, 15, 30), (30, 0, 70)]);
         assert_eq!(times("all"), [(0, 0, 10)]);
         assert_eq!(clock(course.length(course.path("short").unwrap())), "1:10");
+        let ids = |course: &Course| {
+            let exercises = course.exercises_of(course.path("short").unwrap())?;
+            anyhow::Ok(exercises.iter().map(|exercise| exercise.id.clone()).collect::<Vec<_>>())
+        };
+        assert_eq!(ids(&course).unwrap(), ["init/devices"]);
+        let course = Course::parse(&text.replace("[\"init/devices\"]", "[\"init/device\"]")).unwrap();
+        assert_eq!(ids(&course).unwrap_err().to_string(), "path short: there is no exercise `init/device`");
     }
 }

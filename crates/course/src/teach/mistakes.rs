@@ -24,11 +24,7 @@ pub(super) fn show(
     let all = mistakes::read(root)?;
     let exercises: Vec<&Exercise> = match (id, path) {
         (Some(id), _) => vec![course.exercise(id)?],
-        (None, Some(path)) => {
-            let steps = course.schedule(course.path(path)?);
-            let ids = steps.iter().flat_map(|scheduled| &scheduled.step.exercises);
-            ids.map(|id| course.exercise(id)).collect::<anyhow::Result<_>>()?
-        }
+        (None, Some(path)) => course.exercises_of(course.path(path)?)?,
         (None, None) => course.exercises.iter().collect(),
     };
     let mut text = String::new();

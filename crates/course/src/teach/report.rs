@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow, bail, ensure};
-use course::checks::{Stop, build};
-use course::results::{Class, Line, Results, State, VERSION};
-use course::syllabus::{Course, Module};
+use course::checks::{Stop, build, to_do};
+use course::results::{Class, Line, Outcome, Results, State, VERSION};
+use course::syllabus::{Course, Exercise, Module};
 
 use crate::session::{BAD, DIM, GOOD, STRONG, print};
 
@@ -31,14 +31,26 @@ type Checks = BTreeMap<String, Vec<String>>;
 
 /// Prints a row for each student. A file is what `cargo course verify --keep-going --json` printed, and named after its
 /// student, or the grades of a class. Other files are skipped, each with a warning; the exit code shows whether there
-/// were any.
-pub(super) fn run(root: &Path, course: &Course, places: &[PathBuf]) -> anyhow::Result<ExitCode> {
-    let (students, code) = read(root, course, places)?;
+/// were any. If a path is named, only its exercises count.
+pub(super) fn run(
+    root: &Path,
+    course: &Course,
+    path: Option<&str>,
+    places: &[PathBuf],
+) -> anyhow::Result<ExitCode> {
+    let counted = match path {
+        Some(path) => course.exercises_of(course.path(path)?)?,
+        None => course.exercises.iter().collect(),
+    };
+    let (mut students, code) = read(root, course, places)?;
+    for student in students.values_mut() {
+        student.lines.retain(|line| counted.iter().any(|exercise| exercise.id == line.id));
+    }
     if students.is_empty() {
         let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
         bail!("found no output from `cargo course verify --json` in {}", places.join(", "));
     }
-    print(&table(course, &students))?;
+    print(&table(course, &counted, &students))?;
     if students.values().any(|student| student.is_self_reported) {
         print(&format!("\n{DIM}{SELF_REPORTED}{DIM:#}\n"))?;
     }
@@ -94,41 +106,53 @@ fn checks(root: &Path, course: &Course) -> anyhow::Result<Checks> {
     Ok(checks)
 }
 
-/// Formats the table: a row for each student, a column for each module.
-fn table(course: &Course, students: &Students) -> String {
+/// Formats the table: a row for each student, a column for each module that has exercises to count.
+fn table(course: &Course, counted: &[&Exercise], students: &Students) -> String {
+    let of = |module: &Module| counted.iter().filter(|exercise| exercise.folder() == module.folder).count();
+    let modules: Vec<&Module> = course.modules.iter().filter(|module| of(module) > 0).collect();
     let width = students.keys().map(|name| name.chars().count()).max().unwrap_or(0).max("student".len());
-    let mut text = format!("{STRONG}{:width$}  right  wrong  hints  ", "student");
-    for module in &course.modules {
+    let mut text = format!("{STRONG}{:width$}  right  wrong  to do  hints  ", "student");
+    for module in &modules {
         let _ = write!(text, "  {}", module.folder);
     }
     let _ = writeln!(text, "{STRONG:#}");
     for (name, Student { lines, .. }) in students {
         let count = |state: State| lines.iter().filter(|line| line.state == state).count();
         let hints = lines.iter().map(|line| line.hints).fold(0, usize::saturating_add);
-        let wrong = count(State::Wrong) + count(State::Broken);
+        let open = lines.iter().filter(|line| is_to_do(line)).count();
+        let is_wrong = |line: &&Line| {
+            matches!(line.state, State::Wrong | State::Broken | State::Refused) && !is_to_do(line)
+        };
+        let wrong = lines.iter().filter(is_wrong).count();
         let _ = write!(
             text,
-            "{name:width$}  {GOOD}{:5}{GOOD:#}  {BAD}{wrong:5}{BAD:#}  {hints:5}  ",
+            "{name:width$}  {GOOD}{:5}{GOOD:#}  {BAD}{wrong:5}{BAD:#}  {open:5}  {hints:5}  ",
             count(State::Right)
         );
-        for module in &course.modules {
-            let _ = write!(text, "  {:>width$}", share(course, module, lines), width = module.folder.len());
+        for module in &modules {
+            let share = share(of(module), module, counted, lines);
+            let _ = write!(text, "  {share:>width$}", width = module.folder.len());
         }
         text.push('\n');
     }
     text
 }
 
+/// Returns whether nothing of an exercise has been done: each check that failed stopped at a `todo!`.
+fn is_to_do(line: &Line) -> bool {
+    let mut failed = line.checks.iter().filter(|check| check.outcome == Outcome::Failed);
+    match line.state {
+        State::Unbegun | State::Missing => true,
+        State::Wrong => failed.all(|check| to_do(&check.message).is_some()),
+        _ => false,
+    }
+}
+
 /// Formats how many of a module's exercises are right, such as `2/7`.
-fn share(course: &Course, module: &Module, lines: &[Line]) -> String {
-    let of: Vec<&str> = course
-        .exercises
-        .iter()
-        .filter(|exercise| exercise.folder() == module.folder)
-        .map(|exercise| exercise.id.as_str())
-        .collect();
-    let is_right = |line: &&Line| line.state == State::Right && of.contains(&line.id.as_str());
-    format!("{}/{}", lines.iter().filter(is_right).count(), of.len())
+fn share(all: usize, module: &Module, counted: &[&Exercise], lines: &[Line]) -> String {
+    let is_of = |line: &Line| counted.iter().any(|it| it.id == line.id && it.folder() == module.folder);
+    let is_right = |line: &&Line| line.state == State::Right && is_of(line);
+    format!("{}/{all}", lines.iter().filter(is_right).count())
 }
 
 /// Reads a file with the results of one student, or with the grades of a class.

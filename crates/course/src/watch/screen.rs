@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use anstream::adapter::strip_str;
+use course::answers::has_solutions;
 use course::checks::Verdict;
 use course::progress::State;
 
@@ -14,7 +15,10 @@ use crate::overview::{bar, left_before};
 use crate::session::{BAD, DIM, STRONG, Session};
 use crate::verdict_text::{after_success, cut_further, details, drawn, headline, other_failures};
 
-const KEYS: [&str; 7] = ["h hint", "r run", "n next", "l list", "d edits", "s solution", "a look back"];
+const KEYS: [&str; 7] = ["h hint", "r run", "n next", "l list", "d edits", SOLUTION, "a look back"];
+
+/// The key that a course without solutions doesn't have.
+const SOLUTION: &str = "s solution";
 
 /// What each key does.
 const MEANINGS: &str = "The keys:
@@ -33,10 +37,12 @@ const MEANINGS: &str = "The keys:
 ";
 
 /// Lists the keys, after a key was pressed that has no meaning or asks for them.
-pub(super) fn keys_page(pressed: char) -> String {
+pub(super) fn keys_page(root: &Path, pressed: char) -> String {
+    let is_there = |line: &&str| has_solutions(root) || !line.starts_with("  s ");
+    let meanings: String = MEANINGS.split_inclusive('\n').filter(is_there).collect();
     match pressed {
-        '?' => MEANINGS.to_owned(),
-        other => format!("{other} does nothing.\n\n{MEANINGS}"),
+        '?' => meanings,
+        other => format!("{other} does nothing.\n\n{meanings}"),
     }
 }
 
@@ -50,6 +56,7 @@ impl Watch<'_> {
         let head = self.head(columns)?;
         let (body, last) = self.body(columns, rows)?;
         let mut keys = KEYS.to_vec();
+        keys.retain(|key| *key != SOLUTION || has_solutions(self.session.root));
         keys.extend((self.chart.is_some() && self.page.is_none()).then_some("t timeline"));
         keys.push(if self.page.is_some() { "q close" } else { "q quit" });
         let foot = format!("{last}{DIM}{}{DIM:#}", in_lines(&keys, columns));

@@ -256,8 +256,11 @@ fn commands_work_in_any_folder_of_a_course() {
         String::from_utf8(output.stdout).unwrap(),
         str![[r#"
 A short way: 0:25 h
- 0:00  20 min  to do    one/first  One
+ 0:00  10 min           talk
+ 0:10  10 min  to do    one/first  One
  0:20   5 min           pause
+━ 0 of 1, about 10 min left
+To follow it: cargo course path short
 
 "#]]
     );

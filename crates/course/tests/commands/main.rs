@@ -3,6 +3,7 @@
 mod exercises;
 mod files;
 mod machine;
+mod path;
 mod student;
 mod teach;
 mod terminal;

@@ -5,6 +5,7 @@ use std::process::Command;
 use snapbox::{assert_data_eq, str};
 
 use crate::student::Student;
+use crate::terminal::{Size, Terminal};
 
 /// The version of the course.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -27,9 +28,9 @@ fn verify_is_for_programs_and_report_is_for_instructors() {
     assert_data_eq!(
         student.says(&["teach", "report", "class"]),
         str![[r#"
-student      right  wrong  hints    01_one  02_two
-ann              1      2      1       1/2     0/1
-bartholomew      3      0      0       2/2     1/1
+student      right  wrong  to do  hints    01_one  02_two
+ann              1      2      0      1       1/2     0/1
+bartholomew      3      0      0      0       2/2     1/1
 
 The students reported this themselves: each file is what its student's machine wrote, and can be edited.
 
@@ -87,12 +88,24 @@ The students reported this themselves: each file is what its student's machine w
     assert_data_eq!(
         student.says(&["teach", "report", "grades.json"]),
         str![[r#"
-student  right  wrong  hints    01_one  02_two
-ann          1      2      1       1/2     0/1
-bob          1      2      1       1/2     0/1
+student  right  wrong  to do  hints    01_one  02_two
+ann          1      2      0      1       1/2     0/1
+bob          1      2      0      1       1/2     0/1
 
 "#]]
     );
+    // What stops at a `todo!` is not wrong, and only the exercises of a path count.
+    student.write("unbegun/ann.json", &json.replace("not yet implemented", "not yet implemented: Return 2"));
+    let all = student.says(&["teach", "report", "unbegun"]);
+    assert!(all.contains("\nann          1      0      2      1       1/2     0/1\n"), "{all}");
+    let of_path = student.says(&["teach", "report", "--path", "short", "unbegun"]);
+    assert!(
+        of_path.starts_with(
+            "student  right  wrong  to do  hints    01_one\nann          1      0      0      0       1/1\n"
+        ),
+        "{of_path}"
+    );
+    assert!(student.fails(&["teach", "report", "--path", "x", "unbegun"]).contains("there is no path `x`"));
     student.write("other/ann.json", &json);
     assert!(
         student
@@ -221,9 +234,9 @@ wrote 10 files to class.tar.gz
     assert_data_eq!(
         handed_out.fails(&["demo", "01"]),
         str![[r#"
-error: this copy of the course has no solutions, so this runs your own program, and 2 exercises up to this module are still to do
-solve the first one: cargo course run one/first
-or run the program as it is: cargo run -p m01_one
+error: this copy of the course has no solutions, so this would run your own program, which needs every exercise up to this module, and 2 exercises are still to do
+what the solved program prints: modules/01_one/README.md
+the first exercise to do: cargo course run one/first
 
 "#]]
     );
@@ -244,6 +257,19 @@ or run the program as it is: cargo run -p m01_one
         let error = handed_out.fails(arguments);
         assert!(error.contains(": this copy of the course has no solutions"), "{error}");
     }
+    let help = handed_out.says(&["--help"]);
+    for missing in ["diff", "reset", "restore", "catch-up", "teach"] {
+        assert!(!help.contains(&format!("\n  {missing} ")), "{help}");
+    }
+    let mut watch = Command::new(env!("CARGO_BIN_EXE_course"));
+    watch.current_dir(&handed_out.root).env("CARGO_TARGET_DIR", handed_out.root.join("target"));
+    let mut terminal = Terminal::of_size(watch, Size::SMALL);
+    terminal.shows("d edits · a look back");
+    terminal.press("s");
+    terminal.shows("s does nothing.");
+    terminal.shows("version before\r\n  a  look back");
+    terminal.press("\u{3}");
+    assert!(terminal.ends_well());
     for name in [".tar.gz", "class.zip/.tar.gz"] {
         assert!(student.fails(&["teach", "archive", name]).contains("the file name must end in .tar.gz"));
     }
