@@ -198,12 +198,11 @@ macro_rules! exports {
                 fn ncclCommUserRank(comm: Communicator, rank: Out<c_int>) = nccl::rank;
                 fn ncclCommCuDevice(comm: Communicator, device: Out<c_int>) = nccl::device;
                 fn ncclCommGetAsyncError(comm: Communicator, error: Out<c_uint>) = nccl::async_error;
-                fn ncclCommInitRankScalable(to: Out<Communicator>, world_size: c_int, rank: c_int, ids: c_int, id: Source<nccl::Id>, config: Bytes) = nccl::init_rank_scalable;
-                fn ncclCommRegister(comm: Communicator, buffer: DevicePointer, bytes: usize, to: Out<usize>) = nccl::register;
-                fn ncclCommDeregister(comm: Communicator, registration: usize) = nccl::deregister;
+                fn ncclCommInitRankScalable(to: Out<Communicator>, world_size: c_int, rank: c_int, ids: c_int, id: Source<Id>, config: Bytes) = nccl::init_rank_scalable;
+                fn ncclCommRegister(comm: Communicator, buffer: DevicePointer, bytes: usize, to: Out<*mut c_void>) = nccl::register;
+                fn ncclCommDeregister(comm: Communicator, registration: *mut c_void) = nccl::deregister;
                 fn ncclMemAlloc(to: Out<DevicePointer>, bytes: usize) = nccl::allocate;
                 fn ncclMemFree(address: DevicePointer) = nccl::free;
-                fn ncclResetDebugInit() = nccl::reset_debug;
                 fn ncclRedOpCreatePreMulSum(operator: Out<c_uint>, scalar: Bytes, data_type: c_uint, residence: c_uint, comm: Communicator) = nccl::create_operator;
                 fn ncclRedOpDestroy(operator: c_uint, comm: Communicator) = nccl::destroy_operator;
                 fn ncclGroupStart() = nccl::group_start;
@@ -428,6 +427,10 @@ pub extern "C" fn ncclGetErrorString(code: c_uint) -> *const c_char {
 pub extern "C" fn ncclGetLastError(_comm: Communicator) -> *const c_char {
     answer::nccl_last_error()
 }
+
+/// NCCL reads `NCCL_DEBUG` again. Deprecated since NCCL 2.24, and here without effect.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclResetDebugInit() {}
 
 /// Makes reports skip the sources under the folder `path`: calls made there are shown at their callers' lines.
 ///

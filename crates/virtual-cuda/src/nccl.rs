@@ -121,18 +121,18 @@ pub(crate) fn register(
     of: Communicator,
     buffer: DevicePointer,
     bytes: usize,
-    to: Out<usize>,
+    to: Out<*mut c_void>,
 ) -> NcclResult<()> {
     let nccl = started_for(of)?;
     if to.is_null() {
         return Err(invalid("ncclCommRegister: the pointer to the handle is null"));
     }
-    give(to, nccl.register(comm(of), buffer, bytes as u64)? as usize)
+    give(to, nccl.register(comm(of), buffer, bytes as u64)? as *mut c_void)
 }
 
 /// # Errors
 /// Returns `InvalidUsage` for a handle that the communicator doesn't have.
-pub(crate) fn deregister(of: Communicator, registration: usize) -> NcclResult<()> {
+pub(crate) fn deregister(of: Communicator, registration: *mut c_void) -> NcclResult<()> {
     started_for(of)?.deregister(comm(of), registration as u64)
 }
 
@@ -153,11 +153,6 @@ pub(crate) fn allocate(to: Out<DevicePointer>, bytes: usize) -> NcclResult<()> {
 pub(crate) fn free(address: DevicePointer) -> NcclResult<()> {
     started()?;
     if address == 0 { Ok(()) } else { Ok(memory::free(address)?) }
-}
-
-/// NCCL reads `NCCL_DEBUG` again. Deprecated, and without effect in NCCL 2.30.
-pub(crate) fn reset_debug() -> NcclResult<()> {
-    Ok(())
 }
 
 fn init(
