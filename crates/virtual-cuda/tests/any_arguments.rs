@@ -46,8 +46,18 @@ const OFTEN: [&str; 5] = [
     "cuGraphLaunch",
 ];
 /// Parts of the names of functions that destroy objects or make them unusable. They are called less often.
-const ENDS: [&str; 9] =
-    ["Destroy", "Release", "Free", "Unload", "Abort", "Finalize", "PopCurrent", "SetCurrent", "BeginCapture"];
+const ENDS: [&str; 10] = [
+    "Destroy",
+    "Release",
+    "Reset",
+    "Free",
+    "Unload",
+    "Abort",
+    "Finalize",
+    "PopCurrent",
+    "SetCurrent",
+    "BeginCapture",
+];
 
 const PTX: &str = "
 .version 8.0
@@ -261,7 +271,8 @@ type Functions = Vec<(&'static str, Box<dyn Fn(&mut Caller) -> c_uint>)>;
 
 macro_rules! functions {
     (
-        cuda { $(fn $cuda:ident($($cuda_arg:ident: $cuda_type:ty),*) = $cuda_to:path;)* }
+        cuda { $(fn $cuda:ident($($cuda_arg:ident: $cuda_type:ty),*) = $cuda_to:path $(, $own:ident)?;)* }
+        older cuda { $($older:tt)* }
         nccl { $(fn $nccl:ident($($nccl_arg:ident: $nccl_type:ty),*) = $nccl_to:path;)* }
         unsupported cuda { $($no_cuda:ident)* }
         unsupported nccl { $($no_nccl:ident)* }

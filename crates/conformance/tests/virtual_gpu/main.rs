@@ -36,6 +36,7 @@ mod raw;
 mod same_reports;
 mod shared_races;
 mod strict;
+mod symbols;
 mod thread_streams;
 mod time;
 mod topology;
@@ -100,6 +101,7 @@ fn main() -> ExitCode {
         same_reports::checks(),
         shared_races::checks(),
         strict::checks(),
+        symbols::checks(),
         thread_streams::checks(),
         time::checks(),
         topology::checks(),

@@ -3,6 +3,7 @@
 //! It is stored in one place, and accessing it from another processor costs nothing extra. So prefetches and advice are
 //! checked but have no effect. The host's own accesses are invisible, so all managed memory is considered written.
 
+use super::stream::is_legacy;
 use super::work::Work;
 use super::{Engine, lock};
 use crate::report::size;
@@ -120,7 +121,7 @@ impl Engine {
         attachment: Attachment,
     ) -> CudaResult<()> {
         let call_site = CallSite::here();
-        if attachment == Attachment::Single && stream.0 <= 1 {
+        if attachment == Attachment::Single && is_legacy(stream) {
             return Err(invalid(
                 "managed memory can't be attached to the legacy default stream: use another stream"
                     .to_owned(),
