@@ -6,6 +6,7 @@
 //! the operating system: address space for device pointers, pinned and managed memory that is mapped twice, and a fault
 //! handler for the host's accesses to them.
 
+mod address;
 mod answer;
 mod calls;
 mod context;
@@ -27,6 +28,7 @@ mod peer;
 mod pinned;
 mod pointer;
 mod pool;
+mod rows;
 mod stream;
 mod symbols;
 mod types;
@@ -45,8 +47,9 @@ pub use layout::{LAYOUTS, Layout};
 pub use managed::MemoryLocation;
 pub use nccl::{Communicator, Id};
 pub use occupancy::{BlockToShared, LaunchAttribute, LaunchConfig};
-pub use pointer::{Arguments, Bytes, Out, Source, Text};
+pub use pointer::{Arguments, Bytes, Out, Outs, Source, Text};
 pub use pool::{Pool, PoolProperties};
+pub use rows::{Copy2D, Copy3D, Plane, Volume};
 pub use types::{Context, Device, DevicePointer, Event, Function, Module, Stream};
 
 /// An exported symbol.
@@ -146,10 +149,14 @@ macro_rules! exports {
                 fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: Event, end: Event) = stream::elapsed;
 
                 fn cuMemAlloc_v2(address: Out<DevicePointer>, bytes: usize) = memory::allocate;
+                fn cuMemAllocPitch_v2(address: Out<DevicePointer>, pitch: Out<usize>, width: usize, height: usize, element: c_uint) = memory::allocate_pitch;
                 fn cuMemAllocAsync(address: Out<DevicePointer>, bytes: usize, stream: Stream) = memory::allocate_in, ptsz;
                 fn cuMemAllocFromPoolAsync(address: Out<DevicePointer>, bytes: usize, pool: Pool, stream: Stream) = pool::allocate, ptsz;
                 fn cuMemFree_v2(address: DevicePointer) = memory::free;
                 fn cuMemFreeAsync(address: DevicePointer, stream: Stream) = memory::free_in, ptsz;
+                fn cuMemGetAddressRange_v2(base: Out<DevicePointer>, bytes: Out<usize>, address: DevicePointer) = address::range;
+                fn cuPointerGetAttribute(value: Out<u8>, attribute: c_uint, address: DevicePointer) = address::attribute;
+                fn cuPointerGetAttributes(count: c_uint, attributes: Source<c_uint>, values: Outs, address: DevicePointer) = address::attributes;
                 fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) = memory::memory_info;
                 fn cuMemAllocManaged(address: Out<DevicePointer>, bytes: usize, flags: c_uint) = managed::allocate;
                 fn cuStreamAttachMemAsync(stream: Stream, address: DevicePointer, bytes: usize, flags: c_uint) = managed::attach, ptsz;
@@ -160,6 +167,9 @@ macro_rules! exports {
                 fn cuMemHostAlloc(memory: Out<*mut c_void>, bytes: usize, flags: c_uint) = host::allocate;
                 fn cuMemAllocHost_v2(memory: Out<*mut c_void>, bytes: usize) = host::allocate_plain;
                 fn cuMemHostGetFlags(flags: Out<c_uint>, memory: *mut c_void) = host::flags_of;
+                fn cuMemHostGetDevicePointer_v2(address: Out<DevicePointer>, memory: *mut c_void, flags: c_uint) = host::device_pointer;
+                fn cuMemHostRegister_v2(memory: *mut c_void, bytes: usize, flags: c_uint) = host::register;
+                fn cuMemHostUnregister(memory: *mut c_void) = host::unregister;
                 fn cuMemFreeHost(memory: *mut c_void) = host::free;
                 fn cuMemcpyHtoD_v2(to: DevicePointer, from: Source<u8>, bytes: usize) = memory::copy_from_host, ptds;
                 fn cuMemcpyHtoDAsync_v2(to: DevicePointer, from: Source<u8>, bytes: usize, stream: Stream) = memory::copy_from_host_in, ptsz;
@@ -167,6 +177,16 @@ macro_rules! exports {
                 fn cuMemcpyDtoHAsync_v2(to: Out<u8>, from: DevicePointer, bytes: usize, stream: Stream) = memory::copy_to_host_in, ptsz;
                 fn cuMemcpyDtoD_v2(to: DevicePointer, from: DevicePointer, bytes: usize) = memory::copy, ptds;
                 fn cuMemcpyDtoDAsync_v2(to: DevicePointer, from: DevicePointer, bytes: usize, stream: Stream) = memory::copy_in, ptsz;
+                fn cuMemcpy(to: DevicePointer, from: DevicePointer, bytes: usize) = rows::copy, ptds;
+                fn cuMemcpyAsync(to: DevicePointer, from: DevicePointer, bytes: usize, stream: Stream) = rows::copy_in, ptsz;
+                fn cuMemcpy2D_v2(copy: Source<Copy2D>) = rows::copy_2d, ptds;
+                fn cuMemcpy2DUnaligned_v2(copy: Source<Copy2D>) = rows::copy_2d, ptds;
+                fn cuMemcpy2DAsync_v2(copy: Source<Copy2D>, stream: Stream) = rows::copy_2d_in, ptsz;
+                fn cuMemcpy3D_v2(copy: Source<Copy3D>) = rows::copy_3d, ptds;
+                fn cuMemcpy3DAsync_v2(copy: Source<Copy3D>, stream: Stream) = rows::copy_3d_in, ptsz;
+                fn cuMemcpy3DPeer(copy: Source<Copy3D>) = rows::copy_3d, ptds;
+                fn cuMemcpy3DPeerAsync(copy: Source<Copy3D>, stream: Stream) = rows::copy_3d_in, ptsz;
+                fn cuMemcpyPeer(to: DevicePointer, to_context: Context, from: DevicePointer, from_context: Context, bytes: usize) = memory::copy_peer_now, ptds;
                 fn cuMemcpyPeerAsync(to: DevicePointer, to_context: Context, from: DevicePointer, from_context: Context, bytes: usize, stream: Stream) = memory::copy_peer, ptsz;
                 fn cuMemsetD8_v2(at: DevicePointer, value: u8, count: usize) = memory::set_8, ptds;
                 fn cuMemsetD8Async(at: DevicePointer, value: u8, count: usize, stream: Stream) = memory::set_8_in, ptsz;
@@ -174,6 +194,12 @@ macro_rules! exports {
                 fn cuMemsetD16Async(at: DevicePointer, value: u16, count: usize, stream: Stream) = memory::set_16_in, ptsz;
                 fn cuMemsetD32_v2(at: DevicePointer, value: c_uint, count: usize) = memory::set_32, ptds;
                 fn cuMemsetD32Async(at: DevicePointer, value: c_uint, count: usize, stream: Stream) = memory::set_32_in, ptsz;
+                fn cuMemsetD2D8_v2(at: DevicePointer, pitch: usize, value: u8, width: usize, height: usize) = memory::set_2d_8, ptds;
+                fn cuMemsetD2D8Async(at: DevicePointer, pitch: usize, value: u8, width: usize, height: usize, stream: Stream) = memory::set_2d_8_in, ptsz;
+                fn cuMemsetD2D16_v2(at: DevicePointer, pitch: usize, value: u16, width: usize, height: usize) = memory::set_2d_16, ptds;
+                fn cuMemsetD2D16Async(at: DevicePointer, pitch: usize, value: u16, width: usize, height: usize, stream: Stream) = memory::set_2d_16_in, ptsz;
+                fn cuMemsetD2D32_v2(at: DevicePointer, pitch: usize, value: c_uint, width: usize, height: usize) = memory::set_2d_32, ptds;
+                fn cuMemsetD2D32Async(at: DevicePointer, pitch: usize, value: c_uint, width: usize, height: usize, stream: Stream) = memory::set_2d_32_in, ptsz;
 
                 fn cuDeviceGetDefaultMemPool(pool: Out<Pool>, device: Device) = pool::default_of;
                 fn cuDeviceGetMemPool(pool: Out<Pool>, device: Device) = pool::current_of;
@@ -213,6 +239,7 @@ macro_rules! exports {
                 fn cuCtxPushCurrent(context: Context) = context::push;
                 fn cuDevicePrimaryCtxRelease(device: Device) = context::release_primary;
                 fn cuEventDestroy(event: Event) = stream::destroy_event;
+                fn cuMemHostRegister(memory: *mut c_void, bytes: usize, flags: c_uint) = host::register;
                 fn cuStreamDestroy(stream: Stream) = stream::destroy_stream;
             }
             nccl {
@@ -302,45 +329,36 @@ macro_rules! exports {
                 cuLibraryLoadData cuLibraryLoadFromFile cuLibraryUnload cuLinkAddData cuLinkAddData_v2 cuLinkAddFile
                 cuLinkAddFile_v2 cuLinkComplete cuLinkCreate cuLinkCreate_v2 cuLinkDestroy cuLogsCurrent
                 cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback cuLogsUnregisterCallback cuMemAddressFree
-                cuMemAddressReserve cuMemAlloc cuMemAllocHost cuMemAllocPitch cuMemAllocPitch_v2
-                cuMemBatchDecompressAsync cuMemBatchDecompressAsync_ptsz cuMemCreate cuMemExportToShareableHandle
-                cuMemFree cuMemGetAccess cuMemGetAddressRange cuMemGetAddressRange_v2 cuMemGetAllocationGranularity
-                cuMemGetAllocationPropertiesFromHandle cuMemGetHandleForAddressRange cuMemGetInfo
-                cuMemHostGetDevicePointer cuMemHostGetDevicePointer_v2 cuMemHostRegister cuMemHostRegister_v2
-                cuMemHostUnregister cuMemImportFromShareableHandle cuMemMap cuMemMapArrayAsync cuMemMapArrayAsync_ptsz
-                cuMemPoolExportPointer cuMemPoolExportToShareableHandle cuMemPoolGetAccess
-                cuMemPoolImportFromShareableHandle cuMemPoolImportPointer cuMemPoolSetAccess cuMemRangeGetAttribute
-                cuMemRangeGetAttributes cuMemRelease cuMemRetainAllocationHandle cuMemSetAccess cuMemUnmap cuMemcpy
-                cuMemcpy2D cuMemcpy2DAsync cuMemcpy2DAsync_v2 cuMemcpy2DAsync_v2_ptsz cuMemcpy2DUnaligned
-                cuMemcpy2DUnaligned_v2 cuMemcpy2DUnaligned_v2_ptds cuMemcpy2D_v2 cuMemcpy2D_v2_ptds cuMemcpy3D
-                cuMemcpy3DAsync cuMemcpy3DAsync_v2 cuMemcpy3DAsync_v2_ptsz cuMemcpy3DBatchAsync
-                cuMemcpy3DBatchAsync_ptsz cuMemcpy3DPeer cuMemcpy3DPeerAsync cuMemcpy3DPeerAsync_ptsz
-                cuMemcpy3DPeer_ptds cuMemcpy3D_v2 cuMemcpy3D_v2_ptds cuMemcpyAsync cuMemcpyAsync_ptsz cuMemcpyAtoA
-                cuMemcpyAtoA_v2 cuMemcpyAtoA_v2_ptds cuMemcpyAtoD cuMemcpyAtoD_v2 cuMemcpyAtoD_v2_ptds cuMemcpyAtoH
-                cuMemcpyAtoHAsync cuMemcpyAtoHAsync_v2 cuMemcpyAtoHAsync_v2_ptsz cuMemcpyAtoH_v2 cuMemcpyAtoH_v2_ptds
-                cuMemcpyBatchAsync cuMemcpyBatchAsync_ptsz cuMemcpyDtoA cuMemcpyDtoA_v2 cuMemcpyDtoA_v2_ptds
-                cuMemcpyDtoD cuMemcpyDtoDAsync cuMemcpyDtoH cuMemcpyDtoHAsync cuMemcpyHtoA cuMemcpyHtoAAsync
-                cuMemcpyHtoAAsync_v2 cuMemcpyHtoAAsync_v2_ptsz cuMemcpyHtoA_v2 cuMemcpyHtoA_v2_ptds cuMemcpyHtoD
-                cuMemcpyHtoDAsync cuMemcpyPeer cuMemcpyPeer_ptds cuMemcpy_ptds cuMemsetD16 cuMemsetD2D16
-                cuMemsetD2D16Async cuMemsetD2D16Async_ptsz cuMemsetD2D16_v2 cuMemsetD2D16_v2_ptds cuMemsetD2D32
-                cuMemsetD2D32Async cuMemsetD2D32Async_ptsz cuMemsetD2D32_v2 cuMemsetD2D32_v2_ptds cuMemsetD2D8
-                cuMemsetD2D8Async cuMemsetD2D8Async_ptsz cuMemsetD2D8_v2 cuMemsetD2D8_v2_ptds cuMemsetD32 cuMemsetD8
-                cuMipmappedArrayCreate cuMipmappedArrayDestroy cuMipmappedArrayGetLevel
-                cuMipmappedArrayGetMemoryRequirements cuMipmappedArrayGetSparseProperties cuModuleEnumerateFunctions
-                cuModuleGetFunctionCount cuModuleGetGlobal cuModuleGetLoadingMode cuModuleGetSurfRef cuModuleGetTexRef
-                cuModuleLoadFatBinary cuMulticastAddDevice cuMulticastBindAddr cuMulticastBindMem cuMulticastCreate
-                cuMulticastGetGranularity cuMulticastUnbind cuParamSetSize cuParamSetTexRef cuParamSetf cuParamSeti
-                cuParamSetv cuPointerGetAttribute cuPointerGetAttributes cuPointerSetAttribute cuProfilerInitialize
-                cuSignalExternalSemaphoresAsync cuSignalExternalSemaphoresAsync_ptsz cuStreamAddCallback
-                cuStreamAddCallback_ptsz cuStreamBatchMemOp cuStreamBatchMemOp_ptsz cuStreamBatchMemOp_v2
-                cuStreamBatchMemOp_v2_ptsz cuStreamBeginCapture cuStreamBeginCaptureToGraph
-                cuStreamBeginCaptureToGraph_ptsz cuStreamBeginCapture_ptsz cuStreamCopyAttributes
-                cuStreamCopyAttributes_ptsz cuStreamGetAttribute cuStreamGetAttribute_ptsz cuStreamGetCaptureInfo
-                cuStreamGetCaptureInfo_ptsz cuStreamGetCaptureInfo_v2 cuStreamGetCaptureInfo_v2_ptsz
-                cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz cuStreamGetCtx cuStreamGetCtx_ptsz
-                cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz cuStreamGetDevice cuStreamGetDevice_ptsz cuStreamGetFlags
-                cuStreamGetFlags_ptsz cuStreamGetGreenCtx cuStreamGetId cuStreamGetId_ptsz cuStreamGetPriority
-                cuStreamGetPriority_ptsz cuStreamSetAttribute cuStreamSetAttribute_ptsz
+                cuMemAddressReserve cuMemAlloc cuMemAllocHost cuMemAllocPitch cuMemBatchDecompressAsync
+                cuMemBatchDecompressAsync_ptsz cuMemCreate cuMemExportToShareableHandle cuMemFree cuMemGetAccess
+                cuMemGetAddressRange cuMemGetAllocationGranularity cuMemGetAllocationPropertiesFromHandle
+                cuMemGetHandleForAddressRange cuMemGetInfo cuMemHostGetDevicePointer cuMemImportFromShareableHandle
+                cuMemMap cuMemMapArrayAsync cuMemMapArrayAsync_ptsz cuMemPoolExportPointer
+                cuMemPoolExportToShareableHandle cuMemPoolGetAccess cuMemPoolImportFromShareableHandle
+                cuMemPoolImportPointer cuMemPoolSetAccess cuMemRangeGetAttribute cuMemRangeGetAttributes cuMemRelease
+                cuMemRetainAllocationHandle cuMemSetAccess cuMemUnmap cuMemcpy2D cuMemcpy2DAsync cuMemcpy2DUnaligned
+                cuMemcpy3D cuMemcpy3DAsync cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_ptsz cuMemcpyAtoA cuMemcpyAtoA_v2
+                cuMemcpyAtoA_v2_ptds cuMemcpyAtoD cuMemcpyAtoD_v2 cuMemcpyAtoD_v2_ptds cuMemcpyAtoH cuMemcpyAtoHAsync
+                cuMemcpyAtoHAsync_v2 cuMemcpyAtoHAsync_v2_ptsz cuMemcpyAtoH_v2 cuMemcpyAtoH_v2_ptds cuMemcpyBatchAsync
+                cuMemcpyBatchAsync_ptsz cuMemcpyDtoA cuMemcpyDtoA_v2 cuMemcpyDtoA_v2_ptds cuMemcpyDtoD
+                cuMemcpyDtoDAsync cuMemcpyDtoH cuMemcpyDtoHAsync cuMemcpyHtoA cuMemcpyHtoAAsync cuMemcpyHtoAAsync_v2
+                cuMemcpyHtoAAsync_v2_ptsz cuMemcpyHtoA_v2 cuMemcpyHtoA_v2_ptds cuMemcpyHtoD cuMemcpyHtoDAsync
+                cuMemsetD16 cuMemsetD2D16 cuMemsetD2D32 cuMemsetD2D8 cuMemsetD32 cuMemsetD8 cuMipmappedArrayCreate
+                cuMipmappedArrayDestroy cuMipmappedArrayGetLevel cuMipmappedArrayGetMemoryRequirements
+                cuMipmappedArrayGetSparseProperties cuModuleEnumerateFunctions cuModuleGetFunctionCount
+                cuModuleGetGlobal cuModuleGetLoadingMode cuModuleGetSurfRef cuModuleGetTexRef cuModuleLoadFatBinary
+                cuMulticastAddDevice cuMulticastBindAddr cuMulticastBindMem cuMulticastCreate cuMulticastGetGranularity
+                cuMulticastUnbind cuParamSetSize cuParamSetTexRef cuParamSetf cuParamSeti cuParamSetv
+                cuPointerSetAttribute cuProfilerInitialize cuSignalExternalSemaphoresAsync
+                cuSignalExternalSemaphoresAsync_ptsz cuStreamAddCallback cuStreamAddCallback_ptsz cuStreamBatchMemOp
+                cuStreamBatchMemOp_ptsz cuStreamBatchMemOp_v2 cuStreamBatchMemOp_v2_ptsz cuStreamBeginCapture
+                cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz cuStreamBeginCapture_ptsz
+                cuStreamCopyAttributes cuStreamCopyAttributes_ptsz cuStreamGetAttribute cuStreamGetAttribute_ptsz
+                cuStreamGetCaptureInfo cuStreamGetCaptureInfo_ptsz cuStreamGetCaptureInfo_v2
+                cuStreamGetCaptureInfo_v2_ptsz cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz cuStreamGetCtx
+                cuStreamGetCtx_ptsz cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz cuStreamGetDevice cuStreamGetDevice_ptsz
+                cuStreamGetFlags cuStreamGetFlags_ptsz cuStreamGetGreenCtx cuStreamGetId cuStreamGetId_ptsz
+                cuStreamGetPriority cuStreamGetPriority_ptsz cuStreamSetAttribute cuStreamSetAttribute_ptsz
                 cuStreamUpdateCaptureDependencies cuStreamUpdateCaptureDependencies_ptsz
                 cuStreamUpdateCaptureDependencies_v2 cuStreamUpdateCaptureDependencies_v2_ptsz cuStreamWaitValue32
                 cuStreamWaitValue32_ptsz cuStreamWaitValue32_v2 cuStreamWaitValue32_v2_ptsz cuStreamWaitValue64

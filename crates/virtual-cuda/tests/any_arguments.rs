@@ -194,7 +194,11 @@ impl Caller {
             "BlockToShared" if !is_null => to_shared as *const () as u64,
             "Text" if !is_null => self.one_of(&TEXTS).as_ptr() as u64,
             "Arguments" if !is_null => self.arguments(),
-            "HostFunction" | "BlockToShared" | "Text" | "Arguments" | "*constc_void" => 0,
+            "Outs" if !is_null => {
+                let to = self.address(1);
+                Box::leak(vec![to; 2048].into_boxed_slice()).as_ptr() as u64
+            }
+            "HostFunction" | "BlockToShared" | "Text" | "Arguments" | "Outs" | "*constc_void" => 0,
             "Bytes" if !is_null => self.address(2),
             "*mutc_void" if !is_null => {
                 let known = self.known("*mutc_void");

@@ -64,6 +64,9 @@ const TYPES: &[(&str, &[&str])] = &[
     ("Affinity", &["CUexecAffinityParam_st"]),
     ("CreateParameters", &["CUctxCreateParams_st"]),
     ("DeviceProperties", &["CUdevprop_st"]),
+    ("Copy2D", &["CUDA_MEMCPY2D_st"]),
+    ("Copy3D", &["CUDA_MEMCPY3D_st", "CUDA_MEMCPY3D_PEER_st"]),
+    ("Outs", &["*mut *mut c_void"]),
     ("LaunchConfig", &["CUlaunchConfig_st"]),
     ("PoolProperties", &["CUmemPoolProps_st"]),
     ("HostFunction", &["Option<unsafe extern \"C\" fn(*mut c_void)>"]),
@@ -88,6 +91,7 @@ const TYPES: &[(&str, &[&str])] = &[
             "CUjit_option_enum",
             "CUdevice_P2PAttribute_enum",
             "CUlimit_enum",
+            "CUpointer_attribute_enum",
             "CUsharedconfig_enum",
             "CUexecAffinityType_enum",
             "CUmemPool_attribute_enum",
@@ -198,14 +202,16 @@ fn types_that_only_have_the_same_size_do_not_agree() {
 #[test]
 fn structures_are_laid_out_as_cudarc_s() {
     use cudarc::driver::sys::{
-        CUctxCreateParams, CUdevprop, CUexecAffinityParam, CUlaunchAttribute, CUlaunchConfig, CUmemLocation,
-        CUmemPoolProps,
+        CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUctxCreateParams, CUdevprop, CUexecAffinityParam, CUlaunchAttribute,
+        CUlaunchConfig, CUmemLocation, CUmemPoolProps,
     };
     assert_eq!(size_of::<virtual_cuda::MemoryLocation>(), size_of::<CUmemLocation>());
     assert_eq!(size_of::<virtual_cuda::PoolProperties>(), size_of::<CUmemPoolProps>());
     assert_eq!(size_of::<virtual_cuda::Affinity>(), size_of::<CUexecAffinityParam>());
     assert_eq!(size_of::<virtual_cuda::CreateParameters>(), size_of::<CUctxCreateParams>());
     assert_eq!(size_of::<virtual_cuda::DeviceProperties>(), size_of::<CUdevprop>());
+    assert_eq!(size_of::<virtual_cuda::Copy2D>(), size_of::<CUDA_MEMCPY2D>());
+    assert_eq!(size_of::<virtual_cuda::Copy3D>(), size_of::<CUDA_MEMCPY3D>());
     assert_eq!(size_of::<virtual_cuda::LaunchConfig>(), size_of::<CUlaunchConfig>());
     assert_eq!(size_of::<virtual_cuda::LaunchAttribute>(), size_of::<CUlaunchAttribute>());
 }

@@ -33,6 +33,7 @@ mod races;
 mod random;
 mod rank_processes;
 mod raw;
+mod rows;
 mod same_reports;
 mod shared_races;
 mod strict;
@@ -98,6 +99,7 @@ fn main() -> ExitCode {
         printf::checks(),
         races::checks(),
         random::checks(),
+        rows::checks(),
         same_reports::checks(),
         shared_races::checks(),
         strict::checks(),

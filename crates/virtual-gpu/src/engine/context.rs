@@ -55,6 +55,13 @@ pub(super) struct Context {
     pub(super) retired: Vec<(bool, Awaited)>,
 }
 
+impl Context {
+    /// Returns whether `cuMemAlloc` allocated the memory that starts at `address` in this context.
+    pub(super) fn owns(&self, address: u64) -> bool {
+        self.allocations.get(address).is_some()
+    }
+}
+
 impl Engine {
     /// `cuDevicePrimaryCtxRetain`.
     pub fn retain_primary(&self, device: i32) -> CudaResult<ContextHandle> {

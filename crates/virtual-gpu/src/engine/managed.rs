@@ -130,7 +130,9 @@ impl Engine {
         let whole = {
             let memory = lock(&self.memories[self.managed()]);
             let found = memory.range(address, 1).ok();
-            found.filter(|(_, offset)| *offset == 0).map(|(allocation, _)| allocation.size())
+            found
+                .filter(|(allocation, offset)| *offset == 0 && !allocation.id().is_pinned())
+                .map(|(allocation, _)| allocation.size())
         };
         match whole {
             None => Err(invalid(format!("{address:#x} is not the start of managed memory"))),
@@ -177,7 +179,7 @@ impl Engine {
         if len == 0 {
             return Err(invalid(format!("{call}: the range has 0 bytes")));
         }
-        if self.device_of(address) != Some(self.managed()) {
+        if self.device_of(address) != Some(self.managed()) || self.is_mapped(address) {
             return Err(invalid(format!("{call}: {address:#x} is not managed memory (cuMemAllocManaged)")));
         }
         self.check_range(call, address, len, &CallSite::here())
