@@ -37,6 +37,41 @@ pub(crate) fn launch_function(of: Stream, function: HostFunction, data: *mut c_v
     engine::get()?.launch_host_function(StreamHandle(of as u64), Arc::new(call))
 }
 
+/// `CUstreamCallback`
+pub type StreamCallback = Option<unsafe extern "C" fn(Stream, c_uint, *mut c_void)>;
+
+/// `cuStreamAddCallback`: like `cuLaunchHostFunc`, but the function also receives the stream and a status. It is only called
+/// if no GPU has failed, so the status is always success.
+///
+/// # Errors
+/// Returns `StreamCaptureUnsupported` if the stream is being captured.
+pub(crate) fn add_callback(
+    of: Stream,
+    callback: StreamCallback,
+    data: *mut c_void,
+    flags: c_uint,
+) -> CudaResult<()> {
+    if flags != 0 {
+        return Err(invalid(format!("cuStreamAddCallback: the flags must be 0, not {flags:#x}")));
+    }
+    let Some(callback) = callback else {
+        return Err(invalid("cuStreamAddCallback: the function is null"));
+    };
+    let engine = engine::get()?;
+    let stream = StreamHandle(of as u64);
+    if engine.capture_status(stream)? as c_uint != 0 {
+        let message = "cuStreamAddCallback: the stream is being captured: use cuLaunchHostFunc";
+        return Err(Error::new(CudaStatus::StreamCaptureUnsupported, message));
+    }
+    let data = (Data(of), Data(data));
+    let call = move || {
+        let (stream, data) = &data;
+        // SAFETY: the program passes a function that may be called with its stream and this pointer.
+        answer::in_host_function(|| unsafe { callback(stream.0, 0, data.0) });
+    };
+    engine.launch_host_function(stream, Arc::new(call))
+}
+
 /// All `CU_MEMHOSTALLOC_…` flags: portable, device-mapped, and write-combined. None of them changes what a program can
 /// do here.
 const HOST_ALLOCATION_FLAGS: c_uint = 0b111;

@@ -78,6 +78,8 @@ const TEXTS: [&str; 7] = [PTX, "store\0", "nothing\0", "table\0", "\0", "no such
 
 unsafe extern "C" fn host_function(_: *mut c_void) {}
 
+unsafe extern "C" fn stream_callback(_: *mut c_void, _: c_uint, _: *mut c_void) {}
+
 unsafe extern "C" fn to_shared(block_size: c_int) -> usize {
     block_size as usize * 16
 }
@@ -191,6 +193,7 @@ impl Caller {
                 self.known("DevicePointer").wrapping_add(self.one_of(&[0, 0, 0, 0, 4, 1, 4096, u64::MAX]))
             }
             "HostFunction" if !is_null => host_function as *const () as u64,
+            "StreamCallback" if !is_null => stream_callback as *const () as u64,
             "BlockToShared" if !is_null => to_shared as *const () as u64,
             "Text" if !is_null => self.one_of(&TEXTS).as_ptr() as u64,
             "Arguments" if !is_null => self.arguments(),
@@ -198,7 +201,8 @@ impl Caller {
                 let to = self.address(1);
                 Box::leak(vec![to; 2048].into_boxed_slice()).as_ptr() as u64
             }
-            "HostFunction" | "BlockToShared" | "Text" | "Arguments" | "Outs" | "*constc_void" => 0,
+            "HostFunction" | "StreamCallback" | "BlockToShared" | "Text" | "Arguments" | "Outs"
+            | "*constc_void" => 0,
             "Bytes" if !is_null => self.address(2),
             "*mutc_void" if !is_null => {
                 let known = self.known("*mutc_void");

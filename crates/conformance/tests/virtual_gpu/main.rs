@@ -13,6 +13,7 @@ mod graphs;
 mod host_functions;
 mod host_memory;
 mod leaks;
+mod libraries;
 mod litmus;
 mod managed;
 mod nccl;
@@ -81,6 +82,7 @@ fn main() -> ExitCode {
         host_functions::checks(),
         host_memory::checks(),
         leaks::checks(),
+        libraries::checks(),
         litmus::checks(),
         managed::checks(),
         nccl::checks(),

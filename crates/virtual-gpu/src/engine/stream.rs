@@ -138,6 +138,13 @@ impl Engine {
         Ok(())
     }
 
+    /// `cuStreamGetCtx`: returns the context that the stream was created in, or the current one for a default stream.
+    pub fn context_of_stream(&self, stream: StreamHandle) -> CudaResult<ContextHandle> {
+        let mut state = self.state();
+        let stream = state.resolve_stream(stream)?;
+        Ok(state.last_of(stream)?.0)
+    }
+
     /// `cuStreamDestroy`: returns immediately; enqueued work still runs.
     pub fn destroy_stream(&self, stream: StreamHandle) -> CudaResult<()> {
         if stream.0 <= 2 {
