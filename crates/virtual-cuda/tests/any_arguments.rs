@@ -184,6 +184,10 @@ impl Caller {
             return word;
         }
         let is_null = self.is_wild && self.below(12) == 0;
+        if (kind, self.function) == ("c_uint", "cuPointerGetAttributes") {
+            // The arrays have at least this many elements.
+            return self.one_of(&[0, 1, 2, 3]);
+        }
         match kind {
             "usize" => self.one_of(&SIZES) as u64,
             "Device" => self.one_of(&[0, 0, 0, 0, 1, 1, 2, -1, i32::MAX]) as u32 as u64,
@@ -257,7 +261,8 @@ impl Caller {
         );
         for (kind, at) in std::mem::take(&mut self.results) {
             let value = u64::from_le_bytes(self.memory[at][..8].try_into().expect("8 bytes"));
-            if code == 0 && at != 3 {
+            // A host address must not be used after its memory is freed.
+            if code == 0 && at != 3 && function != "cuMemHostGetDevicePointer_v2" {
                 self.given.entry(kind).or_default().push(value);
             }
         }
@@ -266,7 +271,10 @@ impl Caller {
 }
 
 /// Functions that accept null for some of their results, or zero bytes.
-const TAKES_NULL: [&str; 5] = [
+const TAKES_NULL: [&str; 8] = [
+    "cuGetProcAddress_v2",
+    "cuLibraryGetGlobal",
+    "cuMemGetAddressRange_v2",
     "cuModuleGetGlobal_v2",
     "cuCtxGetStreamPriorityRange",
     "cuCtxPopCurrent_v2",
@@ -327,7 +335,9 @@ fn call_at_random(seed: u64, calls: usize) {
             continue;
         }
         caller.function = name;
-        caller.is_wild = call >= START.len() && caller.below(3) == 0;
+        // These take host addresses as well, so an arbitrary address would break a C caller's promise.
+        let takes_any_address = matches!(*name, "cuMemcpy" | "cuMemcpyAsync");
+        caller.is_wild = call >= START.len() && caller.below(3) == 0 && !takes_any_address;
         if std::env::var_os("TRACE").is_some() {
             eprintln!("{call}: {name}");
         }
