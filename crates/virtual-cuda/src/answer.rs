@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard};
 
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, NcclResult, NcclStatus};
 
-use crate::engine;
 use crate::pointer::Out;
+use crate::{EXPORTS, engine};
 
 /// Messages from failed calls, by code. They live as long as the process, because C callers keep pointers to them.
 #[derive(Default)]
@@ -83,7 +83,7 @@ pub(crate) fn keep(text: &str) -> &'static CStr {
 }
 
 /// The driver functions that work before `cuInit`, other than those for error texts.
-const BEFORE_INIT: [&str; 2] = ["cuInit", "cuDriverGetVersion"];
+const BEFORE_INIT: [&str; 4] = ["cuInit", "cuDriverGetVersion", "cuGetProcAddress", "cuGetProcAddress_v2"];
 
 /// Runs the body of a driver function, unless the driver is not initialized. Keeps a panic from reaching the caller and stores the message for
 /// `cuGetErrorString`.
@@ -172,7 +172,12 @@ pub(crate) fn unsupported_nccl(name: &'static str) -> c_uint {
 }
 
 fn not_supported(name: &str) -> String {
-    format!("virtual GPU: {name} is not supported")
+    let newest = EXPORTS.iter().rfind(|it| {
+        let version = it.name.strip_prefix(name).and_then(|rest| rest.strip_prefix("_v"));
+        it.parameters.is_some() && version.is_some_and(|version| version.parse::<u32>().is_ok())
+    });
+    let help = newest.map_or_else(String::new, |newest| format!(": call {}", newest.name));
+    format!("virtual GPU: {name} is not supported{help}")
 }
 
 pub(crate) fn error_name(code: c_uint, to: Out<*const c_char>) -> c_uint {

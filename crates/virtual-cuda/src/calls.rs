@@ -19,7 +19,7 @@ use crate::{EXPORTS, answer};
 
 /// The functions that create an object. Each entry lists the index of the argument that receives the handle, and the
 /// functions that destroy the object, which take the handle as their first argument.
-const MAKERS: [(&str, usize, &[&str]); 19] = [
+const MAKERS: [(&str, usize, &[&str]); 20] = [
     ("cuStreamCreate", 0, STREAM_ENDS),
     ("cuStreamCreateWithPriority", 0, STREAM_ENDS),
     ("cuEventCreate", 0, &["cuEventDestroy_v2"]),
@@ -30,6 +30,7 @@ const MAKERS: [(&str, usize, &[&str]); 19] = [
     ("cuGraphInstantiateWithFlags", 0, &["cuGraphExecDestroy"]),
     ("cuMemPoolCreate", 0, &["cuMemPoolDestroy"]),
     ("cuMemAlloc_v2", 0, MEMORY_ENDS),
+    ("cuMemAllocPitch_v2", 0, MEMORY_ENDS),
     ("cuMemAllocAsync", 0, MEMORY_ENDS),
     ("cuMemAllocFromPoolAsync", 0, MEMORY_ENDS),
     ("cuMemAllocManaged", 0, MEMORY_ENDS),

@@ -1,6 +1,6 @@
 //! The bodies of the functions that create and configure contexts.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 use virtual_gpu::device::PRIORITIES;
 use virtual_gpu::engine::{CachePreference, ContextHandle};
@@ -25,6 +25,11 @@ pub struct CreateParameters {
     pub(crate) affinities: Source<Affinity>,
     pub(crate) affinity_count: c_int,
     pub(crate) graphics: *const c_void,
+}
+
+/// `cuCtxCreate_v2`
+pub(crate) fn create_plain(to: Out<Context>, flags: c_uint, device: Device) -> CudaResult<()> {
+    create_with_affinity(to, Source::null(), 0, flags, device)
 }
 
 /// `cuCtxCreate_v3`
@@ -95,6 +100,55 @@ pub(crate) fn set_flags(flags: c_uint) -> CudaResult<()> {
     engine::get()?.set_flags(flags)
 }
 
+pub(crate) fn flags(to: Out<c_uint>) -> CudaResult<()> {
+    to.give(engine::get()?.flags()?)
+}
+
+/// Returns the given context, or the current one if the handle is null.
+fn this_or_current(context: Context) -> CudaResult<ContextHandle> {
+    let engine = engine::get()?;
+    let found = match context.is_null() {
+        true => {
+            engine.current_device()?;
+            engine.current().ok_or(CudaStatus::InvalidContext)?
+        }
+        false => ContextHandle(context as u64),
+    };
+    engine.check_context(found)?;
+    Ok(found)
+}
+
+/// `cuCtxGetId`: handles are never used twice, so the handle is the id.
+pub(crate) fn id(context: Context, to: Out<c_ulonglong>) -> CudaResult<()> {
+    to.give(this_or_current(context)?.0)
+}
+
+/// `cuCtxGetApiVersion`: 3020, the last version that changed what a context can do ("CUDA Driver API").
+pub(crate) fn api_version(context: Context, to: Out<c_uint>) -> CudaResult<()> {
+    this_or_current(context)?;
+    to.give(3020)
+}
+
+/// `CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE`, the only size of shared memory's banks since compute capability 5.0.
+const FOUR_BYTE_BANKS: c_uint = 1;
+
+pub(crate) fn shared_memory_config(to: Out<c_uint>) -> CudaResult<()> {
+    engine::get()?.current_device()?;
+    to.give(FOUR_BYTE_BANKS)
+}
+
+/// `cuCtxSetSharedMemConfig`: has no effect on a GPU whose banks have a fixed size ("CUDA Driver API").
+pub(crate) fn set_shared_memory_config(config: c_uint) -> CudaResult<()> {
+    engine::get()?.current_device()?;
+    match config {
+        0..=2 => Ok(()),
+        _ => {
+            let message = format!("{config} is not a size of shared memory's banks: it must be 0 to 2");
+            Err(Error::new(CudaStatus::InvalidValue, message))
+        }
+    }
+}
+
 pub(crate) fn limit(value: Out<usize>, limit: c_uint) -> CudaResult<()> {
     value.give(engine::get()?.limit(limit)? as usize)
 }
@@ -131,6 +185,20 @@ pub(crate) fn retain_primary(to: Out<Context>, device: Device) -> CudaResult<()>
 
 pub(crate) fn release_primary(device: Device) -> CudaResult<()> {
     engine::get()?.release_primary(device)
+}
+
+pub(crate) fn reset_primary(device: Device) -> CudaResult<()> {
+    engine::get()?.reset_primary(device)
+}
+
+pub(crate) fn set_primary_flags(device: Device, flags: c_uint) -> CudaResult<()> {
+    engine::get()?.set_primary_flags(device, flags)
+}
+
+pub(crate) fn primary_state(device: Device, flags: Out<c_uint>, active: Out<c_int>) -> CudaResult<()> {
+    let (found, is_active) = engine::get()?.primary_state(device)?;
+    flags.give(found)?;
+    active.give(c_int::from(is_active))
 }
 
 pub(crate) fn current_context(to: Out<Context>) -> CudaResult<()> {

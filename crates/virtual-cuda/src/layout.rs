@@ -2,7 +2,10 @@
 
 use std::mem::offset_of;
 
-use crate::{Affinity, CreateParameters, Id, LaunchAttribute, LaunchConfig, MemoryLocation, PoolProperties};
+use crate::{
+    Affinity, Copy2D, Copy3D, CreateParameters, DeviceProperties, Id, LaunchAttribute, LaunchConfig,
+    MemoryLocation, PoolProperties,
+};
 
 /// The layout of a C structure.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +44,16 @@ layouts! {
     PoolProperties = "CUmemPoolProps_st" {
         allocation_type = "allocType", handle_types = "handleTypes", location_type = "location",
         security = "win32SecurityAttributes", max_size = "maxSize", usage = "usage", reserved = "reserved"
+    }
+    Copy2D = "CUDA_MEMCPY2D_st" { from = "srcXInBytes", to = "dstXInBytes", width = "WidthInBytes", height = "Height" }
+    Copy3D = "CUDA_MEMCPY3D_st" {
+        from = "srcXInBytes", to = "dstXInBytes", width = "WidthInBytes", height = "Height", depth = "Depth"
+    }
+    DeviceProperties = "CUdevprop_st" {
+        max_threads_per_block = "maxThreadsPerBlock", max_block = "maxThreadsDim", max_grid = "maxGridSize",
+        shared_per_block = "sharedMemPerBlock", constant_memory = "totalConstantMemory", warp = "SIMDWidth",
+        max_pitch = "memPitch", registers_per_block = "regsPerBlock", clock_rate = "clockRate",
+        texture_alignment = "textureAlign"
     }
     Id = "ncclUniqueId" {}
 }

@@ -1,11 +1,12 @@
 //! The FFI layer: `libcuda.so`, with the `cu*` functions that cudarc calls, as well as the `nccl*` functions.
 //!
-//! [`exports!`] is the single table of exported functions: all functions that cudarc declares for any CUDA version. A
-//! function that is not implemented returns an error that names it. Each function converts C arguments to Rust, calls
+//! [`exports!`] is the single table of exported functions: all functions of CUDA 12.9. A function that is not
+//! implemented returns an error that names it. Each function converts C arguments to Rust, calls
 //! the engine or NCCL, and converts what that returns to a result code. This crate also contains everything that needs
 //! the operating system: address space for device pointers, pinned and managed memory that is mapped twice, and a fault
 //! handler for the host's accesses to them.
 
+mod address;
 mod answer;
 mod calls;
 mod context;
@@ -18,6 +19,7 @@ mod host;
 mod host_range;
 mod interfaces;
 mod layout;
+mod library;
 mod managed;
 mod memory;
 mod module;
@@ -27,23 +29,29 @@ mod peer;
 mod pinned;
 mod pointer;
 mod pool;
+mod rows;
 mod stream;
+mod symbols;
 mod types;
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::path::Path;
 
+use virtual_gpu::engine::with_own_default_stream;
 use virtual_gpu_core::recorded::{LiveObject, RecordedCall, StreamOperation};
 
 pub use context::{Affinity, CreateParameters};
+pub use device::DeviceProperties;
 pub use graph::{Graph, GraphExec};
-pub use host::HostFunction;
+pub use host::{HostFunction, StreamCallback};
 pub use layout::{LAYOUTS, Layout};
+pub use library::{Kernel, Library};
 pub use managed::MemoryLocation;
 pub use nccl::{Communicator, Id};
 pub use occupancy::{BlockToShared, LaunchAttribute, LaunchConfig};
-pub use pointer::{Arguments, Bytes, Out, Source, Text};
+pub use pointer::{Arguments, Bytes, Out, Outs, Source, Text};
 pub use pool::{Pool, PoolProperties};
+pub use rows::{Copy2D, Copy3D, Plane, Volume};
 pub use types::{Context, Device, DevicePointer, Event, Function, Module, Stream};
 
 /// An exported symbol.
@@ -57,8 +65,10 @@ pub struct Export {
 
 /// Passes the table of exported symbols to the `$then` macro.
 ///
-/// A function is listed with its parameters and the Rust function behind it. A function that is not implemented is
-/// listed only by name and returns an error that contains the name.
+/// A function is listed with its parameters and the Rust function behind it. `ptds` or `ptsz` after it also exports the
+/// form with this suffix, in which stream 0 is the thread's own default stream. Functions under `older` are
+/// versions that only programs for older CUDA releases call. A function that is not
+/// implemented is listed only by name and returns an error that contains the name.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! exports {
@@ -67,6 +77,7 @@ macro_rules! exports {
             cuda {
                 fn cuInit(flags: c_uint) = device::init;
                 fn cuDriverGetVersion(version: Out<c_int>) = device::version;
+                fn cuGetProcAddress_v2(symbol: Text, address: Out<*mut c_void>, version: c_int, flags: c_ulonglong, status: Out<c_uint>) = symbols::address_and_status;
 
                 fn cuDeviceGet(device: Out<Device>, ordinal: c_int) = device::device;
                 fn cuDeviceGetCount(count: Out<c_int>) = device::device_count;
@@ -79,10 +90,18 @@ macro_rules! exports {
                 fn cuDeviceGetP2PAttribute(value: Out<c_int>, attribute: c_uint, device: Device, peer: Device) = peer::attribute;
                 fn cuCtxEnablePeerAccess(peer: Context, flags: c_uint) = peer::enable;
                 fn cuCtxDisablePeerAccess(peer: Context) = peer::disable;
+                fn cuDeviceGetPCIBusId(id: Out<c_char>, len: c_int, device: Device) = device::pci_bus_id;
+                fn cuDeviceGetByPCIBusId(device: Out<Device>, id: Text) = device::by_pci_bus_id;
+                fn cuDeviceGetProperties(properties: Out<DeviceProperties>, device: Device) = device::properties;
+                fn cuDeviceGetExecAffinitySupport(supported: Out<c_int>, kind: c_uint, device: Device) = device::affinity_support;
                 fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: Device) = device::device_total_memory;
 
                 fn cuDevicePrimaryCtxRetain(context: Out<Context>, device: Device) = context::retain_primary;
                 fn cuDevicePrimaryCtxRelease_v2(device: Device) = context::release_primary;
+                fn cuDevicePrimaryCtxReset_v2(device: Device) = context::reset_primary;
+                fn cuDevicePrimaryCtxSetFlags_v2(device: Device, flags: c_uint) = context::set_primary_flags;
+                fn cuDevicePrimaryCtxGetState(device: Device, flags: Out<c_uint>, active: Out<c_int>) = context::primary_state;
+                fn cuCtxCreate_v2(context: Out<Context>, flags: c_uint, device: Device) = context::create_plain;
                 fn cuCtxCreate_v3(context: Out<Context>, affinities: Source<Affinity>, count: c_int, flags: c_uint, device: Device) = context::create_with_affinity;
                 fn cuCtxCreate_v4(context: Out<Context>, parameters: Source<CreateParameters>, flags: c_uint, device: Device) = context::create;
                 fn cuCtxDestroy_v2(context: Context) = context::destroy;
@@ -93,6 +112,11 @@ macro_rules! exports {
                 fn cuCtxGetDevice(device: Out<Device>) = context::current_device;
                 fn cuCtxSynchronize() = context::synchronize_context;
                 fn cuCtxSetFlags(flags: c_uint) = context::set_flags;
+                fn cuCtxGetFlags(flags: Out<c_uint>) = context::flags;
+                fn cuCtxGetId(context: Context, id: Out<c_ulonglong>) = context::id;
+                fn cuCtxGetApiVersion(context: Context, version: Out<c_uint>) = context::api_version;
+                fn cuCtxGetSharedMemConfig(config: Out<c_uint>) = context::shared_memory_config;
+                fn cuCtxSetSharedMemConfig(config: c_uint) = context::set_shared_memory_config;
                 fn cuCtxGetLimit(value: Out<usize>, limit: c_uint) = context::limit;
                 fn cuCtxSetLimit(limit: c_uint, value: usize) = context::set_limit;
                 fn cuCtxGetCacheConfig(preference: Out<c_uint>) = context::cache_preference;
@@ -104,57 +128,82 @@ macro_rules! exports {
                 fn cuStreamCreate(stream: Out<Stream>, flags: c_uint) = stream::create_stream;
                 fn cuStreamCreateWithPriority(stream: Out<Stream>, flags: c_uint, priority: c_int) = stream::create_stream_with_priority;
                 fn cuStreamDestroy_v2(stream: Stream) = stream::destroy_stream;
-                fn cuStreamSynchronize(stream: Stream) = stream::synchronize_stream;
-                fn cuStreamQuery(stream: Stream) = stream::query_stream;
-                fn cuStreamWaitEvent(stream: Stream, event: Event, flags: c_uint) = stream::wait_event;
-                fn cuLaunchHostFunc(stream: Stream, function: HostFunction, data: *mut c_void) = host::launch_function;
+                fn cuStreamSynchronize(stream: Stream) = stream::synchronize_stream, ptsz;
+                fn cuStreamQuery(stream: Stream) = stream::query_stream, ptsz;
+                fn cuStreamWaitEvent(stream: Stream, event: Event, flags: c_uint) = stream::wait_event, ptsz;
+                fn cuStreamGetCtx(stream: Stream, context: Out<Context>) = stream::context, ptsz;
+                fn cuStreamAddCallback(stream: Stream, callback: StreamCallback, data: *mut c_void, flags: c_uint) = host::add_callback, ptsz;
+                fn cuLaunchHostFunc(stream: Stream, function: HostFunction, data: *mut c_void) = host::launch_function, ptsz;
 
-                fn cuStreamBeginCapture_v2(stream: Stream, mode: c_uint) = graph::begin_capture;
-                fn cuStreamEndCapture(stream: Stream, graph: Out<Graph>) = graph::end_capture;
-                fn cuStreamIsCapturing(stream: Stream, status: Out<c_uint>) = graph::is_capturing;
+                fn cuStreamBeginCapture_v2(stream: Stream, mode: c_uint) = graph::begin_capture, ptsz;
+                fn cuStreamEndCapture(stream: Stream, graph: Out<Graph>) = graph::end_capture, ptsz;
+                fn cuStreamIsCapturing(stream: Stream, status: Out<c_uint>) = graph::is_capturing, ptsz;
                 fn cuGraphInstantiateWithFlags(exec: Out<GraphExec>, graph: Graph, flags: c_ulonglong) = graph::instantiate;
-                fn cuGraphLaunch(exec: GraphExec, stream: Stream) = graph::launch;
-                fn cuGraphUpload(exec: GraphExec, stream: Stream) = graph::upload;
+                fn cuGraphLaunch(exec: GraphExec, stream: Stream) = graph::launch, ptsz;
+                fn cuGraphUpload(exec: GraphExec, stream: Stream) = graph::upload, ptsz;
                 fn cuGraphDestroy(graph: Graph) = graph::destroy;
                 fn cuGraphExecDestroy(exec: GraphExec) = graph::destroy_exec;
 
                 fn cuEventCreate(event: Out<Event>, flags: c_uint) = stream::create_event;
                 fn cuEventDestroy_v2(event: Event) = stream::destroy_event;
-                fn cuEventRecord(event: Event, stream: Stream) = stream::record_event;
+                fn cuEventRecord(event: Event, stream: Stream) = stream::record_event, ptsz;
                 fn cuEventSynchronize(event: Event) = stream::synchronize_event;
                 fn cuEventQuery(event: Event) = stream::query_event;
                 fn cuEventElapsedTime(milliseconds: Out<f32>, start: Event, end: Event) = stream::elapsed;
                 fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: Event, end: Event) = stream::elapsed;
 
                 fn cuMemAlloc_v2(address: Out<DevicePointer>, bytes: usize) = memory::allocate;
-                fn cuMemAllocAsync(address: Out<DevicePointer>, bytes: usize, stream: Stream) = memory::allocate_in;
-                fn cuMemAllocFromPoolAsync(address: Out<DevicePointer>, bytes: usize, pool: Pool, stream: Stream) = pool::allocate;
+                fn cuMemAllocPitch_v2(address: Out<DevicePointer>, pitch: Out<usize>, width: usize, height: usize, element: c_uint) = memory::allocate_pitch;
+                fn cuMemAllocAsync(address: Out<DevicePointer>, bytes: usize, stream: Stream) = memory::allocate_in, ptsz;
+                fn cuMemAllocFromPoolAsync(address: Out<DevicePointer>, bytes: usize, pool: Pool, stream: Stream) = pool::allocate, ptsz;
                 fn cuMemFree_v2(address: DevicePointer) = memory::free;
-                fn cuMemFreeAsync(address: DevicePointer, stream: Stream) = memory::free_in;
+                fn cuMemFreeAsync(address: DevicePointer, stream: Stream) = memory::free_in, ptsz;
+                fn cuMemGetAddressRange_v2(base: Out<DevicePointer>, bytes: Out<usize>, address: DevicePointer) = address::range;
+                fn cuPointerGetAttribute(value: Out<u8>, attribute: c_uint, address: DevicePointer) = address::attribute;
+                fn cuPointerGetAttributes(count: c_uint, attributes: Source<c_uint>, values: Outs, address: DevicePointer) = address::attributes;
                 fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) = memory::memory_info;
                 fn cuMemAllocManaged(address: Out<DevicePointer>, bytes: usize, flags: c_uint) = managed::allocate;
-                fn cuStreamAttachMemAsync(stream: Stream, address: DevicePointer, bytes: usize, flags: c_uint) = managed::attach;
-                fn cuMemPrefetchAsync(address: DevicePointer, bytes: usize, device: Device, stream: Stream) = managed::prefetch;
-                fn cuMemPrefetchAsync_v2(address: DevicePointer, bytes: usize, location: MemoryLocation, flags: c_uint, stream: Stream) = managed::prefetch_to;
+                fn cuStreamAttachMemAsync(stream: Stream, address: DevicePointer, bytes: usize, flags: c_uint) = managed::attach, ptsz;
+                fn cuMemPrefetchAsync(address: DevicePointer, bytes: usize, device: Device, stream: Stream) = managed::prefetch, ptsz;
+                fn cuMemPrefetchAsync_v2(address: DevicePointer, bytes: usize, location: MemoryLocation, flags: c_uint, stream: Stream) = managed::prefetch_to, ptsz;
                 fn cuMemAdvise(address: DevicePointer, bytes: usize, advice: c_uint, device: Device) = managed::advise;
                 fn cuMemAdvise_v2(address: DevicePointer, bytes: usize, advice: c_uint, location: MemoryLocation) = managed::advise_at;
                 fn cuMemHostAlloc(memory: Out<*mut c_void>, bytes: usize, flags: c_uint) = host::allocate;
                 fn cuMemAllocHost_v2(memory: Out<*mut c_void>, bytes: usize) = host::allocate_plain;
                 fn cuMemHostGetFlags(flags: Out<c_uint>, memory: *mut c_void) = host::flags_of;
+                fn cuMemHostGetDevicePointer_v2(address: Out<DevicePointer>, memory: *mut c_void, flags: c_uint) = host::device_pointer;
+                fn cuMemHostRegister_v2(memory: *mut c_void, bytes: usize, flags: c_uint) = host::register;
+                fn cuMemHostUnregister(memory: *mut c_void) = host::unregister;
                 fn cuMemFreeHost(memory: *mut c_void) = host::free;
-                fn cuMemcpyHtoD_v2(to: DevicePointer, from: Source<u8>, bytes: usize) = memory::copy_from_host;
-                fn cuMemcpyHtoDAsync_v2(to: DevicePointer, from: Source<u8>, bytes: usize, stream: Stream) = memory::copy_from_host_in;
-                fn cuMemcpyDtoH_v2(to: Out<u8>, from: DevicePointer, bytes: usize) = memory::copy_to_host;
-                fn cuMemcpyDtoHAsync_v2(to: Out<u8>, from: DevicePointer, bytes: usize, stream: Stream) = memory::copy_to_host_in;
-                fn cuMemcpyDtoD_v2(to: DevicePointer, from: DevicePointer, bytes: usize) = memory::copy;
-                fn cuMemcpyDtoDAsync_v2(to: DevicePointer, from: DevicePointer, bytes: usize, stream: Stream) = memory::copy_in;
-                fn cuMemcpyPeerAsync(to: DevicePointer, to_context: Context, from: DevicePointer, from_context: Context, bytes: usize, stream: Stream) = memory::copy_peer;
-                fn cuMemsetD8_v2(at: DevicePointer, value: u8, count: usize) = memory::set_8;
-                fn cuMemsetD8Async(at: DevicePointer, value: u8, count: usize, stream: Stream) = memory::set_8_in;
-                fn cuMemsetD16_v2(at: DevicePointer, value: u16, count: usize) = memory::set_16;
-                fn cuMemsetD16Async(at: DevicePointer, value: u16, count: usize, stream: Stream) = memory::set_16_in;
-                fn cuMemsetD32_v2(at: DevicePointer, value: c_uint, count: usize) = memory::set_32;
-                fn cuMemsetD32Async(at: DevicePointer, value: c_uint, count: usize, stream: Stream) = memory::set_32_in;
+                fn cuMemcpyHtoD_v2(to: DevicePointer, from: Source<u8>, bytes: usize) = memory::copy_from_host, ptds;
+                fn cuMemcpyHtoDAsync_v2(to: DevicePointer, from: Source<u8>, bytes: usize, stream: Stream) = memory::copy_from_host_in, ptsz;
+                fn cuMemcpyDtoH_v2(to: Out<u8>, from: DevicePointer, bytes: usize) = memory::copy_to_host, ptds;
+                fn cuMemcpyDtoHAsync_v2(to: Out<u8>, from: DevicePointer, bytes: usize, stream: Stream) = memory::copy_to_host_in, ptsz;
+                fn cuMemcpyDtoD_v2(to: DevicePointer, from: DevicePointer, bytes: usize) = memory::copy, ptds;
+                fn cuMemcpyDtoDAsync_v2(to: DevicePointer, from: DevicePointer, bytes: usize, stream: Stream) = memory::copy_in, ptsz;
+                fn cuMemcpy(to: DevicePointer, from: DevicePointer, bytes: usize) = rows::copy, ptds;
+                fn cuMemcpyAsync(to: DevicePointer, from: DevicePointer, bytes: usize, stream: Stream) = rows::copy_in, ptsz;
+                fn cuMemcpy2D_v2(copy: Source<Copy2D>) = rows::copy_2d, ptds;
+                fn cuMemcpy2DUnaligned_v2(copy: Source<Copy2D>) = rows::copy_2d, ptds;
+                fn cuMemcpy2DAsync_v2(copy: Source<Copy2D>, stream: Stream) = rows::copy_2d_in, ptsz;
+                fn cuMemcpy3D_v2(copy: Source<Copy3D>) = rows::copy_3d, ptds;
+                fn cuMemcpy3DAsync_v2(copy: Source<Copy3D>, stream: Stream) = rows::copy_3d_in, ptsz;
+                fn cuMemcpy3DPeer(copy: Source<Copy3D>) = rows::copy_3d, ptds;
+                fn cuMemcpy3DPeerAsync(copy: Source<Copy3D>, stream: Stream) = rows::copy_3d_in, ptsz;
+                fn cuMemcpyPeer(to: DevicePointer, to_context: Context, from: DevicePointer, from_context: Context, bytes: usize) = memory::copy_peer_now, ptds;
+                fn cuMemcpyPeerAsync(to: DevicePointer, to_context: Context, from: DevicePointer, from_context: Context, bytes: usize, stream: Stream) = memory::copy_peer, ptsz;
+                fn cuMemsetD8_v2(at: DevicePointer, value: u8, count: usize) = memory::set_8, ptds;
+                fn cuMemsetD8Async(at: DevicePointer, value: u8, count: usize, stream: Stream) = memory::set_8_in, ptsz;
+                fn cuMemsetD16_v2(at: DevicePointer, value: u16, count: usize) = memory::set_16, ptds;
+                fn cuMemsetD16Async(at: DevicePointer, value: u16, count: usize, stream: Stream) = memory::set_16_in, ptsz;
+                fn cuMemsetD32_v2(at: DevicePointer, value: c_uint, count: usize) = memory::set_32, ptds;
+                fn cuMemsetD32Async(at: DevicePointer, value: c_uint, count: usize, stream: Stream) = memory::set_32_in, ptsz;
+                fn cuMemsetD2D8_v2(at: DevicePointer, pitch: usize, value: u8, width: usize, height: usize) = memory::set_2d_8, ptds;
+                fn cuMemsetD2D8Async(at: DevicePointer, pitch: usize, value: u8, width: usize, height: usize, stream: Stream) = memory::set_2d_8_in, ptsz;
+                fn cuMemsetD2D16_v2(at: DevicePointer, pitch: usize, value: u16, width: usize, height: usize) = memory::set_2d_16, ptds;
+                fn cuMemsetD2D16Async(at: DevicePointer, pitch: usize, value: u16, width: usize, height: usize, stream: Stream) = memory::set_2d_16_in, ptsz;
+                fn cuMemsetD2D32_v2(at: DevicePointer, pitch: usize, value: c_uint, width: usize, height: usize) = memory::set_2d_32, ptds;
+                fn cuMemsetD2D32Async(at: DevicePointer, pitch: usize, value: c_uint, width: usize, height: usize, stream: Stream) = memory::set_2d_32_in, ptsz;
 
                 fn cuDeviceGetDefaultMemPool(pool: Out<Pool>, device: Device) = pool::default_of;
                 fn cuDeviceGetMemPool(pool: Out<Pool>, device: Device) = pool::current_of;
@@ -171,6 +220,15 @@ macro_rules! exports {
                 fn cuModuleUnload(module: Module) = module::unload_module;
                 fn cuModuleGetFunction(function: Out<Function>, module: Module, name: Text) = module::function;
                 fn cuModuleGetGlobal_v2(address: Out<DevicePointer>, bytes: Out<usize>, module: Module, name: Text) = function::global;
+                fn cuLibraryLoadData(library: Out<Library>, image: Text, options: Out<c_uint>, values: Arguments, count: c_uint, library_options: Out<c_uint>, library_values: Arguments, library_count: c_uint) = library::load;
+                fn cuLibraryLoadFromFile(library: Out<Library>, path: Text, options: Out<c_uint>, values: Arguments, count: c_uint, library_options: Out<c_uint>, library_values: Arguments, library_count: c_uint) = library::load_file;
+                fn cuLibraryUnload(library: Library) = library::unload;
+                fn cuLibraryGetKernel(kernel: Out<Kernel>, library: Library, name: Text) = library::kernel;
+                fn cuLibraryGetModule(module: Out<Module>, library: Library) = library::module;
+                fn cuLibraryGetGlobal(address: Out<DevicePointer>, bytes: Out<usize>, library: Library, name: Text) = library::global;
+                fn cuKernelGetFunction(function: Out<Function>, kernel: Kernel) = library::function_of;
+                fn cuKernelGetAttribute(value: Out<c_int>, attribute: c_int, kernel: Kernel, device: Device) = library::attribute;
+                fn cuKernelSetAttribute(attribute: c_int, value: c_int, kernel: Kernel, device: Device) = library::set_attribute;
                 fn cuFuncGetAttribute(value: Out<c_int>, attribute: c_int, function: Function) = function::attribute;
                 fn cuFuncSetAttribute(function: Function, attribute: c_int, value: c_int) = function::set_attribute;
                 fn cuFuncSetCacheConfig(function: Function, preference: c_uint) = function::set_cache_preference;
@@ -181,8 +239,22 @@ macro_rules! exports {
                 fn cuOccupancyAvailableDynamicSMemPerBlock(bytes: Out<usize>, function: Function, blocks: c_int, block_size: c_int) = occupancy::dynamic_shared;
                 fn cuOccupancyMaxPotentialClusterSize(size: Out<c_int>, function: Function, launch: Source<LaunchConfig>) = occupancy::cluster_size;
                 fn cuOccupancyMaxActiveClusters(clusters: Out<c_int>, function: Function, launch: Source<LaunchConfig>) = occupancy::clusters;
-                fn cuLaunchKernel(function: Function, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Stream, parameters: Arguments, extra: *const c_void) = module::launch;
-                fn cuLaunchCooperativeKernel(function: Function, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Stream, parameters: Arguments) = module::launch_cooperative;
+                fn cuLaunchKernel(function: Function, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Stream, parameters: Arguments, extra: *const c_void) = module::launch, ptsz;
+                fn cuLaunchKernelEx(launch: Source<LaunchConfig>, function: Function, parameters: Arguments, extra: *const c_void) = module::launch_with_attributes, ptsz;
+                fn cuLaunchCooperativeKernel(function: Function, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Stream, parameters: Arguments) = module::launch_cooperative, ptsz;
+            }
+            older cuda {
+                fn cuCtxCreate(context: Out<Context>, flags: c_uint, device: Device) = context::create_plain;
+                fn cuDevicePrimaryCtxReset(device: Device) = context::reset_primary;
+                fn cuDevicePrimaryCtxSetFlags(device: Device, flags: c_uint) = context::set_primary_flags;
+                fn cuGetProcAddress(symbol: Text, address: Out<*mut c_void>, version: c_int, flags: c_ulonglong) = symbols::address;
+                fn cuCtxDestroy(context: Context) = context::destroy;
+                fn cuCtxPopCurrent(context: Out<Context>) = context::pop;
+                fn cuCtxPushCurrent(context: Context) = context::push;
+                fn cuDevicePrimaryCtxRelease(device: Device) = context::release_primary;
+                fn cuEventDestroy(event: Event) = stream::destroy_event;
+                fn cuMemHostRegister(memory: *mut c_void, bytes: usize, flags: c_uint) = host::register;
+                fn cuStreamDestroy(stream: Stream) = stream::destroy_stream;
             }
             nccl {
                 fn ncclGetVersion(version: Out<c_int>) = nccl::version;
@@ -220,101 +292,108 @@ macro_rules! exports {
                 fn ncclRecv(buffer: DevicePointer, count: usize, data_type: c_uint, peer: c_int, comm: Communicator, stream: Stream) = nccl::receive;
             }
             unsupported cuda {
-                cuArray3DCreate_v2 cuArray3DGetDescriptor_v2 cuArrayCreate_v2 cuArrayDestroy cuArrayGetDescriptor_v2
-                cuArrayGetMemoryRequirements cuArrayGetPlane cuArrayGetSparseProperties cuCoredumpDeregisterCompleteCallback
-                cuCoredumpDeregisterStartCallback cuCoredumpGetAttribute cuCoredumpGetAttributeGlobal
-                cuCoredumpRegisterCompleteCallback cuCoredumpRegisterStartCallback cuCoredumpSetAttribute
-                cuCoredumpSetAttributeGlobal cuCtxAttach cuCtxCreate_v2 cuCtxDetach cuCtxFromGreenCtx cuCtxGetApiVersion
-                cuCtxGetDevResource cuCtxGetDevice_v2 cuCtxGetExecAffinity cuCtxGetFlags cuCtxGetId cuCtxGetSharedMemConfig
-                cuCtxRecordEvent cuCtxResetPersistingL2Cache cuCtxSetSharedMemConfig cuCtxSynchronize_v2 cuCtxWaitEvent
-                cuDestroyExternalMemory cuDestroyExternalSemaphore cuDevResourceGenerateDesc cuDevSmResourceSplit
-                cuDevSmResourceSplitByCount cuDeviceGetByPCIBusId cuDeviceGetCliqueCount cuDeviceGetCliqueInfo
-                cuDeviceGetDevResource cuDeviceGetExecAffinitySupport cuDeviceGetFabricClusterUuid
-                cuDeviceGetGraphMemAttribute cuDeviceGetHostAtomicCapabilities cuDeviceGetLuid
-                cuDeviceGetP2PAtomicCapabilities cuDeviceGetPCIBusId cuDeviceGetProperties cuDeviceGetTexture1DLinearMaxWidth
-                cuDeviceGraphMemTrim cuDevicePrimaryCtxGetState cuDevicePrimaryCtxReset_v2 cuDevicePrimaryCtxSetFlags_v2
-                cuDeviceRegisterAsyncNotification cuDeviceSetGraphMemAttribute cuDeviceUnregisterAsyncNotification
-                cuEventRecordWithFlags cuExternalMemoryGetMappedBuffer cuExternalMemoryGetMappedMipmappedArray
-                cuFlushGPUDirectRDMAWrites cuFuncGetModule cuFuncGetName cuFuncGetParamCount cuFuncGetParamInfo cuFuncIsLoaded
-                cuFuncLoad cuFuncSetBlockShape cuFuncSetSharedMemConfig cuFuncSetSharedSize cuGetExportTable cuGetProcAddress
-                cuGetProcAddress_v2 cuGraphAddBatchMemOpNode cuGraphAddChildGraphNode cuGraphAddDependencies
-                cuGraphAddDependencies_v2 cuGraphAddEmptyNode cuGraphAddEventRecordNode cuGraphAddEventWaitNode
-                cuGraphAddExternalSemaphoresSignalNode cuGraphAddExternalSemaphoresWaitNode cuGraphAddHostNode
-                cuGraphAddKernelNode cuGraphAddKernelNode_v2 cuGraphAddMemAllocNode cuGraphAddMemFreeNode cuGraphAddMemcpyNode
-                cuGraphAddMemsetNode cuGraphAddNode cuGraphAddNode_v2 cuGraphAddNode_v3 cuGraphBatchMemOpNodeGetParams
-                cuGraphBatchMemOpNodeSetParams cuGraphChildGraphNodeGetGraph cuGraphClone cuGraphConditionalHandleCreate
-                cuGraphCreate cuGraphDebugDotPrint cuGraphDestroyNode cuGraphEventRecordNodeGetEvent
-                cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeGetEvent cuGraphEventWaitNodeSetEvent
-                cuGraphExecBatchMemOpNodeSetParams cuGraphExecChildGraphNodeSetParams cuGraphExecEventRecordNodeSetEvent
-                cuGraphExecEventWaitNodeSetEvent cuGraphExecExternalSemaphoresSignalNodeSetParams
-                cuGraphExecExternalSemaphoresWaitNodeSetParams cuGraphExecGetFlags cuGraphExecGetId
-                cuGraphExecHostNodeSetParams cuGraphExecKernelNodeSetParams cuGraphExecKernelNodeSetParams_v2
-                cuGraphExecMemcpyNodeSetParams cuGraphExecMemsetNodeSetParams cuGraphExecNodeSetParams cuGraphExecUpdate
-                cuGraphExecUpdate_v2 cuGraphExternalSemaphoresSignalNodeGetParams cuGraphExternalSemaphoresSignalNodeSetParams
+                cuArray3DCreate cuArray3DCreate_v2 cuArray3DGetDescriptor cuArray3DGetDescriptor_v2 cuArrayCreate
+                cuArrayCreate_v2 cuArrayDestroy cuArrayGetDescriptor cuArrayGetDescriptor_v2
+                cuArrayGetMemoryRequirements cuArrayGetPlane cuArrayGetSparseProperties cuCheckpointProcessCheckpoint
+                cuCheckpointProcessGetRestoreThreadId cuCheckpointProcessGetState cuCheckpointProcessLock
+                cuCheckpointProcessRestore cuCheckpointProcessUnlock cuCoredumpGetAttribute
+                cuCoredumpGetAttributeGlobal cuCoredumpSetAttribute cuCoredumpSetAttributeGlobal cuCtxAttach
+                cuCtxDetach cuCtxFromGreenCtx cuCtxGetDevResource cuCtxGetExecAffinity cuCtxRecordEvent
+                cuCtxResetPersistingL2Cache cuCtxWaitEvent cuDestroyExternalMemory cuDestroyExternalSemaphore
+                cuDevResourceGenerateDesc cuDevSmResourceSplitByCount cuDeviceGetDevResource
+                cuDeviceGetGraphMemAttribute cuDeviceGetLuid cuDeviceGetNvSciSyncAttributes
+                cuDeviceGetTexture1DLinearMaxWidth cuDeviceGraphMemTrim cuDeviceRegisterAsyncNotification
+                cuDeviceSetGraphMemAttribute cuDeviceTotalMem cuDeviceUnregisterAsyncNotification
+                cuEventRecordWithFlags cuEventRecordWithFlags_ptsz cuExternalMemoryGetMappedBuffer
+                cuExternalMemoryGetMappedMipmappedArray cuFlushGPUDirectRDMAWrites cuFuncGetModule cuFuncGetName
+                cuFuncGetParamInfo cuFuncIsLoaded cuFuncLoad cuFuncSetBlockShape cuFuncSetSharedMemConfig
+                cuFuncSetSharedSize cuGetExportTable cuGraphAddBatchMemOpNode cuGraphAddChildGraphNode
+                cuGraphAddDependencies cuGraphAddDependencies_v2 cuGraphAddEmptyNode cuGraphAddEventRecordNode
+                cuGraphAddEventWaitNode cuGraphAddExternalSemaphoresSignalNode cuGraphAddExternalSemaphoresWaitNode
+                cuGraphAddHostNode cuGraphAddKernelNode cuGraphAddKernelNode_v2 cuGraphAddMemAllocNode
+                cuGraphAddMemFreeNode cuGraphAddMemcpyNode cuGraphAddMemsetNode cuGraphAddNode cuGraphAddNode_v2
+                cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams cuGraphChildGraphNodeGetGraph
+                cuGraphClone cuGraphConditionalHandleCreate cuGraphCreate cuGraphDebugDotPrint cuGraphDestroyNode
+                cuGraphEventRecordNodeGetEvent cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeGetEvent
+                cuGraphEventWaitNodeSetEvent cuGraphExecBatchMemOpNodeSetParams cuGraphExecChildGraphNodeSetParams
+                cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent
+                cuGraphExecExternalSemaphoresSignalNodeSetParams cuGraphExecExternalSemaphoresWaitNodeSetParams
+                cuGraphExecGetFlags cuGraphExecHostNodeSetParams cuGraphExecKernelNodeSetParams
+                cuGraphExecKernelNodeSetParams_v2 cuGraphExecMemcpyNodeSetParams cuGraphExecMemsetNodeSetParams
+                cuGraphExecNodeSetParams cuGraphExecUpdate cuGraphExecUpdate_v2
+                cuGraphExternalSemaphoresSignalNodeGetParams cuGraphExternalSemaphoresSignalNodeSetParams
                 cuGraphExternalSemaphoresWaitNodeGetParams cuGraphExternalSemaphoresWaitNodeSetParams cuGraphGetEdges
-                cuGraphGetEdges_v2 cuGraphGetId cuGraphGetNodes cuGraphGetRootNodes cuGraphHostNodeGetParams
-                cuGraphHostNodeSetParams cuGraphInstantiateWithParams cuGraphInstantiate_v2 cuGraphKernelNodeCopyAttributes
+                cuGraphGetEdges_v2 cuGraphGetNodes cuGraphGetRootNodes cuGraphHostNodeGetParams
+                cuGraphHostNodeSetParams cuGraphInstantiate cuGraphInstantiateWithParams
+                cuGraphInstantiateWithParams_ptsz cuGraphInstantiate_v2 cuGraphKernelNodeCopyAttributes
                 cuGraphKernelNodeGetAttribute cuGraphKernelNodeGetParams cuGraphKernelNodeGetParams_v2
                 cuGraphKernelNodeSetAttribute cuGraphKernelNodeSetParams cuGraphKernelNodeSetParams_v2
-                cuGraphMemAllocNodeGetParams cuGraphMemFreeNodeGetParams cuGraphMemcpyNodeGetParams cuGraphMemcpyNodeSetParams
-                cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams cuGraphNodeFindInClone cuGraphNodeGetContainingGraph
+                cuGraphMemAllocNodeGetParams cuGraphMemFreeNodeGetParams cuGraphMemcpyNodeGetParams
+                cuGraphMemcpyNodeSetParams cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams cuGraphNodeFindInClone
                 cuGraphNodeGetDependencies cuGraphNodeGetDependencies_v2 cuGraphNodeGetDependentNodes
-                cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeGetLocalId cuGraphNodeGetParams
-                cuGraphNodeGetToolsId cuGraphNodeGetType cuGraphNodeSetEnabled cuGraphNodeSetParams cuGraphNodeSetParams_v2
-                cuGraphReleaseUserObject cuGraphRemoveDependencies cuGraphRemoveDependencies_v2 cuGraphRetainUserObject
-                cuGraphicsMapResources cuGraphicsResourceGetMappedMipmappedArray cuGraphicsResourceGetMappedPointer_v2
-                cuGraphicsResourceSetMapFlags_v2 cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources
-                cuGraphicsUnregisterResource cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxGetDevResource cuGreenCtxGetId
+                cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeGetType cuGraphNodeSetEnabled
+                cuGraphNodeSetParams cuGraphReleaseUserObject cuGraphRemoveDependencies cuGraphRemoveDependencies_v2
+                cuGraphRetainUserObject cuGraphicsMapResources cuGraphicsMapResources_ptsz
+                cuGraphicsResourceGetMappedMipmappedArray cuGraphicsResourceGetMappedPointer
+                cuGraphicsResourceGetMappedPointer_v2 cuGraphicsResourceSetMapFlags cuGraphicsResourceSetMapFlags_v2
+                cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources cuGraphicsUnmapResources_ptsz
+                cuGraphicsUnregisterResource cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxGetDevResource
                 cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent cuImportExternalMemory
-                cuImportExternalSemaphore cuIpcCloseMemHandle cuIpcGetEventHandle cuIpcGetMemHandle cuIpcOpenEventHandle
-                cuIpcOpenMemHandle_v2 cuKernelGetAttribute cuKernelGetFunction cuKernelGetLibrary cuKernelGetName
-                cuKernelGetParamCount cuKernelGetParamInfo cuKernelSetAttribute cuKernelSetCacheConfig cuLaunch
-                cuLaunchCooperativeKernelMultiDevice cuLaunchGrid cuLaunchGridAsync cuLaunchHostFunc_v2 cuLaunchKernelEx
-                cuLibraryEnumerateKernels cuLibraryGetGlobal cuLibraryGetKernel cuLibraryGetKernelCount cuLibraryGetManaged
-                cuLibraryGetModule cuLibraryGetUnifiedFunction cuLibraryLoadData cuLibraryLoadFromFile cuLibraryUnload
-                cuLinkAddData_v2 cuLinkAddFile_v2 cuLinkComplete cuLinkCreate_v2 cuLinkDestroy cuLogicalEndpointAddDevice
-                cuLogicalEndpointBindAddr cuLogicalEndpointBindMem cuLogicalEndpointCreate cuLogicalEndpointDestroy
-                cuLogicalEndpointExport cuLogicalEndpointGetLimits cuLogicalEndpointIdRelease cuLogicalEndpointIdReserve
-                cuLogicalEndpointImport cuLogicalEndpointQuery cuLogicalEndpointUnbind cuLogsCurrent cuLogsDumpToFile
+                cuImportExternalSemaphore cuIpcCloseMemHandle cuIpcGetEventHandle cuIpcGetMemHandle
+                cuIpcOpenEventHandle cuIpcOpenMemHandle cuIpcOpenMemHandle_v2 cuKernelGetLibrary cuKernelGetName
+                cuKernelGetParamInfo cuKernelSetCacheConfig cuLaunch cuLaunchCooperativeKernelMultiDevice cuLaunchGrid
+                cuLaunchGridAsync cuLibraryEnumerateKernels cuLibraryGetKernelCount cuLibraryGetManaged
+                cuLibraryGetUnifiedFunction cuLinkAddData cuLinkAddData_v2 cuLinkAddFile cuLinkAddFile_v2
+                cuLinkComplete cuLinkCreate cuLinkCreate_v2 cuLinkDestroy cuLogsCurrent cuLogsDumpToFile
                 cuLogsDumpToMemory cuLogsRegisterCallback cuLogsUnregisterCallback cuMemAddressFree cuMemAddressReserve
-                cuMemAllocPitch_v2 cuMemBatchDecompressAsync cuMemCreate cuMemDiscardAndPrefetchBatchAsync
-                cuMemDiscardBatchAsync cuMemExportToShareableHandle cuMemGetAccess cuMemGetAddressRange_v2
-                cuMemGetAllocationGranularity cuMemGetAllocationPropertiesFromHandle cuMemGetDefaultMemPool
-                cuMemGetHandleForAddressRange cuMemGetLocationInfo cuMemGetMemPool cuMemHostGetDevicePointer_v2
-                cuMemHostRegister_v2 cuMemHostUnregister cuMemImportFromShareableHandle cuMemMap cuMemMapArrayAsync
-                cuMemPoolExportPointer cuMemPoolExportToShareableHandle cuMemPoolGetAccess cuMemPoolImportFromShareableHandle
-                cuMemPoolImportPointer cuMemPoolSetAccess cuMemPrefetchBatchAsync cuMemRangeGetAttribute
-                cuMemRangeGetAttributes cuMemRelease cuMemRetainAllocationHandle cuMemSetAccess cuMemSetMemPool cuMemUnmap
-                cuMemcpy cuMemcpy2DAsync_v2 cuMemcpy2DUnaligned_v2 cuMemcpy2D_v2 cuMemcpy3DAsync_v2 cuMemcpy3DBatchAsync
-                cuMemcpy3DBatchAsync_v2 cuMemcpy3DPeer cuMemcpy3DPeerAsync cuMemcpy3DWithAttributesAsync cuMemcpy3D_v2
-                cuMemcpyAsync cuMemcpyAtoA_v2 cuMemcpyAtoD_v2 cuMemcpyAtoHAsync_v2 cuMemcpyAtoH_v2 cuMemcpyBatchAsync
-                cuMemcpyBatchAsync_v2 cuMemcpyDtoA_v2 cuMemcpyHtoAAsync_v2 cuMemcpyHtoA_v2 cuMemcpyPeer
-                cuMemcpyWithAttributesAsync cuMemsetD2D16Async cuMemsetD2D16_v2 cuMemsetD2D32Async cuMemsetD2D32_v2
-                cuMemsetD2D8Async cuMemsetD2D8_v2 cuMipmappedArrayCreate cuMipmappedArrayDestroy cuMipmappedArrayGetLevel
-                cuMipmappedArrayGetMemoryRequirements cuMipmappedArrayGetSparseProperties cuModuleEnumerateFunctions
-                cuModuleGetFunctionCount cuModuleGetLoadingMode cuModuleGetSurfRef cuModuleGetTexRef cuModuleLoadFatBinary
-                cuMulticastAddDevice cuMulticastBindAddr cuMulticastBindAddr_v2 cuMulticastBindMem cuMulticastBindMem_v2
-                cuMulticastCreate cuMulticastGetGranularity cuMulticastUnbind cuParamSetSize cuParamSetTexRef cuParamSetf
-                cuParamSeti cuParamSetv cuPointerGetAttribute cuPointerGetAttributes cuPointerSetAttribute
-                cuProfilerInitialize cuSignalExternalSemaphoresAsync cuStreamAddCallback cuStreamBatchMemOp
-                cuStreamBatchMemOp_v2 cuStreamBeginCaptureToCig cuStreamBeginCaptureToGraph cuStreamBeginRecaptureToGraph
-                cuStreamCopyAttributes cuStreamEndCaptureToCig cuStreamGetAttribute cuStreamGetCaptureInfo
-                cuStreamGetCaptureInfo_v2 cuStreamGetCaptureInfo_v3 cuStreamGetCtx cuStreamGetCtx_v2 cuStreamGetDevResource
-                cuStreamGetDevice cuStreamGetFlags cuStreamGetGreenCtx cuStreamGetId cuStreamGetPriority cuStreamSetAttribute
-                cuStreamUpdateCaptureDependencies cuStreamUpdateCaptureDependencies_v2 cuStreamWaitValue32
-                cuStreamWaitValue32_v2 cuStreamWaitValue64 cuStreamWaitValue64_v2 cuStreamWriteValue32 cuStreamWriteValue32_v2
-                cuStreamWriteValue64 cuStreamWriteValue64_v2 cuSurfObjectCreate cuSurfObjectDestroy
-                cuSurfObjectGetResourceDesc cuSurfRefGetArray cuSurfRefSetArray cuTensorMapEncodeIm2col
-                cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress cuTexObjectCreate
-                cuTexObjectDestroy cuTexObjectGetResourceDesc cuTexObjectGetResourceViewDesc cuTexObjectGetTextureDesc
-                cuTexRefCreate cuTexRefDestroy cuTexRefGetAddressMode cuTexRefGetAddress_v2 cuTexRefGetArray
-                cuTexRefGetBorderColor cuTexRefGetFilterMode cuTexRefGetFlags cuTexRefGetFormat cuTexRefGetMaxAnisotropy
-                cuTexRefGetMipmapFilterMode cuTexRefGetMipmapLevelBias cuTexRefGetMipmapLevelClamp cuTexRefGetMipmappedArray
-                cuTexRefSetAddress2D_v3 cuTexRefSetAddressMode cuTexRefSetAddress_v2 cuTexRefSetArray cuTexRefSetBorderColor
-                cuTexRefSetFilterMode cuTexRefSetFlags cuTexRefSetFormat cuTexRefSetMaxAnisotropy cuTexRefSetMipmapFilterMode
-                cuTexRefSetMipmapLevelBias cuTexRefSetMipmapLevelClamp cuTexRefSetMipmappedArray
-                cuThreadExchangeStreamCaptureMode cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain
-                cuWaitExternalSemaphoresAsync
+                cuMemAlloc cuMemAllocHost cuMemAllocPitch cuMemBatchDecompressAsync cuMemBatchDecompressAsync_ptsz
+                cuMemCreate cuMemExportToShareableHandle cuMemFree cuMemGetAccess cuMemGetAddressRange
+                cuMemGetAllocationGranularity cuMemGetAllocationPropertiesFromHandle cuMemGetHandleForAddressRange
+                cuMemGetInfo cuMemHostGetDevicePointer cuMemImportFromShareableHandle cuMemMap cuMemMapArrayAsync
+                cuMemMapArrayAsync_ptsz cuMemPoolExportPointer cuMemPoolExportToShareableHandle cuMemPoolGetAccess
+                cuMemPoolImportFromShareableHandle cuMemPoolImportPointer cuMemPoolSetAccess cuMemRangeGetAttribute
+                cuMemRangeGetAttributes cuMemRelease cuMemRetainAllocationHandle cuMemSetAccess cuMemUnmap cuMemcpy2D
+                cuMemcpy2DAsync cuMemcpy2DUnaligned cuMemcpy3D cuMemcpy3DAsync cuMemcpy3DBatchAsync
+                cuMemcpy3DBatchAsync_ptsz cuMemcpyAtoA cuMemcpyAtoA_v2 cuMemcpyAtoA_v2_ptds cuMemcpyAtoD
+                cuMemcpyAtoD_v2 cuMemcpyAtoD_v2_ptds cuMemcpyAtoH cuMemcpyAtoHAsync cuMemcpyAtoHAsync_v2
+                cuMemcpyAtoHAsync_v2_ptsz cuMemcpyAtoH_v2 cuMemcpyAtoH_v2_ptds cuMemcpyBatchAsync
+                cuMemcpyBatchAsync_ptsz cuMemcpyDtoA cuMemcpyDtoA_v2 cuMemcpyDtoA_v2_ptds cuMemcpyDtoD
+                cuMemcpyDtoDAsync cuMemcpyDtoH cuMemcpyDtoHAsync cuMemcpyHtoA cuMemcpyHtoAAsync cuMemcpyHtoAAsync_v2
+                cuMemcpyHtoAAsync_v2_ptsz cuMemcpyHtoA_v2 cuMemcpyHtoA_v2_ptds cuMemcpyHtoD cuMemcpyHtoDAsync
+                cuMemsetD16 cuMemsetD2D16 cuMemsetD2D32 cuMemsetD2D8 cuMemsetD32 cuMemsetD8 cuMipmappedArrayCreate
+                cuMipmappedArrayDestroy cuMipmappedArrayGetLevel cuMipmappedArrayGetMemoryRequirements
+                cuMipmappedArrayGetSparseProperties cuModuleEnumerateFunctions cuModuleGetFunctionCount
+                cuModuleGetGlobal cuModuleGetLoadingMode cuModuleGetSurfRef cuModuleGetTexRef cuModuleLoadFatBinary
+                cuMulticastAddDevice cuMulticastBindAddr cuMulticastBindMem cuMulticastCreate cuMulticastGetGranularity
+                cuMulticastUnbind cuParamSetSize cuParamSetTexRef cuParamSetf cuParamSeti cuParamSetv
+                cuPointerSetAttribute cuProfilerInitialize cuSignalExternalSemaphoresAsync
+                cuSignalExternalSemaphoresAsync_ptsz cuStreamBatchMemOp cuStreamBatchMemOp_ptsz cuStreamBatchMemOp_v2
+                cuStreamBatchMemOp_v2_ptsz cuStreamBeginCapture cuStreamBeginCaptureToGraph
+                cuStreamBeginCaptureToGraph_ptsz cuStreamBeginCapture_ptsz cuStreamCopyAttributes
+                cuStreamCopyAttributes_ptsz cuStreamGetAttribute cuStreamGetAttribute_ptsz cuStreamGetCaptureInfo
+                cuStreamGetCaptureInfo_ptsz cuStreamGetCaptureInfo_v2 cuStreamGetCaptureInfo_v2_ptsz
+                cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz
+                cuStreamGetDevice cuStreamGetDevice_ptsz cuStreamGetFlags cuStreamGetFlags_ptsz cuStreamGetGreenCtx
+                cuStreamGetId cuStreamGetId_ptsz cuStreamGetPriority cuStreamGetPriority_ptsz cuStreamSetAttribute
+                cuStreamSetAttribute_ptsz cuStreamUpdateCaptureDependencies cuStreamUpdateCaptureDependencies_ptsz
+                cuStreamUpdateCaptureDependencies_v2 cuStreamUpdateCaptureDependencies_v2_ptsz cuStreamWaitValue32
+                cuStreamWaitValue32_ptsz cuStreamWaitValue32_v2 cuStreamWaitValue32_v2_ptsz cuStreamWaitValue64
+                cuStreamWaitValue64_ptsz cuStreamWaitValue64_v2 cuStreamWaitValue64_v2_ptsz cuStreamWriteValue32
+                cuStreamWriteValue32_ptsz cuStreamWriteValue32_v2 cuStreamWriteValue32_v2_ptsz cuStreamWriteValue64
+                cuStreamWriteValue64_ptsz cuStreamWriteValue64_v2 cuStreamWriteValue64_v2_ptsz cuSurfObjectCreate
+                cuSurfObjectDestroy cuSurfObjectGetResourceDesc cuSurfRefGetArray cuSurfRefSetArray
+                cuTensorMapEncodeIm2col cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress
+                cuTexObjectCreate cuTexObjectDestroy cuTexObjectGetResourceDesc cuTexObjectGetResourceViewDesc
+                cuTexObjectGetTextureDesc cuTexRefCreate cuTexRefDestroy cuTexRefGetAddress cuTexRefGetAddressMode
+                cuTexRefGetAddress_v2 cuTexRefGetArray cuTexRefGetBorderColor cuTexRefGetFilterMode cuTexRefGetFlags
+                cuTexRefGetFormat cuTexRefGetMaxAnisotropy cuTexRefGetMipmapFilterMode cuTexRefGetMipmapLevelBias
+                cuTexRefGetMipmapLevelClamp cuTexRefGetMipmappedArray cuTexRefSetAddress cuTexRefSetAddress2D
+                cuTexRefSetAddress2D_v2 cuTexRefSetAddress2D_v3 cuTexRefSetAddressMode cuTexRefSetAddress_v2
+                cuTexRefSetArray cuTexRefSetBorderColor cuTexRefSetFilterMode cuTexRefSetFlags cuTexRefSetFormat
+                cuTexRefSetMaxAnisotropy cuTexRefSetMipmapFilterMode cuTexRefSetMipmapLevelBias
+                cuTexRefSetMipmapLevelClamp cuTexRefSetMipmappedArray cuThreadExchangeStreamCaptureMode
+                cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain cuWaitExternalSemaphoresAsync
+                cuWaitExternalSemaphoresAsync_ptsz
             }
             unsupported nccl {
                 ncclCommShrink ncclCommGrow ncclCommGetUniqueId ncclCommRevoke
@@ -328,31 +407,38 @@ macro_rules! exports {
 
 macro_rules! export {
     (
-        cuda { $(fn $cuda:ident($($cuda_arg:ident: $cuda_type:ty),*) = $cuda_to:path;)* }
+        cuda { $(fn $cuda:ident $cuda_args:tt = $cuda_to:path $(, $own:ident)?;)* }
+        older cuda { $(fn $older:ident $older_args:tt = $older_to:path;)* }
         nccl { $(fn $nccl:ident($($nccl_arg:ident: $nccl_type:ty),*) = $nccl_to:path;)* }
         unsupported cuda { $($no_cuda:ident)* }
         unsupported nccl { $($no_nccl:ident)* }
     ) => {
-        /// The exported symbols, except for the error texts and the symbols that start with `virtualGpu`.
+        /// The exported symbols, except for the error texts, the `_ptds` and `_ptsz` forms of supported functions, and
+        /// the symbols that start with `virtualGpu`.
         pub const EXPORTS: &[Export] = &[
-            $(Export { name: stringify!($cuda), parameters: Some(&[$(stringify!($cuda_type)),*]) },)*
+            $(export!(listed $cuda $cuda_args),)*
+            $(export!(listed $older $older_args),)*
             $(Export { name: stringify!($nccl), parameters: Some(&[$(stringify!($nccl_type)),*]) },)*
             $(Export { name: stringify!($no_cuda), parameters: None },)*
             $(Export { name: stringify!($no_nccl), parameters: None },)*
         ];
 
-        $(
-            /// # Safety
-            /// The arguments must meet the requirements in the CUDA driver's documentation.
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $cuda($($cuda_arg: $cuda_type),*) -> c_uint {
-                let arguments: &[u64] = &[$(calls::argument(&$cuda_arg)),*];
-                const FUNCTION: &calls::Function = &calls::Function::named(stringify!($cuda));
-                answer::cuda(stringify!($cuda), || {
-                    calls::watch(FUNCTION, arguments, || $cuda_to($($cuda_arg),*))
-                })
+        /// Returns the address of an exported driver function, by its full name, such as `cuMemcpyHtoD_v2_ptds`.
+        pub(crate) fn address_of(name: &str) -> Option<usize> {
+            match name {
+                "cuGetErrorName" => return Some(cuGetErrorName as *const () as usize),
+                "cuGetErrorString" => return Some(cuGetErrorString as *const () as usize),
+                $(stringify!($cuda) => return Some($cuda as *const () as usize),)*
+                $(stringify!($older) => return Some($older as *const () as usize),)*
+                $(stringify!($no_cuda) => return Some($no_cuda as *const () as usize),)*
+                _ => {}
             }
-        )*
+            $($(export!(own $own $cuda $cuda_args $cuda_to; name);)?)*
+            None
+        }
+
+        $(export!(one $cuda $cuda_args $cuda_to);)*
+        $(export!(one $older $older_args $older_to);)*
         $(
             /// # Safety
             /// The arguments must meet the requirements in NCCL's documentation.
@@ -394,6 +480,34 @@ macro_rules! export {
             }
         )*
     };
+    (listed $cuda:ident($($arg:ident: $type:ty),*)) => {
+        Export { name: stringify!($cuda), parameters: Some(&[$(stringify!($type)),*]) }
+    };
+    (one $cuda:ident($($arg:ident: $type:ty),*) $to:path) => {
+        /// # Safety
+        /// The arguments must meet the requirements in the CUDA driver's documentation.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $cuda($($arg: $type),*) -> c_uint {
+            let arguments: &[u64] = &[$(calls::argument(&$arg)),*];
+            const FUNCTION: &calls::Function = &calls::Function::named(stringify!($cuda));
+            answer::cuda(stringify!($cuda), || calls::watch(FUNCTION, arguments, || $to($($arg),*)))
+        }
+    };
+    // Exports the form of a function that uses the thread's own default stream, and returns its address from the function that
+    // contains this.
+    (own $own:ident $cuda:ident($($arg:ident: $type:ty),*) $to:path; $name:ident) => {{
+        #[unsafe(export_name = concat!(stringify!($cuda), "_", stringify!($own)))]
+        unsafe extern "C" fn own($($arg: $type),*) -> c_uint {
+            let arguments: &[u64] = &[$(calls::argument(&$arg)),*];
+            const FUNCTION: &calls::Function = &calls::Function::named(stringify!($cuda));
+            answer::cuda(stringify!($cuda), || {
+                with_own_default_stream(|| calls::watch(FUNCTION, arguments, || $to($($arg),*)))
+            })
+        }
+        if $name == concat!(stringify!($cuda), "_", stringify!($own)) {
+            return Some(own as *const () as usize);
+        }
+    }};
 }
 
 exports!(export);

@@ -5,9 +5,10 @@ use std::ffi::{c_uint, c_void};
 use virtual_gpu::engine::{FunctionHandle, LaunchShape, ModuleHandle};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
-use crate::engine;
-use crate::pointer::{Arguments, Out, Text};
+use crate::occupancy::LaunchConfig;
+use crate::pointer::{Arguments, Out, Source, Text};
 use crate::types::{Function, Module, Stream, handle, invalid, stream};
+use crate::{engine, library};
 
 pub(crate) fn load_module_file(to: Out<Module>, path: Text) -> CudaResult<()> {
     let path = path.text().ok_or_else(|| invalid("cuModuleLoad: the path is null or not UTF-8"))?;
@@ -37,10 +38,11 @@ pub(crate) fn load_module_with(
 }
 
 /// Returns the text of a PTX image, or an error that names the kind of machine code.
-fn ptx_text(image: &[u8]) -> CudaResult<&str> {
+pub(crate) fn ptx_text(image: &[u8]) -> CudaResult<&str> {
     let machine_code = match image {
         [0x7f, b'E', b'L', b'F', ..] => Some("a cubin"),
-        [0x50, 0xed, 0x55, 0xba, ..] => Some("a fatbin"),
+        // The header of a fat binary, and of the structure that nvcc puts around it.
+        [0x50, 0xed, 0x55, 0xba, ..] | [0xb1, 0x43, 0x62, 0x46, ..] => Some("a fatbin"),
         _ => None,
     };
     if let Some(kind) = machine_code {
@@ -77,15 +79,61 @@ pub(crate) fn launch(
     arguments: Arguments,
     extra: *const c_void,
 ) -> CudaResult<()> {
-    if !extra.is_null() {
-        let message = "virtual GPU: cuLaunchKernel's `extra` is not supported: pass kernelParams";
-        return Err(Error::new(CudaStatus::NotSupported, message));
-    }
-    let function = FunctionHandle(function as u64);
+    refuse_extra(extra)?;
+    let function = library::resolve(function)?;
     let packed = pack(function, arguments)?;
     let shape =
         LaunchShape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], dynamic_shared };
     engine::get()?.launch(function, shape, stream(of), packed)
+}
+
+fn refuse_extra(extra: *const c_void) -> CudaResult<()> {
+    if extra.is_null() {
+        return Ok(());
+    }
+    let message = "virtual GPU: a launch's `extra` is not supported: pass kernelParams";
+    Err(Error::new(CudaStatus::NotSupported, message))
+}
+
+/// `cuLaunchKernelEx`: launches a kernel with attributes. A cooperative launch is honored, and so is a cluster of one
+/// block. Attributes that are only hints are ignored.
+///
+/// # Errors
+/// Returns `NotSupported` with the number of an attribute that would change what the launch does.
+pub(crate) fn launch_with_attributes(
+    launch: Source<LaunchConfig>,
+    function: Function,
+    arguments: Arguments,
+    extra: *const c_void,
+) -> CudaResult<()> {
+    refuse_extra(extra)?;
+    let launch = launch.value("the pointer to the launch configuration")?;
+    let mut is_cooperative = false;
+    for attribute in launch.attributes.values(launch.attribute_count as usize)? {
+        match (attribute.number, attribute.value) {
+            // Ignored entries, the cluster scheduling policy, the priority, the memory synchronization domain and its
+            // map, and the carveout: none of them changes results.
+            (0 | 5 | 8 | 9 | 10 | 14, _) => {}
+            (2, value) => is_cooperative = value[0] != 0,
+            (4 | 11, [1, 1, 1, ..]) => {}
+            // Programmatic stream serialization that is turned off, which is the default.
+            (6, [0, ..]) => {}
+            (number @ ..=14, _) => {
+                let message =
+                    format!("virtual GPU: launch attribute {number} is not supported with this value");
+                return Err(Error::new(CudaStatus::NotSupported, message));
+            }
+            (number, _) => return Err(invalid(format!("{number} is not a launch attribute"))),
+        }
+    }
+    let function = library::resolve(function)?;
+    let packed = pack(function, arguments)?;
+    let LaunchConfig { grid, block, dynamic_shared, stream: of, .. } = launch;
+    let (shape, engine) = (LaunchShape { grid, block, dynamic_shared }, engine::get()?);
+    match is_cooperative {
+        true => engine.launch_cooperative(function, shape, stream(of), packed),
+        false => engine.launch(function, shape, stream(of), packed),
+    }
 }
 
 #[expect(clippy::too_many_arguments, reason = "cuLaunchCooperativeKernel has this many")]
@@ -101,7 +149,7 @@ pub(crate) fn launch_cooperative(
     of: Stream,
     arguments: Arguments,
 ) -> CudaResult<()> {
-    let function = FunctionHandle(function as u64);
+    let function = library::resolve(function)?;
     let packed = pack(function, arguments)?;
     let shape =
         LaunchShape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], dynamic_shared };

@@ -64,6 +64,22 @@ impl<T: Copy> Out<T> {
     }
 }
 
+/// An array of pointers for results: null, or as many pointers as the function takes.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct Outs(*const Out<u8>);
+
+impl Outs {
+    /// Returns the pointer with this index.
+    pub(crate) fn at(self, index: usize) -> CudaResult<Out<u8>> {
+        if self.0.is_null() {
+            return Err(is_null("the array of result pointers"));
+        }
+        // SAFETY: the array is not null, so it has as many pointers as the function takes.
+        Ok(unsafe { *self.0.add(index) })
+    }
+}
+
 /// A C string, or null.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]

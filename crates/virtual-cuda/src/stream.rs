@@ -8,7 +8,7 @@ use virtual_gpu_core::status::{CudaResult, CudaStatus};
 
 use crate::engine;
 use crate::pointer::Out;
-use crate::types::{Event, Stream, handle, invalid, stream};
+use crate::types::{Context, Event, Stream, handle, invalid, stream};
 
 /// `CU_STREAM_NON_BLOCKING`, the only stream flag.
 const STREAM_NON_BLOCKING: c_uint = 1;
@@ -119,4 +119,8 @@ pub(crate) fn query_event(event: Event) -> CudaResult<()> {
 
 pub(crate) fn elapsed(to: Out<f32>, start: Event, end: Event) -> CudaResult<()> {
     to.give(engine::get()?.elapsed(EventHandle(start as u64), EventHandle(end as u64))?)
+}
+
+pub(crate) fn context(of: Stream, to: Out<Context>) -> CudaResult<()> {
+    to.give(handle(engine::get()?.context_of_stream(stream(of))?.0))
 }

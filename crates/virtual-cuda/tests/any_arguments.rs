@@ -46,8 +46,18 @@ const OFTEN: [&str; 5] = [
     "cuGraphLaunch",
 ];
 /// Parts of the names of functions that destroy objects or make them unusable. They are called less often.
-const ENDS: [&str; 9] =
-    ["Destroy", "Release", "Free", "Unload", "Abort", "Finalize", "PopCurrent", "SetCurrent", "BeginCapture"];
+const ENDS: [&str; 10] = [
+    "Destroy",
+    "Release",
+    "Reset",
+    "Free",
+    "Unload",
+    "Abort",
+    "Finalize",
+    "PopCurrent",
+    "SetCurrent",
+    "BeginCapture",
+];
 
 const PTX: &str = "
 .version 8.0
@@ -67,6 +77,8 @@ const PTX: &str = "
 const TEXTS: [&str; 7] = [PTX, "store\0", "nothing\0", "table\0", "\0", "no such thing\0", "\u{fffd} ü\0"];
 
 unsafe extern "C" fn host_function(_: *mut c_void) {}
+
+unsafe extern "C" fn stream_callback(_: *mut c_void, _: c_uint, _: *mut c_void) {}
 
 unsafe extern "C" fn to_shared(block_size: c_int) -> usize {
     block_size as usize * 16
@@ -172,6 +184,10 @@ impl Caller {
             return word;
         }
         let is_null = self.is_wild && self.below(12) == 0;
+        if (kind, self.function) == ("c_uint", "cuPointerGetAttributes") {
+            // The arrays have at least this many elements.
+            return self.one_of(&[0, 1, 2, 3]);
+        }
         match kind {
             "usize" => self.one_of(&SIZES) as u64,
             "Device" => self.one_of(&[0, 0, 0, 0, 1, 1, 2, -1, i32::MAX]) as u32 as u64,
@@ -181,10 +197,16 @@ impl Caller {
                 self.known("DevicePointer").wrapping_add(self.one_of(&[0, 0, 0, 0, 4, 1, 4096, u64::MAX]))
             }
             "HostFunction" if !is_null => host_function as *const () as u64,
+            "StreamCallback" if !is_null => stream_callback as *const () as u64,
             "BlockToShared" if !is_null => to_shared as *const () as u64,
             "Text" if !is_null => self.one_of(&TEXTS).as_ptr() as u64,
             "Arguments" if !is_null => self.arguments(),
-            "HostFunction" | "BlockToShared" | "Text" | "Arguments" | "*constc_void" => 0,
+            "Outs" if !is_null => {
+                let to = self.address(1);
+                Box::leak(vec![to; 2048].into_boxed_slice()).as_ptr() as u64
+            }
+            "HostFunction" | "StreamCallback" | "BlockToShared" | "Text" | "Arguments" | "Outs"
+            | "*constc_void" => 0,
             "Bytes" if !is_null => self.address(2),
             "*mutc_void" if !is_null => {
                 let known = self.known("*mutc_void");
@@ -239,7 +261,8 @@ impl Caller {
         );
         for (kind, at) in std::mem::take(&mut self.results) {
             let value = u64::from_le_bytes(self.memory[at][..8].try_into().expect("8 bytes"));
-            if code == 0 && at != 3 {
+            // A host address must not be used after its memory is freed.
+            if code == 0 && at != 3 && function != "cuMemHostGetDevicePointer_v2" {
                 self.given.entry(kind).or_default().push(value);
             }
         }
@@ -248,7 +271,10 @@ impl Caller {
 }
 
 /// Functions that accept null for some of their results, or zero bytes.
-const TAKES_NULL: [&str; 5] = [
+const TAKES_NULL: [&str; 8] = [
+    "cuGetProcAddress_v2",
+    "cuLibraryGetGlobal",
+    "cuMemGetAddressRange_v2",
     "cuModuleGetGlobal_v2",
     "cuCtxGetStreamPriorityRange",
     "cuCtxPopCurrent_v2",
@@ -261,7 +287,8 @@ type Functions = Vec<(&'static str, Box<dyn Fn(&mut Caller) -> c_uint>)>;
 
 macro_rules! functions {
     (
-        cuda { $(fn $cuda:ident($($cuda_arg:ident: $cuda_type:ty),*) = $cuda_to:path;)* }
+        cuda { $(fn $cuda:ident($($cuda_arg:ident: $cuda_type:ty),*) = $cuda_to:path $(, $own:ident)?;)* }
+        older cuda { $($older:tt)* }
         nccl { $(fn $nccl:ident($($nccl_arg:ident: $nccl_type:ty),*) = $nccl_to:path;)* }
         unsupported cuda { $($no_cuda:ident)* }
         unsupported nccl { $($no_nccl:ident)* }
@@ -308,7 +335,9 @@ fn call_at_random(seed: u64, calls: usize) {
             continue;
         }
         caller.function = name;
-        caller.is_wild = call >= START.len() && caller.below(3) == 0;
+        // These take host addresses as well, so an arbitrary address would break a C caller's promise.
+        let takes_any_address = matches!(*name, "cuMemcpy" | "cuMemcpyAsync");
+        caller.is_wild = call >= START.len() && caller.below(3) == 0 && !takes_any_address;
         if std::env::var_os("TRACE").is_some() {
             eprintln!("{call}: {name}");
         }

@@ -63,6 +63,13 @@ const TYPES: &[(&str, &[&str])] = &[
     ("MemoryLocation", &["CUmemLocation_st"]),
     ("Affinity", &["CUexecAffinityParam_st"]),
     ("CreateParameters", &["CUctxCreateParams_st"]),
+    ("DeviceProperties", &["CUdevprop_st"]),
+    ("Library", &["*mut CUlib_st"]),
+    ("Kernel", &["*mut CUkern_st"]),
+    ("StreamCallback", &["Option<unsafe extern \"C\" fn(*mut CUstream_st, cudaError_enum, *mut c_void)>"]),
+    ("Copy2D", &["CUDA_MEMCPY2D_st"]),
+    ("Copy3D", &["CUDA_MEMCPY3D_st", "CUDA_MEMCPY3D_PEER_st"]),
+    ("Outs", &["*mut *mut c_void"]),
     ("LaunchConfig", &["CUlaunchConfig_st"]),
     ("PoolProperties", &["CUmemPoolProps_st"]),
     ("HostFunction", &["Option<unsafe extern \"C\" fn(*mut c_void)>"]),
@@ -87,10 +94,15 @@ const TYPES: &[(&str, &[&str])] = &[
             "CUjit_option_enum",
             "CUdevice_P2PAttribute_enum",
             "CUlimit_enum",
+            "CUlibraryOption_enum",
+            "CUpointer_attribute_enum",
+            "CUsharedconfig_enum",
+            "CUexecAffinityType_enum",
             "CUmemPool_attribute_enum",
             "CUmem_advise_enum",
             "CUstreamCaptureMode_enum",
             "CUstreamCaptureStatus_enum",
+            "CUdriverProcAddressQueryResult_enum",
             "ncclDataType_t",
             "ncclRedOp_t",
             "ncclResult_t",
@@ -134,7 +146,8 @@ fn compare(name: &str, ours: &dyn Signature, types: &[&str], theirs: &dyn Signat
 
 macro_rules! compare_all {
     (
-        cuda { $(fn $cuda:ident($($cuda_arg:ident: $cuda_type:ty),*) = $cuda_to:path;)* }
+        cuda { $(fn $cuda:ident($($cuda_arg:ident: $cuda_type:ty),*) = $cuda_to:path $(, $own:ident)?;)* }
+        older cuda { $($older:tt)* }
         nccl { $(fn $nccl:ident($($nccl_arg:ident: $nccl_type:ty),*) = $nccl_to:path;)* }
         unsupported cuda { $($no_cuda:ident)* }
         unsupported nccl { $($no_nccl:ident)* }
@@ -163,6 +176,7 @@ fn every_function_has_the_signature_that_cudarc_declares() {
 macro_rules! call_unsupported {
     (
         cuda { $($cuda:tt)* }
+        older cuda { $($older:tt)* }
         nccl { $($nccl:tt)* }
         unsupported cuda { $($no_cuda:ident)* }
         unsupported nccl { $($no_nccl:ident)* }
@@ -192,13 +206,16 @@ fn types_that_only_have_the_same_size_do_not_agree() {
 #[test]
 fn structures_are_laid_out_as_cudarc_s() {
     use cudarc::driver::sys::{
-        CUctxCreateParams, CUexecAffinityParam, CUlaunchAttribute, CUlaunchConfig, CUmemLocation,
-        CUmemPoolProps,
+        CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUctxCreateParams, CUdevprop, CUexecAffinityParam, CUlaunchAttribute,
+        CUlaunchConfig, CUmemLocation, CUmemPoolProps,
     };
     assert_eq!(size_of::<virtual_cuda::MemoryLocation>(), size_of::<CUmemLocation>());
     assert_eq!(size_of::<virtual_cuda::PoolProperties>(), size_of::<CUmemPoolProps>());
     assert_eq!(size_of::<virtual_cuda::Affinity>(), size_of::<CUexecAffinityParam>());
     assert_eq!(size_of::<virtual_cuda::CreateParameters>(), size_of::<CUctxCreateParams>());
+    assert_eq!(size_of::<virtual_cuda::DeviceProperties>(), size_of::<CUdevprop>());
+    assert_eq!(size_of::<virtual_cuda::Copy2D>(), size_of::<CUDA_MEMCPY2D>());
+    assert_eq!(size_of::<virtual_cuda::Copy3D>(), size_of::<CUDA_MEMCPY3D>());
     assert_eq!(size_of::<virtual_cuda::LaunchConfig>(), size_of::<CUlaunchConfig>());
     assert_eq!(size_of::<virtual_cuda::LaunchAttribute>(), size_of::<CUlaunchAttribute>());
 }

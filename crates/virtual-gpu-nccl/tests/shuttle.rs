@@ -20,7 +20,7 @@ use shuttle::sync::atomic::{AtomicU32, Ordering};
 use shuttle::sync::mpsc::channel;
 use shuttle::thread;
 use virtual_gpu::config::{Config, Timeout};
-use virtual_gpu::engine::{Engine, HostKind};
+use virtual_gpu::engine::{Engine, HostKind, Region};
 use virtual_gpu_core::handle::{CommHandle, StreamHandle};
 use virtual_gpu_core::status::{CudaResult, CudaStatus};
 use virtual_gpu_nccl::{
@@ -123,7 +123,7 @@ impl Gpu {
 
     fn write(&self, at: u64, value: u32) {
         let read = Arc::new(move || value.to_le_bytes().to_vec());
-        self.engine.copy_from_host(self.stream, at, SIZE, read, HostKind::Pageable).unwrap();
+        self.engine.copy_from_host(self.stream, Region::line(at, SIZE), read, HostKind::Pageable).unwrap();
     }
 
     fn read(&self, at: u64) -> u32 {
@@ -131,7 +131,9 @@ impl Gpu {
         let value = into.clone();
         let write =
             move |bytes: &[u8]| into.store(u32::from_le_bytes(bytes.try_into().unwrap()), Ordering::SeqCst);
-        self.engine.copy_to_host(self.stream, at, SIZE, Arc::new(write), HostKind::Pageable).unwrap();
+        self.engine
+            .copy_to_host(self.stream, Region::line(at, SIZE), Arc::new(write), HostKind::Pageable)
+            .unwrap();
         value.load(Ordering::SeqCst)
     }
 

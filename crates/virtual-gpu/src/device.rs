@@ -73,6 +73,11 @@ pub fn uuid(gpu: usize) -> [u8; 16] {
     uuid
 }
 
+/// Returns the number of a GPU's PCI bus, by the GPU's index in the node.
+pub fn pci_bus(gpu: usize) -> u8 {
+    gpu as u8 + 1
+}
+
 /// The attributes that all GPUs share: each `CUdevice_attribute`'s number and value.
 const VALUES: &[(RangeInclusive<i32>, i32)] = &[
     (1..=1, MAX_THREADS_PER_BLOCK as i32),
@@ -87,8 +92,14 @@ const VALUES: &[(RangeInclusive<i32>, i32)] = &[
     (16..=16, MULTIPROCESSORS as i32),
     (17..=17, 0),         // no run-time limit on kernels
     (18..=18, 0),         // not integrated
-    (19..=19, 0),         // host memory in the device's address space
+    (19..=19, 1),         // host memory in the device's address space
     (20..=20, 0),         // compute mode: default
+    (21..=22, 131_072),   // 1D texture: width; 2D texture: width
+    (23..=23, 65_536),    // 2D texture: height
+    (24..=26, 16_384),    // 3D texture: width, height, depth
+    (27..=28, 32_768),    // layered 2D texture: width, height
+    (29..=29, 2048),      // layered 2D texture: layers
+    (30..=30, 512),       // surface alignment, bytes
     (31..=31, 1),         // concurrent kernels
     (32..=32, 1),         // ECC
     (34..=34, 0),         // PCI device
@@ -97,14 +108,39 @@ const VALUES: &[(RangeInclusive<i32>, i32)] = &[
     (37..=37, 5_120),     // memory bus, bits
     (38..=38, 50 << 20),  // L2 cache, bytes
     (39..=39, MAX_THREADS_PER_MULTIPROCESSOR as i32),
-    (40..=40, 3), // copy engines
-    (41..=41, 1), // unified addressing
-    (50..=50, 0), // PCI domain
+    (40..=40, 3),         // copy engines
+    (41..=41, 1),         // unified addressing
+    (42..=42, 32_768),    // layered 1D texture: width
+    (43..=43, 2048),      // layered 1D texture: layers
+    (44..=44, 1),         // 2D textures can be gathered
+    (45..=46, 32_768),    // gathered 2D texture: width, height
+    (47..=48, 8192),      // 3D texture, alternate: width, height
+    (49..=49, 32_768),    // 3D texture, alternate: depth
+    (50..=50, 0),         // PCI domain
+    (51..=51, 32),        // pitch alignment of textures, bytes
+    (52..=53, 32_768),    // cubemap texture: width; layered cubemap texture: width
+    (54..=54, 2046),      // layered cubemap texture: layers
+    (55..=55, 32_768),    // 1D surface: width
+    (56..=56, 131_072),   // 2D surface: width
+    (57..=57, 65_536),    // 2D surface: height
+    (58..=60, 16_384),    // 3D surface: width, height, depth
+    (61..=61, 32_768),    // layered 1D surface: width
+    (62..=62, 2048),      // layered 1D surface: layers
+    (63..=64, 32_768),    // layered 2D surface: width, height
+    (65..=65, 2048),      // layered 2D surface: layers
+    (66..=67, 32_768),    // cubemap surface: width; layered cubemap surface: width
+    (68..=68, 2046),      // layered cubemap surface: layers
+    (69..=69, 1 << 28),   // 1D texture in linear memory: width
+    (70..=70, 131_072),   // 2D texture in linear memory: width
+    (71..=71, 65_000),    // 2D texture in linear memory: height
+    (72..=72, 2_097_120), // 2D texture in linear memory: pitch, bytes
+    (73..=74, 32_768),    // mipmapped 2D texture: width, height
     (COMPUTE_CAPABILITY_MAJOR..=COMPUTE_CAPABILITY_MAJOR, BINARY_VERSION / 10),
     (COMPUTE_CAPABILITY_MINOR..=COMPUTE_CAPABILITY_MINOR, BINARY_VERSION % 10),
-    (78..=78, 1), // stream priorities
-    (79..=79, 1), // global memory is cached in L1
-    (80..=80, 1), // local memory is cached in L1
+    (77..=77, 32_768), // mipmapped 1D texture: width
+    (78..=78, 1),      // stream priorities
+    (79..=79, 1),      // global memory is cached in L1
+    (80..=80, 1),      // local memory is cached in L1
     (81..=81, SHARED_PER_MULTIPROCESSOR as i32),
     (82..=82, REGISTERS as i32),
     (83..=83, 1), // managed memory
@@ -114,13 +150,13 @@ const VALUES: &[(RangeInclusive<i32>, i32)] = &[
     (88..=88, 0), // no coherent pageable access
     (89..=89, 1), // host and GPUs can use managed memory at the same time
     (90..=90, 1), // compute preemption
-    (91..=91, 0), // registered host memory
+    (91..=91, 1), // registered host memory at the same address
     (92..=94, 0), // stream memory operations, version 1
     (95..=95, 1), // cooperative launch
     (96..=96, 0), // cooperative launch on several devices
     (97..=97, SHARED_PER_BLOCK_OPT_IN as i32),
     (98..=98, 0),   // flush of remote writes
-    (99..=99, 0),   // registered host memory
+    (99..=99, 1),   // registered host memory
     (100..=100, 0), // no access through the host's page tables
     (101..=101, 0), // no direct host access to managed memory
     (102..=102, 0), // virtual memory management
@@ -157,21 +193,25 @@ const VALUES: &[(RangeInclusive<i32>, i32)] = &[
     (136..=136, 0),           // hardware decompression
     (137..=137, 0),           // hardware decompression
     (139..=139, 0x2330_10de), // PCI device and vendor: H100 SXM5 80 GB, NVIDIA
+    (140..=140, 0x16c1_10de), // PCI subsystem: that of an H100 SXM5 80 GB
     (141..=143, 0),           // host NUMA memory: virtual, pools, between nodes
 ];
 
 /// Returns the value of the `CUdevice_attribute` with this number, for the device with index `ordinal` in the node.
-/// Returns `None` for texture and surface attributes, because the virtual GPU has no textures and surfaces.
+/// Returns `None` for a number that CUDA 12.9 does not have.
 ///
 /// The numbers come from `cuda.h`. The values are what `deviceQuery` prints on an H100 SXM5, compute capability 9.0
-/// ("CUDA C++ Programming Guide", table of technical specifications). Attributes for features that an H100 has but the
-/// virtual GPU lacks are 0.
+/// ("CUDA C++ Programming Guide", table of technical specifications, which includes the limits of textures and
+/// surfaces). The limits of mipmapped and alternate 3D textures and the pitch alignment are not in that table, and are what
+/// drivers report for recent GPUs; the PCI numbers are those that `nvidia-smi -q` prints. Attributes for features that an
+/// H100 has but the virtual GPU lacks are 0. Textures and surfaces have limits, but no function that creates them is
+/// supported.
 pub fn attribute(number: i32, ordinal: usize) -> Option<i32> {
     match number {
         2..=4 => return Some(MAX_BLOCK[number as usize - 2] as i32),
         5..=7 => return Some(MAX_GRID[number as usize - 5] as i32),
-        33 => return Some(ordinal as i32 + 1), // PCI bus
-        85 => return Some(ordinal as i32),     // its own multi-GPU board group
+        33 => return Some(i32::from(pci_bus(ordinal))),
+        85 => return Some(ordinal as i32), // its own multi-GPU board group
         _ => {}
     }
     VALUES.iter().find(|(numbers, _)| numbers.contains(&number)).map(|&(_, value)| value)

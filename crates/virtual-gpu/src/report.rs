@@ -284,9 +284,10 @@ pub fn ranks(list: &[Rank]) -> String {
 
 /// Returns the name that reports use for the memory that contains an allocation of `device`.
 pub fn memory_of(allocation: AllocationId, device: usize) -> String {
-    match allocation.is_managed() {
-        true => "in managed memory".to_owned(),
-        false => format!("on GPU {device}"),
+    match (allocation.is_pinned(), allocation.is_managed()) {
+        (true, _) => "of pinned host memory".to_owned(),
+        (false, true) => "in managed memory".to_owned(),
+        (false, false) => format!("on GPU {device}"),
     }
 }
 

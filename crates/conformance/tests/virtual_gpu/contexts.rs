@@ -18,6 +18,11 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("contexts::the_profiler_has_nothing_to_tell", profiler),
         Check::new("contexts::synchronous_memory_operations", synchronous_memory_operations),
         Check::new("contexts::device_attributes", device_attributes),
+        Check::new("contexts::device_properties", device_properties),
+        Check::new("contexts::a_gpu_is_found_by_its_pci_bus_id", pci_bus_ids),
+        Check::new("contexts::the_primary_context_has_flags_and_a_state", primary_state),
+        Check::new("contexts::a_reset_empties_the_primary_context", reset),
+        Check::new("contexts::a_context_has_an_id_and_a_version", id_and_version),
         Check::new("contexts::settings_need_a_context", settings_need_a_context),
         Check::new("contexts::a_new_context_supplants_the_current_one", supplants),
         Check::new("contexts::destroying_one_takes_its_memory_with_it", destroyed_with_its_memory),
@@ -158,10 +163,157 @@ fn device_attributes() -> anyhow::Result<()> {
     assert_eq!(attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK)?, 1024);
     assert_eq!(attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)?, 0);
     assert_eq!(attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID)?, 0x2330_10de);
-    let texture = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH);
-    fails(texture, CUresult::CUDA_ERROR_NOT_SUPPORTED, &["device attribute 21 is not supported"]);
+    assert_eq!(attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH)?, 131_072);
+    assert_eq!(
+        attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_LAYERED_LAYERS)?,
+        2046
+    );
+    assert_eq!(attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_PITCH)?, 2_097_120);
+    assert_eq!(attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_PCI_SUBSYSTEM_ID)?, 0x16c1_10de);
+    let mut value = 0;
+    for number in 1..CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX as i32 {
+        // SAFETY: every number in this range is an attribute, and the result is writable.
+        unsafe {
+            let attribute = std::mem::transmute::<i32, CUdevice_attribute>(number);
+            sys::cuDeviceGetAttribute(&raw mut value, attribute, 0).result()?;
+        }
+    }
     let beyond = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX);
     fails(beyond, CUresult::CUDA_ERROR_INVALID_VALUE, &["144 is not a device attribute"]);
+    Ok(())
+}
+
+fn device_properties() -> anyhow::Result<()> {
+    result::init()?;
+    // SAFETY: all fields are numbers.
+    let mut properties: sys::CUdevprop = unsafe { std::mem::zeroed() };
+    // SAFETY: the result is writable.
+    unsafe { sys::cuDeviceGetProperties(&raw mut properties, 1) }.result()?;
+    assert_eq!((properties.maxThreadsPerBlock, properties.maxThreadsDim), (1024, [1024, 1024, 64]));
+    assert_eq!((properties.maxGridSize[2], properties.SIMDWidth, properties.textureAlign), (65_535, 32, 512));
+    // SAFETY: as above.
+    let beyond = unsafe { sys::cuDeviceGetProperties(&raw mut properties, 8) };
+    fails(beyond.result(), CUresult::CUDA_ERROR_INVALID_DEVICE, &["there is no GPU 8"]);
+    Ok(())
+}
+
+fn pci_bus_ids() -> anyhow::Result<()> {
+    result::init()?;
+    let mut text = [0x55_u8; 14];
+    let ask = |text: &mut [u8; 14], len, device| {
+        // SAFETY: there is room for 13 bytes.
+        unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), len, device) }.result()
+    };
+    ask(&mut text, 13, 2)?;
+    assert_eq!(&text, b"0000:03:00.0\0\x55");
+    let words = ["an id takes 13 bytes, but there is room for 12"];
+    fails(ask(&mut text, 12, 2), CUresult::CUDA_ERROR_INVALID_VALUE, &words);
+    let find = |text: &std::ffi::CStr| {
+        let mut device = -1;
+        // SAFETY: the result is writable, and the text is a C string.
+        unsafe { sys::cuDeviceGetByPCIBusId(&raw mut device, text.as_ptr()) }.result().map(|()| device)
+    };
+    for text in [c"0000:03:00.0", c"0:3:0", c"03:00.0"] {
+        assert_eq!(find(text)?, 2, "{text:?}");
+    }
+    for text in [c"0000:09:00.0", c"0001:03:00.0", c"03:01.0"] {
+        fails(find(text), CUresult::CUDA_ERROR_INVALID_DEVICE, &["there is no GPU at PCI bus id"]);
+    }
+    for text in [c"", c"3", c"03:00", c"x:03:00.0", c"0:03:00:00.0", c"+0:3:0"] {
+        fails(
+            find(text),
+            CUresult::CUDA_ERROR_INVALID_VALUE,
+            &["is not of the form domain:bus:device.function"],
+        );
+    }
+    Ok(())
+}
+
+fn primary_state() -> anyhow::Result<()> {
+    result::init()?;
+    let state = || {
+        let (mut flags, mut active) = (7, 7);
+        // SAFETY: the results are writable.
+        unsafe { sys::cuDevicePrimaryCtxGetState(1, &raw mut flags, &raw mut active) }.result()?;
+        Ok::<_, DriverError>((flags, active))
+    };
+    assert_eq!(state()?, (0, 0));
+    // SAFETY: GPU 1 exists.
+    unsafe {
+        sys::cuDevicePrimaryCtxSetFlags_v2(1, 4).result()?;
+        assert_eq!(state()?, (4, 0));
+        let context = CudaContext::new(1)?;
+        context.bind_to_thread()?;
+        assert_eq!(state()?, (4, 1));
+        sys::cuDevicePrimaryCtxSetFlags_v2(1, 2).result()?;
+        let mut flags = 0;
+        sys::cuCtxGetFlags(&raw mut flags).result()?;
+        assert_eq!((state()?, flags), ((2, 1), 2));
+        let wrong = sys::cuDevicePrimaryCtxSetFlags_v2(1, 3);
+        fails(wrong.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &["context flags 0x3"]);
+        drop(context);
+        assert_eq!(state()?, (2, 0));
+    }
+    Ok(())
+}
+
+/// A reset frees memory and ends an error; the context stays current.
+fn reset() -> anyhow::Result<()> {
+    let context = context()?;
+    let stream = context.default_stream();
+    let free = context.mem_get_info()?.0;
+    std::mem::forget(stream.alloc_zeros::<u8>(1 << 20)?);
+    // SAFETY: the address is reserved for a second allocation, which nothing uses.
+    let address = unsafe {
+        let mut address = 0;
+        sys::cuMemAlloc_v2(&raw mut address, 1 << 20).result()?;
+        sys::cuDevicePrimaryCtxReset_v2(0).result()?;
+        address
+    };
+    let again = context.default_stream();
+    assert_eq!(again.clone_dtoh(&again.clone_htod(&[1_u8, 2])?)?, [1, 2]);
+    // SAFETY: the address is refused.
+    fails(unsafe { result::free_sync(address) }, CUresult::CUDA_ERROR_INVALID_VALUE, &["freed"]);
+    assert!(context.mem_get_info()?.0 <= free);
+    // SAFETY: nothing is reset on a GPU without a primary context.
+    unsafe {
+        sys::cuDevicePrimaryCtxReset_v2(3).result()?;
+        fails(
+            sys::cuDevicePrimaryCtxReset_v2(8).result(),
+            CUresult::CUDA_ERROR_INVALID_DEVICE,
+            &["there is no GPU 8"],
+        );
+    }
+    Ok(())
+}
+
+fn id_and_version() -> anyhow::Result<()> {
+    let (one, other) = (context()?, CudaContext::new(1)?);
+    one.bind_to_thread()?;
+    let id = |context| {
+        let mut id = 0;
+        // SAFETY: the result is writable.
+        unsafe { sys::cuCtxGetId(context, &raw mut id) }.result().map(|()| id)
+    };
+    assert_eq!(id(std::ptr::null_mut())?, id(one.cu_ctx())?);
+    assert_ne!(id(one.cu_ctx())?, id(other.cu_ctx())?);
+    fails(id(std::ptr::dangling_mut()), CUresult::CUDA_ERROR_INVALID_CONTEXT, &["is not a context"]);
+    let (mut version, mut banks) = (0, sys::CUsharedconfig::CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE);
+    // SAFETY: the results are writable.
+    unsafe {
+        sys::cuCtxGetApiVersion(std::ptr::null_mut(), &raw mut version).result()?;
+        sys::cuCtxSetSharedMemConfig(sys::CUsharedconfig::CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE)
+            .result()?;
+        sys::cuCtxGetSharedMemConfig(&raw mut banks).result()?;
+    }
+    assert_eq!((version, banks), (3020, sys::CUsharedconfig::CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE));
+    let mut plain = std::ptr::null_mut();
+    // SAFETY: the result is writable, and nothing uses the context after it is destroyed.
+    unsafe {
+        sys::cuCtxCreate_v2(&raw mut plain, 1, 0).result()?;
+        assert_eq!(current()?, Some(plain));
+        sys::cuCtxDestroy_v2(plain).result()?;
+    }
     Ok(())
 }
 

@@ -22,7 +22,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("host_memory::a_copy_beyond_its_end_is_refused", beyond_its_end),
         Check::new("host_memory::its_flags_can_be_queried", flags),
         Check::new("host_memory::bad_allocations_and_frees_are_named", bad_arguments),
-        Check::new("host_memory::a_gpu_can_t_use_its_address", no_device_address),
+        Check::new("host_memory::a_gpu_uses_its_address_within_bounds", device_address),
     ]
 }
 
@@ -198,23 +198,23 @@ const READS: &str = "
 }
 ";
 
-fn no_device_address() -> anyhow::Result<()> {
+fn device_address() -> anyhow::Result<()> {
     let stream = stream()?;
-    // SAFETY: the memory is never read.
+    // SAFETY: it is set before it is read.
     let mut memory = unsafe { stream.context().alloc_pinned::<u8>(64) }?;
     let address = memory.as_mut_ptr()? as u64;
-    // SAFETY: the address is refused.
-    let set = unsafe { result::memset_d8_async(address, 0, 64, stream.cu_stream()) };
-    fails(
-        set,
-        CUresult::CUDA_ERROR_INVALID_VALUE,
-        &["set of 0x", "pinned host memory, which the virtual GPU"],
-    );
     let reads = stream.context().load_module(Ptx::from_src(READS))?.load_function("reads")?;
-    let one = shape(1, 1);
-    // SAFETY: this read is not safe; it has to fail.
-    unsafe { stream.launch_builder(&reads).arg(&address).launch(one) }?;
-    let words = ["kernel `reads` uses an invalid address", "it is pinned host memory"];
-    fails(stream.synchronize(), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, &words);
+    // SAFETY: the first two calls stay within the memory; the others have to fail.
+    unsafe {
+        result::memset_d8_async(address, 3, 64, stream.cu_stream())?;
+        stream.launch_builder(&reads).arg(&address).launch(shape(1, 1))?;
+        stream.synchronize()?;
+        assert_eq!(memory.as_slice()?, [3; 64]);
+        let set = result::memset_d8_async(address, 0, 65, stream.cu_stream());
+        fails(set, CUresult::CUDA_ERROR_INVALID_VALUE, &["set of 65 bytes"]);
+        stream.launch_builder(&reads).arg(&(address + 64)).launch(shape(1, 1))?;
+    }
+    let words = ["kernel `reads` goes out of bounds", "64 bytes of pinned host memory"];
+    fails(stream.synchronize(), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, &words[..1]);
     Ok(())
 }

@@ -13,6 +13,7 @@ mod graphs;
 mod host_functions;
 mod host_memory;
 mod leaks;
+mod libraries;
 mod litmus;
 mod managed;
 mod nccl;
@@ -34,9 +35,11 @@ mod races;
 mod random;
 mod rank_processes;
 mod raw;
+mod rows;
 mod same_reports;
 mod shared_races;
 mod strict;
+mod symbols;
 mod thread_streams;
 mod time;
 mod topology;
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         host_functions::checks(),
         host_memory::checks(),
         leaks::checks(),
+        libraries::checks(),
         litmus::checks(),
         managed::checks(),
         nccl::checks(),
@@ -99,9 +103,11 @@ fn main() -> ExitCode {
         printf::checks(),
         races::checks(),
         random::checks(),
+        rows::checks(),
         same_reports::checks(),
         shared_races::checks(),
         strict::checks(),
+        symbols::checks(),
         thread_streams::checks(),
         time::checks(),
         topology::checks(),

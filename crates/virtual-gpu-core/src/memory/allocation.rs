@@ -13,6 +13,9 @@ pub const POISON: u8 = 0xff;
 /// The first id that a managed allocation can have.
 const FIRST_MANAGED: u64 = 1 << 62;
 
+/// The first id that pinned host memory can have.
+const FIRST_PINNED: u64 = 1 << 63;
+
 /// Identifies an allocation for as long as the process lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AllocationId(pub u64);
@@ -21,13 +24,21 @@ impl AllocationId {
     /// The first allocation of managed memory.
     pub(super) const FIRST_MANAGED: Self = Self(FIRST_MANAGED);
 
-    /// Returns whether the allocation is managed memory.
+    /// The first allocation of pinned host memory.
+    pub(super) const FIRST_PINNED: Self = Self(FIRST_PINNED);
+
+    /// Returns whether the allocation is pinned host memory.
+    pub fn is_pinned(self) -> bool {
+        self.0 >= FIRST_PINNED
+    }
+
+    /// Returns whether the allocation is managed memory, or pinned host memory, which is kept with it.
     pub fn is_managed(self) -> bool {
         self.0 >= FIRST_MANAGED
     }
 }
 
-/// An allocation's bytes that the host can access at the same addresses (managed memory).
+/// An allocation's bytes that the host can access at the same addresses (managed memory and pinned host memory).
 pub trait HostBytes: Send + std::fmt::Debug {
     /// Returns the bytes.
     fn bytes(&self) -> &[u8];

@@ -39,6 +39,7 @@ pub struct DeviceMemory {
     capacity: Arc<Capacity>,
     cursor: u64,
     next_id: u64,
+    next_pinned_id: u64,
     slots: Vec<Option<Allocation>>,
     vacant: Vec<usize>,
     by_base: BTreeMap<u64, usize>,
@@ -56,6 +57,7 @@ impl DeviceMemory {
             capacity: Arc::new(Capacity::new(capacity)),
             cursor: start,
             next_id: 0,
+            next_pinned_id: AllocationId::FIRST_PINNED.0,
             slots: Vec::new(),
             vacant: Vec::new(),
             by_base: BTreeMap::new(),
@@ -118,6 +120,20 @@ impl DeviceMemory {
         self.insert_new(size, call_site, Written::all(), false, bytes)
     }
 
+    /// Adds pinned host memory, which has its own address and takes nothing from the capacity. All bytes are considered
+    /// written.
+    pub fn insert_host(&mut self, base: u64, size: u64, bytes: Box<dyn HostBytes>, call_site: CallSite) {
+        // Memory that was unpinned may still be waiting for its release at this address.
+        self.release(base);
+        let id = AllocationId(self.next_pinned_id);
+        self.next_pinned_id += 1;
+        let (bytes, written) = (Bytes::Host(bytes), Written::all());
+        let allocation =
+            Allocation { id, base, size, bytes, written, call_site, pooled: true, freed_by: None };
+        let slot = self.insert(allocation);
+        self.by_base.insert(base, slot);
+    }
+
     /// Creates an allocation with the result of `bytes`, a function that receives the address.
     fn insert_new(
         &mut self,
@@ -166,7 +182,7 @@ impl DeviceMemory {
         }
         for from in [self.cursor, self.start] {
             let mut at = from;
-            for (&base, &slot) in self.by_base.range(from..) {
+            for (&base, &slot) in self.by_base.range(from..limit) {
                 if base.saturating_sub(at) >= need {
                     return Some(at);
                 }
@@ -231,8 +247,11 @@ impl DeviceMemory {
         if !pooled {
             self.capacity.give_back(size);
         }
-        self.freed
-            .insert(base, Freed { id, size, allocated: allocation.call_site.clone(), freed: call_site });
+        let freed = Freed { id, size, allocated: allocation.call_site.clone(), freed: call_site };
+        // The host's addresses are not this memory's to explain.
+        if self.owns(base) {
+            self.freed.insert(base, freed);
+        }
         Ok(id)
     }
 
@@ -241,6 +260,14 @@ impl DeviceMemory {
         if let Some(slot) = self.by_base.remove(&base) {
             self.slots[slot] = None;
             self.vacant.push(slot);
+        }
+    }
+
+    /// Like [`Self::release`], but does nothing if another allocation is at this address by now.
+    pub fn release_allocation(&mut self, base: u64, id: AllocationId) {
+        let known = self.by_base.get(&base).and_then(|&slot| self.in_slot(slot));
+        if known.is_some_and(|known| known.id == id) {
+            self.release(base);
         }
     }
 
@@ -329,8 +356,9 @@ impl DeviceMemory {
             call_site: allocation.call_site.clone(),
         };
         let live = |slot: &usize| self.slots[*slot].as_ref();
-        let before = self.by_base.range(..=address).next_back().and_then(|(_, slot)| live(slot));
-        let after = self.by_base.range(address..).next().and_then(|(_, slot)| live(slot));
+        let end = self.start + ADDRESS_SPACE;
+        let before = self.by_base.range(self.start..=address).next_back().and_then(|(_, slot)| live(slot));
+        let after = self.by_base.range(address..end).next().and_then(|(_, slot)| live(slot));
         match (before, after) {
             (Some(before), Some(after)) => {
                 let behind = address - before.base - before.size().min(address - before.base);

@@ -21,6 +21,8 @@ pub struct ContextHandle(pub u64);
 #[derive(Default)]
 pub(super) struct Device {
     primary: Option<ContextHandle>,
+    /// The primary context's flags, which are also kept while it doesn't exist.
+    primary_flags: u32,
     retained: u32,
     /// The number of streams created in it so far, which determines their names.
     streams: u32,
@@ -53,6 +55,13 @@ pub(super) struct Context {
     pub(super) retired: Vec<(bool, Awaited)>,
 }
 
+impl Context {
+    /// Returns whether `cuMemAlloc` allocated the memory that starts at `address` in this context.
+    pub(super) fn owns(&self, address: u64) -> bool {
+        self.allocations.get(address).is_some()
+    }
+}
+
 impl Engine {
     /// `cuDevicePrimaryCtxRetain`.
     pub fn retain_primary(&self, device: i32) -> CudaResult<ContextHandle> {
@@ -64,7 +73,41 @@ impl Engine {
         }
         let primary = state.new_context(gpu);
         state.devices[gpu].primary = Some(primary);
+        state.apply_primary_flags(gpu);
         Ok(primary)
+    }
+
+    /// `cuDevicePrimaryCtxSetFlags`: sets the flags of the primary context, now if it exists, and whenever it is created.
+    pub fn set_primary_flags(&self, device: i32, flags: u32) -> CudaResult<()> {
+        let gpu = self.check_device(device)?;
+        settings::check_flags(flags)?;
+        let mut state = self.state();
+        state.devices[gpu].primary_flags = flags;
+        state.apply_primary_flags(gpu);
+        Ok(())
+    }
+
+    /// `cuDevicePrimaryCtxGetState`: returns the primary context's flags, and whether it exists.
+    pub fn primary_state(&self, device: i32) -> CudaResult<(u32, bool)> {
+        let gpu = self.check_device(device)?;
+        let state = self.state();
+        let primary = state.devices[gpu].primary;
+        let flags = primary.and_then(|primary| Some(state.contexts.get(&primary)?.settings.flags));
+        Ok((flags.unwrap_or(state.devices[gpu].primary_flags), primary.is_some()))
+    }
+
+    /// `cuDevicePrimaryCtxReset`: destroys everything in the primary context. The context itself stays retained, and can be
+    /// used as if it were new, even after an error.
+    pub fn reset_primary(&self, device: i32) -> CudaResult<()> {
+        let gpu = self.check_device(device)?;
+        let Some(primary) = self.state().devices[gpu].primary else { return Ok(()) };
+        self.tear_down(primary);
+        let mut state = self.state();
+        if state.devices[gpu].primary == Some(primary) && !state.contexts.contains_key(&primary) {
+            state.add_context(primary, gpu);
+            state.apply_primary_flags(gpu);
+        }
+        Ok(())
     }
 
     /// `cuDevicePrimaryCtxRelease`: the last release destroys the context with everything in it.
@@ -202,6 +245,19 @@ impl Engine {
 impl State {
     fn new_context(&mut self, device: usize) -> ContextHandle {
         let context = ContextHandle(self.new_handle());
+        self.add_context(context, device);
+        context
+    }
+
+    /// Sets the flags that the program has chosen for a GPU's primary context, if the context exists.
+    fn apply_primary_flags(&mut self, device: usize) {
+        let Device { primary, primary_flags, .. } = self.devices[device];
+        if let Some(entry) = primary.and_then(|primary| self.contexts.get_mut(&primary)) {
+            entry.settings.flags = primary_flags;
+        }
+    }
+
+    fn add_context(&mut self, context: ContextHandle, device: usize) {
         let default_stream = self.new_stream(context, device, true, StreamKind::Legacy);
         let settings = Settings::default();
         self.contexts.insert(
@@ -218,7 +274,6 @@ impl State {
                 retired: Vec::new(),
             },
         );
-        context
     }
 
     /// Removes the context and its handles. Returns its GPU, the addresses of its modules' variables, and its own

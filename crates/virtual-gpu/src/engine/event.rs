@@ -97,6 +97,8 @@ impl Engine {
 
     /// `cuEventQuery`: returns whether the last record is done. An event that was never recorded is considered done.
     pub fn query_event(&self, event: EventHandle) -> CudaResult<bool> {
+        // A captured event is the program's mistake even where a capture forbids the call.
+        self.state().done_record(event, "cuEventQuery")?;
         self.check_capture_allows("cuEventQuery")?;
         let mut state = self.state();
         let (context, recorded) = state.done_record(event, "cuEventQuery")?;

@@ -71,13 +71,29 @@ impl Engine {
         Ok(())
     }
 
+    /// Frees pinned host memory, which is released once pending work no longer needs it.
+    pub(super) fn free_pinned(&self, address: u64) {
+        let sequence = self.state().next_sequence_number();
+        let device = self.managed();
+        let freed = self.memory(device).free_from(address, CallSite::here(), sequence);
+        if let Ok(allocation) = freed {
+            self.free_at_once(Freed { device, base: address, allocation, sequence, op: None });
+        }
+    }
+
     /// Frees memory for everything that is enqueued from now on.
     fn free_from_now(&self, address: u64, call_site: &CallSite) -> CudaResult<Freed> {
         let Some(device) = self.device_of(address) else {
             let message = format!("{address:#x} is not a GPU address: it can't be freed");
             return Err(Error::new(CudaStatus::InvalidValue, message));
         };
-        let sequence = self.state().next_sequence_number();
+        let mut state = self.state();
+        if state.is_pinned(address) {
+            let message = format!("{address:#x} is pinned host memory: free it with cuMemFreeHost");
+            return Err(Error::new(CudaStatus::InvalidValue, message));
+        }
+        let sequence = state.next_sequence_number();
+        drop(state);
         let mut memory = self.memory(device);
         let bad = match memory.free_from(address, call_site.clone(), sequence) {
             Ok(allocation) => return Ok(Freed { device, base: address, allocation, sequence, op: None }),
@@ -123,7 +139,10 @@ impl Engine {
         }
         drop(state);
         for freed in over {
-            self.memory_as_of(freed.device, BEFORE_ALL).release(freed.base);
+            self.memory_as_of(freed.device, BEFORE_ALL).release_allocation(freed.base, freed.allocation);
+            if freed.allocation.is_pinned() {
+                self.unmap(freed.base);
+            }
         }
         self.state()
     }

@@ -5,10 +5,13 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use super::{Engine, Failure, State};
+use super::context::ContextHandle;
+use super::region::Region;
+use super::{Engine, Failure, State, lock};
 use crate::config::Checks;
 use crate::report::{Report, size};
 use virtual_gpu_core::handle::OpRef;
+use virtual_gpu_core::memory::HostBytes;
 use virtual_gpu_core::number_map::NumberMap;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
@@ -40,7 +43,12 @@ pub enum HostKind {
     /// Read during the call, or written before the call returns.
     Pageable,
     /// Read or written when the copy's turn comes, and guarded until the program has waited for the copy.
-    Pinned(Option<Guard>),
+    Pinned {
+        /// Where the bytes are.
+        at: Region,
+        /// Protects the memory, if the host is watched.
+        guard: Option<Guard>,
+    },
 }
 
 /// Keeps pinned memory alive. Its owner and the pending copies hold it.
@@ -48,24 +56,69 @@ pub type Memory = Arc<dyn Any + Send + Sync>;
 
 /// Pinned memory, by the address of its first byte.
 #[derive(Default)]
-pub(super) struct Pinned(NumberMap<(u64, Memory)>);
+pub(super) struct Pinned(NumberMap<(u64, Memory, ContextHandle)>);
 
 impl Pinned {
     /// Returns the allocation that contains `address`, along with its first address and size.
     fn at(&self, address: u64) -> Option<(u64, u64, &Memory)> {
-        let (start, (len, memory)) = self.0.last_before(address.saturating_add(1))?;
+        let (start, (len, memory, _)) = self.0.last_before(address.saturating_add(1))?;
         (address - start < *len).then_some((start, *len, memory))
     }
 }
 
+impl Pinned {
+    /// Returns the first address and the size of pinned memory that overlaps `len` bytes at `address`.
+    fn overlapping(&self, address: u64, len: u64) -> Option<(u64, u64)> {
+        let (start, (known, ..)) = self.0.last_before(address.saturating_add(len))?;
+        (start + known > address).then_some((start, *known))
+    }
+}
+
 impl Engine {
-    /// `cuMemHostAlloc`: pins `len` bytes of host memory at `address`, which live as long as `memory`.
-    pub fn pin(&self, address: u64, len: u64, memory: Memory) -> CudaResult<()> {
+    /// `cuMemHostAlloc` and `cuMemHostRegister`: pins `len` bytes of host memory at `address`, which live as long as
+    /// `memory`. All GPUs access them at the same address, through `bytes`.
+    ///
+    /// # Errors
+    /// Returns `HostMemoryAlreadyRegistered` if some of the bytes are already pinned.
+    pub fn pin(&self, address: u64, len: u64, memory: Memory, bytes: Box<dyn HostBytes>) -> CudaResult<()> {
         self.check_capture_allows("cuMemHostAlloc")?;
+        let call_site = CallSite::here();
         let mut state = self.state();
-        state.current_context()?;
-        state.pinned.0.insert(address, (len, memory));
+        let context = state.current_context()?;
+        if let Some((start, known)) = state.pinned.overlapping(address, len) {
+            let message = format!(
+                "{} at {address:#x}: {} at {start:#x} are already pinned host memory",
+                size(len),
+                size(known)
+            );
+            return Err(Error::new(CudaStatus::HostMemoryAlreadyRegistered, message));
+        }
+        state.pinned.0.insert(address, (len, memory, context));
+        drop(state);
+        let mut mapped = lock(&self.mapped);
+        let entry = mapped.entry(address).or_insert((len, 0));
+        *entry = (entry.0.max(len), entry.1 + 1);
+        drop(mapped);
+        self.memory(self.managed()).insert_host(address, len, bytes, call_site);
         Ok(())
+    }
+
+    /// Returns whether GPUs can access host memory at this address, or pending work still can.
+    pub(super) fn is_mapped(&self, address: u64) -> bool {
+        let mapped = lock(&self.mapped);
+        let before = mapped.range(..=address).next_back();
+        before.is_some_and(|(start, (len, _))| address - start < *len)
+    }
+
+    /// Forgets pinned memory that no pending work needs anymore.
+    pub(super) fn unmap(&self, address: u64) {
+        let mut mapped = lock(&self.mapped);
+        if let Some(entry) = mapped.get_mut(&address) {
+            entry.1 -= 1;
+            if entry.1 == 0 {
+                mapped.remove(&address);
+            }
+        }
     }
 
     /// Returns whether the host's accesses to pinned memory are being watched.
@@ -103,9 +156,10 @@ impl Engine {
         self.check_capture_allows("cuMemFreeHost")?;
         let mut state = self.state();
         state.current_context()?;
-        if let Some((_, memory)) = state.pinned.0.remove(address) {
-            // Drop the memory outside the lock, because it may be large.
+        if let Some((_, memory, _)) = state.pinned.0.remove(address) {
             drop(state);
+            self.free_pinned(address);
+            // Drop the memory outside the lock, because it may be large.
             drop(memory);
             return Ok(());
         }
@@ -149,6 +203,12 @@ impl State {
     pub(super) fn open_seen(&mut self) {
         let order = &self.order;
         self.held.retain(|held| !order.is_seen(held.op.stream, held.op.number));
+    }
+
+    /// Returns the context that was current when the memory that starts at `address` was pinned.
+    pub(super) fn pinned_in(&self, address: u64) -> Option<ContextHandle> {
+        let (start, (.., context)) = self.pinned.0.last_before(address.saturating_add(1))?;
+        (start == address).then_some(*context)
     }
 
     /// Returns whether the host has pinned memory at `address`.

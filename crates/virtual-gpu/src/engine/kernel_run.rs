@@ -146,9 +146,6 @@ impl Engine {
 
     /// Adds the owner of an address that a kernel used and that is not in its own GPU's memory.
     fn whose(&self, report: Report, address: u64) -> Report {
-        if self.state().is_pinned(address) {
-            return report.fact("it is pinned host memory, which the virtual GPU's kernels can't access");
-        }
         let Some(device) = self.device_of(address).filter(|&device| device != self.managed()) else {
             return report.fact(format!("{address:#x} is not in any GPU buffer: is it a host pointer?"));
         };

@@ -47,7 +47,9 @@ impl Engine {
         let mut leaks: SortedMap<(usize, Option<SourceLine>), Leak> = SortedMap::default();
         for (device, memory) in self.memories.iter().enumerate() {
             let Ok(memory) = memory.try_lock() else { return None };
-            for allocation in memory.allocations().filter(|it| !variables.contains(&it.base())) {
+            for allocation in
+                memory.allocations().filter(|it| !variables.contains(&it.base()) && !it.id().is_pinned())
+            {
                 let call_site = allocation.call_site();
                 let leak = leaks.get_or_insert_with((device, call_site.line()), || Leak {
                     call_site: call_site.clone(),

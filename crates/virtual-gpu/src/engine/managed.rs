@@ -3,6 +3,7 @@
 //! It is stored in one place, and accessing it from another processor costs nothing extra. So prefetches and advice are
 //! checked but have no effect. The host's own accesses are invisible, so all managed memory is considered written.
 
+use super::stream::is_legacy;
 use super::work::Work;
 use super::{Engine, lock};
 use crate::report::size;
@@ -120,7 +121,7 @@ impl Engine {
         attachment: Attachment,
     ) -> CudaResult<()> {
         let call_site = CallSite::here();
-        if attachment == Attachment::Single && stream.0 <= 1 {
+        if attachment == Attachment::Single && is_legacy(stream) {
             return Err(invalid(
                 "managed memory can't be attached to the legacy default stream: use another stream"
                     .to_owned(),
@@ -129,7 +130,9 @@ impl Engine {
         let whole = {
             let memory = lock(&self.memories[self.managed()]);
             let found = memory.range(address, 1).ok();
-            found.filter(|(_, offset)| *offset == 0).map(|(allocation, _)| allocation.size())
+            found
+                .filter(|(allocation, offset)| *offset == 0 && !allocation.id().is_pinned())
+                .map(|(allocation, _)| allocation.size())
         };
         match whole {
             None => Err(invalid(format!("{address:#x} is not the start of managed memory"))),
@@ -176,7 +179,7 @@ impl Engine {
         if len == 0 {
             return Err(invalid(format!("{call}: the range has 0 bytes")));
         }
-        if self.device_of(address) != Some(self.managed()) {
+        if self.device_of(address) != Some(self.managed()) || self.is_mapped(address) {
             return Err(invalid(format!("{call}: {address:#x} is not managed memory (cuMemAllocManaged)")));
         }
         self.check_range(call, address, len, &CallSite::here())

@@ -20,8 +20,10 @@ mod launch;
 mod leaks;
 mod managed;
 mod module;
+mod pointer;
 mod pool;
 mod print;
+mod region;
 mod run;
 mod settings;
 mod stream;
@@ -31,7 +33,7 @@ mod transfer;
 mod wait;
 mod work;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, TryLockError};
 use std::time::Duration;
 
@@ -43,13 +45,15 @@ pub use host_memory::{Guard, HostKind, HostRead, HostWrite, Memory};
 pub use launch::LaunchShape;
 pub use managed::{Advice, Attachment, Location};
 pub use module::{FunctionHandle, ModuleHandle};
+pub use pointer::{MemoryKind, Pointer};
 pub use pool::{PoolFigure, PoolHandle};
+pub use region::Region;
 pub use settings::CachePreference;
 
 pub use communication::{
     Awaiting, CapturedCalls, Communication, CommunicationJob, Deadlocked, Missing, SharedCalls,
 };
-pub use stream::{Awaited, Stream};
+pub use stream::{Awaited, Stream, with_own_default_stream};
 pub use touched::Touched;
 pub use transfer::address_report;
 pub use wait::{Wait, given_up};
@@ -81,6 +85,9 @@ pub struct Engine {
     memories: Vec<Mutex<DeviceMemory>>,
     /// The most recently parsed PTX texts, with their modules.
     parsed: Mutex<VecDeque<(Box<str>, Arc<virtual_gpu_ptx::Module>)>>,
+    /// Host memory that GPUs can access: the address of the first byte, the number of bytes, and how often it has been
+    /// pinned. It stays here until pending work no longer needs it.
+    mapped: Mutex<BTreeMap<u64, (u64, usize)>>,
     state: Mutex<State>,
     /// Notified whenever an operation is done, so that waiting threads check again.
     changed: Condvar,
@@ -247,6 +254,7 @@ impl Engine {
             addresses,
             memories,
             parsed: Mutex::default(),
+            mapped: Mutex::default(),
             state: Mutex::new(state),
             changed: Condvar::new(),
             host: Condvar::new(),
@@ -333,10 +341,12 @@ impl Engine {
         memory
     }
 
-    /// Returns the GPU that `address` belongs to; managed memory is treated as an additional GPU after the last one.
+    /// Returns the GPU that `address` belongs to; managed memory is treated as an additional GPU after the last one, and
+    /// pinned host memory as managed memory.
     pub fn device_of(&self, address: u64) -> Option<usize> {
-        let gpu = address.checked_sub(self.addresses)? / ADDRESS_SPACE;
-        usize::try_from(gpu).ok().filter(|&gpu| gpu < self.memories.len())
+        let gpu = address.checked_sub(self.addresses).map(|offset| offset / ADDRESS_SPACE);
+        let gpu = gpu.and_then(|gpu| usize::try_from(gpu).ok()).filter(|&gpu| gpu < self.memories.len());
+        gpu.or_else(|| self.is_mapped(address).then_some(self.managed()))
     }
 
     /// Returns managed memory's index among the GPUs' memories.

@@ -88,6 +88,14 @@ impl Engine {
         Ok(module)
     }
 
+    /// Returns the names of the kernels in a PTX text, in the order of the alphabet.
+    ///
+    /// # Errors
+    /// Returns `InvalidPtx` with every line that can't be run.
+    pub fn kernel_names(&self, text: &str) -> CudaResult<Vec<String>> {
+        Ok(self.parse(text)?.kernel_names().map(str::to_owned).collect())
+    }
+
     /// `cuModuleUnload`.
     pub fn unload_module(&self, module: ModuleHandle) -> CudaResult<()> {
         self.flush_current();

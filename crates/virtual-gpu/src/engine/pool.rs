@@ -153,6 +153,11 @@ pub(super) struct Pools {
 }
 
 impl Pools {
+    /// Returns the pool that the allocation at `address` comes from.
+    pub(super) fn pool_of(&self, address: u64) -> Option<PoolHandle> {
+        self.allocations.get(address).map(|(pool, _)| *pool)
+    }
+
     pub(super) fn new(capacities: Vec<Arc<Capacity>>) -> Self {
         let (all, of_device, allocations) =
             (SortedMap::default(), SortedMap::default(), NumberMap::default());

@@ -161,6 +161,11 @@ impl Engine {
         })
     }
 
+    /// `cuCtxGetFlags`.
+    pub fn flags(&self) -> CudaResult<u32> {
+        self.with_settings(|settings| Ok(settings.flags))
+    }
+
     /// `cuCtxGetLimit`, by the limit's number in `cuda.h`.
     pub fn limit(&self, number: u32) -> CudaResult<u64> {
         self.with_settings(|settings| settings.limit(number))

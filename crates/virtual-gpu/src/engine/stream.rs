@@ -1,5 +1,6 @@
 //! Streams: their operations, and what the operations wait for.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
@@ -91,6 +92,29 @@ impl Stream {
     }
 }
 
+thread_local! {
+    /// Whether stream 0 is the thread's own default stream in the call that this thread is making.
+    static USES_OWN_DEFAULT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Makes a call in which stream 0 is the calling thread's own default stream (`CU_STREAM_PER_THREAD`) instead of the
+/// legacy one. Functions with the suffix `_ptds` or `_ptsz` are such calls.
+pub fn with_own_default_stream<T>(call: impl FnOnce() -> T) -> T {
+    struct Reset(bool);
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            USES_OWN_DEFAULT.set(self.0);
+        }
+    }
+    let _reset = Reset(USES_OWN_DEFAULT.replace(true));
+    call()
+}
+
+/// Returns whether a handle from a call means the legacy default stream.
+pub(super) fn is_legacy(stream: StreamHandle) -> bool {
+    stream.0 == 1 || stream.0 == 0 && !USES_OWN_DEFAULT.get()
+}
+
 impl Engine {
     /// `cuStreamCreate`: creates a stream in the current context.
     pub fn create_stream(&self, non_blocking: bool) -> CudaResult<StreamHandle> {
@@ -112,6 +136,13 @@ impl Engine {
             stream.name = format!("the {role}{OF_A_ROLE}").into();
         }
         Ok(())
+    }
+
+    /// `cuStreamGetCtx`: returns the context that the stream was created in, or the current one for a default stream.
+    pub fn context_of_stream(&self, stream: StreamHandle) -> CudaResult<ContextHandle> {
+        let mut state = self.state();
+        let stream = state.resolve_stream(stream)?;
+        Ok(state.last_of(stream)?.0)
     }
 
     /// `cuStreamDestroy`: returns immediately; enqueued work still runs.
@@ -292,8 +323,8 @@ impl State {
         context: Option<ContextHandle>,
     ) -> CudaResult<StreamHandle> {
         match (stream.0, context) {
-            (0 | 1, Some(context)) => Ok(self.context(context)?.default_stream),
-            (2, Some(context)) => self.stream_of_thread(context),
+            (0 | 1, Some(context)) if is_legacy(stream) => Ok(self.context(context)?.default_stream),
+            (0 | 2, Some(context)) => self.stream_of_thread(context),
             _ => match self.streams.get(&stream) {
                 Some(entry) if !entry.destroyed => Ok(stream),
                 _ => Err(not_a_stream(stream)),

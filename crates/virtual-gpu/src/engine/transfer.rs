@@ -1,9 +1,11 @@
 //! Memory calls: allocate, free, copy, and set.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::graph::NodeWork;
 use super::host_memory::{Guard, HostKind, HostRead, HostWrite};
+use super::region::Region;
 use super::run::Turn;
 use super::touched::{Done, Outcome, Touched};
 use super::work::Work;
@@ -12,13 +14,13 @@ use crate::config::Checks;
 use crate::report::{Report, memory_of, size};
 use crate::time::Cost;
 use virtual_gpu_core::handle::StreamHandle;
-use virtual_gpu_core::memory::{BEFORE_ALL, BadAddress, DeviceMemory, OutOfMemory};
+use virtual_gpu_core::memory::{Allocation, BEFORE_ALL, BadAddress, DeviceMemory, OutOfMemory};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::Mutex;
 
-/// The legacy default stream, on which calls without a stream run.
-const LEGACY: StreamHandle = StreamHandle(0);
+/// The default stream, on which calls without a stream run.
+const DEFAULT: StreamHandle = StreamHandle(0);
 
 /// Refuses an allocation of 0 bytes.
 pub(super) fn check_not_empty(bytes: u64) -> CudaResult<()> {
@@ -39,7 +41,7 @@ impl Engine {
     /// `cuMemAlloc`: allocates `bytes` on the current context's GPU. All of them are considered unwritten.
     pub fn allocate(&self, bytes: u64) -> CudaResult<u64> {
         self.check_capture_allows("cuMemAlloc")?;
-        let device = self.usable_stream_device(LEGACY)?;
+        let device = self.usable_stream_device(DEFAULT)?;
         let address = self.allocate_on(device, bytes, CallSite::here())?;
         self.own(device, address)?;
         Ok(address)
@@ -63,23 +65,23 @@ impl Engine {
         Ok((memory.capacity().free(), memory.capacity().total()))
     }
 
-    /// `cuMemcpyHtoDAsync`: copies the `len` bytes that `read` returns.
+    /// `cuMemcpyHtoDAsync` and its 2D and 3D forms: copies the bytes that `read` returns.
     pub fn copy_from_host(
         &self,
         stream: StreamHandle,
-        to: u64,
-        len: u64,
+        to: Region,
         read: HostRead,
         kind: HostKind,
     ) -> CudaResult<()> {
         let call_site = CallSite::here();
-        self.check_range("copy to", to, len, &call_site)?;
+        self.check_region("copy to", to, &call_site)?;
         let work = match kind {
             // A copy in a graph reads at each launch.
             HostKind::Pageable if !self.is_capturing(stream) => Work::Upload { to, bytes: read() },
-            HostKind::Pageable => Work::UploadLater { to, len, read },
-            HostKind::Pinned(guard) => {
-                return self.submit_guarded(stream, Work::UploadLater { to, len, read }, guard, call_site);
+            HostKind::Pageable => Work::UploadLater { to, read, host: None },
+            HostKind::Pinned { at, guard } => {
+                let work = Work::UploadLater { to, read, host: Some(at) };
+                return self.submit_guarded(stream, work, guard, call_site);
             }
         };
         self.submit(stream, work, call_site)
@@ -108,90 +110,100 @@ impl Engine {
         Ok(())
     }
 
-    /// `cuMemcpyHtoD`: returns when the copy is done.
-    pub fn copy_from_host_now(&self, to: u64, len: u64, read: impl FnOnce() -> Vec<u8>) -> CudaResult<()> {
+    /// `cuMemcpyHtoD` and its 2D and 3D forms: returns when the copy is done. `host` is where the bytes are, if they are
+    /// pinned: work that is still pending may write them.
+    pub fn copy_from_host_now(&self, to: Region, read: HostRead, host: Option<Region>) -> CudaResult<()> {
         let call_site = CallSite::here();
         self.check_capture_allows("cuMemcpyHtoD")?;
-        self.check_range("copy to", to, len, &call_site)?;
-        self.submit_and_wait(LEGACY, Work::Upload { to, bytes: read() }, call_site, "cuMemcpyHtoD")
+        self.check_region("copy to", to, &call_site)?;
+        let work = match host {
+            Some(_) => Work::UploadLater { to, read, host },
+            None => Work::Upload { to, bytes: read() },
+        };
+        self.submit_and_wait(DEFAULT, work, call_site, "cuMemcpyHtoD")
     }
 
-    /// `cuMemcpyDtoHAsync`: passes the bytes to `write` when the copy's turn comes. If the memory is pageable, the call
-    /// does not return before then.
+    /// `cuMemcpyDtoHAsync` and its 2D and 3D forms: passes the bytes to `write` when the copy's turn comes. If the memory is
+    /// pageable, the call does not return before then.
     pub fn copy_to_host(
         &self,
         stream: StreamHandle,
-        from: u64,
-        len: u64,
+        from: Region,
         write: HostWrite,
         kind: HostKind,
     ) -> CudaResult<()> {
         let call_site = CallSite::here();
-        self.check_range("copy from", from, len, &call_site)?;
+        self.check_region("copy from", from, &call_site)?;
         match kind {
             HostKind::Pageable if !self.is_capturing(stream) => {
-                write(&self.download(stream, from, len, call_site)?);
+                write(&self.download(stream, from, call_site)?);
                 Ok(())
             }
-            HostKind::Pageable => self.submit(stream, Work::DownloadLater { from, len, write }, call_site),
-            HostKind::Pinned(guard) => {
-                self.submit_guarded(stream, Work::DownloadLater { from, len, write }, guard, call_site)
+            HostKind::Pageable => {
+                self.submit(stream, Work::DownloadLater { from, write, host: None }, call_site)
+            }
+            HostKind::Pinned { at, guard } => {
+                let work = Work::DownloadLater { from, write, host: Some(at) };
+                self.submit_guarded(stream, work, guard, call_site)
             }
         }
     }
 
-    /// `cuMemcpyDtoH`: returns the bytes when the copy is done.
-    pub fn copy_to_host_now(&self, from: u64, len: u64) -> CudaResult<Vec<u8>> {
+    /// `cuMemcpyDtoH` and its 2D and 3D forms: returns when the copy is done. `host` is where the bytes go, if the memory is
+    /// pinned.
+    pub fn copy_to_host_now(&self, from: Region, write: HostWrite, host: Option<Region>) -> CudaResult<()> {
         let call_site = CallSite::here();
         self.check_capture_allows("cuMemcpyDtoH")?;
-        self.check_range("copy from", from, len, &call_site)?;
-        self.download(LEGACY, from, len, call_site)
+        self.check_region("copy from", from, &call_site)?;
+        if host.is_some() {
+            let work = Work::DownloadLater { from, write, host };
+            return self.submit_and_wait(DEFAULT, work, call_site, "cuMemcpyDtoH");
+        }
+        write(&self.download(DEFAULT, from, call_site)?);
+        Ok(())
     }
 
     /// Copies bytes to the host through a slot, because a wait that times out leaves the copy pending.
-    fn download(
-        &self,
-        stream: StreamHandle,
-        from: u64,
-        len: u64,
-        call_site: CallSite,
-    ) -> CudaResult<Vec<u8>> {
+    fn download(&self, stream: StreamHandle, from: Region, call_site: CallSite) -> CudaResult<Vec<u8>> {
         let into = Arc::new(Mutex::new(Vec::new()));
-        let work = Work::Download { from, len, into: into.clone() };
+        let work = Work::Download { from, into: into.clone() };
         self.submit_and_wait(stream, work, call_site, "cuMemcpyDtoH")?;
         Ok(std::mem::take(&mut *lock(&into)))
     }
 
-    /// `cuMemcpyDtoDAsync` and `cuMemcpyPeerAsync`. Bytes that were never written stay unwritten.
-    pub fn copy(&self, stream: StreamHandle, to: u64, from: u64, len: u64) -> CudaResult<()> {
+    /// `cuMemcpyDtoDAsync`, `cuMemcpyPeerAsync`, and their 2D and 3D forms: copies between two regions with equally many
+    /// bytes. Bytes that were never written stay unwritten.
+    pub fn copy(&self, stream: StreamHandle, to: Region, from: Region) -> CudaResult<()> {
         let call_site = CallSite::here();
-        self.check_range("copy from", from, len, &call_site)?;
-        self.check_range("copy to", to, len, &call_site)?;
-        self.submit(stream, Work::Copy { from, to, len }, call_site)
+        self.check_region("copy from", from, &call_site)?;
+        self.check_region("copy to", to, &call_site)?;
+        self.submit(stream, Work::Copy { from, to }, call_site)
     }
 
-    /// `cuMemsetD8Async` and its 16-bit and 32-bit forms: writes the bytes of `element` `count` times.
+    /// `cuMemsetD8Async` and its 16-bit, 32-bit, and 2D forms: writes the bytes of `element` repeatedly to each row.
     ///
     /// # Errors
-    /// Returns `InvalidValue` if the address is not a multiple of the element's size or the range is not in any
-    /// allocation.
+    /// Returns `InvalidValue` if the address, the pitch, or the width is not a multiple of the element's size or a row is not
+    /// in any allocation.
     pub fn set<const SIZE: usize>(
         &self,
         stream: StreamHandle,
-        at: u64,
+        at: Region,
         element: [u8; SIZE],
-        count: u64,
     ) -> CudaResult<()> {
         let call_site = CallSite::here();
-        let invalid = |why: String| Error::new(CudaStatus::InvalidValue, format!("set of {at:#x}: {why}"));
-        if !at.is_multiple_of(SIZE as u64) {
+        let start = at.start;
+        let invalid = |why: String| Error::new(CudaStatus::InvalidValue, format!("set of {start:#x}: {why}"));
+        if !start.is_multiple_of(SIZE as u64) {
             return Err(invalid(format!("{SIZE}-byte elements must start at a multiple of {SIZE}")));
         }
-        let len = count.checked_mul(SIZE as u64);
-        let len = len.ok_or_else(|| invalid(format!("{count} elements of {SIZE} bytes are too many")))?;
-        self.check_range("set of", at, len, &call_site)?;
+        if at.height > 1 && !at.pitch.is_multiple_of(SIZE as u64) {
+            let pitch = at.pitch;
+            return Err(invalid(format!("with {SIZE}-byte elements, the pitch can't be {pitch} bytes")));
+        }
+        self.check_region("set of", at, &call_site)?;
         let pattern = std::array::from_fn(|byte| element[byte % SIZE]);
-        self.submit(stream, Work::Set { at, len, pattern }, call_site)
+        self.submit(stream, Work::Set { at, pattern }, call_site)
     }
 
     /// Returns a stream's GPU if its context can still be used.
@@ -201,6 +213,22 @@ impl Engine {
         let (context, _) = state.last_of(stream)?;
         state.check_usable(context)?;
         state.device_of_context(context)
+    }
+
+    /// Rejects a region with a row that is not in any allocation, as the driver does when it is called.
+    fn check_region(&self, verb: &str, region: Region, call_site: &CallSite) -> CudaResult<()> {
+        let Some(extent) = region.extent() else {
+            let Region { start, width, height, depth, .. } = region;
+            let message = format!(
+                "{verb} {start:#x}: {width} x {height} x {depth} bytes are more than the address space has"
+            );
+            return Err(Error::new(CudaStatus::InvalidValue, message));
+        };
+        let in_one = |device| self.memory(device).range(region.start, extent).is_ok();
+        if self.device_of(region.start).is_some_and(in_one) {
+            return Ok(());
+        }
+        region.rows().try_for_each(|row| self.check_range(verb, row, region.width, call_site))
     }
 
     /// Rejects a range of addresses that is not in any allocation, as the driver does when it is called.
@@ -215,11 +243,7 @@ impl Engine {
             return Ok(());
         }
         let Some(device) = self.device_of(address) else {
-            let what = match self.state().is_pinned(address) {
-                true => "pinned host memory, which the virtual GPU does not support as a GPU address",
-                false => "not a GPU address",
-            };
-            let message = format!("{verb} {address:#x}: this is {what}");
+            let message = format!("{verb} {address:#x}: this is not a GPU address");
             return Err(Error::new(CudaStatus::InvalidValue, message));
         };
         let memory = self.memory(device);
@@ -238,32 +262,36 @@ impl Engine {
                 (Vec::new(), Cost::Nothing)
             }
             Work::Upload { to, bytes } => {
-                let len = bytes.len() as u64;
-                (self.write(to, len, turn, |out| out.copy_from_slice(&bytes))?, Cost::Upload(len))
+                (self.write(to, turn, from_packed(&bytes))?, Cost::Upload(bytes.len() as u64))
             }
-            Work::Set { at, len, pattern } => {
-                (self.write(at, len, turn, |out| fill(out, pattern))?, Cost::Device { traffic: len })
+            Work::Set { at, pattern } => {
+                let traffic = at.bytes();
+                (self.write(at, turn, |_, out| fill(out, pattern))?, Cost::Device { traffic })
             }
-            Work::Download { from, len, into } => {
-                let (bytes, touched) = self.read(from, len, turn)?;
+            Work::Download { from, into } => {
+                let (bytes, touched) = self.read(from, turn)?;
                 *lock(&into) = bytes;
-                (touched, Cost::Download(len))
+                (touched, Cost::Download(from.bytes()))
             }
-            Work::UploadLater { to, len, read } => {
+            Work::UploadLater { to, read, host } => {
                 let bytes = read();
-                (self.write(to, len, turn, |out| out.copy_from_slice(&bytes))?, Cost::Upload(len))
+                let mut touched = self.write(to, turn, from_packed(&bytes))?;
+                self.touch_host(&mut touched, host, false, turn);
+                (touched, Cost::Upload(to.bytes()))
             }
-            Work::DownloadLater { from, len, write } => {
-                let (bytes, touched) = self.read(from, len, turn)?;
+            Work::DownloadLater { from, write, host } => {
+                let (bytes, mut touched) = self.read(from, turn)?;
                 write(&bytes);
-                (touched, Cost::Download(len))
+                self.touch_host(&mut touched, host, true, turn);
+                (touched, Cost::Download(from.bytes()))
             }
-            Work::Copy { from, to, len } => {
-                let cost = match self.device_of(from) == self.device_of(to) {
+            Work::Copy { from, to } => {
+                let len = to.bytes();
+                let cost = match self.device_of(from.start) == self.device_of(to.start) {
                     true => Cost::Device { traffic: 2 * len },
                     false => Cost::Peer(len),
                 };
-                (self.copy_bytes(from, to, len, turn)?, cost)
+                (self.copy_rows(from, to, turn)?, cost)
             }
             Work::Free { at } => {
                 let whole = self.device_of(at).and_then(|device| {
@@ -279,32 +307,59 @@ impl Engine {
         Ok(Done { touched, cost })
     }
 
+    /// Writes all rows of a region. `fill` receives each row with its offset among the bytes of all rows.
     fn write(
         &self,
-        address: u64,
-        len: u64,
+        to: Region,
         turn: &Turn,
-        fill: impl FnOnce(&mut [u8]),
+        fill: impl FnMut(u64, &mut [u8]),
     ) -> Result<Vec<Touched>, Failure> {
-        let (Some(device), 1..) = (self.device_of(address), len) else { return Ok(Vec::new()) };
-        let mut memory = self.memory_as_of(device, turn.sequence);
-        match memory.range_mut(address, len) {
-            Ok((allocation, offset)) => {
-                fill(&mut allocation.bytes_mut()[offset as usize..(offset + len) as usize]);
-                allocation.mark_written(offset..offset + len);
-                Ok(vec![Touched::range(device, allocation, offset, len, true)])
-            }
-            Err(_) => Err(gone(&memory, address, len, device, &turn.call_site)),
-        }
+        let offsets = (0..).map(|row| row * to.width);
+        self.write_parts(to.rows().zip(offsets).map(|(row, offset)| (row, offset, to.width)), turn, fill)
     }
 
-    fn read(&self, address: u64, len: u64, turn: &Turn) -> Result<(Vec<u8>, Vec<Touched>), Failure> {
-        let (Some(device), 1..) = (self.device_of(address), len) else { return Ok((Vec::new(), Vec::new())) };
+    /// Like [`Self::write`], but for parts of rows: the address of each part, its offset among the bytes of all rows, and
+    /// its length.
+    fn write_parts(
+        &self,
+        parts: impl Iterator<Item = (u64, u64, u64)>,
+        turn: &Turn,
+        mut fill: impl FnMut(u64, &mut [u8]),
+    ) -> Result<Vec<Touched>, Failure> {
+        let mut touched = Vec::new();
+        let mut parts = parts.filter(|&(_, _, len)| len > 0).peekable();
+        let device = parts.peek().and_then(|&(address, ..)| self.device_of(address));
+        let Some(device) = device else { return Ok(touched) };
+        let mut memory = self.memory_as_of(device, turn.sequence);
+        for (address, packed, len) in parts {
+            let Ok((allocation, offset)) = memory.range_mut(address, len) else {
+                return Err(gone(&memory, address, len, device, &turn.call_site));
+            };
+            fill(packed, &mut allocation.bytes_mut()[offset as usize..(offset + len) as usize]);
+            allocation.mark_written(offset..offset + len);
+            add_touch(&mut touched, device, allocation, offset..offset + len, true);
+        }
+        Ok(touched)
+    }
+
+    /// Reads the bytes of all rows of a region. Reports bytes that nothing wrote.
+    fn read(&self, from: Region, turn: &Turn) -> Result<(Vec<u8>, Vec<Touched>), Failure> {
+        let (mut bytes, mut touched) = (Vec::new(), Vec::new());
+        let Some(device) = self.device_of(from.start) else { return Ok((bytes, touched)) };
         let memory = self.memory_as_of(device, turn.sequence);
-        let Ok((allocation, offset)) = memory.range(address, len) else {
-            return Err(gone(&memory, address, len, device, &turn.call_site));
-        };
-        if let Some(first) = allocation.first_unwritten(offset..offset + len)
+        let mut unwritten = None;
+        for row in from.rows() {
+            let Ok((allocation, offset)) = memory.range(row, from.width) else {
+                return Err(gone(&memory, row, from.width, device, &turn.call_site));
+            };
+            let range = offset..offset + from.width;
+            if unwritten.is_none() {
+                unwritten = allocation.first_unwritten(range.clone()).map(|first| (first, allocation));
+            }
+            bytes.extend_from_slice(&allocation.seen(range.clone()));
+            add_touch(&mut touched, device, allocation, range, false);
+        }
+        if let Some((first, allocation)) = unwritten
             && self.config().checks != Checks::Off
         {
             let report = Report::new("a copy to the host reads bytes that nothing wrote")
@@ -324,37 +379,81 @@ impl Engine {
                 return Err(failure);
             }
         }
-        let touched = Touched::range(device, allocation, offset, len, false);
-        Ok((allocation.seen(offset..offset + len).into_owned(), vec![touched]))
+        Ok((bytes, touched))
     }
 
-    fn copy_bytes(&self, from: u64, to: u64, len: u64, turn: &Turn) -> Result<Vec<Touched>, Failure> {
-        let (Some(device), 1..) = (self.device_of(from), len) else { return Ok(Vec::new()) };
-        let (bytes, unwritten, read) = {
+    /// Copies the bytes of all rows of one region to another. Unwritten bytes are not copied.
+    fn copy_rows(&self, from: Region, to: Region, turn: &Turn) -> Result<Vec<Touched>, Failure> {
+        let Some(device) = self.device_of(from.start) else { return Ok(Vec::new()) };
+        let (mut bytes, mut touched) = (Vec::new(), Vec::new());
+        // The ends of the stretches of written bytes: each is followed by one unwritten byte.
+        let mut unwritten: Vec<u64> = Vec::new();
+        {
             let memory = self.memory_as_of(device, turn.sequence);
-            let Ok((allocation, offset)) = memory.range(from, len) else {
-                return Err(gone(&memory, from, len, device, &turn.call_site));
-            };
-            let all_written = allocation.first_unwritten(offset..offset + len).is_none();
-            let unwritten: Vec<u64> = match all_written {
-                true => Vec::new(),
-                false => (0..len)
-                    .filter(|at| allocation.first_unwritten(offset + at..offset + at + 1).is_some())
-                    .collect(),
-            };
-            let bytes = allocation.bytes()[offset as usize..(offset + len) as usize].to_vec();
-            (bytes, unwritten, Touched::range(device, allocation, offset, len, false))
-        };
-        let mut touched = vec![read];
-        let mut starts = unwritten.iter().map(|at| at + 1).collect::<Vec<_>>();
-        starts.insert(0, 0);
-        // The written bytes between two unwritten bytes, or all bytes if all have been written.
-        for (start, end) in starts.into_iter().zip(unwritten.into_iter().chain([len])) {
-            let part = &bytes[start as usize..end as usize];
-            touched.extend(self.write(to + start, end - start, turn, |out| out.copy_from_slice(part))?);
+            for row in from.rows() {
+                let Ok((allocation, offset)) = memory.range(row, from.width) else {
+                    return Err(gone(&memory, row, from.width, device, &turn.call_site));
+                };
+                let range = offset..offset + from.width;
+                let packed = bytes.len() as u64;
+                if allocation.first_unwritten(range.clone()).is_some() {
+                    let is_unwritten = |&at: &u64| allocation.first_unwritten(at..at + 1).is_some();
+                    unwritten.extend(range.clone().filter(is_unwritten).map(|at| packed + at - offset));
+                }
+                bytes.extend_from_slice(&allocation.bytes()[range.start as usize..range.end as usize]);
+                add_touch(&mut touched, device, allocation, range, false);
+            }
         }
+        let parts = to.rows().zip((0..).map(|row| row * to.width)).flat_map(|(row, start)| {
+            let end = start + to.width;
+            let holes = &unwritten[unwritten.partition_point(|&at| at < start)..];
+            let holes = &holes[..holes.partition_point(|&at| at < end)];
+            let starts = std::iter::once(start).chain(holes.iter().map(|at| at + 1));
+            let ends = holes.iter().copied().chain([end]);
+            starts.zip(ends).map(move |(from, until)| (row + from - start, from, until - from))
+        });
+        touched.extend(self.write_parts(parts, turn, from_packed(&bytes))?);
         Ok(touched)
     }
+
+    /// Adds the pinned memory that a copy accesses. A kernel may access it at the same time.
+    fn touch_host(&self, touched: &mut Vec<Touched>, host: Option<Region>, writes: bool, turn: &Turn) {
+        let Some(host) = host else { return };
+        let memory = self.memory_as_of(self.managed(), turn.sequence);
+        for row in host.rows() {
+            if let Ok((allocation, offset)) = memory.range(row, host.width) {
+                add_touch(touched, self.managed(), allocation, offset..offset + host.width, writes);
+            }
+        }
+    }
+}
+
+/// Returns a function that fills a row with its part of the bytes of all rows.
+fn from_packed(bytes: &[u8]) -> impl FnMut(u64, &mut [u8]) {
+    |offset, out| out.copy_from_slice(&bytes[offset as usize..offset as usize + out.len()])
+}
+
+/// Adds a row that an operation has accessed. Rows must be added in ascending order.
+fn add_touch(
+    touched: &mut Vec<Touched>,
+    device: usize,
+    allocation: &Allocation,
+    range: Range<u64>,
+    writes: bool,
+) {
+    if range.is_empty() {
+        return;
+    }
+    let last = touched.last_mut().filter(|last| (last.device, last.allocation) == (device, allocation.id()));
+    if let Some(touch) = last.and_then(|last| last.touches.last_mut()).filter(|touch| touch.writes == writes)
+    {
+        match touch.ranges.last_mut().filter(|last| last.end == range.start) {
+            Some(last) => last.end = range.end,
+            None => touch.ranges.push(range),
+        }
+        return;
+    }
+    touched.push(Touched::range(device, allocation, range.start, range.end - range.start, writes));
 }
 
 /// Repeats a pattern to the end; the last copy may be cut off.

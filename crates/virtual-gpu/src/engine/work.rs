@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::host::HostFunction;
 use super::host_memory::{HostRead, HostWrite};
 use super::launch::KernelLaunch;
+use super::region::Region;
 use crate::time::Class;
 use crate::time::trace::Label;
 use virtual_gpu_core::handle::CallKey;
@@ -21,35 +22,35 @@ pub(super) enum Work {
     Wait,
     /// Copies host bytes, which were read during the call, to the device.
     Upload {
-        to: u64,
+        to: Region,
         bytes: Vec<u8>,
     },
     /// Copies device bytes to the slot that the caller is waiting for.
     Download {
-        from: u64,
-        len: u64,
+        from: Region,
         into: Arc<Mutex<Vec<u8>>>,
     },
-    /// Copies host bytes, which are read when the operation's turn comes, to the device.
+    /// Copies host bytes, which are read when the operation's turn comes, to the device. `host` is where they are, if
+    /// they are pinned.
     UploadLater {
-        to: u64,
-        len: u64,
+        to: Region,
         read: HostRead,
+        host: Option<Region>,
     },
-    /// Copies device bytes to the host; the calling thread may or may not wait for the copy.
+    /// Copies device bytes to the host; the calling thread may or may not wait for the copy. `host` is where they go, if
+    /// the memory is pinned.
     DownloadLater {
-        from: u64,
-        len: u64,
+        from: Region,
         write: HostWrite,
+        host: Option<Region>,
     },
+    /// Copies as many bytes as both regions have, row by row.
     Copy {
-        from: u64,
-        to: u64,
-        len: u64,
+        from: Region,
+        to: Region,
     },
     Set {
-        at: u64,
-        len: u64,
+        at: Region,
         /// The four bytes to repeat.
         pattern: [u8; 4],
     },
@@ -72,10 +73,12 @@ impl Work {
             Self::Record => Some(Label::new("event", "record")),
             Self::Wait => Some(Label::new("event", "wait")),
             Self::Upload { bytes, .. } => copy("copy to the device", bytes.len() as u64),
-            Self::UploadLater { len, .. } => copy("copy to the device", *len),
-            Self::Download { len, .. } | Self::DownloadLater { len, .. } => copy("copy to the host", *len),
-            Self::Copy { len, .. } => copy("copy", *len),
-            Self::Set { len, .. } => copy("memset", *len),
+            Self::UploadLater { to, .. } => copy("copy to the device", to.bytes()),
+            Self::Download { from, .. } | Self::DownloadLater { from, .. } => {
+                copy("copy to the host", from.bytes())
+            }
+            Self::Copy { to, .. } => copy("copy", to.bytes()),
+            Self::Set { at, .. } => copy("memset", at.bytes()),
             Self::Kernel(launch) => Some(Label::new("kernel", launch.name())),
             Self::Host(_) => Some(Label::new("host function", "host function")),
             Self::Collective(_) => Some(Label::new("collective", "a collective")),

@@ -1,0 +1,214 @@
+//! Libraries and their kernels, launches with attributes, and callbacks on streams.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cudarc::driver::sys::{self, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchConfig, CUresult};
+use lab::Check;
+
+use crate::device::untracked;
+use crate::fails;
+use crate::raw::address;
+
+pub(crate) fn checks() -> Vec<Check> {
+    vec![
+        Check::new("libraries::a_kernel_runs_in_each_context", kernels),
+        Check::new("libraries::bad_libraries_are_named", bad_libraries),
+        Check::new("libraries::launch_attributes_are_honored_or_refused_by_name", attributes),
+        Check::new("libraries::a_callback_runs_in_stream_order", callback),
+        Check::new("libraries::a_query_of_a_captured_event_is_refused", captured_event),
+    ]
+}
+
+const PTX: &str = "
+.version 8.0
+.target sm_70
+.address_size 64
+.global .align 4 .u32 number = 7;
+.visible .entry stores(.param .u64 to) {
+    .reg .b32 %r<2>;
+    .reg .b64 %rd<3>;
+    ld.param.u64 %rd1, [to];
+    ld.global.u32 %r1, [number];
+    st.global.u32 [%rd1], %r1;
+    ret;
+}
+\0";
+
+fn load(image: *const c_void) -> Result<sys::CUlibrary, cudarc::driver::DriverError> {
+    let mut library = std::ptr::null_mut();
+    let null = std::ptr::null_mut;
+    // SAFETY: there are no options, and the image is what its first bytes say.
+    unsafe {
+        sys::cuLibraryLoadData(
+            &raw mut library,
+            image,
+            null(),
+            null().cast(),
+            0,
+            null().cast(),
+            null().cast(),
+            0,
+        )
+    }
+    .result()?;
+    Ok(library)
+}
+
+fn kernels() -> anyhow::Result<()> {
+    cudarc::driver::result::init()?;
+    let library = load(PTX.as_ptr().cast())?;
+    let mut kernel = std::ptr::null_mut();
+    // SAFETY: the results are writable, and the arguments match the kernel's parameter.
+    unsafe {
+        sys::cuLibraryGetKernel(&raw mut kernel, library, c"stores".as_ptr()).result()?;
+        for gpu in 0..2 {
+            let stream = untracked(gpu).new_stream()?;
+            let buffer = stream.alloc_zeros::<u32>(2)?;
+            let (mut function, mut module, mut at, mut bytes) =
+                (std::ptr::null_mut(), std::ptr::null_mut(), 0, 0);
+            sys::cuKernelGetFunction(&raw mut function, kernel).result()?;
+            sys::cuLibraryGetModule(&raw mut module, library).result()?;
+            sys::cuLibraryGetGlobal(&raw mut at, &raw mut bytes, library, c"number".as_ptr()).result()?;
+            assert_eq!(bytes, 4);
+            let mut most = 0;
+            let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK;
+            sys::cuKernelGetAttribute(&raw mut most, attribute, kernel, gpu as i32).result()?;
+            assert_eq!(most, 1024);
+            // A kernel can be launched like a function.
+            for (index, function) in [function, kernel.cast()].into_iter().enumerate() {
+                let to = address(&buffer) + 4 * index as u64;
+                let mut parameters = [(&raw const to).cast_mut().cast::<c_void>()];
+                let (parameters, null) = (parameters.as_mut_ptr(), std::ptr::null_mut());
+                let stream = stream.cu_stream();
+                sys::cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, null).result()?;
+            }
+            assert_eq!(stream.clone_dtoh(&buffer)?, [7, 7]);
+        }
+        sys::cuLibraryUnload(library).result()?;
+        fails(
+            sys::cuLibraryUnload(library).result(),
+            CUresult::CUDA_ERROR_INVALID_HANDLE,
+            &["is not a library"],
+        );
+    }
+    Ok(())
+}
+
+fn bad_libraries() -> anyhow::Result<()> {
+    let _context = untracked(0);
+    let no_binary = CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU;
+    fails(load(c"\x7fELF\x02".as_ptr().cast()), no_binary, &["a cubin is not supported", "load PTX"]);
+    fails(load(c"\x50\xed\x55\xba\x01".as_ptr().cast()), no_binary, &["a fatbin is not supported"]);
+    fails(load(c"\xb1\x43\x62\x46\x01".as_ptr().cast()), no_binary, &["a fatbin is not supported"]);
+    fails(load(c"hello".as_ptr().cast()), CUresult::CUDA_ERROR_INVALID_PTX, &["not PTX"]);
+    fails(load(std::ptr::null()), CUresult::CUDA_ERROR_INVALID_VALUE, &["the image is null"]);
+    let library = load(PTX.as_ptr().cast())?;
+    let (mut kernel, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: the results are writable.
+    unsafe {
+        let unknown = sys::cuLibraryGetKernel(&raw mut kernel, library, c"loads".as_ptr());
+        let words = ["no kernel `loads`; it has `stores`"];
+        fails(unknown.result(), CUresult::CUDA_ERROR_NOT_FOUND, &words);
+        let none = sys::cuKernelGetFunction(&raw mut function, std::ptr::null_mut());
+        fails(none.result(), CUresult::CUDA_ERROR_INVALID_HANDLE, &["is not a kernel of a library"]);
+    }
+    Ok(())
+}
+
+fn attributes() -> anyhow::Result<()> {
+    let stream = untracked(0).new_stream()?;
+    let buffer = stream.alloc_zeros::<u32>(1)?;
+    let library = load(PTX.as_ptr().cast())?;
+    let mut kernel = std::ptr::null_mut();
+    // SAFETY: the result is writable.
+    unsafe { sys::cuLibraryGetKernel(&raw mut kernel, library, c"stores".as_ptr()) }.result()?;
+    let launch = |id: CUlaunchAttributeID, value: u32, blocks: u32| {
+        // SAFETY: all bits are valid for an attribute whose number is set, and the arguments match the kernel's parameter.
+        unsafe {
+            let mut attribute = std::mem::MaybeUninit::<CUlaunchAttribute>::zeroed();
+            (*attribute.as_mut_ptr()).id = id;
+            (&raw mut (*attribute.as_mut_ptr()).value).cast::<[u32; 3]>().write([value, 1, 1]);
+            let config = CUlaunchConfig {
+                gridDimX: blocks,
+                gridDimY: 1,
+                gridDimZ: 1,
+                blockDimX: 1,
+                blockDimY: 1,
+                blockDimZ: 1,
+                sharedMemBytes: 0,
+                hStream: stream.cu_stream(),
+                attrs: attribute.as_mut_ptr(),
+                numAttrs: 1,
+            };
+            let to = address(&buffer);
+            let mut parameters = [(&raw const to).cast_mut().cast::<c_void>()];
+            let null = std::ptr::null_mut();
+            sys::cuLaunchKernelEx(&raw const config, kernel.cast(), parameters.as_mut_ptr(), null).result()
+        }
+    };
+    use CUlaunchAttributeID::*;
+    launch(CU_LAUNCH_ATTRIBUTE_PRIORITY, 1, 1)?;
+    launch(CU_LAUNCH_ATTRIBUTE_COOPERATIVE, 1, 1)?;
+    launch(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, 1, 1)?;
+    assert_eq!(stream.clone_dtoh(&buffer)?, [7]);
+    let large = launch(CU_LAUNCH_ATTRIBUTE_COOPERATIVE, 1, 1 << 20);
+    fails(large, CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, &["cooperative launch of `stores`"]);
+    for (id, number) in
+        [(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, "4"), (CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT, "7")]
+    {
+        let words = [format!("launch attribute {number} is not supported")];
+        fails(launch(id, 2, 2), CUresult::CUDA_ERROR_NOT_SUPPORTED, &[&words[0]]);
+    }
+    Ok(())
+}
+
+fn callback() -> anyhow::Result<()> {
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+    unsafe extern "C" fn seen(stream: sys::CUstream, status: CUresult, data: *mut c_void) {
+        assert_eq!(status, CUresult::CUDA_SUCCESS);
+        SEEN.store(stream as u64 + data as u64, Ordering::Relaxed);
+    }
+    let context = untracked(0);
+    let stream = context.new_stream()?;
+    let (of, mut found) = (stream.cu_stream(), std::ptr::null_mut());
+    let data = 3 as *mut c_void;
+    // SAFETY: `seen` only adds its arguments.
+    unsafe {
+        sys::cuStreamGetCtx(of, &raw mut found).result()?;
+        assert_eq!(found, context.cu_ctx());
+        sys::cuStreamAddCallback(of, Some(seen), data, 0).result()?;
+        stream.synchronize()?;
+        assert_eq!(SEEN.load(Ordering::Relaxed), of as u64 + 3);
+        let invalid = CUresult::CUDA_ERROR_INVALID_VALUE;
+        fails(
+            sys::cuStreamAddCallback(of, Some(seen), data, 1).result(),
+            invalid,
+            &["flags must be 0, not 0x1"],
+        );
+        fails(sys::cuStreamAddCallback(of, None, data, 0).result(), invalid, &["the function is null"]);
+        stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)?;
+        let captured = sys::cuStreamAddCallback(of, Some(seen), data, 0);
+        fails(captured.result(), CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, &["use cuLaunchHostFunc"]);
+    }
+    Ok(())
+}
+
+fn captured_event() -> anyhow::Result<()> {
+    let stream = untracked(0).new_stream()?;
+    let event = stream.context().new_event(None)?;
+    for mode in [
+        sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
+        sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
+    ] {
+        stream.begin_capture(mode)?;
+        event.record(&stream)?;
+        // SAFETY: the event exists.
+        let query = unsafe { sys::cuEventQuery(event.cu_event()) };
+        assert_eq!(query, CUresult::CUDA_ERROR_CAPTURED_EVENT, "{mode:?}");
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: the result is writable.
+        unsafe { sys::cuStreamEndCapture(stream.cu_stream(), &raw mut graph) };
+    }
+    Ok(())
+}
