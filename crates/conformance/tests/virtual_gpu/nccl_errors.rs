@@ -434,11 +434,10 @@ fn not_blocking() -> anyhow::Result<()> {
 
 fn not_there() -> anyhow::Result<()> {
     ranks(0, 1, |_, _| {
-        let mut memory = std::ptr::null_mut();
         // SAFETY: the function does nothing but report that it is not supported.
-        let code = unsafe { sys::ncclMemAlloc(&mut memory, 64) };
-        refused(answer(code), ncclInternalError, &["ncclMemAlloc is not supported"]);
-        assert!(last_error().contains("ncclMemAlloc"));
+        let code = unsafe { sys::ncclGroupSimulateEnd(std::ptr::null_mut()) };
+        refused(answer(code), ncclInternalError, &["ncclGroupSimulateEnd is not supported"]);
+        assert!(last_error().contains("ncclGroupSimulateEnd"));
     });
     Ok(())
 }
