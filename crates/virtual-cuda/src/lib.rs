@@ -20,6 +20,7 @@ mod host_range;
 mod interfaces;
 mod layout;
 mod library;
+mod link;
 mod managed;
 mod memory;
 mod module;
@@ -46,6 +47,7 @@ pub use graph::{Graph, GraphExec};
 pub use host::{HostFunction, StreamCallback};
 pub use layout::{LAYOUTS, Layout};
 pub use library::{Kernel, Library};
+pub use link::{LinkState, OptionValue};
 pub use managed::MemoryLocation;
 pub use nccl::{Communicator, Id};
 pub use occupancy::{BlockToShared, LaunchAttribute, LaunchConfig};
@@ -220,6 +222,11 @@ macro_rules! exports {
                 fn cuModuleUnload(module: Module) = module::unload_module;
                 fn cuModuleGetFunction(function: Out<Function>, module: Module, name: Text) = module::function;
                 fn cuModuleGetGlobal_v2(address: Out<DevicePointer>, bytes: Out<usize>, module: Module, name: Text) = function::global;
+                fn cuLinkCreate_v2(count: c_uint, options: Source<c_uint>, values: Out<OptionValue>, state: Out<LinkState>) = link::create;
+                fn cuLinkAddData_v2(state: LinkState, kind: c_uint, data: Bytes, size: usize, name: Text, count: c_uint, options: Source<c_uint>, values: Out<OptionValue>) = link::add_data;
+                fn cuLinkAddFile_v2(state: LinkState, kind: c_uint, path: Text, count: c_uint, options: Source<c_uint>, values: Out<OptionValue>) = link::add_file;
+                fn cuLinkComplete(state: LinkState, image: Out<OptionValue>, size: Out<usize>) = link::complete;
+                fn cuLinkDestroy(state: LinkState) = link::destroy;
                 fn cuLibraryLoadData(library: Out<Library>, image: Text, options: Out<c_uint>, values: Arguments, count: c_uint, library_options: Out<c_uint>, library_values: Arguments, library_count: c_uint) = library::load;
                 fn cuLibraryLoadFromFile(library: Out<Library>, path: Text, options: Out<c_uint>, values: Arguments, count: c_uint, library_options: Out<c_uint>, library_values: Arguments, library_count: c_uint) = library::load_file;
                 fn cuLibraryUnload(library: Library) = library::unload;
@@ -254,6 +261,9 @@ macro_rules! exports {
                 fn cuDevicePrimaryCtxRelease(device: Device) = context::release_primary;
                 fn cuEventDestroy(event: Event) = stream::destroy_event;
                 fn cuMemHostRegister(memory: *mut c_void, bytes: usize, flags: c_uint) = host::register;
+                fn cuLinkCreate(count: c_uint, options: Source<c_uint>, values: Out<OptionValue>, state: Out<LinkState>) = link::create;
+                fn cuLinkAddData(state: LinkState, kind: c_uint, data: Bytes, size: usize, name: Text, count: c_uint, options: Source<c_uint>, values: Out<OptionValue>) = link::add_data;
+                fn cuLinkAddFile(state: LinkState, kind: c_uint, path: Text, count: c_uint, options: Source<c_uint>, values: Out<OptionValue>) = link::add_file;
                 fn cuStreamDestroy(stream: Stream) = stream::destroy_stream;
             }
             nccl {
@@ -343,13 +353,12 @@ macro_rules! exports {
                 cuIpcOpenEventHandle cuIpcOpenMemHandle cuIpcOpenMemHandle_v2 cuKernelGetLibrary cuKernelGetName
                 cuKernelGetParamInfo cuKernelSetCacheConfig cuLaunch cuLaunchCooperativeKernelMultiDevice cuLaunchGrid
                 cuLaunchGridAsync cuLibraryEnumerateKernels cuLibraryGetKernelCount cuLibraryGetManaged
-                cuLibraryGetUnifiedFunction cuLinkAddData cuLinkAddData_v2 cuLinkAddFile cuLinkAddFile_v2
-                cuLinkComplete cuLinkCreate cuLinkCreate_v2 cuLinkDestroy cuLogsCurrent cuLogsDumpToFile
-                cuLogsDumpToMemory cuLogsRegisterCallback cuLogsUnregisterCallback cuMemAddressFree cuMemAddressReserve
-                cuMemAlloc cuMemAllocHost cuMemAllocPitch cuMemBatchDecompressAsync cuMemBatchDecompressAsync_ptsz
-                cuMemCreate cuMemExportToShareableHandle cuMemFree cuMemGetAccess cuMemGetAddressRange
-                cuMemGetAllocationGranularity cuMemGetAllocationPropertiesFromHandle cuMemGetHandleForAddressRange
-                cuMemGetInfo cuMemHostGetDevicePointer cuMemImportFromShareableHandle cuMemMap cuMemMapArrayAsync
+                cuLibraryGetUnifiedFunction cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback
+                cuLogsUnregisterCallback cuMemAddressFree cuMemAddressReserve cuMemAlloc cuMemAllocHost cuMemAllocPitch
+                cuMemBatchDecompressAsync cuMemBatchDecompressAsync_ptsz cuMemCreate cuMemExportToShareableHandle
+                cuMemFree cuMemGetAccess cuMemGetAddressRange cuMemGetAllocationGranularity
+                cuMemGetAllocationPropertiesFromHandle cuMemGetHandleForAddressRange cuMemGetInfo
+                cuMemHostGetDevicePointer cuMemImportFromShareableHandle cuMemMap cuMemMapArrayAsync
                 cuMemMapArrayAsync_ptsz cuMemPoolExportPointer cuMemPoolExportToShareableHandle cuMemPoolGetAccess
                 cuMemPoolImportFromShareableHandle cuMemPoolImportPointer cuMemPoolSetAccess cuMemRangeGetAttribute
                 cuMemRangeGetAttributes cuMemRelease cuMemRetainAllocationHandle cuMemSetAccess cuMemUnmap cuMemcpy2D

@@ -124,6 +124,11 @@ impl<T: Copy> Source<T> {
         self.0 as usize
     }
 
+    /// Returns a pointer from an address that the caller keeps alive.
+    pub(crate) fn at(address: usize) -> Self {
+        Self(address as *const T)
+    }
+
     /// Returns a null pointer.
     pub(crate) fn null() -> Self {
         Self(std::ptr::null())
@@ -159,6 +164,16 @@ impl Bytes {
     /// Returns the address that the pointer holds.
     pub(crate) fn address(self) -> usize {
         self.0 as usize
+    }
+
+    /// Returns the bytes before the first 0, or `most` bytes if none of them is 0.
+    pub(crate) fn until_zero<'a>(self, most: usize) -> Option<&'a [u8]> {
+        if self.0.is_null() {
+            return None;
+        }
+        // SAFETY: the pointer is not null, so all bytes up to the first 0 are readable, and no more than `most` are read.
+        let len = (0..most).take_while(|&at| unsafe { *self.0.add(at) } != 0).count();
+        self.read(len)
     }
 
     /// Returns the first `count` bytes.

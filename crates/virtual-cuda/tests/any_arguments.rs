@@ -271,7 +271,13 @@ impl Caller {
 }
 
 /// Functions that accept null for some of their results, or zero bytes.
-const TAKES_NULL: [&str; 8] = [
+const TAKES_NULL: [&str; 14] = [
+    "cuLibraryLoadData",
+    "cuLibraryLoadFromFile",
+    "cuLinkAddData_v2",
+    "cuLinkComplete",
+    "cuLinkCreate_v2",
+    "cuModuleLoadDataEx",
     "cuGetProcAddress_v2",
     "cuLibraryGetGlobal",
     "cuMemGetAddressRange_v2",

@@ -15,6 +15,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("libraries::a_kernel_runs_in_each_context", kernels),
         Check::new("libraries::bad_libraries_are_named", bad_libraries),
         Check::new("libraries::launch_attributes_are_honored_or_refused_by_name", attributes),
+        Check::new("libraries::two_texts_are_linked", link),
+        Check::new("libraries::a_link_writes_its_errors_to_the_log", link_errors),
         Check::new("libraries::a_callback_runs_in_stream_order", callback),
         Check::new("libraries::a_query_of_a_captured_event_is_refused", captured_event),
     ]
@@ -209,6 +211,71 @@ fn captured_event() -> anyhow::Result<()> {
         let mut graph = std::ptr::null_mut();
         // SAFETY: the result is writable.
         unsafe { sys::cuStreamEndCapture(stream.cu_stream(), &raw mut graph) };
+    }
+    Ok(())
+}
+
+fn link() -> anyhow::Result<()> {
+    let stream = untracked(0).new_stream()?;
+    let other = PTX.replace("stores", "others").replace("number", "figure").replace("= 7", "= 8");
+    let (mut state, mut image, mut size) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+    let null = std::ptr::null_mut::<c_void>();
+    let buffer = stream.alloc_zeros::<u32>(1)?;
+    let kind = sys::CUjitInputType::CU_JIT_INPUT_PTX;
+    // SAFETY: the results are writable, and the texts have these sizes.
+    unsafe {
+        sys::cuLinkCreate_v2(0, null.cast(), null.cast(), &raw mut state).result()?;
+        for text in [PTX, &other] {
+            let (data, name) = (text.as_ptr().cast_mut().cast(), c"text".as_ptr());
+            sys::cuLinkAddData_v2(state, kind, data, text.len(), name, 0, null.cast(), null.cast())
+                .result()?;
+        }
+        sys::cuLinkComplete(state, &raw mut image, &raw mut size).result()?;
+        assert!(size > PTX.len());
+        let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
+        sys::cuModuleLoadData(&raw mut module, image).result()?;
+        for (name, value) in [(c"stores", 7), (c"others", 8)] {
+            sys::cuModuleGetFunction(&raw mut function, module, name.as_ptr()).result()?;
+            let to = address(&buffer);
+            let mut parameters = [(&raw const to).cast_mut().cast::<c_void>()];
+            let (parameters, of) = (parameters.as_mut_ptr(), stream.cu_stream());
+            sys::cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, of, parameters, std::ptr::null_mut())
+                .result()?;
+            assert_eq!(stream.clone_dtoh(&buffer)?, [value]);
+        }
+        sys::cuLinkDestroy(state).result()?;
+        fails(
+            sys::cuLinkDestroy(state).result(),
+            CUresult::CUDA_ERROR_INVALID_HANDLE,
+            &["is not a pending link"],
+        );
+    }
+    Ok(())
+}
+
+fn link_errors() -> anyhow::Result<()> {
+    let _context = untracked(0);
+    let mut log = [0x55_u8; 64];
+    let mut options =
+        [sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER, sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    let mut values = [log.as_mut_ptr().cast::<c_void>(), 64 as *mut c_void];
+    let mut state = std::ptr::null_mut();
+    let null = std::ptr::null_mut::<c_void>();
+    use sys::CUjitInputType::*;
+    // SAFETY: the log, the values, and the texts outlive the link.
+    unsafe {
+        sys::cuLinkCreate_v2(2, options.as_mut_ptr(), values.as_mut_ptr(), &raw mut state).result()?;
+        let add = |kind, text: &std::ffi::CStr| {
+            let (data, size) = (text.as_ptr().cast_mut().cast(), text.count_bytes());
+            sys::cuLinkAddData_v2(state, kind, data, size, c"bad".as_ptr(), 0, null.cast(), null.cast())
+                .result()
+        };
+        fails(add(CU_JIT_INPUT_PTX, c"hello"), CUresult::CUDA_ERROR_INVALID_PTX, &["not PTX"]);
+        let end = values[1] as usize;
+        crate::contains(std::str::from_utf8(&log[..end])?, &["bad: ", "not PTX"]);
+        assert_eq!(log[end], 0);
+        fails(add(CU_JIT_INPUT_CUBIN, c"hello"), CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU, &["only PTX"]);
+        sys::cuLinkDestroy(state).result()?;
     }
     Ok(())
 }
