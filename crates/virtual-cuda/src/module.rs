@@ -79,20 +79,50 @@ pub(crate) fn launch(
     arguments: Arguments,
     extra: *const c_void,
 ) -> CudaResult<()> {
-    refuse_extra(extra)?;
     let function = library::resolve(function)?;
-    let packed = pack(function, arguments)?;
+    let packed = parameters(function, arguments, extra)?;
     let shape =
         LaunchShape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], dynamic_shared };
     engine::get()?.launch(function, shape, stream(of), packed)
 }
 
-fn refuse_extra(extra: *const c_void) -> CudaResult<()> {
+/// Returns a launch's packed parameters: from `arguments`, or from the buffer that `extra` names.
+///
+/// # Errors
+/// Returns `InvalidValue` if both are given, or if the buffer's size is not that of the kernel's parameters.
+fn parameters(function: FunctionHandle, arguments: Arguments, extra: *const c_void) -> CudaResult<Vec<u8>> {
     if extra.is_null() {
-        return Ok(());
+        return pack(function, arguments);
     }
-    let message = "virtual GPU: a launch's `extra` is not supported: pass kernelParams";
-    Err(Error::new(CudaStatus::NotSupported, message))
+    if !arguments.is_null() {
+        return Err(invalid("a launch can't have both kernelParams and extra"));
+    }
+    let (mut buffer, mut size) = (None, None);
+    let mut at = extra as usize;
+    let mut next = || {
+        let value = Source::<usize>::at(at).value("an element of extra");
+        at += size_of::<usize>();
+        value
+    };
+    // CU_LAUNCH_PARAM_END, _BUFFER_POINTER, and _BUFFER_SIZE, whose value points to the size.
+    loop {
+        match next()? {
+            0 => break,
+            1 => buffer = Some(next()?),
+            2 => {
+                size = Some(Source::<usize>::at(next()?).value("the pointer to the size of the parameters")?)
+            }
+            name => return Err(invalid(format!("{name} is not a CU_LAUNCH_PARAM: it must be 0, 1, or 2"))),
+        }
+    }
+    let kernel = engine::get()?.kernel(function)?;
+    let (needed, given) = (kernel.parameter_bytes(), size.unwrap_or(0));
+    // A C structure may have padding at its end.
+    if given < needed || given > needed.next_multiple_of(16) {
+        let name = kernel.name();
+        return Err(invalid(format!("launch of `{name}`: it has {needed} bytes of parameters, not {given}")));
+    }
+    Source::<u8>::at(buffer.unwrap_or(0)).values(needed)
 }
 
 /// `cuLaunchKernelEx`: launches a kernel with attributes. A cooperative launch is honored, and so is a cluster of one
@@ -106,7 +136,6 @@ pub(crate) fn launch_with_attributes(
     arguments: Arguments,
     extra: *const c_void,
 ) -> CudaResult<()> {
-    refuse_extra(extra)?;
     let launch = launch.value("the pointer to the launch configuration")?;
     let mut is_cooperative = false;
     for attribute in launch.attributes.values(launch.attribute_count as usize)? {
@@ -127,7 +156,7 @@ pub(crate) fn launch_with_attributes(
         }
     }
     let function = library::resolve(function)?;
-    let packed = pack(function, arguments)?;
+    let packed = parameters(function, arguments, extra)?;
     let LaunchConfig { grid, block, dynamic_shared, stream: of, .. } = launch;
     let (shape, engine) = (LaunchShape { grid, block, dynamic_shared }, engine::get()?);
     match is_cooperative {

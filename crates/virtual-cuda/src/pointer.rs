@@ -189,6 +189,10 @@ impl Bytes {
 pub struct Arguments(*const *const c_void);
 
 impl Arguments {
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
     /// Returns the value of a parameter of `size` bytes, which lives as long as the call.
     pub(crate) fn value<'a>(self, index: usize, size: usize) -> Option<&'a [u8]> {
         if self.0.is_null() {

@@ -15,6 +15,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("libraries::a_kernel_runs_in_each_context", kernels),
         Check::new("libraries::bad_libraries_are_named", bad_libraries),
         Check::new("libraries::launch_attributes_are_honored_or_refused_by_name", attributes),
+        Check::new("libraries::parameters_in_one_buffer", one_buffer),
         Check::new("libraries::two_texts_are_linked", link),
         Check::new("libraries::a_link_writes_its_errors_to_the_log", link_errors),
         Check::new("libraries::a_callback_runs_in_stream_order", callback),
@@ -277,5 +278,29 @@ fn link_errors() -> anyhow::Result<()> {
         fails(add(CU_JIT_INPUT_CUBIN, c"hello"), CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU, &["only PTX"]);
         sys::cuLinkDestroy(state).result()?;
     }
+    Ok(())
+}
+
+fn one_buffer() -> anyhow::Result<()> {
+    let stream = untracked(0).new_stream()?;
+    let buffer = stream.alloc_zeros::<u32>(1)?;
+    let library = load(PTX.as_ptr().cast())?;
+    let (mut kernel, to, of) = (std::ptr::null_mut(), address(&buffer), stream.cu_stream());
+    // SAFETY: the result is writable.
+    unsafe { sys::cuLibraryGetKernel(&raw mut kernel, library, c"stores".as_ptr()) }.result()?;
+    let launch = |size: usize, parameters| {
+        let [pointer, bytes] = [1_usize, 2].map(|name| name as *mut c_void);
+        let extra = [pointer, (&raw const to).cast_mut().cast(), bytes];
+        let mut extra =
+            [extra.as_slice(), &[(&raw const size).cast_mut().cast(), std::ptr::null_mut()]].concat();
+        // SAFETY: the buffer has the kernel's parameter, and the array ends with CU_LAUNCH_PARAM_END.
+        unsafe { sys::cuLaunchKernel(kernel.cast(), 1, 1, 1, 1, 1, 1, 0, of, parameters, extra.as_mut_ptr()) }
+            .result()
+    };
+    launch(8, std::ptr::null_mut())?;
+    assert_eq!(stream.clone_dtoh(&buffer)?, [7]);
+    let invalid = CUresult::CUDA_ERROR_INVALID_VALUE;
+    fails(launch(4, std::ptr::null_mut()), invalid, &["it has 8 bytes of parameters, not 4"]);
+    fails(launch(8, std::ptr::dangling_mut()), invalid, &["both kernelParams and extra"]);
     Ok(())
 }
