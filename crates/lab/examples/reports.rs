@@ -25,20 +25,20 @@ fn two_streams() -> anyhow::Result<(Arc<CudaStream>, Arc<CudaStream>)> {
     let context = CudaContext::new(0)?;
     // SAFETY: these programs must order their streams themselves; the program with the race forgets to.
     unsafe { context.disable_event_tracking() };
-    let (compute, copy) = (context.new_stream()?, context.new_stream()?);
-    name_stream(&compute, "compute")?;
-    name_stream(&copy, "copy")?;
-    Ok((compute, copy))
+    let (a, b) = (context.new_stream()?, context.new_stream()?);
+    name_stream(&a, "a")?;
+    name_stream(&b, "b")?;
+    Ok((a, b))
 }
 
 fn race() -> anyhow::Result<()> {
-    let (compute, copy) = two_streams()?;
-    let kernels = Kernels::load(compute.context())?;
+    let (a, b) = two_streams()?;
+    let kernels = Kernels::load(a.context())?;
     // ANCHOR: race
-    let mut x = compute.alloc_zeros(1024)?;
-    kernels.scale(&compute, &mut x, 2.0)?;
-    let values = copy.clone_dtoh(&x)?;
-    copy.synchronize()?;
+    let mut x = a.alloc_zeros(1024)?;
+    kernels.scale(&a, &mut x, 2.0)?;
+    let values = b.clone_dtoh(&x)?;
+    b.synchronize()?;
     // ANCHOR_END: race
     println!("{}", values[0]);
     Ok(())
