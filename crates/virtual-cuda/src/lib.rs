@@ -551,10 +551,6 @@ pub extern "C" fn ncclGetLastError(_comm: Communicator) -> *const c_char {
     answer::nccl_last_error()
 }
 
-/// NCCL reads `NCCL_DEBUG` again. Deprecated since NCCL 2.24, and here without effect.
-#[unsafe(no_mangle)]
-pub extern "C" fn ncclResetDebugInit() {}
-
 /// Makes reports skip the sources under the folder `path`: calls made there are shown at their callers' lines.
 ///
 /// # Safety

@@ -76,6 +76,8 @@ fn rename(library: &Path, copy: &Path) -> anyhow::Result<()> {
         library.elf_replace_needed(&HashMap::from([(b"libcuda.so".to_vec(), b"libcuda.so.1".to_vec())]))?;
         library.write(&mut renamed)
     };
+    // `object` expects the section `.gnu.version_r` at a multiple of 8, but linkers align it to 4. Its place depends on the
+    // number of dynamic symbols: the remainder by 4 must be 0 or 3.
     change().map_err(|error| anyhow::anyhow!("{}: {error}", library.display()))?;
     replace(copy, renamed)
 }
