@@ -83,7 +83,8 @@ pub(crate) fn keep(text: &str) -> &'static CStr {
 }
 
 /// The driver functions that work before `cuInit`, other than those for error texts.
-const BEFORE_INIT: [&str; 4] = ["cuInit", "cuDriverGetVersion", "cuGetProcAddress", "cuGetProcAddress_v2"];
+const BEFORE_INIT: [&str; 5] =
+    ["cuInit", "cuDriverGetVersion", "cuGetProcAddress", "cuGetProcAddress_v2", "cuMemGetAddressRange_v2"];
 
 /// Runs the body of a driver function, unless the driver is not initialized. Keeps a panic from reaching the caller and stores the message for
 /// `cuGetErrorString`.

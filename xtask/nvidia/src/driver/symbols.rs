@@ -19,11 +19,15 @@ pub(super) fn compare(
 ) -> anyhow::Result<()> {
     let elf = Elf::read(driver)?;
     let (theirs, declared) = (elf.exports("cu"), declared(root)?);
+    let table = std::fs::read_to_string(root.join("crates/virtual-cuda/src/versions.txt"))
+        .context("the versions of the driver's functions")?;
     for export in EXPORTS.iter().filter(|export| export.name.starts_with("cu")) {
         let Some(versions) = declared.get(export.name) else {
             // Not every function of the virtual driver is one that cudarc calls.
             let name = export.name;
-            comparison.holds(theirs.contains(name), || format!("{name}: only the virtual driver has it"));
+            if since(&table, name).is_none_or(|since| since <= version) {
+                comparison.holds(theirs.contains(name), || format!("{name}: only the virtual driver has it"));
+            }
             continue;
         };
         if versions.is_empty() || versions.contains(&version) {
@@ -34,6 +38,18 @@ pub(super) fn compare(
         }
     }
     Ok(())
+}
+
+/// Returns the version of CUDA in which a function appeared, by the virtual driver's table.
+fn since(table: &str, name: &str) -> Option<u32> {
+    let name = name.trim_end_matches("_ptsz").trim_end_matches("_ptds");
+    let (base, number) =
+        match name.rsplit_once("_v").and_then(|(base, number)| Some((base, number.parse().ok()?))) {
+            Some(versioned) => versioned,
+            None => (name, 1),
+        };
+    let line = table.lines().find(|line| line.split(' ').next() == Some(base))?;
+    line.split(' ').nth(number)?.parse().ok()
 }
 
 /// Returns the functions that cudarc declares, with the CUDA versions that it declares them for.

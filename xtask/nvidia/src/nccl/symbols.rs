@@ -16,9 +16,14 @@ const MODELED: Version = Version::new(2, 30);
 
 /// The functions that the virtual NCCL implements but the oldest NCCL for the course lacks. The course must not call
 /// them.
-const NEWER: [(&str, Version); 3] = [
+const NEWER: [(&str, Version); 8] = [
     ("ncclAlltoAll", Version::new(2, 28)),
+    ("ncclCommDeregister", Version::new(2, 19)),
+    ("ncclCommInitRankScalable", Version::new(2, 23)),
+    ("ncclCommRegister", Version::new(2, 19)),
     ("ncclGather", Version::new(2, 28)),
+    ("ncclMemAlloc", Version::new(2, 19)),
+    ("ncclMemFree", Version::new(2, 19)),
     ("ncclScatter", Version::new(2, 28)),
 ];
 
