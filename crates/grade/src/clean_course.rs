@@ -39,9 +39,9 @@ pub(crate) struct Solved {
     pub(crate) checks: Vec<String>,
 }
 
-/// The packages that are optimized here, although a student builds them without: nobody waits for this build more than
-/// once, but for its checks, a class of 30 makes ten thousand runs. Not cudarc and `lab`:
-/// some checks look at their functions on the stack.
+/// The packages that are optimized for grading. The clean course is built once, and a class of 30 runs ten thousand checks
+/// with it. cudarc and `lab` are left out: some checks look for their functions on the stack, where the optimizer removes
+/// them.
 const OPTIMIZED: [&str; 3] = ["virtual-cuda", "virtual-gpu-nccl", "virtual-gpu-ptx"];
 
 /// The messages that Cargo prints about a build, one per line.

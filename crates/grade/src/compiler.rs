@@ -107,7 +107,7 @@ impl Recorded {
         }
         arguments.extend(["--out-dir".to_owned(), out.display().to_string()]);
         arguments.extend(["-C".to_owned(), format!("incremental={}", incremental.display())]);
-        // With the 256 units of an incremental build, to keep and to link so many small files takes a fifth of the time.
+        // An incremental build makes up to 256 object files, and copying and linking them takes a fifth of the time.
         arguments.extend(["-C", "codegen-units=16"].map(str::to_owned));
         arguments.extend(["--color=never", "--diagnostic-width=100"].map(str::to_owned));
         arguments

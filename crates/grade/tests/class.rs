@@ -5,16 +5,32 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use anyhow::{Context, ensure};
+use course::answers::solution;
+use course::syllabus::Course;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use serde_json::Value;
 
 const DEVICES: &str = "modules/01_init/src/devices.rs";
 
 fn main() -> ExitCode {
-    let class = Trial::ignorable_test("a_class_is_graded", || {
+    let class = in_sandbox("a_class_is_graded", a_class_is_graded);
+    let solutions = in_sandbox("every_solution_is_right", every_solution_is_right);
+    let refusal = Trial::test("without_a_sandbox_nothing_is_graded", || {
+        without_a_sandbox_nothing_is_graded().map_err(|error| Failed::from(format!("{error:#}")))
+    });
+    libtest_mimic::run(&Arguments::from_args(), vec![refusal, class, solutions]).exit_code()
+}
+
+/// Only one test builds the clean course and keeps the cores busy at a time.
+static GRADING: Mutex<()> = Mutex::new(());
+
+/// Creates a test that is ignored where there is no bubblewrap.
+fn in_sandbox(name: &str, test: fn() -> anyhow::Result<()>) -> Trial {
+    Trial::ignorable_test(name, move || {
         let sandbox = Command::new("bwrap").args(["--unshare-all", "--ro-bind", "/", "/", "true"]).output();
         match sandbox {
             Err(error) => return Ok(Completion::ignored_with(format!("bubblewrap can't be run: {error}"))),
@@ -24,13 +40,10 @@ fn main() -> ExitCode {
             }
             Ok(_) => {}
         }
-        a_class_is_graded().map_err(|error| Failed::from(format!("{error:#}")))?;
+        let _alone = GRADING.lock().unwrap_or_else(PoisonError::into_inner);
+        test().map_err(|error| Failed::from(format!("{error:#}")))?;
         Ok(Completion::Completed)
-    });
-    let refusal = Trial::test("without_a_sandbox_nothing_is_graded", || {
-        without_a_sandbox_nothing_is_graded().map_err(|error| Failed::from(format!("{error:#}")))
-    });
-    libtest_mimic::run(&Arguments::from_args(), vec![refusal, class]).exit_code()
+    })
 }
 
 /// A class in a folder of its own, which is removed at the end.
@@ -41,8 +54,8 @@ struct Class {
 }
 
 impl Class {
-    fn new() -> anyhow::Result<Self> {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("class_{}", std::process::id()));
+    fn new(name: &str) -> anyhow::Result<Self> {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}_{}", std::process::id()));
         fs::create_dir_all(&folder)?;
         Ok(Self { folder, expected: BTreeMap::new() })
     }
@@ -234,7 +247,7 @@ fn done(command: &mut Command) -> anyhow::Result<String> {
 }
 
 fn a_class_is_graded() -> anyhow::Result<()> {
-    let mut class = Class::new()?;
+    let mut class = Class::new("class")?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let port = listener.local_addr()?.port();
     thread::spawn(move || listener.incoming().for_each(drop));
@@ -296,6 +309,35 @@ fn a_class_is_graded() -> anyhow::Result<()> {
     );
     let page = fs::read_to_string(grades.join("index.html"))?;
     ensure!(page.contains("Common mistakes"), "{page}");
+    Ok(())
+}
+
+/// The libraries and the compiler's options differ from those of a student, but no verdict may.
+fn every_solution_is_right() -> anyhow::Result<()> {
+    let class = Class::new("solutions")?;
+    let root = root();
+    let course = Course::read(&root)?;
+    for exercise in &course.exercises {
+        let file = class.folder.join("submissions/solved/modules").join(&exercise.file);
+        write(&file, &solution(&root, exercise)?)?;
+    }
+    let grades = class.folder.join("grades");
+    done(
+        Command::new(env!("CARGO_BIN_EXE_grade"))
+            .arg(class.folder.join("submissions"))
+            .arg("--to")
+            .arg(&grades)
+            .current_dir(&root),
+    )?;
+    let json: Value = serde_json::from_str(&fs::read_to_string(grades.join("grades.json"))?)?;
+    let exercises = json["students"][0]["exercises"].as_array().context("the exercises")?;
+    ensure!(exercises.len() == course.exercises.len(), "{} exercises", exercises.len());
+    let problems: Vec<String> = exercises
+        .iter()
+        .filter(|exercise| exercise["state"] != "right")
+        .map(|exercise| format!("{exercise:#}"))
+        .collect();
+    ensure!(problems.is_empty(), "{}", problems.join("\n"));
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 use virtual_gpu::engine::{ContextHandle, FunctionHandle, ModuleHandle};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
-use crate::module::ptx_text;
+use crate::module::{ptx_text, read_file};
 use crate::pointer::{Arguments, Out, Text};
 use crate::types::{Device, DevicePointer, Function, Module, handle, invalid};
 use crate::{engine, function};
@@ -83,11 +83,7 @@ pub(crate) fn load_file(
     _: Arguments,
     _: c_uint,
 ) -> CudaResult<()> {
-    let path = path.text().ok_or_else(|| invalid("cuLibraryLoadFromFile: the path is null or not UTF-8"))?;
-    let image = std::fs::read(path).map_err(|error| {
-        Error::new(CudaStatus::FileNotFound, format!("cuLibraryLoadFromFile: {path}: {error}"))
-    })?;
-    add(to, &image)
+    add(to, &read_file("cuLibraryLoadFromFile", path)?)
 }
 
 /// `cuLibraryUnload`: also unloads its modules.
@@ -120,14 +116,16 @@ fn module_of(library: u64) -> CudaResult<ModuleHandle> {
         loaded.text.clone()
     };
     let module = engine.load_module(&text)?;
-    let known = lock().as_mut().and_then(|it| it.all.get_mut(&library)?.modules.insert(context, module));
-    if let Some(known) = known {
-        // Another thread has loaded it in the meantime, and may already use its module.
-        let _ = lock().as_mut().and_then(|it| it.all.get_mut(&library)?.modules.insert(context, known));
+    // Another thread may have loaded or unloaded it in the meantime.
+    let kept = {
+        let mut libraries = lock();
+        let loaded = libraries.as_mut().and_then(|it| it.all.get_mut(&library));
+        loaded.map(|loaded| *loaded.modules.entry(context).or_insert(module))
+    };
+    if kept != Some(module) {
         engine.unload_module(module)?;
-        return Ok(known);
     }
-    Ok(module)
+    kept.ok_or_else(|| not_a_library(library))
 }
 
 /// `cuLibraryGetModule`

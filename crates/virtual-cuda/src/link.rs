@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 use crate::engine;
-use crate::module::ptx_text;
+use crate::module::{ptx_text, read_file};
 use crate::pointer::{Bytes, Out, Source, Text};
 use crate::types::{handle, invalid};
 
@@ -46,8 +46,8 @@ fn not_a_link(state: LinkState) -> Error<CudaStatus> {
     Error::new(CudaStatus::InvalidHandle, format!("{state:p} is not a pending link, or is no longer one"))
 }
 
-/// `cuLinkCreate`: honors the options for the logs. The information log stays empty. Other options configure a compiler,
-/// which there is none of.
+/// `cuLinkCreate`: honors the options for the logs. The information log stays empty. Other options have no effect, because
+/// the virtual GPU interprets PTX and doesn't compile it.
 pub(crate) fn create(
     count: c_uint,
     options: Source<c_uint>,
@@ -145,10 +145,8 @@ pub(crate) fn add_file(
     _: Source<c_uint>,
     _: Out<OptionValue>,
 ) -> CudaResult<()> {
-    let path = path.text().ok_or_else(|| invalid("cuLinkAddFile: the path is null or not UTF-8"))?;
-    let image = std::fs::read(path)
-        .map_err(|error| Error::new(CudaStatus::FileNotFound, format!("cuLinkAddFile: {path}: {error}")))?;
-    add(state, kind, &image, path)
+    let image = read_file("cuLinkAddFile", path)?;
+    add(state, kind, &image, path.text().unwrap_or("a file"))
 }
 
 /// `cuLinkComplete`: the output is a C string, which lives until the link is destroyed.

@@ -11,11 +11,18 @@ use crate::types::{Function, Module, Stream, handle, invalid, stream};
 use crate::{engine, library};
 
 pub(crate) fn load_module_file(to: Out<Module>, path: Text) -> CudaResult<()> {
-    let path = path.text().ok_or_else(|| invalid("cuModuleLoad: the path is null or not UTF-8"))?;
-    let source = std::fs::read(path)
-        .map_err(|error| Error::new(CudaStatus::FileNotFound, format!("cuModuleLoad: {path}: {error}")))?;
-    let source = ptx_text(&source)?;
-    to.give(handle(engine::get()?.load_module(source)?.0))
+    let source = read_file("cuModuleLoad", path)?;
+    to.give(handle(engine::get()?.load_module(ptx_text(&source)?)?.0))
+}
+
+/// Reads the file that a program passes to `function`.
+///
+/// # Errors
+/// Returns `InvalidValue` for a path that is null or not UTF-8, and `FileNotFound` if the file can't be read.
+pub(crate) fn read_file(function: &str, path: Text) -> CudaResult<Vec<u8>> {
+    let path = path.text().ok_or_else(|| invalid(format!("{function}: the path is null or not UTF-8")))?;
+    std::fs::read(path)
+        .map_err(|error| Error::new(CudaStatus::FileNotFound, format!("{function}: {path}: {error}")))
 }
 
 pub(crate) fn load_module(to: Out<Module>, image: Text) -> CudaResult<()> {

@@ -226,8 +226,8 @@ fn is_foreign(file: &Path) -> bool {
         || is_of_interpreter(file)
 }
 
-/// Returns whether a source file is in C or C++ and not on this machine. Whoever installs an interpreter, such as
-/// Python, has its debug information but not its sources, and its lines say nothing about the program that it runs.
+/// Returns whether a source file is in C or C++ and not on this machine. An installed interpreter, such as Python, has
+/// debug information but no sources. Its lines say nothing about the program that it runs.
 fn is_of_interpreter(file: &Path) -> bool {
     let language = file.extension().and_then(|extension| extension.to_str());
     matches!(language, Some("c" | "cc" | "cpp" | "cxx" | "h" | "hpp")) && !file.exists()

@@ -65,7 +65,7 @@ fn versions() -> anyhow::Result<()> {
     finds(c"cuGetErrorString", 6000, 0, c"cuGetErrorString");
     // A program for a newer CUDA gets the newest function that the driver has.
     finds(c"cuStreamGetCaptureInfo", 13_000, 0, c"cuStreamGetCaptureInfo_v3");
-    // A function that is not supported is found, and says so when it is called.
+    // A function that is not supported is found. It returns an error when it is called.
     finds(c"cuImportExternalMemory", 12_000, 0, c"cuImportExternalMemory");
     Ok(())
 }

@@ -21,7 +21,7 @@ const LINES: [(&str, &[&str]); 1] = [(
 /// The first line of the part that is left out, up to the page's end.
 const PARTS: [(&str, &str); 1] = [("AGENTS.md", "## Help a contributor")];
 
-/// Texts of a page, each up to an ending, and what takes their places.
+/// Texts of a page, each up to an ending, and the text that replaces each.
 const TEXTS: [(&str, &str, &str, &str); 9] = [
     (
         "AGENTS.md",

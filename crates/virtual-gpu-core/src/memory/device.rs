@@ -248,7 +248,7 @@ impl DeviceMemory {
             self.capacity.give_back(size);
         }
         let freed = Freed { id, size, allocated: allocation.call_site.clone(), freed: call_site };
-        // The host's addresses are not this memory's to explain.
+        // The host may use the addresses of unpinned memory for something else.
         if self.owns(base) {
             self.freed.insert(base, freed);
         }

@@ -386,7 +386,7 @@ impl Engine {
     fn copy_rows(&self, from: Region, to: Region, turn: &Turn) -> Result<Vec<Touched>, Failure> {
         let Some(device) = self.device_of(from.start) else { return Ok(Vec::new()) };
         let (mut bytes, mut touched) = (Vec::new(), Vec::new());
-        // The ends of the stretches of written bytes: each is followed by one unwritten byte.
+        // The offsets of the unwritten bytes, which divide the written ones into ranges.
         let mut unwritten: Vec<u64> = Vec::new();
         {
             let memory = self.memory_as_of(device, turn.sequence);
