@@ -1,12 +1,10 @@
 //! The place in the user's program where a call was made.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use crate::debug_info::{Frame, frames_at};
+use crate::loaded_file::InFile;
 use crate::stack;
 
 /// Source paths that belong to a library, set by [`hide_library`].
@@ -156,63 +154,26 @@ impl CallSite {
     }
 }
 
-/// A call stack that another process running the same executable can resolve.
+/// A call stack that another process can resolve if it has loaded the same files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortableCallSite {
-    /// Identifies the executable; 0 if it is unknown.
-    pub executable: u64,
-    /// The offsets of the frames within the executable.
-    pub frames: Vec<u64>,
+    /// Each frame's file, as a key, and offset in it.
+    pub frames: Vec<(u64, u64)>,
 }
 
 impl CallSite {
     /// Returns the stack for another process.
     pub fn to_portable(&self) -> PortableCallSite {
-        let (Some(frames), Some(own)) = (&self.0, executable()) else { return PortableCallSite::default() };
-        let inside = frames.iter().filter(|&&frame| own.code.contains(&frame));
-        let frames = inside.map(|frame| (frame - own.code.start) as u64).collect();
-        PortableCallSite { executable: own.key, frames }
+        let places = self.addresses().iter().filter_map(|&address| InFile::of(address));
+        PortableCallSite { frames: places.map(|InFile { file, offset }| (file, offset)).collect() }
     }
 
-    /// Returns a stack that came from another process; unknown if that process runs another executable.
+    /// Returns a stack that came from another process, without the frames in files that this process has not loaded.
     pub fn from_portable(call_site: &PortableCallSite) -> Self {
-        let Some(own) = executable().filter(|own| own.key == call_site.executable) else {
-            return Self::unknown();
-        };
-        let frames =
-            call_site.frames.iter().filter_map(|&offset| own.code.start.checked_add(offset as usize));
-        Self(Some(frames.collect()))
+        let places = call_site.frames.iter().map(|&(file, offset)| InFile { file, offset });
+        let frames: Arc<[usize]> = places.filter_map(InFile::address).collect();
+        if frames.is_empty() { Self::unknown() } else { Self(Some(frames)) }
     }
-}
-
-/// The running executable: where it is mapped in memory, and a key shared by all processes that run the same file.
-struct Executable {
-    code: Range<usize>,
-    key: u64,
-}
-
-/// Returns whether an address is in the running executable.
-pub(crate) fn is_in_executable(address: usize) -> bool {
-    executable().is_some_and(|own| own.code.contains(&address))
-}
-
-fn executable() -> Option<&'static Executable> {
-    static OWN: OnceLock<Option<Executable>> = OnceLock::new();
-    let find = || {
-        let path = std::fs::read_link("/proc/self/exe").ok()?;
-        let metadata = std::fs::metadata("/proc/self/exe").ok()?;
-        let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-        let own = maps.lines().filter(|line| path.to_str().is_some_and(|path| line.ends_with(path)));
-        let ranges = own.filter_map(|line| {
-            let (start, end) = line.split_whitespace().next()?.split_once('-')?;
-            Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
-        });
-        let code = ranges.reduce(|all, next| all.start.min(next.start)..all.end.max(next.end))?;
-        let mut hasher = DefaultHasher::new();
-        (metadata.dev(), metadata.ino(), metadata.mtime(), metadata.mtime_nsec()).hash(&mut hasher);
-        Some(Executable { code, key: hasher.finish() })
-    };
-    OWN.get_or_init(find).as_ref()
 }
 
 /// Returns whether a source file belongs to Rust, to a registry crate, to the virtual GPU itself, or to an interpreter.

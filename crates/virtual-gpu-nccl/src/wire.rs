@@ -246,7 +246,7 @@ pub(crate) use structure;
 structure! {
     Operation { collective, count, data_type }
     Transfer { direction, peer, count, data_type }
-    PortableCallSite { executable, frames }
+    PortableCallSite { frames }
 }
 
 impl Wire for CallSite {
