@@ -19,8 +19,9 @@ use crate::submission::{Entry, Submission};
 /// How long the compiler may take for an answer. It usually takes half a second.
 const COMPILER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The libraries that a test program loads at run time.
-const LIBRARIES: [&str; 3] = ["libvirtual_cuda.so", "libvirtual_nccl.so", "libsystem_nccl.so"];
+/// The libraries of the course that a test program loads at run time.
+const LIBRARIES: [&str; 4] =
+    ["libprelinked.so", "libvirtual_cuda.so", "libvirtual_nccl.so", "libsystem_nccl.so"];
 
 /// Why there is no program.
 pub(crate) enum Stopped {
@@ -52,10 +53,10 @@ impl Bench {
         };
         fs::create_dir_all(&bench.out).with_context(|| format!("can't create {}", bench.out.display()))?;
         bench.begin_exercise()?;
-        for library in LIBRARIES {
-            let from = clean.libraries.join(library);
-            fs::copy(&from, bench.out.join(library))
-                .with_context(|| format!("can't copy {}", from.display()))?;
+        for library in LIBRARIES.map(|name| clean.libraries.join(name)).iter().chain([&clean.standard]) {
+            let name = library.file_name().unwrap_or_default();
+            fs::copy(library, bench.out.join(name))
+                .with_context(|| format!("can't copy {}", library.display()))?;
         }
         Ok(bench)
     }

@@ -23,6 +23,8 @@ pub(crate) struct CleanCourse {
     pub(crate) folder: PathBuf,
     /// The folder with the compiler and the standard library.
     pub(crate) sysroot: PathBuf,
+    /// The standard library, as test programs load it.
+    pub(crate) standard: PathBuf,
     /// The folder with the built libraries.
     pub(crate) libraries: PathBuf,
     /// Its modules, by folder.
@@ -73,8 +75,9 @@ impl CleanCourse {
                 Solved::build(&folder, &target, &all, module).with_context(|| module.folder.clone())?;
             modules.insert(module.folder.clone(), solved);
         }
-        let sysroot = sysroot(&folder)?;
-        Ok(Self { folder, sysroot, libraries: target.join("debug/deps"), modules })
+        let sysroot = print(&folder, "sysroot")?;
+        let standard = standard_library(&print(&folder, "target-libdir")?)?;
+        Ok(Self { folder, sysroot, standard, libraries: target.join("debug/deps"), modules })
     }
 }
 
@@ -121,12 +124,24 @@ impl Solved {
     }
 }
 
-/// Returns the folder of the toolchain that the course asks for.
-fn sysroot(folder: &Path) -> anyhow::Result<PathBuf> {
-    let output = Command::new("rustc").args(["--print", "sysroot"]).current_dir(folder).output();
+/// Returns a folder that the course's compiler prints the path of.
+fn print(folder: &Path, what: &str) -> anyhow::Result<PathBuf> {
+    let output = Command::new("rustc").args(["--print", what]).current_dir(folder).output();
     let output = output.context("can't run rustc")?;
     ensure!(output.status.success(), "rustc: {}", String::from_utf8_lossy(&output.stderr).trim());
-    Ok(PathBuf::from(String::from_utf8(output.stdout).context("the path of the toolchain")?.trim()))
+    Ok(PathBuf::from(String::from_utf8(output.stdout).context("a path of the toolchain")?.trim()))
+}
+
+/// Finds the standard library in the compiler's folder of libraries. Its name contains the compiler's version.
+fn standard_library(libraries: &Path) -> anyhow::Result<PathBuf> {
+    let is_it = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with("libstd-") && name.ends_with(".so")
+    };
+    let in_folder = || format!("can't find the standard library in {}", libraries.display());
+    let mut files =
+        fs::read_dir(libraries).with_context(in_folder)?.filter_map(|entry| Some(entry.ok()?.path()));
+    files.find(is_it).with_context(in_folder)
 }
 
 /// Makes a folder equal to another one.

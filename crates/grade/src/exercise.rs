@@ -140,6 +140,7 @@ impl Grader<'_> {
         let module = bench.module(exercise);
         let mut command = self.sandbox.command(program, &[&bench.course, &bench.out], &[], &module);
         command
+            .env("LD_LIBRARY_PATH", &bench.out)
             .env("LAB_TIER", "virtual")
             .env("RUST_BACKTRACE", "0")
             .env("VIRTUAL_GPU_NAME", GPU)

@@ -8,6 +8,8 @@ use anyhow::Context;
 use elf::ElfBytes;
 use elf::abi::{SHN_UNDEF, STT_FUNC, STT_GNU_IFUNC};
 use elf::endian::AnyEndian;
+use elf::string_table::StringTable;
+use elf::symbol::{Symbol, SymbolTable};
 
 /// The sections whose functions run before or after `main`.
 const AROUND_MAIN: [&str; 3] = [".preinit_array", ".init_array", ".fini_array"];
@@ -52,6 +54,8 @@ pub(crate) struct Hooks {
     around_main: [u64; 3],
     /// The functions with names as in C, which replace those of the C library.
     functions: BTreeSet<String>,
+    /// The names that the program offers to the libraries that it loads, where they replace the libraries' own.
+    exports: BTreeSet<String>,
 }
 
 impl Hooks {
@@ -66,18 +70,14 @@ impl Hooks {
         for (name, size) in AROUND_MAIN.iter().zip(&mut around_main) {
             *size = elf.section_header_by_name(name)?.map_or(0, |section| section.sh_size);
         }
-        let (symbols, names) = elf.symbol_table()?.context("it has no symbols")?;
-        let mut functions = BTreeSet::new();
-        for symbol in symbols {
-            let is_function = [STT_FUNC, STT_GNU_IFUNC].contains(&symbol.st_symtype());
-            if is_function && symbol.st_shndx != SHN_UNDEF {
-                let name = names.get(symbol.st_name as usize)?;
-                if !is_of_rust(name) {
-                    functions.insert(name.to_owned());
-                }
-            }
-        }
-        Ok(Self { around_main, functions })
+        let is_function = |symbol: &Symbol| [STT_FUNC, STT_GNU_IFUNC].contains(&symbol.st_symtype());
+        let mut functions = defined(elf.symbol_table()?.context("it has no symbols")?, is_function)?;
+        functions.retain(|name| !is_of_rust(name));
+        let exports = match elf.dynamic_symbol_table()? {
+            Some(table) => defined(table, |_| true)?,
+            None => BTreeSet::new(),
+        };
+        Ok(Self { around_main, functions, exports })
     }
 
     /// Returns what a program does that the one with the solved exercise does not.
@@ -86,11 +86,22 @@ impl Hooks {
         if let Some((section, _)) = sections.into_iter().find(|(_, (own, solved))| *own > solved) {
             return Some(format!("it runs code before or after `main`, through the section {section}"));
         }
-        let function = self.functions.difference(&solved.functions).next()?;
+        let mut replacing =
+            self.functions.difference(&solved.functions).chain(self.exports.difference(&solved.exports));
+        let function = replacing.next()?;
         Some(format!(
             "it defines a function that other programs know as `{function}`, which could replace one that the checks call"
         ))
     }
+}
+
+/// Returns the names of the chosen symbols that a program defines.
+fn defined(
+    (symbols, names): (SymbolTable<'_, AnyEndian>, StringTable<'_>),
+    is_chosen: impl Fn(&Symbol) -> bool,
+) -> anyhow::Result<BTreeSet<String>> {
+    let defined = symbols.iter().filter(|symbol| symbol.st_shndx != SHN_UNDEF && is_chosen(symbol));
+    defined.map(|symbol| Ok(names.get(symbol.st_name as usize)?.to_owned())).collect()
 }
 
 /// Returns whether a symbol's name is one that the compiler made from a path: <https://doc.rust-lang.org/rustc/symbol-mangling>.
@@ -125,11 +136,14 @@ mod tests {
         let hooks = |init, functions: &[&str]| Hooks {
             around_main: [0, init, 8],
             functions: functions.iter().map(|&name| name.to_owned()).collect(),
+            exports: BTreeSet::new(),
         };
         let solved = hooks(16, &["main", "_start"]);
         assert_eq!(hooks(16, &["main"]).beyond(&solved), None);
         assert!(hooks(24, &["main"]).beyond(&solved).unwrap().contains(".init_array"));
         assert!(hooks(16, &["main", "write"]).beyond(&solved).unwrap().contains("`write`"));
+        let replacing = Hooks { exports: ["_ZN3lab5check3run".to_owned()].into(), ..hooks(16, &["main"]) };
+        assert!(replacing.beyond(&solved).unwrap().contains("`_ZN3lab5check3run`"));
     }
 
     #[test]
