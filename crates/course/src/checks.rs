@@ -1,5 +1,6 @@
 //! Runs exercises' checks and reports the results.
 
+mod compiler;
 mod event;
 mod program;
 mod stop;

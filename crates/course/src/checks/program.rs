@@ -9,6 +9,7 @@ use lab::check::{TimeLimits, Timelines};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::compiler::{self, Before, Compiled};
 use super::event::Event;
 use super::stop::{Stop, Then};
 use super::verdict::{Checked, Outcome};
@@ -66,11 +67,29 @@ pub fn build(
     color: bool,
     stop: &Stop,
 ) -> anyhow::Result<Result<Tests, Vec<String>>> {
-    let format = if color { "json-diagnostic-rendered-ansi" } else { "json" };
     let package = module.starter_package();
+    let tests = |program| Ok(Ok(Tests { program, folder: root.join("modules").join(&module.folder) }));
+    let mut before = None;
+    if let Some(exercise) = only {
+        match compiler::compile(root, module, exercise, color, stop)? {
+            Some(Compiled::Program(program)) => return tests(program),
+            Some(Compiled::Failed(messages)) => {
+                let mut errors = Errors::default();
+                let messages = messages.iter().filter_map(|line| serde_json::from_str(line).ok());
+                messages.for_each(|message| errors.add(message));
+                if !errors.with_place.is_empty() {
+                    return Ok(Err(errors.with_place));
+                }
+            }
+            None => {}
+        }
+        before = Some(Before::new(root, module, exercise));
+    }
+    let format = if color { "json-diagnostic-rendered-ansi" } else { "json" };
     let mut command = cargo();
     command
-        .args(["rustc", "--profile", "test", "--quiet", "--package", &package, "--lib"])
+        // With this much to say, Cargo prints the compiler's command.
+        .args(["rustc", "--profile", "test", "-vv", "--package", &package, "--lib"])
         .args(["--message-format", format])
         .current_dir(root);
     if let Some(exercise) = only {
@@ -78,36 +97,59 @@ pub fn build(
         command.args(["--", "--cfg", "one_exercise", "--cfg", &exercise.checks()]);
     }
     let mut program = None;
-    let (mut errors, mut without_place) = (Vec::new(), Vec::new());
+    let mut errors = Errors::default();
     let (is_built, said) = stop.run(command, |line| {
         match serde_json::from_str(line) {
             Ok(Said::Built { target, executable: Some(executable) }) if target.kind == ["lib"] => {
                 program = Some(executable);
             }
-            Ok(Said::Built { .. }) => {}
-            // The last error is only a count of the others, and has no location.
-            Ok(Said::Diagnosed { message }) if message.level == "error" && !message.spans.is_empty() => {
-                errors.push(message.rendered);
-            }
-            Ok(Said::Diagnosed { message }) if message.level == "error" => {
-                without_place.push(message.rendered)
-            }
+            Ok(Said::Diagnosed { message }) => errors.add(message),
             _ => {}
         }
         Then::GoOn
     })?;
-    if !is_built && errors.is_empty() {
-        errors = without_place;
+    if !is_built && errors.with_place.is_empty() {
+        errors.with_place = errors.others;
     }
-    if !errors.is_empty() {
-        return Ok(Err(errors));
+    if !errors.with_place.is_empty() {
+        return Ok(Err(errors.with_place));
     }
     match program {
         Some(program) if is_built => {
-            Ok(Ok(Tests { program, folder: root.join("modules").join(&module.folder) }))
+            if let Some(before) = before {
+                before.record(&package, &program, &said);
+            }
+            tests(program)
         }
-        _ => bail!("cargo can't build {package}:\n{}", said.trim_end()),
+        _ => bail!("cargo can't build {package}:\n{}", without_progress(&said)),
     }
+}
+
+/// The errors that the compiler prints.
+#[derive(Default)]
+struct Errors {
+    with_place: Vec<String>,
+    others: Vec<String>,
+}
+
+impl Errors {
+    fn add(&mut self, message: Diagnostic) {
+        if message.level == "error" {
+            // The last error is only a count of the others, and has no location.
+            let of_its_kind = if message.spans.is_empty() { &mut self.others } else { &mut self.with_place };
+            of_its_kind.push(message.rendered);
+        }
+    }
+}
+
+/// Returns what Cargo says, without the lines about its progress. Each of those begins with a verb in a column of 12.
+fn without_progress(said: &str) -> String {
+    let is_progress = |line: &&str| {
+        let verb = line.get(..12).unwrap_or_default().trim_start();
+        verb.starts_with(char::is_uppercase) && verb.chars().all(char::is_alphabetic)
+    };
+    let rest: Vec<&str> = said.lines().filter(|line| !is_progress(line)).collect();
+    rest.join("\n").trim().to_owned()
 }
 
 /// Options for running the checks.

@@ -55,6 +55,37 @@ Next: one/second (Two), 5 minutes
     );
 }
 
+/// Runs an exercise with a Cargo that fails, and returns whether the answer is right, and all output.
+fn run_without_cargo(student: &Student) -> (bool, String) {
+    let output = student.command(&["run", "first"]).env("CARGO", "false").output().unwrap();
+    let text = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
+    (output.status.success(), text)
+}
+
+#[test]
+fn the_compiler_runs_without_cargo_until_something_else_changes() {
+    let student = Student::new("direct");
+    student.fails(&["run", "first"]);
+    // The lock file is new, so Cargo has to build once more.
+    student.write("modules/01_one/src/first.rs", "pub fn first() -> u32 { 2 }");
+    student.fails(&["run", "first"]);
+    student.solve("01_one/src/first.rs");
+    let (is_right, said) = run_without_cargo(&student);
+    assert!(is_right, "{said}");
+
+    student.write("modules/01_one/src/first.rs", "pub fn first() -> u32 { \"1\" }");
+    let (is_right, said) = run_without_cargo(&student);
+    assert!(!is_right && said.contains("mismatched types"), "{said}");
+
+    student.solve("01_one/src/first.rs");
+    let manifest = student.read("modules/02_two/Cargo.toml");
+    student.write("modules/02_two/Cargo.toml", &format!("{manifest}\n# Changed.\n"));
+    let (is_right, said) = run_without_cargo(&student);
+    assert!(!is_right && said.contains("cargo can't build"), "{said}");
+    // Cargo builds nothing, because for Cargo nothing has changed. So there is still no command.
+    student.says(&["run", "first"]);
+}
+
 #[test]
 fn after_an_exercise_there_is_more_to_read() {
     let student = Student::new("after");
