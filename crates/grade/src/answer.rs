@@ -37,8 +37,10 @@ pub(crate) enum Stopped {
 pub(crate) struct Bench {
     /// A course with one module.
     pub(crate) course: PathBuf,
-    /// The programs, next to the libraries that they load.
+    /// The programs.
     pub(crate) out: PathBuf,
+    /// The libraries that they load.
+    pub(crate) libraries: PathBuf,
     /// What the compiler keeps for the next answer to the same exercise.
     incremental: PathBuf,
 }
@@ -49,13 +51,17 @@ impl Bench {
         let bench = Self {
             course: folder.join("course"),
             out: folder.join("out"),
+            // Programs look for `../deps`.
+            libraries: folder.join("deps"),
             incremental: folder.join("incremental"),
         };
-        fs::create_dir_all(&bench.out).with_context(|| format!("can't create {}", bench.out.display()))?;
+        for folder in [&bench.out, &bench.libraries] {
+            fs::create_dir_all(folder).with_context(|| format!("can't create {}", folder.display()))?;
+        }
         bench.begin_exercise()?;
         for library in LIBRARIES.map(|name| clean.libraries.join(name)).iter().chain([&clean.standard]) {
             let name = library.file_name().unwrap_or_default();
-            fs::copy(library, bench.out.join(name))
+            fs::copy(library, bench.libraries.join(name))
                 .with_context(|| format!("can't copy {}", library.display()))?;
         }
         Ok(bench)

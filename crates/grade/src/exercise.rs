@@ -138,9 +138,10 @@ impl Grader<'_> {
 
     fn judge(&self, bench: &Bench, exercise: &Exercise, program: &Path, name: &str) -> Judged {
         let module = bench.module(exercise);
-        let mut command = self.sandbox.command(program, &[&bench.course, &bench.out], &[], &module);
+        let readable = [bench.course.as_path(), &bench.out, &bench.libraries];
+        let mut command = self.sandbox.command(program, &readable, &[], &module);
         command
-            .env("LD_LIBRARY_PATH", &bench.out)
+            .env("LD_LIBRARY_PATH", &bench.libraries)
             .env("LAB_TIER", "virtual")
             .env("RUST_BACKTRACE", "0")
             .env("VIRTUAL_GPU_NAME", GPU)
