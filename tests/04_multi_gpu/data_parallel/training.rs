@@ -14,9 +14,9 @@ use crate::multi_gpu::data_parallel::{start_equal, step};
 
 pub(super) const HIDDEN: usize = 12;
 pub(super) const LEARNING_RATE: f32 = 0.07;
-/// The lengths of the batches. Most world sizes do not divide most of them. Some batches have fewer samples than there
-/// are ranks, so a rank has no samples.
-const UNEVEN: [usize; 8] = [13, 8, 30, 3, 21, 17, 2, 11];
+/// The lengths of the batches. Most world sizes do not divide most of them. The last batch has fewer samples than most
+/// groups have ranks, so a rank has no samples.
+const UNEVEN: [usize; 4] = [13, 8, 30, 2];
 const STEPS: usize = UNEVEN.len();
 
 /// Returns a seed that is different on each rank, so that the replicas differ until they are made equal.
