@@ -14,7 +14,7 @@ use lab::{Kernels, Mlp, Readable, Weights, ensure, irregular};
 use super::super::tensor::{ODD, SAMPLES, Sizes, part, with_columns, with_rows};
 use crate::multi_gpu::tensor_backward::mlp_backward;
 
-pub(super) const STEPS: usize = 8;
+pub(super) const STEPS: usize = 4;
 const LEARNING_RATE: f32 = 0.25;
 
 /// The results of one rank's step.
