@@ -19,7 +19,7 @@ use crate::{EXPORTS, answer};
 
 /// The functions that create an object. Each entry lists the index of the argument that receives the handle, and the
 /// functions that destroy the object, which take the handle as their first argument.
-const MAKERS: [(&str, usize, &[&str]); 20] = [
+const MAKERS: [(&str, usize, &[&str]); 22] = [
     ("cuStreamCreate", 0, STREAM_ENDS),
     ("cuStreamCreateWithPriority", 0, STREAM_ENDS),
     ("cuEventCreate", 0, &["cuEventDestroy_v2"]),
@@ -27,6 +27,8 @@ const MAKERS: [(&str, usize, &[&str]); 20] = [
     ("cuModuleLoadData", 0, MODULE_ENDS),
     ("cuModuleLoadDataEx", 0, MODULE_ENDS),
     ("cuStreamEndCapture", 1, &["cuGraphDestroy"]),
+    ("cuGraphCreate", 0, &["cuGraphDestroy"]),
+    ("cuGraphClone", 0, &["cuGraphDestroy"]),
     ("cuGraphInstantiateWithFlags", 0, &["cuGraphExecDestroy"]),
     ("cuMemPoolCreate", 0, &["cuMemPoolDestroy"]),
     ("cuMemAlloc_v2", 0, MEMORY_ENDS),

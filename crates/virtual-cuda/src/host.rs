@@ -24,17 +24,24 @@ unsafe impl Send for Data {}
 unsafe impl Sync for Data {}
 
 pub(crate) fn launch_function(of: Stream, function: HostFunction, data: *mut c_void) -> CudaResult<()> {
-    let Some(function) = function else {
-        return Err(Error::new(CudaStatus::InvalidValue, "cuLaunchHostFunc: the function is null"));
-    };
+    let function = self::function("cuLaunchHostFunc", function, data)?;
+    engine::get()?.launch_host_function(StreamHandle(of as u64), function)
+}
+
+/// Returns a function that calls the program's function with its data. `caller` is the function that received both.
+pub(crate) fn function(
+    caller: &str,
+    function: HostFunction,
+    data: *mut c_void,
+) -> CudaResult<Arc<dyn Fn() + Send + Sync>> {
+    let function = function.ok_or_else(|| invalid(format!("{caller}: the function is null")))?;
     let data = Data(data);
-    let call = move || {
+    Ok(Arc::new(move || {
         // Capture the struct, which is `Send`, rather than its pointer, which isn't.
         let data = &data;
         // SAFETY: the program passes a function that may be called with this pointer.
         answer::in_host_function(|| unsafe { function(data.0) });
-    };
-    engine::get()?.launch_host_function(StreamHandle(of as u64), Arc::new(call))
+    }))
 }
 
 /// `CUstreamCallback`

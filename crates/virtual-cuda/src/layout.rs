@@ -3,8 +3,8 @@
 use std::mem::offset_of;
 
 use crate::{
-    Affinity, Copy2D, Copy3D, CreateParameters, DeviceProperties, Id, LaunchAttribute, LaunchConfig,
-    MemoryLocation, PoolProperties,
+    Affinity, Copy2D, Copy3D, CreateParameters, DeviceProperties, HostParameters, Id, KernelParameters,
+    LaunchAttribute, LaunchConfig, MemoryLocation, PoolProperties, SetParameters, UpdateInfo,
 };
 
 /// The layout of a C structure.
@@ -48,6 +48,17 @@ layouts! {
     Copy2D = "CUDA_MEMCPY2D_st" { from = "srcXInBytes", to = "dstXInBytes", width = "WidthInBytes", height = "Height" }
     Copy3D = "CUDA_MEMCPY3D_st" {
         from = "srcXInBytes", to = "dstXInBytes", width = "WidthInBytes", height = "Height", depth = "Depth"
+    }
+    KernelParameters = "CUDA_KERNEL_NODE_PARAMS_v2_st" {
+        function = "func", grid = "gridDimX", block = "blockDimX", dynamic_shared = "sharedMemBytes",
+        parameters = "kernelParams", extra = "extra", kernel = "kern", context = "ctx"
+    }
+    SetParameters = "CUDA_MEMSET_NODE_PARAMS_st" {
+        at = "dst", pitch = "pitch", value = "value", element = "elementSize", width = "width", height = "height"
+    }
+    HostParameters = "CUDA_HOST_NODE_PARAMS_st" { function = "fn", data = "userData" }
+    UpdateInfo = "CUgraphExecUpdateResultInfo_st" {
+        result = "result", node = "errorNode", from = "errorFromNode"
     }
     DeviceProperties = "CUdevprop_st" {
         max_threads_per_block = "maxThreadsPerBlock", max_block = "maxThreadsDim", max_grid = "maxGridSize",

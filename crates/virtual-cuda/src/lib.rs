@@ -14,6 +14,7 @@ mod device;
 mod engine;
 mod function;
 mod graph;
+mod graph_node;
 mod guard;
 mod host;
 mod host_range;
@@ -44,6 +45,7 @@ use virtual_gpu_core::recorded::{LiveObject, RecordedCall, StreamOperation};
 pub use context::{Affinity, CreateParameters};
 pub use device::DeviceProperties;
 pub use graph::{Graph, GraphExec};
+pub use graph_node::{GraphNode, HostParameters, KernelParameters, SetParameters, UpdateInfo};
 pub use host::{HostFunction, StreamCallback};
 pub use layout::{LAYOUTS, Layout};
 pub use library::{Kernel, Library};
@@ -145,6 +147,32 @@ macro_rules! exports {
                 fn cuGraphUpload(exec: GraphExec, stream: Stream) = graph::upload, ptsz;
                 fn cuGraphDestroy(graph: Graph) = graph::destroy;
                 fn cuGraphExecDestroy(exec: GraphExec) = graph::destroy_exec;
+
+                fn cuGraphCreate(graph: Out<Graph>, flags: c_uint) = graph_node::create;
+                fn cuGraphClone(clone: Out<Graph>, graph: Graph) = graph_node::clone;
+                fn cuGraphAddEmptyNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize) = graph_node::add_empty;
+                fn cuGraphAddKernelNode_v2(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, parameters: Source<KernelParameters>) = graph_node::add_kernel;
+                fn cuGraphAddMemcpyNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, copy: Source<Copy3D>, context: Context) = graph_node::add_copy;
+                fn cuGraphAddMemsetNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, parameters: Source<SetParameters>, context: Context) = graph_node::add_set;
+                fn cuGraphAddHostNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, parameters: Source<HostParameters>) = graph_node::add_host;
+                fn cuGraphAddChildGraphNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, child: Graph) = graph_node::add_child;
+                fn cuGraphChildGraphNodeGetGraph(node: GraphNode, graph: Out<Graph>) = graph_node::child;
+                fn cuGraphAddEventRecordNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, event: Event) = graph_node::add_record;
+                fn cuGraphAddEventWaitNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, event: Event) = graph_node::add_wait;
+                fn cuGraphDestroyNode(node: GraphNode) = graph_node::destroy;
+                fn cuGraphAddDependencies(graph: Graph, from: Source<GraphNode>, to: Source<GraphNode>, count: usize) = graph_node::add_edges;
+                fn cuGraphRemoveDependencies(graph: Graph, from: Source<GraphNode>, to: Source<GraphNode>, count: usize) = graph_node::remove_edges;
+                fn cuGraphGetNodes(graph: Graph, nodes: Out<GraphNode>, count: Out<usize>) = graph_node::nodes;
+                fn cuGraphGetRootNodes(graph: Graph, nodes: Out<GraphNode>, count: Out<usize>) = graph_node::root_nodes;
+                fn cuGraphGetEdges(graph: Graph, from: Out<GraphNode>, to: Out<GraphNode>, count: Out<usize>) = graph_node::all_edges;
+                fn cuGraphNodeGetType(node: GraphNode, kind: Out<c_uint>) = graph_node::kind;
+                fn cuGraphNodeGetDependencies(node: GraphNode, nodes: Out<GraphNode>, count: Out<usize>) = graph_node::dependencies_of;
+                fn cuGraphNodeGetDependentNodes(node: GraphNode, nodes: Out<GraphNode>, count: Out<usize>) = graph_node::dependents_of;
+                fn cuGraphKernelNodeGetParams_v2(node: GraphNode, parameters: Out<KernelParameters>) = graph_node::kernel;
+                fn cuGraphKernelNodeSetParams_v2(node: GraphNode, parameters: Source<KernelParameters>) = graph_node::set_kernel;
+                fn cuGraphExecKernelNodeSetParams_v2(exec: GraphExec, node: GraphNode, parameters: Source<KernelParameters>) = graph_node::set_executable_kernel;
+                fn cuGraphExecUpdate_v2(exec: GraphExec, graph: Graph, info: Out<UpdateInfo>) = graph_node::update;
+                fn cuGraphDebugDotPrint(graph: Graph, path: Text, flags: c_uint) = graph_node::describe;
 
                 fn cuEventCreate(event: Out<Event>, flags: c_uint) = stream::create_event;
                 fn cuEventDestroy_v2(event: Event) = stream::destroy_event;
@@ -306,68 +334,58 @@ macro_rules! exports {
                 cuArrayCreate_v2 cuArrayDestroy cuArrayGetDescriptor cuArrayGetDescriptor_v2
                 cuArrayGetMemoryRequirements cuArrayGetPlane cuArrayGetSparseProperties cuCheckpointProcessCheckpoint
                 cuCheckpointProcessGetRestoreThreadId cuCheckpointProcessGetState cuCheckpointProcessLock
-                cuCheckpointProcessRestore cuCheckpointProcessUnlock cuCoredumpGetAttribute
-                cuCoredumpGetAttributeGlobal cuCoredumpSetAttribute cuCoredumpSetAttributeGlobal cuCtxAttach
-                cuCtxDetach cuCtxFromGreenCtx cuCtxGetDevResource cuCtxGetExecAffinity cuCtxRecordEvent
-                cuCtxResetPersistingL2Cache cuCtxWaitEvent cuDestroyExternalMemory cuDestroyExternalSemaphore
-                cuDevResourceGenerateDesc cuDevSmResourceSplitByCount cuDeviceGetDevResource
-                cuDeviceGetGraphMemAttribute cuDeviceGetLuid cuDeviceGetNvSciSyncAttributes
+                cuCheckpointProcessRestore cuCheckpointProcessUnlock cuCoredumpGetAttribute cuCoredumpGetAttributeGlobal
+                cuCoredumpSetAttribute cuCoredumpSetAttributeGlobal cuCtxAttach cuCtxDetach cuCtxFromGreenCtx
+                cuCtxGetDevResource cuCtxGetExecAffinity cuCtxRecordEvent cuCtxResetPersistingL2Cache cuCtxWaitEvent
+                cuDestroyExternalMemory cuDestroyExternalSemaphore cuDevResourceGenerateDesc cuDevSmResourceSplitByCount
+                cuDeviceGetDevResource cuDeviceGetGraphMemAttribute cuDeviceGetLuid cuDeviceGetNvSciSyncAttributes
                 cuDeviceGetTexture1DLinearMaxWidth cuDeviceGraphMemTrim cuDeviceRegisterAsyncNotification
-                cuDeviceSetGraphMemAttribute cuDeviceTotalMem cuDeviceUnregisterAsyncNotification
-                cuEventRecordWithFlags cuEventRecordWithFlags_ptsz cuExternalMemoryGetMappedBuffer
-                cuExternalMemoryGetMappedMipmappedArray cuFlushGPUDirectRDMAWrites cuFuncGetModule cuFuncGetName
-                cuFuncGetParamInfo cuFuncIsLoaded cuFuncLoad cuFuncSetBlockShape cuFuncSetSharedMemConfig
-                cuFuncSetSharedSize cuGetExportTable cuGraphAddBatchMemOpNode cuGraphAddChildGraphNode
-                cuGraphAddDependencies cuGraphAddDependencies_v2 cuGraphAddEmptyNode cuGraphAddEventRecordNode
-                cuGraphAddEventWaitNode cuGraphAddExternalSemaphoresSignalNode cuGraphAddExternalSemaphoresWaitNode
-                cuGraphAddHostNode cuGraphAddKernelNode cuGraphAddKernelNode_v2 cuGraphAddMemAllocNode
-                cuGraphAddMemFreeNode cuGraphAddMemcpyNode cuGraphAddMemsetNode cuGraphAddNode cuGraphAddNode_v2
-                cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams cuGraphChildGraphNodeGetGraph
-                cuGraphClone cuGraphConditionalHandleCreate cuGraphCreate cuGraphDebugDotPrint cuGraphDestroyNode
-                cuGraphEventRecordNodeGetEvent cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeGetEvent
-                cuGraphEventWaitNodeSetEvent cuGraphExecBatchMemOpNodeSetParams cuGraphExecChildGraphNodeSetParams
-                cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent
+                cuDeviceSetGraphMemAttribute cuDeviceTotalMem cuDeviceUnregisterAsyncNotification cuEventRecordWithFlags
+                cuEventRecordWithFlags_ptsz cuExternalMemoryGetMappedBuffer cuExternalMemoryGetMappedMipmappedArray
+                cuFlushGPUDirectRDMAWrites cuFuncGetModule cuFuncGetName cuFuncGetParamInfo cuFuncIsLoaded cuFuncLoad
+                cuFuncSetBlockShape cuFuncSetSharedMemConfig cuFuncSetSharedSize cuGetExportTable
+                cuGraphAddBatchMemOpNode cuGraphAddDependencies_v2 cuGraphAddExternalSemaphoresSignalNode
+                cuGraphAddExternalSemaphoresWaitNode cuGraphAddKernelNode cuGraphAddMemAllocNode cuGraphAddMemFreeNode
+                cuGraphAddNode cuGraphAddNode_v2 cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams
+                cuGraphConditionalHandleCreate cuGraphEventRecordNodeGetEvent cuGraphEventRecordNodeSetEvent
+                cuGraphEventWaitNodeGetEvent cuGraphEventWaitNodeSetEvent cuGraphExecBatchMemOpNodeSetParams
+                cuGraphExecChildGraphNodeSetParams cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent
                 cuGraphExecExternalSemaphoresSignalNodeSetParams cuGraphExecExternalSemaphoresWaitNodeSetParams
                 cuGraphExecGetFlags cuGraphExecHostNodeSetParams cuGraphExecKernelNodeSetParams
-                cuGraphExecKernelNodeSetParams_v2 cuGraphExecMemcpyNodeSetParams cuGraphExecMemsetNodeSetParams
-                cuGraphExecNodeSetParams cuGraphExecUpdate cuGraphExecUpdate_v2
+                cuGraphExecMemcpyNodeSetParams cuGraphExecMemsetNodeSetParams cuGraphExecNodeSetParams cuGraphExecUpdate
                 cuGraphExternalSemaphoresSignalNodeGetParams cuGraphExternalSemaphoresSignalNodeSetParams
-                cuGraphExternalSemaphoresWaitNodeGetParams cuGraphExternalSemaphoresWaitNodeSetParams cuGraphGetEdges
-                cuGraphGetEdges_v2 cuGraphGetNodes cuGraphGetRootNodes cuGraphHostNodeGetParams
-                cuGraphHostNodeSetParams cuGraphInstantiate cuGraphInstantiateWithParams
+                cuGraphExternalSemaphoresWaitNodeGetParams cuGraphExternalSemaphoresWaitNodeSetParams cuGraphGetEdges_v2
+                cuGraphHostNodeGetParams cuGraphHostNodeSetParams cuGraphInstantiate cuGraphInstantiateWithParams
                 cuGraphInstantiateWithParams_ptsz cuGraphInstantiate_v2 cuGraphKernelNodeCopyAttributes
-                cuGraphKernelNodeGetAttribute cuGraphKernelNodeGetParams cuGraphKernelNodeGetParams_v2
-                cuGraphKernelNodeSetAttribute cuGraphKernelNodeSetParams cuGraphKernelNodeSetParams_v2
-                cuGraphMemAllocNodeGetParams cuGraphMemFreeNodeGetParams cuGraphMemcpyNodeGetParams
-                cuGraphMemcpyNodeSetParams cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams cuGraphNodeFindInClone
-                cuGraphNodeGetDependencies cuGraphNodeGetDependencies_v2 cuGraphNodeGetDependentNodes
-                cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeGetType cuGraphNodeSetEnabled
-                cuGraphNodeSetParams cuGraphReleaseUserObject cuGraphRemoveDependencies cuGraphRemoveDependencies_v2
-                cuGraphRetainUserObject cuGraphicsMapResources cuGraphicsMapResources_ptsz
-                cuGraphicsResourceGetMappedMipmappedArray cuGraphicsResourceGetMappedPointer
+                cuGraphKernelNodeGetAttribute cuGraphKernelNodeGetParams cuGraphKernelNodeSetAttribute
+                cuGraphKernelNodeSetParams cuGraphMemAllocNodeGetParams cuGraphMemFreeNodeGetParams
+                cuGraphMemcpyNodeGetParams cuGraphMemcpyNodeSetParams cuGraphMemsetNodeGetParams
+                cuGraphMemsetNodeSetParams cuGraphNodeFindInClone cuGraphNodeGetDependencies_v2
+                cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeSetEnabled cuGraphNodeSetParams
+                cuGraphReleaseUserObject cuGraphRemoveDependencies_v2 cuGraphRetainUserObject cuGraphicsMapResources
+                cuGraphicsMapResources_ptsz cuGraphicsResourceGetMappedMipmappedArray cuGraphicsResourceGetMappedPointer
                 cuGraphicsResourceGetMappedPointer_v2 cuGraphicsResourceSetMapFlags cuGraphicsResourceSetMapFlags_v2
                 cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources cuGraphicsUnmapResources_ptsz
                 cuGraphicsUnregisterResource cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxGetDevResource
                 cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent cuImportExternalMemory
-                cuImportExternalSemaphore cuIpcCloseMemHandle cuIpcGetEventHandle cuIpcGetMemHandle
-                cuIpcOpenEventHandle cuIpcOpenMemHandle cuIpcOpenMemHandle_v2 cuKernelGetLibrary cuKernelGetName
-                cuKernelGetParamInfo cuKernelSetCacheConfig cuLaunch cuLaunchCooperativeKernelMultiDevice cuLaunchGrid
-                cuLaunchGridAsync cuLibraryEnumerateKernels cuLibraryGetKernelCount cuLibraryGetManaged
-                cuLibraryGetUnifiedFunction cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback
-                cuLogsUnregisterCallback cuMemAddressFree cuMemAddressReserve cuMemAlloc cuMemAllocHost cuMemAllocPitch
-                cuMemBatchDecompressAsync cuMemBatchDecompressAsync_ptsz cuMemCreate cuMemExportToShareableHandle
-                cuMemFree cuMemGetAccess cuMemGetAddressRange cuMemGetAllocationGranularity
-                cuMemGetAllocationPropertiesFromHandle cuMemGetHandleForAddressRange cuMemGetInfo
-                cuMemHostGetDevicePointer cuMemImportFromShareableHandle cuMemMap cuMemMapArrayAsync
-                cuMemMapArrayAsync_ptsz cuMemPoolExportPointer cuMemPoolExportToShareableHandle cuMemPoolGetAccess
-                cuMemPoolImportFromShareableHandle cuMemPoolImportPointer cuMemPoolSetAccess cuMemRangeGetAttribute
-                cuMemRangeGetAttributes cuMemRelease cuMemRetainAllocationHandle cuMemSetAccess cuMemUnmap cuMemcpy2D
-                cuMemcpy2DAsync cuMemcpy2DUnaligned cuMemcpy3D cuMemcpy3DAsync cuMemcpy3DBatchAsync
-                cuMemcpy3DBatchAsync_ptsz cuMemcpyAtoA cuMemcpyAtoA_v2 cuMemcpyAtoA_v2_ptds cuMemcpyAtoD
-                cuMemcpyAtoD_v2 cuMemcpyAtoD_v2_ptds cuMemcpyAtoH cuMemcpyAtoHAsync cuMemcpyAtoHAsync_v2
-                cuMemcpyAtoHAsync_v2_ptsz cuMemcpyAtoH_v2 cuMemcpyAtoH_v2_ptds cuMemcpyBatchAsync
-                cuMemcpyBatchAsync_ptsz cuMemcpyDtoA cuMemcpyDtoA_v2 cuMemcpyDtoA_v2_ptds cuMemcpyDtoD
-                cuMemcpyDtoDAsync cuMemcpyDtoH cuMemcpyDtoHAsync cuMemcpyHtoA cuMemcpyHtoAAsync cuMemcpyHtoAAsync_v2
+                cuImportExternalSemaphore cuIpcCloseMemHandle cuIpcGetEventHandle cuIpcGetMemHandle cuIpcOpenEventHandle
+                cuIpcOpenMemHandle cuIpcOpenMemHandle_v2 cuKernelGetLibrary cuKernelGetName cuKernelGetParamInfo
+                cuKernelSetCacheConfig cuLaunch cuLaunchCooperativeKernelMultiDevice cuLaunchGrid cuLaunchGridAsync
+                cuLibraryEnumerateKernels cuLibraryGetKernelCount cuLibraryGetManaged cuLibraryGetUnifiedFunction
+                cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback cuLogsUnregisterCallback
+                cuMemAddressFree cuMemAddressReserve cuMemAlloc cuMemAllocHost cuMemAllocPitch cuMemBatchDecompressAsync
+                cuMemBatchDecompressAsync_ptsz cuMemCreate cuMemExportToShareableHandle cuMemFree cuMemGetAccess
+                cuMemGetAddressRange cuMemGetAllocationGranularity cuMemGetAllocationPropertiesFromHandle
+                cuMemGetHandleForAddressRange cuMemGetInfo cuMemHostGetDevicePointer cuMemImportFromShareableHandle
+                cuMemMap cuMemMapArrayAsync cuMemMapArrayAsync_ptsz cuMemPoolExportPointer
+                cuMemPoolExportToShareableHandle cuMemPoolGetAccess cuMemPoolImportFromShareableHandle
+                cuMemPoolImportPointer cuMemPoolSetAccess cuMemRangeGetAttribute cuMemRangeGetAttributes cuMemRelease
+                cuMemRetainAllocationHandle cuMemSetAccess cuMemUnmap cuMemcpy2D cuMemcpy2DAsync cuMemcpy2DUnaligned
+                cuMemcpy3D cuMemcpy3DAsync cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_ptsz cuMemcpyAtoA cuMemcpyAtoA_v2
+                cuMemcpyAtoA_v2_ptds cuMemcpyAtoD cuMemcpyAtoD_v2 cuMemcpyAtoD_v2_ptds cuMemcpyAtoH cuMemcpyAtoHAsync
+                cuMemcpyAtoHAsync_v2 cuMemcpyAtoHAsync_v2_ptsz cuMemcpyAtoH_v2 cuMemcpyAtoH_v2_ptds cuMemcpyBatchAsync
+                cuMemcpyBatchAsync_ptsz cuMemcpyDtoA cuMemcpyDtoA_v2 cuMemcpyDtoA_v2_ptds cuMemcpyDtoD cuMemcpyDtoDAsync
+                cuMemcpyDtoH cuMemcpyDtoHAsync cuMemcpyHtoA cuMemcpyHtoAAsync cuMemcpyHtoAAsync_v2
                 cuMemcpyHtoAAsync_v2_ptsz cuMemcpyHtoA_v2 cuMemcpyHtoA_v2_ptds cuMemcpyHtoD cuMemcpyHtoDAsync
                 cuMemsetD16 cuMemsetD2D16 cuMemsetD2D32 cuMemsetD2D8 cuMemsetD32 cuMemsetD8 cuMipmappedArrayCreate
                 cuMipmappedArrayDestroy cuMipmappedArrayGetLevel cuMipmappedArrayGetMemoryRequirements

@@ -97,7 +97,11 @@ pub(crate) fn launch(
 ///
 /// # Errors
 /// Returns `InvalidValue` if both are given, or if the buffer's size is not that of the kernel's parameters.
-fn parameters(function: FunctionHandle, arguments: Arguments, extra: *const c_void) -> CudaResult<Vec<u8>> {
+pub(crate) fn parameters(
+    function: FunctionHandle,
+    arguments: Arguments,
+    extra: *const c_void,
+) -> CudaResult<Vec<u8>> {
     if extra.is_null() {
         return pack(function, arguments);
     }

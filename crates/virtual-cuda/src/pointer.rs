@@ -189,6 +189,11 @@ impl Bytes {
 pub struct Arguments(*const *const c_void);
 
 impl Arguments {
+    /// Returns an array of pointers at an address.
+    pub(crate) fn at(address: usize) -> Self {
+        Self(address as *const *const c_void)
+    }
+
     pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
     }

@@ -3,7 +3,7 @@
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
 
-use virtual_gpu::engine::Region;
+use virtual_gpu::engine::{GraphCopy, Region};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 use crate::engine;
@@ -179,6 +179,34 @@ fn region(name: &str, side: &Volume, copy: &Copy3D) -> CudaResult<Region> {
     let [width, height, depth, pitch, slice] =
         [copy.width, copy.height, copy.depth, pitch, slice].map(|it| it as u64);
     Ok(Region { start, width, height, depth, pitch, slice })
+}
+
+/// Returns a copy for a graph, which accesses the host's memory at each launch.
+///
+/// # Errors
+/// Returns the errors of a copy, and `NotSupported` for a copy between two host addresses.
+pub(crate) fn in_graph(copy: &Copy3D) -> CudaResult<GraphCopy> {
+    let from = region("source", &copy.from, copy)?;
+    let to = region("destination", &copy.to, copy)?;
+    let to_side = side(copy.to.memory, to, from)?;
+    let from_side = side(copy.from.memory, from, to)?;
+    match (to_side, from_side) {
+        (Side::Gpu(to), Side::Gpu(from)) => Ok(GraphCopy::Device { to, from }),
+        (Side::Gpu(to), Side::Host(host)) => {
+            let pinned = host.pinned();
+            Ok(GraphCopy::FromHost { to, read: Arc::new(move || host.read()), host: pinned })
+        }
+        (Side::Host(host), Side::Gpu(from)) => {
+            let pinned = host.pinned();
+            let write = Arc::new(move |bytes: &[u8]| host.write(bytes));
+            Ok(GraphCopy::ToHost { from, write, host: pinned })
+        }
+        (Side::Host(_), Side::Host(_)) => {
+            let message = "virtual GPU: a copy between two host addresses in a graph is not supported: \
+                           add a host function (cuGraphAddHostNode)";
+            Err(Error::new(CudaStatus::NotSupported, message))
+        }
+    }
 }
 
 /// Copies between two regions with equally many bytes, each with its memory type. Without a stream, a copy that involves

@@ -175,6 +175,11 @@ impl Caller {
                 return 0;
             }
             let at = if given == "Id" { 3 } else { self.results.len() % 3 };
+            if given == "usize" && self.function.starts_with("cuGraph") {
+                // The number of elements of the arrays before it.
+                let room = self.one_of(&[0, 1, 2, 7_u64]);
+                self.memory[at][..8].copy_from_slice(&room.to_le_bytes());
+            }
             self.results.push((given, at));
             return self.address(at);
         }
@@ -187,6 +192,13 @@ impl Caller {
         if (kind, self.function) == ("c_uint", "cuPointerGetAttributes") {
             // The arrays have at least this many elements.
             return self.one_of(&[0, 1, 2, 3]);
+        }
+        // Arrays of nodes have at least this many elements.
+        if (kind, self.function.starts_with("cuGraph")) == ("usize", true) {
+            return self.one_of(&[0, 0, 1, 1, 2]);
+        }
+        if self.function == "cuGraphDebugDotPrint" && kind == "Text" {
+            return c"/dev/null".as_ptr() as u64;
         }
         match kind {
             "usize" => self.one_of(&SIZES) as u64,
@@ -271,7 +283,12 @@ impl Caller {
 }
 
 /// Functions that accept null for some of their results, or zero bytes.
-const TAKES_NULL: [&str; 14] = [
+const TAKES_NULL: [&str; 19] = [
+    "cuGraphGetEdges",
+    "cuGraphGetNodes",
+    "cuGraphGetRootNodes",
+    "cuGraphNodeGetDependencies",
+    "cuGraphNodeGetDependentNodes",
     "cuLibraryLoadData",
     "cuLibraryLoadFromFile",
     "cuLinkAddData_v2",

@@ -56,6 +56,11 @@ const TYPES: &[(&str, &[&str])] = &[
     ("Function", &["*mut CUfunc_st"]),
     ("Graph", &["*mut CUgraph_st"]),
     ("GraphExec", &["*mut CUgraphExec_st"]),
+    ("GraphNode", &["*mut CUgraphNode_st"]),
+    ("KernelParameters", &["CUDA_KERNEL_NODE_PARAMS_v2_st"]),
+    ("SetParameters", &["CUDA_MEMSET_NODE_PARAMS_st"]),
+    ("HostParameters", &["CUDA_HOST_NODE_PARAMS_st"]),
+    ("UpdateInfo", &["CUgraphExecUpdateResultInfo_st"]),
     ("Pool", &["*mut CUmemPoolHandle_st"]),
     ("Communicator", &["*mut ncclComm"]),
     ("Id", &["ncclUniqueId"]),
@@ -93,6 +98,7 @@ const TYPES: &[(&str, &[&str])] = &[
         &[
             "u32",
             "CUfunc_cache_enum",
+            "CUgraphNodeType_enum",
             "CUjit_option_enum",
             "CUdevice_P2PAttribute_enum",
             "CUlimit_enum",
@@ -209,8 +215,9 @@ fn types_that_only_have_the_same_size_do_not_agree() {
 #[test]
 fn structures_are_laid_out_as_cudarc_s() {
     use cudarc::driver::sys::{
-        CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUctxCreateParams, CUdevprop, CUexecAffinityParam, CUlaunchAttribute,
-        CUlaunchConfig, CUmemLocation, CUmemPoolProps,
+        CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY2D, CUDA_MEMCPY3D,
+        CUDA_MEMSET_NODE_PARAMS, CUctxCreateParams, CUdevprop, CUexecAffinityParam,
+        CUgraphExecUpdateResultInfo, CUlaunchAttribute, CUlaunchConfig, CUmemLocation, CUmemPoolProps,
     };
     assert_eq!(size_of::<virtual_cuda::MemoryLocation>(), size_of::<CUmemLocation>());
     assert_eq!(size_of::<virtual_cuda::PoolProperties>(), size_of::<CUmemPoolProps>());
@@ -219,6 +226,10 @@ fn structures_are_laid_out_as_cudarc_s() {
     assert_eq!(size_of::<virtual_cuda::DeviceProperties>(), size_of::<CUdevprop>());
     assert_eq!(size_of::<virtual_cuda::Copy2D>(), size_of::<CUDA_MEMCPY2D>());
     assert_eq!(size_of::<virtual_cuda::Copy3D>(), size_of::<CUDA_MEMCPY3D>());
+    assert_eq!(size_of::<virtual_cuda::KernelParameters>(), size_of::<CUDA_KERNEL_NODE_PARAMS>());
+    assert_eq!(size_of::<virtual_cuda::SetParameters>(), size_of::<CUDA_MEMSET_NODE_PARAMS>());
+    assert_eq!(size_of::<virtual_cuda::HostParameters>(), size_of::<CUDA_HOST_NODE_PARAMS>());
+    assert_eq!(size_of::<virtual_cuda::UpdateInfo>(), size_of::<CUgraphExecUpdateResultInfo>());
     assert_eq!(size_of::<virtual_cuda::LaunchConfig>(), size_of::<CUlaunchConfig>());
     assert_eq!(size_of::<virtual_cuda::LaunchAttribute>(), size_of::<CUlaunchAttribute>());
 }

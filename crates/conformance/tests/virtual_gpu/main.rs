@@ -9,6 +9,7 @@ mod driver;
 mod frees;
 mod functions;
 mod golden;
+mod graph_nodes;
 mod graphs;
 mod host_functions;
 mod host_memory;
@@ -79,6 +80,7 @@ fn main() -> ExitCode {
         driver::checks(),
         frees::checks(),
         functions::checks(),
+        graph_nodes::checks(),
         graphs::checks(),
         host_functions::checks(),
         host_memory::checks(),

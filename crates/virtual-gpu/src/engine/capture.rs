@@ -6,7 +6,7 @@
 use super::communication::SharedCalls;
 use super::context::ContextHandle;
 use super::event::{EventHandle, Recorded};
-use super::graph::{Graph, GraphHandle, Node, NodeWork};
+use super::graph::{Executable, Graph, GraphHandle, NodeWork};
 use super::{Engine, State};
 use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::sorted::{SortedMap, SortedSet};
@@ -165,9 +165,7 @@ impl Engine {
             );
             return refuse(CudaStatus::StreamCaptureUnjoined, message);
         }
-        let handle = GraphHandle(state.new_handle());
-        state.graphs.all.insert(handle, graph.into());
-        Ok(handle)
+        Ok(state.insert_graph(graph))
     }
 
     /// `cuStreamIsCapturing`
@@ -252,9 +250,8 @@ impl State {
         let Some(entry) = self.streams.get_mut(&stream) else { return Ok(()) };
         let Some(Captured { id, after }) = &mut entry.capture else { return Ok(()) };
         let graph = &mut self.captures.usable(*id)?.graph;
-        let branch = graph.branch(stream, entry.context, &entry.name);
-        graph.nodes.push(Node { branch, after: std::mem::take(after), work, call_site });
-        after.push(graph.nodes.len() - 1);
+        let from = (stream, entry.context, &entry.name);
+        *after = vec![graph.add_captured(from, std::mem::take(after), work, call_site)];
         Ok(())
     }
 
@@ -279,7 +276,7 @@ impl State {
     }
 
     /// Adds a graph that is launched on a captured stream to the stream's graph.
-    pub(super) fn add_graph(&mut self, stream: StreamHandle, child: &Graph) -> CudaResult<()> {
+    pub(super) fn add_graph(&mut self, stream: StreamHandle, child: &Executable) -> CudaResult<()> {
         let Some(entry) = self.streams.get_mut(&stream) else { return Ok(()) };
         let Some(Captured { id, after }) = &mut entry.capture else { return Ok(()) };
         let graph = &mut self.captures.usable(*id)?.graph;

@@ -171,8 +171,15 @@ impl Engine {
 }
 
 impl State {
+    /// Makes an operation an event's last record.
+    pub(super) fn set_recorded(&mut self, event: EventHandle, done: Awaited) {
+        if let Some(event) = self.events.get_mut(&event) {
+            event.recorded = Some(Recorded::Done(done));
+        }
+    }
+
     /// Returns an event's context and its last record, which must not be in a graph.
-    fn done_record(
+    pub(super) fn done_record(
         &mut self,
         event: EventHandle,
         call: &str,
@@ -186,7 +193,7 @@ impl State {
         }
     }
 
-    fn event(&self, event: EventHandle) -> CudaResult<&Event> {
+    pub(super) fn event(&self, event: EventHandle) -> CudaResult<&Event> {
         self.events.get(&event).ok_or_else(|| not_an_event(event))
     }
 }

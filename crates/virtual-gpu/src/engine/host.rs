@@ -38,6 +38,17 @@ impl Engine {
         function: Arc<dyn Fn() + Send + Sync>,
     ) -> CudaResult<()> {
         let mut state = self.state();
+        let work = self.host_function(&mut state, function)?;
+        let stream = state.resolve_stream(stream)?;
+        self.submit_in(state, stream, work, CallSite::here())
+    }
+
+    /// Returns the work of a host function, and starts the thread that runs it.
+    pub(super) fn host_function(
+        &'static self,
+        state: &mut State,
+        function: Arc<dyn Fn() + Send + Sync>,
+    ) -> CudaResult<Work> {
         if !state.has_host_thread {
             let started = spawn_for_good("virtual GPU: host functions", || self.run_host_functions());
             started.map_err(|error| {
@@ -46,9 +57,7 @@ impl Engine {
             })?;
             state.has_host_thread = true;
         }
-        let stream = state.resolve_stream(stream)?;
-        let work = Work::Host(Some(HostFunction(function)));
-        self.submit_in(state, stream, work, CallSite::here())
+        Ok(Work::Host(Some(HostFunction(function))))
     }
 
     /// Runs host functions on the engine's thread for as long as the process lives.

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::Engine;
 use super::FunctionHandle;
 use super::context::ContextHandle;
 use super::function::Function;
 use super::module::not_a_module;
 use super::work::Work;
+use super::{Engine, State};
 use crate::device::{MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, MULTIPROCESSORS, SHARED_PER_BLOCK_OPT_IN};
 use crate::report::size;
 use virtual_gpu_core::handle::StreamHandle;
@@ -29,6 +29,7 @@ pub struct LaunchShape {
 /// A launch that is waiting for its turn.
 #[derive(Clone)]
 pub(super) struct KernelLaunch {
+    pub(super) function: FunctionHandle,
     pub(super) kernel: Arc<Kernel>,
     pub(super) shape: LaunchShape,
     pub(super) parameters: Vec<u8>,
@@ -86,34 +87,49 @@ impl Engine {
         self.flush_current();
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
-        let entry = state.function(function)?;
+        let launch = state.kernel_launch(function, shape, parameters, is_cooperative)?;
+        let of_stream = state.last_of(stream)?.0;
+        if launch.context != of_stream {
+            let (own, other) = (state.describe(launch.context), state.describe(of_stream));
+            let name = launch.name();
+            let message = format!("kernel `{name}` was loaded on {own}, but the stream is on {other}");
+            return Err(Error::new(CudaStatus::InvalidHandle, message));
+        }
+        self.submit_in(state, stream, Work::Kernel(Box::new(launch)), CallSite::here())
+    }
+}
+
+impl State {
+    /// Checks a launch in the context of the function's module.
+    pub(super) fn kernel_launch(
+        &self,
+        function: FunctionHandle,
+        shape: LaunchShape,
+        parameters: Vec<u8>,
+        is_cooperative: bool,
+    ) -> CudaResult<KernelLaunch> {
+        let entry = self.function(function)?;
         check_shape(entry, &shape)?;
         let threads = shape.block.into_iter().product();
-        let by_multiprocessor = state.usage(function)?.blocks(threads, u64::from(shape.dynamic_shared));
+        let by_multiprocessor = self.usage(function)?.blocks(threads, u64::from(shape.dynamic_shared));
         let resident = u64::from(by_multiprocessor) * u64::from(MULTIPROCESSORS);
         if is_cooperative {
             check_fits(&entry.kernel, &shape, resident)?;
         }
-        let module = state.modules.get(&entry.module).ok_or_else(|| not_a_module(entry.module))?;
-        let of_stream = state.last_of(stream)?.0;
-        if module.context != of_stream {
-            let (own, other) = (state.describe(module.context), state.describe(of_stream));
-            let name = entry.kernel.name();
-            let message = format!("kernel `{name}` was loaded on {own}, but the stream is on {other}");
-            return Err(Error::new(CudaStatus::InvalidHandle, message));
-        }
-        let launch = KernelLaunch {
+        let module = self.modules.get(&entry.module).ok_or_else(|| not_a_module(entry.module))?;
+        let context = module.context;
+        Ok(KernelLaunch {
+            function,
             kernel: entry.kernel.clone(),
             shape,
             parameters,
             globals: module.globals.clone(),
             resident,
             is_cooperative,
-            context: of_stream,
-            stack: state.context(of_stream)?.settings.stack,
-            print_buffer: state.context(of_stream)?.settings.printf_buffer,
-        };
-        self.submit_in(state, stream, Work::Kernel(Box::new(launch)), CallSite::here())
+            context,
+            stack: self.context(context)?.settings.stack,
+            print_buffer: self.context(context)?.settings.printf_buffer,
+        })
     }
 }
 

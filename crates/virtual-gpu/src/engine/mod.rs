@@ -40,7 +40,10 @@ use std::time::Duration;
 pub use capture::{CaptureMode, CaptureStatus};
 pub use context::ContextHandle;
 pub use event::EventHandle;
-pub use graph::{GraphExecHandle, GraphHandle};
+pub use graph::{
+    GraphCopy, GraphExecHandle, GraphHandle, GraphNodeHandle, KernelNode, NodeKind, UpdateFailure,
+    UpdateResult,
+};
 pub use host_memory::{Guard, HostKind, HostRead, HostWrite, Memory};
 pub use launch::LaunchShape;
 pub use managed::{Advice, Attachment, Location};

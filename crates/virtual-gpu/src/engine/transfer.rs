@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::graph::NodeWork;
+use super::graph::{GraphCopy, NodeWork};
 use super::host_memory::{Guard, HostKind, HostRead, HostWrite};
 use super::region::Region;
 use super::run::Turn;
@@ -192,6 +192,17 @@ impl Engine {
         element: [u8; SIZE],
     ) -> CudaResult<()> {
         let call_site = CallSite::here();
+        let work = self.set_work(at, element, &call_site)?;
+        self.submit(stream, work, call_site)
+    }
+
+    /// Checks a set.
+    pub(super) fn set_work<const SIZE: usize>(
+        &self,
+        at: Region,
+        element: [u8; SIZE],
+        call_site: &CallSite,
+    ) -> CudaResult<Work> {
         let start = at.start;
         let invalid = |why: String| Error::new(CudaStatus::InvalidValue, format!("set of {start:#x}: {why}"));
         if !start.is_multiple_of(SIZE as u64) {
@@ -201,9 +212,28 @@ impl Engine {
             let pitch = at.pitch;
             return Err(invalid(format!("with {SIZE}-byte elements, the pitch can't be {pitch} bytes")));
         }
-        self.check_region("set of", at, &call_site)?;
+        self.check_region("set of", at, call_site)?;
         let pattern = std::array::from_fn(|byte| element[byte % SIZE]);
-        self.submit(stream, Work::Set { at, pattern }, call_site)
+        Ok(Work::Set { at, pattern })
+    }
+
+    /// Checks a copy in a graph, which reads and writes the host's memory at each launch.
+    pub(super) fn copy_in_graph(&self, copy: GraphCopy) -> CudaResult<Work> {
+        let call_site = CallSite::here();
+        let check = |verb, region| self.check_region(verb, region, &call_site);
+        match copy {
+            GraphCopy::Device { to, from } => {
+                check("copy from", from)?;
+                check("copy to", to)?;
+                Ok(Work::Copy { from, to })
+            }
+            GraphCopy::FromHost { to, read, host } => {
+                check("copy to", to).map(|()| Work::UploadLater { to, read, host })
+            }
+            GraphCopy::ToHost { from, write, host } => {
+                check("copy from", from).map(|()| Work::DownloadLater { from, write, host })
+            }
+        }
     }
 
     /// Returns a stream's GPU if its context can still be used.

@@ -38,6 +38,9 @@ pub struct Order {
 /// The name suffix of a stream that runs a branch of a graph.
 pub(crate) const OF_A_GRAPH: &str = " of a graph";
 
+/// The start of the name of a branch of nodes that the program added to a graph.
+pub(crate) const OF_NODES: &str = "branch ";
+
 /// The name suffix of a stream that is named after its role.
 pub(crate) const OF_A_ROLE: &str = " stream";
 
@@ -246,6 +249,12 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
             return report.help(format!("{records}, and make {LAUNCHING} wait for it before the launch"));
         }
         _ => {}
+    }
+    let is_of_nodes = |side: &Accessor| in_graph(side) && side.stream_name.starts_with(OF_NODES);
+    if is_of_nodes(earlier) && is_of_nodes(later) {
+        return report.help(format!(
+            "make the node of {later_place} depend on that of {first_place} (cuGraphAddDependencies)"
+        ));
     }
     let is_of_earlier_round = match (&first_line, &later_line) {
         (Some(one), Some(other)) => in_one_file && one.line > other.line,

@@ -1,0 +1,345 @@
+//! Executable graphs: nodes in an order in which they can be enqueued, each in a branch.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use super::super::stream::{Awaited, StreamKind};
+use super::super::{Engine, State};
+use super::{
+    Branch, Graph, GraphExecHandle, GraphHandle, GraphNodeHandle, Graphs, NodeWork, Place, invalid,
+    not_a_graph,
+};
+use crate::engine::context::ContextHandle;
+use crate::engine::event::EventHandle;
+use crate::engine::work::Work;
+use crate::order::OF_NODES;
+use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::source_location::CallSite;
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+
+/// A graph that can be launched.
+pub(super) struct Exec {
+    pub(super) graph: Arc<Executable>,
+    /// The streams that run its branches, created at the first launch.
+    streams: Vec<StreamHandle>,
+    /// The end of the last launch, which the next launch waits for.
+    last: Option<Awaited>,
+}
+
+/// The nodes of a graph and of the graphs in it.
+#[derive(Clone, Default)]
+pub(in crate::engine) struct Executable {
+    pub(super) branches: Vec<Branch>,
+    /// The nodes, each after all nodes that it depends on.
+    pub(super) nodes: Vec<ExecNode>,
+}
+
+#[derive(Clone)]
+pub(super) struct ExecNode {
+    /// The node of the graph from which it was made.
+    pub(super) of: GraphNodeHandle,
+    pub(super) branch: usize,
+    /// Where the graph's node may run.
+    pub(super) place: Place,
+    /// The indices of the nodes that it waits for.
+    pub(super) after: Vec<usize>,
+    pub(super) work: NodeWork,
+    pub(super) call_site: CallSite,
+}
+
+impl Graphs {
+    /// Orders the nodes of a graph and of the graphs in it, and assigns each to a branch.
+    ///
+    /// # Errors
+    /// Returns `InvalidValue` if nodes depend on each other.
+    pub(super) fn executable(&self, graph: &Graph) -> CudaResult<Executable> {
+        let mut executable = Executable::default();
+        self.flatten(graph, &[], &mut executable)?;
+        executable.choose_branches();
+        Ok(executable)
+    }
+
+    /// Adds a graph's nodes after the nodes `after`. Returns the new last nodes.
+    fn flatten(&self, graph: &Graph, after: &[usize], to: &mut Executable) -> CudaResult<Vec<usize>> {
+        let first_branch = to.branches.len();
+        to.branches.extend(graph.branches.iter().cloned());
+        let mut ends: Vec<Vec<usize>> = vec![Vec::new(); graph.nodes.len()];
+        let mut is_last = vec![true; graph.nodes.len()];
+        for at in in_order(graph)? {
+            let node = &graph.nodes[at];
+            let mut own_after = if node.after.is_empty() { after.to_vec() } else { Vec::new() };
+            for &earlier in &node.after {
+                is_last[earlier] = false;
+                let new: Vec<_> = ends[earlier].iter().filter(|end| !own_after.contains(end)).collect();
+                own_after.extend(new);
+            }
+            if let NodeWork::Graph(child) = &node.work {
+                let child = self.all.get(child).ok_or_else(|| not_a_graph(*child))?;
+                ends[at] = self.flatten(child, &own_after, to)?;
+                continue;
+            }
+            let place = match node.place {
+                Place::Branch(branch) => Place::Branch(branch + first_branch),
+                place => place,
+            };
+            ends[at] = vec![to.nodes.len()];
+            to.nodes.push(ExecNode {
+                of: node.handle,
+                branch: 0,
+                place,
+                after: own_after,
+                work: node.work.clone(),
+                call_site: node.call_site.clone(),
+            });
+        }
+        let last = ends.into_iter().zip(is_last).filter(|(_, is_last)| *is_last);
+        let mut last: Vec<usize> = last.flat_map(|(ends, _)| ends).collect();
+        last.sort_unstable();
+        last.dedup();
+        if graph.nodes.is_empty() { Ok(after.to_vec()) } else { Ok(last) }
+    }
+}
+
+/// Returns the indices of a graph's nodes, each after those of all nodes that it depends on, and otherwise in the order
+/// in which they were added.
+fn in_order(graph: &Graph) -> CudaResult<Vec<usize>> {
+    let mut dependents = vec![Vec::new(); graph.nodes.len()];
+    let mut missing = Vec::new();
+    for (at, node) in graph.nodes.iter().enumerate() {
+        node.after.iter().for_each(|&earlier| dependents[earlier].push(at));
+        missing.push(node.after.len());
+    }
+    let ready = missing.iter().enumerate().filter(|(_, missing)| **missing == 0);
+    let mut ready: BinaryHeap<_> = ready.map(|(at, _)| Reverse(at)).collect();
+    let mut order = Vec::new();
+    while let Some(Reverse(at)) = ready.pop() {
+        order.push(at);
+        for &dependent in &dependents[at] {
+            missing[dependent] -= 1;
+            if missing[dependent] == 0 {
+                ready.push(Reverse(dependent));
+            }
+        }
+    }
+    match missing.iter().position(|&missing| missing > 0) {
+        None => Ok(order),
+        Some(at) => {
+            let node = &graph.nodes[at];
+            let line = node.call_site.line().map(|line| format!(" ({line})")).unwrap_or_default();
+            Err(invalid(format!(
+                "cuGraphInstantiateWithFlags: {} is a part of a cycle, or comes after one{line}: remove a dependency",
+                node.work
+            )))
+        }
+    }
+}
+
+impl Executable {
+    /// Assigns each node to a branch. A node that may run anywhere continues a branch that it comes after anyway, so
+    /// that branches add no order.
+    fn choose_branches(&mut self) {
+        let captured = self.branches.len();
+        // For each node, how many of each branch's nodes are done once it is done.
+        let mut clocks: Vec<Vec<usize>> = Vec::new();
+        let mut lengths = vec![0; captured];
+        for at in 0..self.nodes.len() {
+            let node = &self.nodes[at];
+            let mut clock = vec![0; lengths.len()];
+            for &earlier in &node.after {
+                for (own, &other) in clock.iter_mut().zip(&clocks[earlier]) {
+                    *own = (*own).max(other);
+                }
+            }
+            let (place, after) = (node.place, node.after.clone());
+            let context = match place {
+                Place::Context(context) => Some(context),
+                Place::Branch(_) | Place::Anywhere => None,
+            };
+            let may_continue = |branch: &usize| {
+                let has = self.branches[*branch].context;
+                *branch >= captured
+                    && clock[*branch] == lengths[*branch]
+                    && (context.is_none() || has.is_none() || has == context)
+            };
+            let branch = match place {
+                Place::Branch(branch) => branch,
+                _ => {
+                    let direct = after.iter().map(|&earlier| self.nodes[earlier].branch).find(&may_continue);
+                    let found = direct.or_else(|| (captured..self.branches.len()).find(&may_continue));
+                    found.unwrap_or_else(|| {
+                        let name = format!("{OF_NODES}{}", self.branches.len() - captured + 1);
+                        self.branches.push(Branch { captured: None, context, name: name.into() });
+                        lengths.push(0);
+                        clock.push(0);
+                        self.branches.len() - 1
+                    })
+                }
+            };
+            if context.is_some() {
+                self.branches[branch].context = context;
+            }
+            self.nodes[at].branch = branch;
+            lengths[branch] += 1;
+            clock[branch] = lengths[branch];
+            clocks.push(clock);
+        }
+    }
+}
+
+impl Engine {
+    /// `cuGraphInstantiateWithFlags`
+    ///
+    /// # Errors
+    /// Returns `InvalidValue` for flags that don't exist or that exclude each other, and `NotSupported` for a launch
+    /// from the GPU.
+    pub fn instantiate_graph(&self, graph: GraphHandle, flags: u64) -> CudaResult<GraphExecHandle> {
+        const AUTO_FREE: u64 = 1;
+        const UPLOAD: u64 = 2;
+        const DEVICE_LAUNCH: u64 = 4;
+        const NODE_PRIORITY: u64 = 8;
+        let invalid =
+            |what: &str| Error::new(CudaStatus::InvalidValue, format!("cuGraphInstantiateWithFlags: {what}"));
+        match flags {
+            _ if flags & !(AUTO_FREE | UPLOAD | DEVICE_LAUNCH | NODE_PRIORITY) != 0 => {
+                return Err(invalid(&format!("{flags:#x} contains unknown flags")));
+            }
+            _ if flags & UPLOAD != 0 => {
+                return Err(invalid(
+                    "CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD is for cuGraphInstantiateWithParams",
+                ));
+            }
+            _ if flags & DEVICE_LAUNCH != 0 && flags & AUTO_FREE != 0 => {
+                return Err(invalid("a graph that the GPU launches can't free memory on launch"));
+            }
+            _ if flags & DEVICE_LAUNCH != 0 => {
+                let message = "virtual GPU: CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH is not supported";
+                return Err(Error::new(CudaStatus::NotSupported, message));
+            }
+            _ => {}
+        }
+        let mut state = self.state();
+        let graph = state.graphs.executable(state.graph(graph)?)?.into();
+        let handle = GraphExecHandle(state.new_handle());
+        state.graphs.execs.insert(handle, Exec { graph, streams: Vec::new(), last: None });
+        Ok(handle)
+    }
+
+    /// `cuGraphLaunch`: launches a graph after the work enqueued on `stream` and before later work on it. A launch
+    /// waits for the previous launch of the same graph.
+    pub fn launch_graph(&self, exec: GraphExecHandle, stream: StreamHandle) -> CudaResult<()> {
+        let mut state = self.state();
+        let stream = state.resolve_stream(stream)?;
+        let entry = state.graphs.execs.get(&exec).ok_or_else(|| not_an_exec(exec))?;
+        let (graph, last) = (entry.graph.clone(), entry.last.clone());
+        if state.is_capturing(stream) {
+            return state.add_graph(stream, &graph);
+        }
+        state.check_events(&graph)?;
+        let of_stream = state.last_of(stream)?.0;
+        let streams = state.streams_of_graph(exec, &graph, of_stream)?;
+        for branch in &graph.branches {
+            state.check_usable(branch.context.unwrap_or(of_stream))?;
+        }
+        let call_site = CallSite::here();
+        let begin = state.enqueue(stream, Work::Nothing, last.into_iter().collect(), call_site.clone())?;
+        let mut done: Vec<Awaited> = Vec::with_capacity(graph.nodes.len());
+        for node in &graph.nodes {
+            let after = match node.after.as_slice() {
+                [] => vec![begin.clone()],
+                after => after.iter().map(|&node| done[node].clone()).collect(),
+            };
+            done.push(state.launch_node(streams[node.branch], node, after)?);
+        }
+        let end = state.append(stream, Work::Nothing, done, call_site)?;
+        if let Some(exec) = state.graphs.execs.get_mut(&exec) {
+            exec.last = Some(end);
+        }
+        drop(self.run_ready(state));
+        Ok(())
+    }
+
+    /// `cuGraphUpload`: only checks its arguments, because nothing has to be uploaded before a graph is launched.
+    pub fn upload_graph(&self, exec: GraphExecHandle, stream: StreamHandle) -> CudaResult<()> {
+        let mut state = self.state();
+        let stream = state.resolve_stream(stream)?;
+        state.check_not_captured(stream, "cuGraphUpload")?;
+        let known = state.graphs.execs.contains_key(&exec);
+        if known { Ok(()) } else { Err(not_an_exec(exec)) }
+    }
+
+    /// `cuGraphExecDestroy`: returns immediately; a running launch still completes.
+    pub fn destroy_graph_exec(&self, exec: GraphExecHandle) -> CudaResult<()> {
+        let mut state = self.state();
+        let removed = state.graphs.execs.remove(&exec).ok_or_else(|| not_an_exec(exec))?;
+        for stream in removed.streams {
+            state.retire_stream(stream);
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Rejects a launch of a graph with an event that is gone, or that was recorded in a capture.
+    fn check_events(&mut self, graph: &Executable) -> CudaResult<()> {
+        let event_of = |node: &ExecNode| match node.work {
+            NodeWork::Record(event) | NodeWork::Wait(event) => Some(event),
+            _ => None,
+        };
+        for event in graph.nodes.iter().filter_map(event_of) {
+            self.event(event)?;
+        }
+        let waits = graph.nodes.iter().filter(|node| matches!(node.work, NodeWork::Wait(_)));
+        let waits: Vec<EventHandle> = waits.filter_map(event_of).collect();
+        waits.into_iter().try_for_each(|event| self.done_record(event, "cuGraphLaunch").map(drop))
+    }
+
+    /// Returns the streams that run a graph's work, one for each branch.
+    fn streams_of_graph(
+        &mut self,
+        exec: GraphExecHandle,
+        graph: &Executable,
+        launched_in: ContextHandle,
+    ) -> CudaResult<Vec<StreamHandle>> {
+        let known = self.graphs.execs.get(&exec).map(|exec| exec.streams.clone()).unwrap_or_default();
+        if known.len() == graph.branches.len() {
+            return Ok(known);
+        }
+        let mut streams = Vec::new();
+        for Branch { context, name, .. } in &graph.branches {
+            let context = context.unwrap_or(launched_in);
+            let device = self.device_of_context(context)?;
+            streams.push(self.new_stream(context, device, false, StreamKind::OfGraph(name.clone())));
+        }
+        if let Some(exec) = self.graphs.execs.get_mut(&exec) {
+            exec.streams.clone_from(&streams);
+        }
+        Ok(streams)
+    }
+
+    fn launch_node(
+        &mut self,
+        stream: StreamHandle,
+        node: &ExecNode,
+        mut after: Vec<Awaited>,
+    ) -> CudaResult<Awaited> {
+        match &node.work {
+            NodeWork::Work(work) => self.enqueue(stream, work.clone(), after, node.call_site.clone()),
+            NodeWork::Communication(calls) => calls.enqueue(self, stream, after),
+            NodeWork::Record(event) => {
+                let done = self.enqueue(stream, Work::Record, after, node.call_site.clone())?;
+                self.set_recorded(*event, done.clone());
+                Ok(done)
+            }
+            NodeWork::Wait(event) => {
+                after.extend(self.done_record(*event, "cuGraphLaunch")?.1);
+                self.enqueue(stream, Work::Wait, after, node.call_site.clone())
+            }
+            NodeWork::Graph(_) => self.enqueue(stream, Work::Nothing, after, node.call_site.clone()),
+        }
+    }
+}
+
+pub(super) fn not_an_exec(exec: GraphExecHandle) -> Error<CudaStatus> {
+    invalid(format!("{:#x} is not an executable graph, or is no longer one", exec.0))
+}
