@@ -21,7 +21,7 @@ const RUNTIME: (&str, &str) = ("nvidia-cuda-runtime-cu12", "12.9.79");
 
 /// Functions whose arguments NVIDIA's driver checks before it checks whether it is initialized. The virtual driver
 /// checks that first, for all functions. Either is an error of the same program.
-const ARGUMENTS_FIRST: [&str; 38] = [
+const ARGUMENTS_FIRST: [&str; 48] = [
     "cuCtxDestroy",
     "cuCtxDestroy_v2",
     "cuCtxGetFlags",
@@ -33,6 +33,16 @@ const ARGUMENTS_FIRST: [&str; 38] = [
     "cuEventElapsedTime",
     "cuEventQuery",
     "cuEventSynchronize",
+    "cuGraphAddDependencies",
+    "cuGraphAddEmptyNode",
+    "cuGraphAddEventRecordNode",
+    "cuGraphAddEventWaitNode",
+    "cuGraphAddHostNode",
+    "cuGraphDebugDotPrint",
+    "cuGraphExecKernelNodeSetParams_v2",
+    "cuGraphKernelNodeGetParams_v2",
+    "cuGraphKernelNodeSetParams_v2",
+    "cuGraphRemoveDependencies",
     "cuKernelGetFunction",
     "cuLaunchHostFunc",
     "cuLaunchKernelEx",
