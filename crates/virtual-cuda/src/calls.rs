@@ -19,7 +19,7 @@ use crate::{EXPORTS, answer};
 
 /// The functions that create an object. Each entry lists the index of the argument that receives the handle, and the
 /// functions that destroy the object, which take the handle as their first argument.
-const MAKERS: [(&str, usize, &[&str]); 22] = [
+const MAKERS: [(&str, usize, &[&str]); 23] = [
     ("cuStreamCreate", 0, STREAM_ENDS),
     ("cuStreamCreateWithPriority", 0, STREAM_ENDS),
     ("cuEventCreate", 0, &["cuEventDestroy_v2"]),
@@ -42,6 +42,7 @@ const MAKERS: [(&str, usize, &[&str]); 22] = [
     ("ncclCommInitRankConfig", 0, COMM_ENDS),
     ("ncclCommInitAll", 0, COMM_ENDS),
     ("ncclCommSplit", 3, COMM_ENDS),
+    ("ncclCommShrink", 3, COMM_ENDS),
 ];
 
 const STREAM_ENDS: &[&str] = &["cuStreamDestroy_v2"];

@@ -4,7 +4,7 @@ use std::mem::offset_of;
 
 use crate::{
     Affinity, Copy2D, Copy3D, CreateParameters, DeviceProperties, HostParameters, Id, KernelParameters,
-    LaunchAttribute, LaunchConfig, MemoryLocation, PoolProperties, SetParameters, UpdateInfo,
+    LaunchAttribute, LaunchConfig, MemoryLocation, PoolProperties, SetParameters, SimulationInfo, UpdateInfo,
 };
 
 /// The layout of a C structure.
@@ -67,4 +67,7 @@ layouts! {
         texture_alignment = "textureAlign"
     }
     Id = "ncclUniqueId" {}
+    SimulationInfo = "ncclSimInfo_v22200" {
+        size = "size", magic = "magic", version = "version", time = "estimatedTime"
+    }
 }

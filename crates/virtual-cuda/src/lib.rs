@@ -51,7 +51,7 @@ pub use layout::{LAYOUTS, Layout};
 pub use library::{Kernel, Library};
 pub use link::{LinkState, OptionValue};
 pub use managed::MemoryLocation;
-pub use nccl::{Communicator, Id};
+pub use nccl::{Communicator, Id, SimulationInfo, Window};
 pub use occupancy::{BlockToShared, LaunchAttribute, LaunchConfig};
 pub use pointer::{Arguments, Bytes, Out, Outs, Source, Text};
 pub use pool::{Pool, PoolProperties};
@@ -311,12 +311,19 @@ macro_rules! exports {
                 fn ncclCommInitRankScalable(to: Out<Communicator>, world_size: c_int, rank: c_int, ids: c_int, id: Source<Id>, config: Bytes) = nccl::init_rank_scalable;
                 fn ncclCommRegister(comm: Communicator, buffer: DevicePointer, bytes: usize, to: Out<*mut c_void>) = nccl::register;
                 fn ncclCommDeregister(comm: Communicator, registration: *mut c_void) = nccl::deregister;
+                fn ncclCommShrink(comm: Communicator, excluded: Source<c_int>, count: c_int, to: Out<Communicator>, config: Bytes, flags: c_int) = nccl::shrink;
+                fn ncclCommRevoke(comm: Communicator, flags: c_int) = nccl::revoke;
+                fn ncclCommWindowRegister(comm: Communicator, buffer: DevicePointer, bytes: usize, to: Out<Window>, flags: c_int) = nccl::register_window;
+                fn ncclCommWindowDeregister(comm: Communicator, window: Window) = nccl::deregister_window;
+                fn ncclWinGetUserPtr(comm: Communicator, window: Window, to: Out<*mut c_void>) = nccl::window_pointer;
+                fn ncclCommMemStats(comm: Communicator, statistic: c_uint, to: Out<c_ulonglong>) = nccl::memory_statistic;
                 fn ncclMemAlloc(to: Out<DevicePointer>, bytes: usize) = nccl::allocate;
                 fn ncclMemFree(address: DevicePointer) = nccl::free;
                 fn ncclRedOpCreatePreMulSum(operator: Out<c_uint>, scalar: Bytes, data_type: c_uint, residence: c_uint, comm: Communicator) = nccl::create_operator;
                 fn ncclRedOpDestroy(operator: c_uint, comm: Communicator) = nccl::destroy_operator;
                 fn ncclGroupStart() = nccl::group_start;
                 fn ncclGroupEnd() = nccl::group_end;
+                fn ncclGroupSimulateEnd(info: Out<SimulationInfo>) = nccl::simulate_group_end;
                 fn ncclAllReduce(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, operator: c_uint, comm: Communicator, stream: Stream) = nccl::all_reduce;
                 fn ncclBroadcast(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, root: c_int, comm: Communicator, stream: Stream) = nccl::broadcast;
                 fn ncclBcast(buffer: DevicePointer, count: usize, data_type: c_uint, root: c_int, comm: Communicator, stream: Stream) = nccl::bcast;
@@ -423,10 +430,8 @@ macro_rules! exports {
                 cuWaitExternalSemaphoresAsync_ptsz
             }
             unsupported nccl {
-                ncclCommShrink ncclCommGrow ncclCommGetUniqueId ncclCommRevoke
-                ncclCommSuspend ncclCommResume ncclCommMemStats
-                ncclCommWindowRegister ncclCommWindowDeregister ncclWinGetUserPtr
-                ncclGroupSimulateEnd ncclPutSignal ncclSignal ncclWaitSignal
+                ncclCommGrow ncclCommGetUniqueId ncclCommSuspend ncclCommResume
+                ncclPutSignal ncclSignal ncclWaitSignal
             }
         }
     };

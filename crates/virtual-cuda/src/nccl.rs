@@ -1,6 +1,6 @@
 //! The bodies of the NCCL functions.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 use virtual_gpu_core::handle::{CommHandle, StreamHandle};
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
@@ -17,6 +17,20 @@ use crate::types::{DevicePointer, Stream};
 
 /// `ncclComm_t`
 pub type Communicator = *mut c_void;
+
+/// `ncclWindow_t`
+pub type Window = *mut c_void;
+
+/// `ncclSimInfo_t`
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct SimulationInfo {
+    pub(crate) size: usize,
+    pub(crate) magic: c_uint,
+    pub(crate) version: c_uint,
+    /// The estimated time in microseconds.
+    pub(crate) time: f32,
+}
 
 /// `ncclUniqueId`, passed by value.
 #[derive(Clone, Copy, Debug)]
@@ -201,6 +215,111 @@ pub(crate) fn split(
     nccl.split(comm(of), color, key, config, Box::new(deliver))
 }
 
+/// # Errors
+/// Returns `InvalidArgument` for a bad list of ranks, or one with the calling rank.
+pub(crate) fn shrink(
+    of: Communicator,
+    excluded: Source<c_int>,
+    count: c_int,
+    to: Out<Communicator>,
+    config: Bytes,
+    flags: c_int,
+) -> NcclResult<()> {
+    let nccl = started_for(of)?;
+    nccl.identity(comm(of))?;
+    if to.is_null() {
+        return Err(invalid("ncclCommShrink: the pointer to the communicator is null"));
+    }
+    if excluded.is_null() {
+        return Err(invalid("ncclCommShrink: the list of excluded ranks is null"));
+    }
+    let excluded = usize::try_from(count).ok().and_then(|count| excluded.values(count).ok());
+    let excluded = excluded.unwrap_or_default();
+    let config = read_config(config)?;
+    give(to, std::ptr::null_mut())?;
+    let to = to.address();
+    // The caller's variable outlives the call, as NCCL requires.
+    let deliver = move |made: CommHandle| {
+        let _ = Out::at(to).give(made.0 as Communicator);
+    };
+    nccl.shrink(comm(of), &excluded, flags & SHRINK_ABORT != 0, config, Box::new(deliver))
+}
+
+/// `NCCL_SHRINK_ABORT`
+const SHRINK_ABORT: c_int = 1;
+
+/// Cancels a rank's work; a null communicator is ignored.
+///
+/// # Errors
+/// Returns `InvalidArgument` for flags, which must be `NCCL_REVOKE_DEFAULT`.
+pub(crate) fn revoke(of: Communicator, flags: c_int) -> NcclResult<()> {
+    if of.is_null() {
+        return Ok(());
+    }
+    if flags != 0 {
+        return Err(invalid(format!(
+            "ncclCommRevoke: the flags must be NCCL_REVOKE_DEFAULT (0), not {flags:#x}"
+        )));
+    }
+    started()?.revoke(comm(of))
+}
+
+/// Registers a buffer together with all ranks. The flags only affect how fast real collectives are.
+///
+/// # Errors
+/// Returns `InvalidArgument` for a null buffer, no bytes, or bytes that no window can have.
+pub(crate) fn register_window(
+    of: Communicator,
+    buffer: DevicePointer,
+    bytes: usize,
+    to: Out<Window>,
+    _flags: c_int,
+) -> NcclResult<()> {
+    let nccl = started_for(of)?;
+    if to.is_null() {
+        return Err(invalid("ncclCommWindowRegister: the pointer to the window is null"));
+    }
+    give(to, std::ptr::null_mut())?;
+    if buffer == 0 || bytes == 0 {
+        return Err(invalid(format!(
+            "ncclCommWindowRegister: {bytes} bytes at {buffer:#x} can't be registered"
+        )));
+    }
+    let to = to.address();
+    // The caller's variable outlives the call, as NCCL requires.
+    let deliver = move |window: CommHandle| {
+        let _ = Out::at(to).give(window.0 as Window);
+    };
+    nccl.register_window(comm(of), buffer, bytes as u64, Box::new(deliver))
+}
+
+pub(crate) fn deregister_window(of: Communicator, window: Window) -> NcclResult<()> {
+    started_for(of)?.deregister_window(comm(of), window as u64)
+}
+
+pub(crate) fn window_pointer(of: Communicator, window: Window, to: Out<*mut c_void>) -> NcclResult<()> {
+    let nccl = started_for(of)?;
+    if to.is_null() {
+        return Err(invalid("ncclWinGetUserPtr: the pointer to the address is null"));
+    }
+    give(to, nccl.window_address(comm(of), window as u64)? as *mut c_void)
+}
+
+/// Returns 0, because communicators of the virtual NCCL use none of the GPU's memory and can't be suspended.
+///
+/// # Errors
+/// Returns `InvalidArgument` for a statistic that doesn't exist.
+pub(crate) fn memory_statistic(of: Communicator, statistic: c_uint, to: Out<c_ulonglong>) -> NcclResult<()> {
+    started_for(of)?.identity(comm(of))?;
+    if to.is_null() {
+        return Err(invalid("ncclCommMemStats: the pointer to the value is null"));
+    }
+    match statistic {
+        0..=3 => give(to, 0),
+        _ => Err(invalid(format!("ncclCommMemStats: {statistic} is not a ncclCommMemStat_t (0 to 3)"))),
+    }
+}
+
 pub(crate) fn finalize(of: Communicator) -> NcclResult<()> {
     if of.is_null() { Ok(()) } else { started()?.finalize(comm(of)) }
 }
@@ -276,6 +395,25 @@ pub(crate) fn group_start() -> NcclResult<()> {
 
 pub(crate) fn group_end() -> NcclResult<()> {
     started()?.group_end()
+}
+
+/// Ends a group without launching its calls. As in NCCL, the group is launched if there is no structure.
+///
+/// # Errors
+/// Returns `InvalidArgument` for a structure that was not initialized.
+pub(crate) fn simulate_group_end(info: Out<SimulationInfo>) -> NcclResult<()> {
+    const MAGIC: c_uint = 0x7468_5283;
+    let nccl = started()?;
+    if info.is_null() {
+        return nccl.group_end();
+    }
+    let given = Source::<SimulationInfo>::at(info.address()).value("the structure");
+    let given = given.map_err(|error| invalid(error.message.to_string()))?;
+    let is_initialized = given.magic == MAGIC && given.size >= size_of::<SimulationInfo>();
+    match nccl.simulate_group_end(is_initialized)? {
+        Some(time) => give(info, SimulationInfo { time, ..given }),
+        None => Ok(()),
+    }
 }
 
 pub(crate) fn all_reduce(

@@ -283,7 +283,8 @@ impl Caller {
 }
 
 /// Functions that accept null for some of their results, or zero bytes.
-const TAKES_NULL: [&str; 19] = [
+const TAKES_NULL: [&str; 20] = [
+    "ncclGroupSimulateEnd",
     "cuGraphGetEdges",
     "cuGraphGetNodes",
     "cuGraphGetRootNodes",

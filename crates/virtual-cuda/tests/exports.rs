@@ -64,6 +64,8 @@ const TYPES: &[(&str, &[&str])] = &[
     ("Pool", &["*mut CUmemPoolHandle_st"]),
     ("Communicator", &["*mut ncclComm"]),
     ("Id", &["ncclUniqueId"]),
+    ("Window", &["*mut ncclWindow_vidmem"]),
+    ("SimulationInfo", &["ncclSimInfo_v22200"]),
     ("[u8;16]", &["CUuuid_st"]),
     ("MemoryLocation", &["CUmemLocation_st"]),
     ("Affinity", &["CUexecAffinityParam_st"]),
@@ -116,6 +118,7 @@ const TYPES: &[(&str, &[&str])] = &[
             "ncclRedOp_t",
             "ncclResult_t",
             "ncclScalarResidence_t",
+            "ncclCommMemStat_t",
         ],
     ),
 ];

@@ -178,6 +178,9 @@ impl Nccl {
         let mut guard = self.lock();
         let (comm, rank) = guard.nccl.ready_member(handle)?;
         let entry = guard.nccl.communicator(comm)?;
+        if entry.ranks[rank].revoked {
+            return Err(invalid_usage(format!("{function}: the communicator has been revoked")));
+        }
         let (world_size, device) = (entry.ranks.len(), entry.ranks[rank].device);
         let request = request.checked(world_size).map_err(bad)?;
         log::call(entry, handle, rank, &request, stream);

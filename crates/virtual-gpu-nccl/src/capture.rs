@@ -92,6 +92,7 @@ impl Locked<'_> {
         let Captured { comm, rank, calls, .. } = captured;
         // A graph may outlive its communicator.
         let left = match self.nccl.communicators.get(comm) {
+            Some(comm) if comm.ranks[*rank].revoked => Some("ncclCommRevoke".to_owned()),
             Some(comm) => comm.ranks[*rank].left.as_ref().map(|(how, _)| how.to_string()),
             None => Some("ncclCommDestroy".to_owned()),
         };

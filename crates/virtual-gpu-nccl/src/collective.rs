@@ -201,7 +201,7 @@ impl Communicator {
             Some(part) if part.canceled => Some((rank, Missing::Gone)),
             Some(part) if part.arrived => None,
             Some(part) => Some((rank, part.op().map_or(Missing::Elsewhere, Missing::InStream))),
-            None => Some((rank, self.ranks[rank].absence())),
+            None => Some((rank, self.ranks[rank].silence())),
         });
         Ok(missing.collect())
     }

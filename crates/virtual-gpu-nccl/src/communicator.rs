@@ -20,7 +20,7 @@ use super::{Locked, Nccl, State};
 use virtual_gpu::engine::{Failure, Missing};
 use virtual_gpu::time::choice::Enabled;
 use virtual_gpu_core::handle::{CommHandle, CommId, OpRef, Rank, SequenceNumber};
-use virtual_gpu_core::sorted::SortedSet;
+use virtual_gpu_core::sorted::{SortedMap, SortedSet};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 use virtual_gpu_core::thread::ThreadKey;
@@ -78,7 +78,13 @@ pub(crate) struct RankState {
     pub(crate) config: CommConfig,
     /// The reduction operators that the rank has created.
     pub(crate) scales: Scales,
+    /// How often the rank has excluded a set of ranks, by the set's hash.
+    pub(crate) shrinks: SortedMap<u64, u64>,
     pub(crate) finalized: bool,
+    /// Whether the rank has revoked the communicator.
+    pub(crate) revoked: bool,
+    /// How and where the rank canceled its work.
+    pub(crate) canceled: Option<(&'static str, CallSite)>,
     /// For a nonblocking communicator: how many more times a query reports that it is in progress, and its pending
     /// split or finalize.
     pub(crate) polls: u32,
@@ -118,7 +124,10 @@ impl RankState {
             management_calls: SequenceNumber::default(),
             config,
             scales: Scales::default(),
+            shrinks: SortedMap::default(),
             finalized: false,
+            revoked: false,
+            canceled: None,
             polls: 0,
             awaits: None,
             dropped: None,
@@ -136,6 +145,11 @@ impl RankState {
     /// Returns whether this thread and no other makes the rank's calls.
     pub(crate) fn is_driven_by(&self, thread: ThreadKey) -> bool {
         self.owner == thread && !self.is_handed_on && self.left.is_none()
+    }
+
+    /// Returns why the rank has not called a collective, or one end of a message.
+    pub(crate) fn silence(&self) -> Missing {
+        if self.revoked { Missing::Gone } else { self.absence() }
     }
 
     /// Returns why the rank has not made a call.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::State;
 use super::collective::Call;
-use super::communicator::Communicator;
+use super::communicator::{Communicator, RankState};
 use super::point_to_point::Pending;
 use virtual_gpu::engine::{Deadlocked, Missing, State as EngineState};
 use virtual_gpu::report::{Report, ranks};
@@ -15,6 +15,7 @@ use virtual_gpu_core::thread::ThreadKey;
 const EVERY_RANK: &str =
     "every rank must make every collective call: look for an error, an early return, or a condition";
 const EVERY_RANK_OF_PARENT: &str = "every rank of the communicator must make this call; in a split, a rank that does not want a communicator passes NCCL_SPLIT_NOCOLOR; one thread with several ranks needs a group";
+const EVERY_RANK_THAT_STAYS: &str = "every rank that is not excluded must make this call, with the same list; one thread with several ranks needs a group";
 const EVERY_END: &str = "every send needs a receive on the other rank, and every receive a send: look for an error or a condition";
 const EMPTY: &str = "a collective of zero elements returns immediately without waiting for other ranks: every rank must pass the same count";
 const CAUSE_FIRST: &str = "fix that failure first: its own report says where it is";
@@ -111,7 +112,11 @@ impl Explanation {
             };
             self.report =
                 self.report.at(format!("rank {rank} never makes the call: {where_it_is}"), &call_site);
-            self.help.get_or_insert(EVERY_RANK_OF_PARENT);
+            let function = comm.management_calls.get(&sequence).and_then(|call| call.function());
+            self.help.get_or_insert(match function {
+                Some("ncclCommShrink") => EVERY_RANK_THAT_STAYS,
+                _ => EVERY_RANK_OF_PARENT,
+            });
             self = self.failed_before(comm, rank);
         }
         self
@@ -165,7 +170,9 @@ fn waiting_ranks(comm: &Communicator, call: &Call, number: SequenceNumber, mut r
 
 /// Returns how and where a rank left its communicator.
 fn departure(comm: &Communicator, rank: Rank) -> (Cow<'static, str>, CallSite) {
-    comm.ranks[rank].left.clone().unwrap_or(("has left".into(), CallSite::unknown()))
+    let RankState { left, canceled, .. } = &comm.ranks[rank];
+    let canceled = canceled.as_ref().map(|(how, call_site)| ((*how).into(), call_site.clone()));
+    canceled.or(left.clone()).unwrap_or(("has left".into(), CallSite::unknown()))
 }
 
 impl Snapshot<'_> {
@@ -224,8 +231,10 @@ impl Snapshot<'_> {
         let function = direction.function();
         match (missing, other) {
             (Missing::Gone, Some(other)) => {
-                let left = self.comm.ranks[rank].left.clone();
-                let (how, _) = left.unwrap_or(("that call has failed".into(), CallSite::unknown()));
+                let RankState { left, canceled, .. } = &self.comm.ranks[rank];
+                let canceled = canceled.as_ref().map(|(how, _)| (*how).into());
+                let left = left.as_ref().map(|(how, _)| how.clone());
+                let how = canceled.or(left).unwrap_or("that call has failed".into());
                 (
                     format!("rank {rank} has called the matching {function}, but {how}"),
                     other.call_site.clone(),

@@ -1,4 +1,4 @@
-//! How a rank leaves its communicator: destroy and abort.
+//! How a rank leaves its communicator, or cancels its work: destroy, abort, and revoke.
 
 use super::call::Request;
 use super::communicator::{Communicator, LastCall};
@@ -47,11 +47,46 @@ impl Nccl {
     }
 }
 
+impl Nccl {
+    /// Implements `ncclCommRevoke`: cancels the rank's pending work. The communicator can then be split, shrunk,
+    /// destroyed, and aborted, but no longer communicates.
+    ///
+    /// # Errors
+    /// Returns `InvalidArgument` after a finalize or another revoke, and `InProgress` for a nonblocking communicator.
+    pub fn revoke(&self, handle: CommHandle) -> NcclResult<()> {
+        let mut guard = self.lock();
+        let (comm, rank) = guard.nccl.member(handle)?;
+        let own = &guard.nccl.communicator(comm)?.ranks[rank];
+        let refused = match own {
+            own if own.finalized => Some("finalized"),
+            own if own.revoked => Some("revoked"),
+            _ => None,
+        };
+        if let Some(how) = refused {
+            let message = format!("ncclCommRevoke: the communicator has been {how} already");
+            return Err(Error::new(NcclStatus::InvalidArgument, message));
+        }
+        log::ended("Revoke", guard.nccl.communicator(comm)?, handle, rank);
+        guard.locked().cancel_work(comm, rank, true)?;
+        let own = &mut guard.nccl.communicator_mut(comm)?.ranks[rank];
+        let blocking = own.config.blocking;
+        own.polls = u32::from(!blocking);
+        let guard = self.run_ready(guard);
+        self.unlock_and_wake(guard);
+        if blocking { Ok(()) } else { Err(NcclStatus::InProgress.into()) }
+    }
+}
+
+/// How a rank has canceled its work, if it has revoked the communicator or shrinks it.
+const REVOKED: &str = "has revoked the communicator";
+const SHRINKS: &str = "has canceled its work to shrink the communicator";
+
 impl State {
     /// Removes a rank's handle to a communicator.
     fn leave(&mut self, handle: CommHandle, comm: CommId, rank: Rank, aborts: bool) -> NcclResult<()> {
         self.memberships.remove(&handle);
         self.registered.retain(|_, of| *of != handle);
+        self.windows.retain(|_, (of, _)| *of != handle);
         let call_site = CallSite::here();
         let gpu_failure = self.communicator(comm)?.ranks[rank].gpu_failure.clone();
         self.publish(comm, &Event::Leaves { rank, aborts, gpu_failure, call_site: call_site.clone() })?;
@@ -64,6 +99,15 @@ impl Communicator {
     /// Returns whether more than one rank is in this process.
     pub(crate) fn has_several_ranks_here(&self) -> bool {
         self.ranks.values().filter(|rank| rank.process.is_none()).count() > 1
+    }
+
+    /// Records that a rank in another process has canceled its work.
+    pub(crate) fn cancels_elsewhere(&mut self, rank: Rank, revokes: bool, call_site: CallSite) {
+        // None of its parts is on a stream of this process.
+        self.cancel_calls(rank);
+        let own = &mut self.ranks[rank];
+        own.revoked |= revokes;
+        own.canceled = Some((if revokes { REVOKED } else { SHRINKS }, call_site));
     }
 
     /// Records that a rank in another process is leaving.
@@ -84,6 +128,21 @@ impl Communicator {
 }
 
 impl Locked<'_> {
+    /// Cancels a rank's pending work, to revoke its communicator or to shrink it.
+    pub(crate) fn cancel_work(&mut self, comm: CommId, rank: Rank, revokes: bool) -> NcclResult<()> {
+        for stream in self.nccl.communicator_mut(comm)?.cancel_calls(rank) {
+            self.engine.finish(stream);
+        }
+        self.cancel_transfers(comm, rank)?;
+        let call_site = CallSite::here();
+        let own = &mut self.nccl.communicator_mut(comm)?.ranks[rank];
+        own.revoked |= revokes;
+        own.canceled = Some((if revokes { REVOKED } else { SHRINKS }, call_site.clone()));
+        // The work is over, so a later abort does not interrupt it.
+        own.last = None;
+        self.nccl.publish(comm, &Event::Cancels { rank, revokes, call_site })
+    }
+
     /// Withdraws a rank from its communicator and from all pending work.
     fn abort(&mut self, handle: CommHandle, comm: CommId, rank: Rank, config: &Config) -> NcclResult<()> {
         log::ended("Abort", self.nccl.communicator(comm)?, handle, rank);

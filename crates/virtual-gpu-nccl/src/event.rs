@@ -91,6 +91,8 @@ pub(crate) enum Event {
     /// The rank leaves. If it aborts, its pending calls are canceled; otherwise they still complete. Includes how its
     /// GPU failed, if it did.
     Leaves { rank: Rank, aborts: bool, gpu_failure: Option<String>, call_site: CallSite },
+    /// The rank has canceled its work. Includes how, and whether it has revoked the communicator.
+    Cancels { rank: Rank, revokes: bool, call_site: CallSite },
     /// A call has failed.
     Fails(Fails),
 }
@@ -149,6 +151,7 @@ impl Wire for Event {
                 to.put(&5u8).put(rank).put(aborts).put(gpu_failure).put(call_site)
             }
             Self::Fails(fails) => to.put(&6u8).put(fails),
+            Self::Cancels { rank, revokes, call_site } => to.put(&7u8).put(rank).put(revokes).put(call_site),
         };
     }
 
@@ -182,6 +185,7 @@ impl Wire for Event {
                 call_site: from.get()?,
             },
             6 => Self::Fails(from.get()?),
+            7 => Self::Cancels { rank: from.get()?, revokes: from.get()?, call_site: from.get()? },
             _ => return None,
         })
     }

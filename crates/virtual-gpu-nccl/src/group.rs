@@ -49,6 +49,31 @@ impl Nccl {
         self.lock().nccl.enter_group().depth += 1;
     }
 
+    /// Implements `ncclGroupSimulateEnd`: ends a group as [`Self::group_end`] does, but launches no call. Returns how many
+    /// microseconds its last collective would take according to the model of NCCL's tuning; `None` if the group has
+    /// no collective or is inside another one. As in NCCL, communicators are still created.
+    ///
+    /// # Errors
+    /// Returns `InvalidUsage` if there is no matching start, the first error from a call inside the group, and
+    /// `InvalidArgument` if `is_initialized` is false.
+    pub fn simulate_group_end(&'static self, is_initialized: bool) -> NcclResult<Option<f32>> {
+        let mut guard = self.lock();
+        let time = match guard.nccl.open_group() {
+            Some(group) if group.depth == 1 && group.error.is_none() => {
+                if !is_initialized {
+                    let message = "ncclGroupSimulateEnd: start from NCCL_SIM_INFO_INITIALIZER";
+                    group.error = Some(Error::new(NcclStatus::InvalidArgument, message));
+                }
+                let calls = std::mem::take(&mut group.calls);
+                let last = calls.iter().rev().find_map(|call| call.plan.as_ref());
+                last.map(|plan| plan.nanoseconds as f32 / 1000.0)
+            }
+            _ => None,
+        };
+        drop(guard);
+        self.group_end().map(|()| time)
+    }
+
     /// Implements `ncclGroupEnd`: the outermost one launches the calls that the group holds.
     ///
     /// # Errors

@@ -1,4 +1,5 @@
-//! Calls that all ranks of a communicator make together and wait in: split and finalize.
+//! Calls that the ranks of a communicator make together and wait in: split, shrink, finalize, and the registration of
+//! windows.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -26,9 +27,11 @@ pub const NO_COLOR: i32 = -1;
 /// Stores a new communicator for the caller, once the communicator can be used.
 pub type Deliver = Box<dyn FnOnce(CommHandle) + Send>;
 
-/// A split or finalize that not all ranks have reached.
+/// A call that not all ranks have reached.
 pub(crate) struct ManagementCall {
     participants: Ranks<Option<Participant>>,
+    /// The ranks that don't make the call, because a shrink excludes them.
+    excluded: Vec<Rank>,
     failed: Option<Error<NcclStatus>>,
 }
 
@@ -47,21 +50,46 @@ enum Purpose {
         config: CommConfig,
         child: Option<Child>,
     },
+    /// In a shrink, a rank without a child is in another process.
+    Shrink {
+        excluded: Vec<Rank>,
+        config: CommConfig,
+        child: Option<Child>,
+    },
     Finalize,
+    /// The registration of a window. A rank without one is in another process.
+    Window(Option<Child>),
 }
 
 /// A call by a rank in another process.
 pub(crate) struct Joins {
-    /// Whether the call is a split rather than a finalize.
-    splits: bool,
+    kind: u8,
     color: i32,
     key: i32,
     blocking: bool,
+    excluded: Vec<Rank>,
 }
 
-structure! { Joins { splits, color, key, blocking } }
+structure! { Joins { kind, color, key, blocking, excluded } }
 
-/// A rank's handle to a communicator created by a split.
+/// The kinds of calls that ranks in other processes make.
+const FINALIZE: u8 = 0;
+const SPLIT: u8 = 1;
+const SHRINK: u8 = 2;
+const WINDOW: u8 = 3;
+
+impl Joins {
+    /// Returns whether a communicator of this many ranks can receive it.
+    pub(crate) fn is_plausible(&self, world_size: usize) -> bool {
+        self.kind <= WINDOW && self.excluded.iter().all(|rank| rank.0 < world_size)
+    }
+}
+
+/// The first number of a shrink. Its other numbers come from the excluded ranks, because the other calls of a rank that
+/// takes part are not those of one that is excluded.
+const FIRST_SHRINK: u64 = 1 << 63;
+
+/// A rank's handle to a communicator created by a split or shrink, or to a window.
 struct Child {
     handle: CommHandle,
     deliver: Deliver,
@@ -71,9 +99,43 @@ impl Purpose {
     fn function(&self) -> &'static str {
         match self {
             Self::Split { .. } => "ncclCommSplit",
+            Self::Shrink { .. } => "ncclCommShrink",
             Self::Finalize => "ncclCommFinalize",
+            Self::Window(_) => "ncclCommWindowRegister",
         }
     }
+
+    /// Returns the communicator that the call makes for its rank: the handle, with its options.
+    fn joining(&self) -> Option<(CommHandle, CommConfig)> {
+        match self {
+            Self::Split { child, config, .. } | Self::Shrink { child, config, .. } => {
+                Some((child.as_ref()?.handle, *config))
+            }
+            Self::Finalize | Self::Window(_) => None,
+        }
+    }
+}
+
+/// Checks the ranks that a shrink excludes. Returns them in order.
+fn excluded_ranks(excluded: &[i32], own: Rank, world_size: usize) -> NcclResult<Vec<Rank>> {
+    let bad = |what: String| Err(Error::new(NcclStatus::InvalidArgument, format!("ncclCommShrink: {what}")));
+    let mut ranks = Vec::new();
+    for &number in excluded {
+        let rank = Rank::checked(number, world_size);
+        let Some(rank) = rank else { return bad(format!("rank {number} of {world_size} ranks")) };
+        if rank == own {
+            return bad(format!("rank {own} excludes itself: the ranks that are excluded must not call"));
+        }
+        if ranks.contains(&rank) {
+            return bad(format!("rank {rank} is excluded twice"));
+        }
+        ranks.push(rank);
+    }
+    if ranks.is_empty() {
+        return bad("no rank is excluded".to_owned());
+    }
+    ranks.sort_unstable();
+    Ok(ranks)
 }
 
 /// A rank of a communicator created by a split: its key, its state, its handle if it is in this process, and its call
@@ -110,6 +172,55 @@ impl Nccl {
         self.join_management_call(comm, rank, Purpose::Split { color, key, config, child }, guard)
     }
 
+    /// Implements `ncclCommShrink`: like [`Self::split`], for the ranks that are not excluded, in their order. With
+    /// `aborts`, the rank's pending work on the parent is canceled first.
+    ///
+    /// # Errors
+    /// Returns `InvalidArgument` if no rank is excluded, if the list has the calling rank, a rank twice, or a number that is
+    /// not a rank's; `Timeout` if a rank never calls; and `InProgress` for a nonblocking communicator.
+    pub fn shrink(
+        &self,
+        handle: CommHandle,
+        excluded: &[i32],
+        aborts: bool,
+        config: Option<CommConfig>,
+        deliver: Deliver,
+    ) -> NcclResult<()> {
+        let mut guard = self.lock();
+        let (comm, rank) = guard.nccl.ready_member(handle)?;
+        let entry = guard.nccl.communicator(comm)?;
+        let excluded = excluded_ranks(excluded, rank, entry.ranks.len())?;
+        let config = config.unwrap_or(entry.ranks[rank].config);
+        if aborts {
+            guard.locked().cancel_work(comm, rank, false)?;
+            guard = self.run_ready(guard);
+        }
+        let child = Some(Child { handle: CommHandle(guard.engine.new_handle()), deliver });
+        self.join_management_call(comm, rank, Purpose::Shrink { excluded, config, child }, guard)
+    }
+
+    /// Implements `ncclCommWindowRegister`: all ranks call it, each with bytes of its own GPU. Once they have, calls
+    /// `deliver` with a handle for [`Self::deregister_window`]. A window only makes collectives faster.
+    ///
+    /// # Errors
+    /// Returns `InvalidArgument` unless the bytes are in one buffer and start at a multiple of 4096 bytes in it;
+    /// `Timeout` if a rank never calls; and `InProgress` for a nonblocking communicator.
+    pub fn register_window(
+        &self,
+        handle: CommHandle,
+        address: u64,
+        bytes: u64,
+        deliver: Deliver,
+    ) -> NcclResult<()> {
+        self.check_window(handle, address, bytes)?;
+        let mut guard = self.lock();
+        let (comm, rank) = guard.nccl.ready_member(handle)?;
+        let window = guard.engine.new_handle();
+        guard.nccl.windows.insert(window, (handle, address));
+        let child = Child { handle: CommHandle(window), deliver };
+        self.join_management_call(comm, rank, Purpose::Window(Some(child)), guard)
+    }
+
     /// Implements `ncclCommFinalize`: returns once the rank's enqueued work is done and all ranks have called.
     ///
     /// # Errors
@@ -119,6 +230,10 @@ impl Nccl {
         let mut guard = self.lock();
         let (comm, rank) = guard.nccl.ready_member(handle)?;
         let entry = guard.nccl.communicator(comm)?;
+        if entry.ranks[rank].revoked {
+            let message = "ncclCommFinalize: the communicator has been revoked: destroy it instead";
+            return Err(Error::new(NcclStatus::InvalidArgument, message));
+        }
         log::ended("Finalize", entry, handle, rank);
         let entry = &entry.ranks[rank];
         if let Some(last) = entry.last.as_ref().filter(|_| entry.config.blocking) {
@@ -136,7 +251,7 @@ impl Nccl {
         mut guard: Guard<'a>,
     ) -> NcclResult<()> {
         let function = purpose.function();
-        let is_split = matches!(purpose, Purpose::Split { .. });
+        let is_split = matches!(purpose, Purpose::Split { .. } | Purpose::Shrink { .. });
         let (awaiting, blocking) = guard.locked().join_management_call(comm, rank, purpose)?;
         if let Some(group) = guard.nccl.open_group() {
             group.joining.push(awaiting);
@@ -153,6 +268,18 @@ impl Nccl {
     }
 }
 
+impl RankState {
+    /// Returns the number of the rank's next shrink that excludes these ranks. It is the same for all that take part.
+    fn next_shrink(&mut self, excluded: &[Rank]) -> SequenceNumber {
+        let mut hasher = DefaultHasher::new();
+        excluded.hash(&mut hasher);
+        let count = self.shrinks.get_or_insert_with(hasher.finish(), || 0);
+        *count += 1;
+        count.hash(&mut hasher);
+        SequenceNumber(FIRST_SHRINK | hasher.finish() >> 1)
+    }
+}
+
 impl ManagementCall {
     /// Returns whether a rank in this process has called.
     pub(crate) fn has_participant_here(&self, ranks: &Ranks<RankState>) -> bool {
@@ -162,7 +289,7 @@ impl ManagementCall {
     }
 
     fn new(world_size: usize) -> Self {
-        Self { participants: Ranks::new(world_size, |_| None), failed: None }
+        Self { participants: Ranks::new(world_size, |_| None), excluded: Vec::new(), failed: None }
     }
 }
 
@@ -185,12 +312,22 @@ impl Link {
 impl ManagementCall {
     /// Returns whether the call is waiting for one of these ranks.
     pub(crate) fn lacks_any(&self, ranks: &[Rank]) -> bool {
-        self.failed.is_none() && ranks.iter().any(|&rank| self.participants[rank].is_none())
+        self.failed.is_none() && ranks.iter().any(|&rank| self.lacks(rank))
     }
 
     /// Returns whether all ranks have called and the call has not failed.
     fn is_complete(&self) -> bool {
-        self.failed.is_none() && self.participants.values().all(Option::is_some)
+        self.failed.is_none() && !self.participants.iter().any(|(rank, _)| self.lacks(rank))
+    }
+
+    /// Returns whether a rank has to call, but has not.
+    fn lacks(&self, rank: Rank) -> bool {
+        self.participants[rank].is_none() && !self.excluded.contains(&rank)
+    }
+
+    /// Returns the name of the function.
+    pub(crate) fn function(&self) -> Option<&'static str> {
+        self.participants.values().flatten().next().map(|participant| participant.purpose.function())
     }
 
     /// Returns a report if the ranks have made different calls.
@@ -230,9 +367,10 @@ impl Communicator {
     pub(crate) fn absent(&self, sequence: SequenceNumber) -> Vec<(Rank, Missing)> {
         // A completed call has been forgotten, so no rank is missing.
         let call = self.management_calls.get(&sequence).filter(|call| call.failed.is_none());
-        let participants = call.into_iter().flat_map(|call| call.participants.iter());
-        let absent = participants.filter(|(_, participant)| participant.is_none());
-        absent.map(|(rank, _)| (rank, self.ranks[rank].absence())).collect()
+        let ranks =
+            call.into_iter().flat_map(|call| call.participants.iter().map(move |(rank, _)| (call, rank)));
+        let absent = ranks.filter(|(call, rank)| call.lacks(*rank));
+        absent.map(|(_, rank)| (rank, self.ranks[rank].absence())).collect()
     }
 
     /// Removes a split or finalize that all ranks have called. Returns the ranks that get a communicator, by color.
@@ -240,10 +378,19 @@ impl Communicator {
         let mut colors: BTreeMap<i32, Vec<Joiner>> = BTreeMap::new();
         let call = self.management_calls.remove(&sequence);
         for (rank, participant) in call.into_iter().flat_map(|call| call.participants) {
-            if let Some(Participant { purpose, thread, call_site }) = participant
-                && let Purpose::Split { color, key, config, child } = purpose
-                && color != NO_COLOR
-            {
+            let Some(Participant { purpose, thread, call_site }) = participant else { continue };
+            let joiner = match purpose {
+                Purpose::Split { color, key, config, child } => Some((color, key, config, child)),
+                Purpose::Shrink { config, child, .. } => Some((0, 0, config, child)),
+                Purpose::Finalize => None,
+                Purpose::Window(window) => {
+                    if let Some(Child { handle, deliver }) = window {
+                        deliver(handle);
+                    }
+                    None
+                }
+            };
+            if let Some((color, key, config, child)) = joiner.filter(|(color, ..)| *color != NO_COLOR) {
                 let RankState { device, process, .. } = self.ranks[rank];
                 let state = match process {
                     Some(process) => RankState::elsewhere(process, device, config),
@@ -263,14 +410,20 @@ impl Communicator {
         joins: Joins,
         call_site: CallSite,
     ) {
-        let Joins { splits, color, key, blocking } = joins;
-        let purpose = match splits {
-            true => Purpose::Split { color, key, config: CommConfig { blocking }, child: None },
-            false => Purpose::Finalize,
+        let Joins { kind, color, key, blocking, excluded } = joins;
+        let config = CommConfig { blocking };
+        let purpose = match kind {
+            SPLIT => Purpose::Split { color, key, config, child: None },
+            SHRINK => Purpose::Shrink { excluded: excluded.clone(), config, child: None },
+            WINDOW => Purpose::Window(None),
+            _ => Purpose::Finalize,
         };
-        self.ranks[rank].management_calls = sequence;
-        self.management_call_or_new(sequence).participants[rank] =
-            Some(Participant { purpose, thread: ThreadKey::ELSEWHERE, call_site });
+        if kind != SHRINK {
+            self.ranks[rank].management_calls = sequence;
+        }
+        let call = self.management_call_or_new(sequence);
+        call.excluded = excluded;
+        call.participants[rank] = Some(Participant { purpose, thread: ThreadKey::ELSEWHERE, call_site });
     }
 
     /// Adds the ranks that are waiting in a split or finalize to a report.
@@ -342,10 +495,7 @@ impl State {
         let error = Error::new(status, failure.report.clone());
         call.failed = Some(error.clone());
         let purposes = call.participants.values().flatten().map(|participant| &participant.purpose);
-        let children = purposes.filter_map(|purpose| match purpose {
-            Purpose::Split { child: Some(child), .. } => Some(child.handle),
-            _ => None,
-        });
+        let children = purposes.filter_map(|purpose| Some(purpose.joining()?.0));
         for handle in children.collect::<Vec<_>>() {
             self.memberships.insert(handle, Membership::Failed(error.clone()));
         }
@@ -366,24 +516,37 @@ impl Locked<'_> {
         let entry = self.nccl.communicator_mut(comm)?;
         entry.used_by(rank, thread);
         let own = &mut entry.ranks[rank];
-        own.management_calls = own.management_calls.next();
+        let sequence = match &participant.purpose {
+            Purpose::Shrink { excluded, .. } => own.next_shrink(excluded),
+            _ => {
+                own.management_calls = own.management_calls.next();
+                own.management_calls
+            }
+        };
         own.finalized |= matches!(participant.purpose, Purpose::Finalize);
-        let (sequence, blocking) = (own.management_calls, own.config.blocking);
+        let blocking = own.config.blocking;
         own.awaits = (!blocking).then_some(sequence);
         let id = ManagementId { comm, sequence };
+        if let Some((handle, config)) = participant.purpose.joining() {
+            let joining = Membership::Joining(Gathering::Split(id), config);
+            self.nccl.memberships.insert(handle, joining);
+        }
+        let other = |kind| Joins { kind, color: NO_COLOR, key: 0, blocking, excluded: Vec::new() };
         let joins = match &participant.purpose {
-            Purpose::Split { color, key: order, config, child } => {
-                if let Some(child) = child {
-                    let joining = Membership::Joining(Gathering::Split(id), *config);
-                    self.nccl.memberships.insert(child.handle, joining);
-                }
-                Joins { splits: true, color: *color, key: *order, blocking: config.blocking }
+            Purpose::Split { color, key, config, .. } => {
+                Joins { color: *color, key: *key, blocking: config.blocking, ..other(SPLIT) }
             }
-            Purpose::Finalize => Joins { splits: false, color: NO_COLOR, key: 0, blocking },
+            Purpose::Shrink { excluded, config, .. } => {
+                Joins { blocking: config.blocking, excluded: excluded.clone(), ..other(SHRINK) }
+            }
+            Purpose::Finalize => other(FINALIZE),
+            Purpose::Window(_) => other(WINDOW),
         };
         let entry = self.nccl.communicator_mut(comm)?;
+        let call = entry.management_call_or_new(sequence);
+        call.excluded.clone_from(&joins.excluded);
         let event = Event::Joins { rank, sequence, joins, call_site: participant.call_site.clone() };
-        entry.management_call_or_new(sequence).participants[rank] = Some(participant);
+        call.participants[rank] = Some(participant);
         self.nccl.publish(comm, &event)?;
         self.complete_if_all_joined(id)?;
         Ok((Awaiting::Management(id), blocking))
@@ -402,6 +565,7 @@ impl Locked<'_> {
             let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
             return self.nccl.fail_management_call(id, NcclStatus::InvalidUsage, &failure);
         }
+        let function = call.function().unwrap_or_default();
         let parent = comm.link.clone();
         for (color, mut members) in comm.take_joiners(id.sequence) {
             if members.iter().all(|(_, _, child, _)| child.is_none()) {
@@ -415,7 +579,7 @@ impl Locked<'_> {
             let ranks = Ranks::from(states);
             let handles = children.iter().map(|child| child.as_ref().map(|child| child.handle)).collect();
             let link = parent.as_ref().and_then(|parent| parent.of_child(id.sequence, color, &ranks));
-            self.add_communicator("ncclCommSplit", ranks, &handles, call_site, link)?;
+            self.add_communicator(function, ranks, &handles, call_site, link)?;
             for Child { handle, deliver } in children.into_iter().flatten() {
                 deliver(handle);
             }

@@ -26,9 +26,10 @@ impl Event {
         let is_rank = |rank: Rank| rank.0 < world_size;
         match self {
             Self::Called { rank, operation, .. } => is_theirs(*rank) && operation.root().is_none_or(is_rank),
-            Self::Arrived { rank, .. } | Self::Joins { rank, .. } | Self::Leaves { rank, .. } => {
+            Self::Arrived { rank, .. } | Self::Leaves { rank, .. } | Self::Cancels { rank, .. } => {
                 is_theirs(*rank)
             }
+            Self::Joins { rank, joins, .. } => is_theirs(*rank) && joins.is_plausible(world_size),
             Self::End { rank, transfer, .. } => is_theirs(*rank) && is_rank(transfer.peer),
             Self::Ready { message, end, .. } => match end {
                 Direction::Send => is_theirs(message.from) && is_rank(message.to),
@@ -116,6 +117,10 @@ impl Locked<'_> {
             }
             Event::Leaves { rank, aborts, gpu_failure, call_site } => {
                 entry.leaves_elsewhere(rank, aborts, gpu_failure, call_site);
+                None
+            }
+            Event::Cancels { rank, revokes, call_site } => {
+                entry.cancels_elsewhere(rank, revokes, call_site);
                 None
             }
             Event::Fails(fails) => {

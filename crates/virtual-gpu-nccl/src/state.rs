@@ -49,6 +49,8 @@ pub(crate) struct State {
     pub(crate) foreign: Foreign,
     /// The registered buffers' handles, with the rank's communicator.
     pub(crate) registered: Map<u64, CommHandle>,
+    /// The windows' handles, with the rank's communicator and the address.
+    pub(crate) windows: Map<u64, (CommHandle, u64)>,
     /// Each thread's open group.
     groups: Map<ThreadKey, Group>,
 }

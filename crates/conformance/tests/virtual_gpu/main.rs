@@ -21,6 +21,7 @@ mod nccl;
 mod nccl_errors;
 mod nccl_graphs;
 mod nccl_log;
+mod nccl_management;
 mod nccl_memory;
 mod nccl_processes;
 mod nccl_threads;
@@ -92,6 +93,7 @@ fn main() -> ExitCode {
         nccl_errors::checks(),
         nccl_graphs::checks(),
         nccl_log::checks(),
+        nccl_management::checks(),
         nccl_memory::checks(),
         nccl_processes::checks(),
         nccl_threads::checks(),

@@ -435,9 +435,9 @@ fn not_blocking() -> anyhow::Result<()> {
 fn not_there() -> anyhow::Result<()> {
     ranks(0, 1, |_, _| {
         // SAFETY: the function does nothing but report that it is not supported.
-        let code = unsafe { sys::ncclGroupSimulateEnd(std::ptr::null_mut()) };
-        refused(answer(code), ncclInternalError, &["ncclGroupSimulateEnd is not supported"]);
-        assert!(last_error().contains("ncclGroupSimulateEnd"));
+        let code = unsafe { sys::ncclCommResume(std::ptr::null_mut()) };
+        refused(answer(code), ncclInternalError, &["ncclCommResume is not supported"]);
+        assert!(last_error().contains("ncclCommResume"));
     });
     Ok(())
 }

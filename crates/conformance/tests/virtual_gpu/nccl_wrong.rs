@@ -341,6 +341,39 @@ programs! {
         Ok(())
     }
 
+    a_shrink_that_one_rank_skips(3, ["rank 0 waits in ncclCommShrink", "rank 1 never makes the call", "every rank that is not excluded"]) |me| {
+        if me.rank != 2 && !me.is_wrong(1) {
+            let (mut excluded, mut smaller) = ([2], std::ptr::null_mut());
+            let list = excluded.as_mut_ptr();
+            // SAFETY: the list has one rank, and the result is writable.
+            said(answer(unsafe { sys::ncclCommShrink(me.own.comm, list, 1, &mut smaller, std::ptr::null_mut(), 0) }))?;
+            // SAFETY: the communicator belongs to this rank.
+            unsafe { sys::ncclCommDestroy(smaller) };
+        }
+        Ok(())
+    }
+
+    a_window_that_one_rank_does_not_register(2, ["rank 0 waits in ncclCommWindowRegister", "rank 1 never makes the call"]) |me| {
+        let buffer = me.buffer(1024);
+        if !me.is_wrong(1) {
+            let mut window = std::ptr::null_mut();
+            let at = address(&buffer) as *mut _;
+            // SAFETY: the result is writable.
+            said(answer(unsafe { sys::ncclCommWindowRegister(me.own.comm, at, 4096, &mut window, 0) }))?;
+        }
+        Ok(())
+    }
+
+    a_collective_whose_other_rank_revokes(2, ["rank 0 waits in ncclAllReduce", "rank 1 never called it, and has revoked the communicator"]) |me| {
+        let buffer = me.buffer(4);
+        if me.is_wrong(1) {
+            // SAFETY: the communicator is alive.
+            return said(answer(unsafe { sys::ncclCommRevoke(me.own.comm, 0) }));
+        }
+        me.all_reduce(&buffer)?;
+        me.wait()
+    }
+
     a_split_where_another_rank_finalizes(2, ["ranks disagree about a call that all of them make together", "rank 0: ncclCommSplit", "rank 1: ncclCommFinalize"]) |me| {
         if me.wrong && me.rank == 1 {
             // SAFETY: the communicator is alive.

@@ -262,14 +262,14 @@ impl Communicator {
             let other = own.other();
             let rank = &self.ranks[key.rank(other)];
             let missing = match traffic.known(key, other) {
-                Known::NotCalled => rank.absence(),
+                Known::NotCalled => rank.silence(),
                 Known::Gone => Missing::Gone,
                 Known::Here(_, peer) if peer.canceled || peer.failure.is_some() => Missing::Gone,
                 Known::Elsewhere(Some(_)) => return None,
                 // The message is being moved, or the group is waiting for its other ends to be published.
                 Known::Here(_, peer) if peer.arrived => return None,
                 Known::Here(_, peer) => Missing::InStream(peer.op),
-                Known::Elsewhere(_) if rank.left.is_some() => Missing::Gone,
+                Known::Elsewhere(_) if rank.left.is_some() || rank.canceled.is_some() => Missing::Gone,
                 Known::Elsewhere(_) => Missing::Elsewhere,
             };
             let (own, other) = (traffic.end(key, own)?.clone(), traffic.end(key, other).cloned());

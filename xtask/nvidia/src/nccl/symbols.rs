@@ -16,15 +16,22 @@ const MODELED: Version = Version::new(2, 30);
 
 /// The functions that the virtual NCCL implements but the oldest NCCL for the course lacks. The course must not call
 /// them.
-const NEWER: [(&str, Version); 8] = [
+const NEWER: [(&str, Version); 15] = [
     ("ncclAlltoAll", Version::new(2, 28)),
     ("ncclCommDeregister", Version::new(2, 19)),
     ("ncclCommInitRankScalable", Version::new(2, 23)),
+    ("ncclCommMemStats", Version::new(2, 29)),
     ("ncclCommRegister", Version::new(2, 19)),
+    ("ncclCommRevoke", Version::new(2, 28)),
+    ("ncclCommShrink", Version::new(2, 27)),
+    ("ncclCommWindowDeregister", Version::new(2, 27)),
+    ("ncclCommWindowRegister", Version::new(2, 27)),
     ("ncclGather", Version::new(2, 28)),
+    ("ncclGroupSimulateEnd", Version::new(2, 22)),
     ("ncclMemAlloc", Version::new(2, 19)),
     ("ncclMemFree", Version::new(2, 19)),
     ("ncclScatter", Version::new(2, 28)),
+    ("ncclWinGetUserPtr", Version::new(2, 29)),
 ];
 
 pub(super) fn compare(
