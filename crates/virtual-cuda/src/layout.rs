@@ -3,8 +3,9 @@
 use std::mem::offset_of;
 
 use crate::{
-    Affinity, Copy2D, Copy3D, CreateParameters, DeviceProperties, HostParameters, Id, KernelParameters,
-    LaunchAttribute, LaunchConfig, MemoryLocation, PoolProperties, SetParameters, SimulationInfo, UpdateInfo,
+    Affinity, Copy2D, Copy3D, CreateParameters, DeviceProperties, HostParameters, Id, IpcHandle,
+    KernelParameters, LaunchAttribute, LaunchConfig, MemoryLocation, PoolProperties, SetParameters,
+    SimulationInfo, UpdateInfo,
 };
 
 /// The layout of a C structure.
@@ -66,6 +67,8 @@ layouts! {
         max_pitch = "memPitch", registers_per_block = "regsPerBlock", clock_rate = "clockRate",
         texture_alignment = "textureAlign"
     }
+    IpcHandle = "CUipcMemHandle_st" {}
+    IpcHandle = "CUipcEventHandle_st" {}
     Id = "ncclUniqueId" {}
     SimulationInfo = "ncclSimInfo_v22200" {
         size = "size", magic = "magic", version = "version", time = "estimatedTime"

@@ -19,6 +19,7 @@ mod guard;
 mod host;
 mod host_range;
 mod interfaces;
+mod interprocess;
 mod layout;
 mod library;
 mod link;
@@ -47,6 +48,7 @@ pub use device::DeviceProperties;
 pub use graph::{Graph, GraphExec};
 pub use graph_node::{GraphNode, HostParameters, KernelParameters, SetParameters, UpdateInfo};
 pub use host::{HostFunction, StreamCallback};
+pub use interprocess::IpcHandle;
 pub use layout::{LAYOUTS, Layout};
 pub use library::{Kernel, Library};
 pub use link::{LinkState, OptionValue};
@@ -181,6 +183,12 @@ macro_rules! exports {
                 fn cuEventQuery(event: Event) = stream::query_event;
                 fn cuEventElapsedTime(milliseconds: Out<f32>, start: Event, end: Event) = stream::elapsed;
                 fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: Event, end: Event) = stream::elapsed;
+
+                fn cuIpcGetMemHandle(handle: Out<IpcHandle>, address: DevicePointer) = interprocess::memory_handle;
+                fn cuIpcOpenMemHandle_v2(address: Out<DevicePointer>, handle: IpcHandle, flags: c_uint) = interprocess::open_memory;
+                fn cuIpcCloseMemHandle(address: DevicePointer) = interprocess::close_memory;
+                fn cuIpcGetEventHandle(handle: Out<IpcHandle>, event: Event) = interprocess::event_handle;
+                fn cuIpcOpenEventHandle(event: Out<Event>, handle: IpcHandle) = interprocess::open_event;
 
                 fn cuMemAlloc_v2(address: Out<DevicePointer>, bytes: usize) = memory::allocate;
                 fn cuMemAllocPitch_v2(address: Out<DevicePointer>, pitch: Out<usize>, width: usize, height: usize, element: c_uint) = memory::allocate_pitch;
@@ -375,8 +383,7 @@ macro_rules! exports {
                 cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources cuGraphicsUnmapResources_ptsz
                 cuGraphicsUnregisterResource cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxGetDevResource
                 cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent cuImportExternalMemory
-                cuImportExternalSemaphore cuIpcCloseMemHandle cuIpcGetEventHandle cuIpcGetMemHandle cuIpcOpenEventHandle
-                cuIpcOpenMemHandle cuIpcOpenMemHandle_v2 cuKernelGetLibrary cuKernelGetName cuKernelGetParamInfo
+                cuImportExternalSemaphore cuIpcOpenMemHandle cuKernelGetLibrary cuKernelGetName cuKernelGetParamInfo
                 cuKernelSetCacheConfig cuLaunch cuLaunchCooperativeKernelMultiDevice cuLaunchGrid cuLaunchGridAsync
                 cuLibraryEnumerateKernels cuLibraryGetKernelCount cuLibraryGetManaged cuLibraryGetUnifiedFunction
                 cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback cuLogsUnregisterCallback

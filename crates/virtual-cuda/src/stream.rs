@@ -98,7 +98,12 @@ pub(crate) fn create_event(to: Out<Event>, flags: c_uint) -> CudaResult<()> {
     if flags & EVENT_INTERPROCESS != 0 && flags & EVENT_DISABLE_TIMING == 0 {
         return Err(invalid("cuEventCreate: CU_EVENT_INTERPROCESS needs CU_EVENT_DISABLE_TIMING"));
     }
-    to.give(handle(engine::get()?.create_event(flags & EVENT_DISABLE_TIMING == 0)?.0))
+    let engine = engine::get()?;
+    let made = match flags & EVENT_INTERPROCESS {
+        0 => engine.create_event(flags & EVENT_DISABLE_TIMING == 0),
+        _ => engine.create_interprocess_event(),
+    };
+    to.give(handle(made?.0))
 }
 
 pub(crate) fn destroy_event(event: Event) -> CudaResult<()> {

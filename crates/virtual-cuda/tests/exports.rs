@@ -64,6 +64,7 @@ const TYPES: &[(&str, &[&str])] = &[
     ("Pool", &["*mut CUmemPoolHandle_st"]),
     ("Communicator", &["*mut ncclComm"]),
     ("Id", &["ncclUniqueId"]),
+    ("IpcHandle", &["CUipcMemHandle_st", "CUipcEventHandle_st"]),
     ("Window", &["*mut ncclWindow_vidmem"]),
     ("SimulationInfo", &["ncclSimInfo_v22200"]),
     ("[u8;16]", &["CUuuid_st"]),

@@ -21,7 +21,7 @@ const RUNTIME: (&str, &str) = ("nvidia-cuda-runtime-cu12", "12.9.79");
 
 /// Functions whose arguments NVIDIA's driver checks before it checks whether it is initialized. The virtual driver
 /// checks that first, for all functions. Either is an error of the same program.
-const ARGUMENTS_FIRST: [&str; 48] = [
+const ARGUMENTS_FIRST: [&str; 52] = [
     "cuCtxDestroy",
     "cuCtxDestroy_v2",
     "cuCtxGetFlags",
@@ -43,6 +43,10 @@ const ARGUMENTS_FIRST: [&str; 48] = [
     "cuGraphKernelNodeGetParams_v2",
     "cuGraphKernelNodeSetParams_v2",
     "cuGraphRemoveDependencies",
+    "cuIpcGetEventHandle",
+    "cuIpcGetMemHandle",
+    "cuIpcOpenEventHandle",
+    "cuIpcOpenMemHandle_v2",
     "cuKernelGetFunction",
     "cuLaunchHostFunc",
     "cuLaunchKernelEx",

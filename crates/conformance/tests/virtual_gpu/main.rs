@@ -13,6 +13,7 @@ mod graph_nodes;
 mod graphs;
 mod host_functions;
 mod host_memory;
+mod interprocess;
 mod leaks;
 mod libraries;
 mod litmus;
@@ -85,6 +86,7 @@ fn main() -> ExitCode {
         graphs::checks(),
         host_functions::checks(),
         host_memory::checks(),
+        interprocess::checks(),
         leaks::checks(),
         libraries::checks(),
         litmus::checks(),

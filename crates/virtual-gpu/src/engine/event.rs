@@ -18,6 +18,8 @@ pub(super) struct Event {
     pub(super) context: ContextHandle,
     /// Whether the event measures time (not `CU_EVENT_DISABLE_TIMING`).
     timing: bool,
+    /// Whether the program may get a handle for other processes (`CU_EVENT_INTERPROCESS`).
+    interprocess: bool,
     recorded: Option<Recorded>,
 }
 
@@ -50,11 +52,25 @@ impl Engine {
 
     /// `cuEventCreate`: creates an event in the current context.
     pub fn create_event(&self, timing: bool) -> CudaResult<EventHandle> {
+        self.new_event(timing, false)
+    }
+
+    /// `cuEventCreate` with `CU_EVENT_INTERPROCESS`, which needs `CU_EVENT_DISABLE_TIMING`.
+    pub fn create_interprocess_event(&self) -> CudaResult<EventHandle> {
+        self.new_event(false, true)
+    }
+
+    /// Returns whether an event was created with `CU_EVENT_INTERPROCESS`.
+    pub fn is_interprocess(&self, event: EventHandle) -> CudaResult<bool> {
+        Ok(self.state().event(event)?.interprocess)
+    }
+
+    fn new_event(&self, timing: bool, interprocess: bool) -> CudaResult<EventHandle> {
         let mut state = self.state();
         let context = state.current_context()?;
         state.check_usable(context)?;
         let event = EventHandle(state.new_handle());
-        state.events.insert(event, Event { context, timing, recorded: None });
+        state.events.insert(event, Event { context, timing, interprocess, recorded: None });
         Ok(event)
     }
 
