@@ -35,6 +35,7 @@ pub(crate) fn calls(library: &Library) -> anyhow::Result<()> {
         versions_and_ids(library)?;
         groups(library)?;
         wrong_communicators(library)?;
+        newer_functions(library)?;
         ranks(library)?;
     }
     through_cudarc();
@@ -128,6 +129,45 @@ unsafe fn wrong_communicators(library: &Library) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+/// Calls functions that older versions lack or implement differently: with the communicator NULL, and outside of a group.
+unsafe fn newer_functions(library: &Library) -> anyhow::Result<()> {
+    let mut version = 0;
+    let (mut made, mut value) = (null_mut::<c_void>(), 0_u64);
+    // SAFETY: the caller promises this.
+    unsafe {
+        function::<unsafe extern "C" fn(*mut c_int) -> c_int>(library, "ncclGetVersion")?(&mut version);
+        if version < 23_000 {
+            return Ok(());
+        }
+        let revoke = function::<unsafe extern "C" fn(Comm, c_int) -> c_int>(library, "ncclCommRevoke")?;
+        print("2.30: ncclCommRevoke(NULL)", revoke(null_mut(), 0));
+        let register = function::<RegisterWindow>(library, "ncclCommWindowRegister")?;
+        print("2.30: ncclCommWindowRegister(NULL)", register(null_mut(), null(), 0, &mut made, 0));
+        for name in ["ncclCommWindowDeregister", "ncclCommRegister"] {
+            // Neither reads its other arguments first.
+            let call = function::<RegisterWindow>(library, name)?;
+            print(&format!("2.30: {name}(NULL)"), call(null_mut(), null(), 0, &mut made, 0));
+        }
+        let statistics =
+            function::<unsafe extern "C" fn(Comm, c_int, *mut u64) -> c_int>(library, "ncclCommMemStats")?;
+        print("2.30: ncclCommMemStats(NULL)", statistics(null_mut(), 0, &mut value));
+        let simulate =
+            function::<unsafe extern "C" fn(*mut c_void) -> c_int>(library, "ncclGroupSimulateEnd")?;
+        print("2.30: ncclGroupSimulateEnd outside of a group", simulate(null_mut()));
+        let start = function::<unsafe extern "C" fn() -> c_int>(library, "ncclGroupStart")?;
+        let mut info = [0_u32; 6];
+        info[0] = 24;
+        start();
+        print("2.30: ncclGroupSimulateEnd, not initialized", simulate(info.as_mut_ptr().cast()));
+        (info[2], info[3]) = (0x7468_5283, version as u32);
+        start();
+        print("2.30: ncclGroupSimulateEnd, no call", simulate(info.as_mut_ptr().cast()));
+    }
+    Ok(())
+}
+
+type RegisterWindow = unsafe extern "C" fn(Comm, *const c_void, usize, *mut *mut c_void, c_int) -> c_int;
 
 /// Creates communicators, which fails for want of a GPU, or before that because of an argument.
 unsafe fn ranks(library: &Library) -> anyhow::Result<()> {
