@@ -36,6 +36,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("graph_nodes::a_captured_graph_has_nodes", captured),
         Check::new("graph_nodes::a_graph_can_be_drawn", drawn),
         Check::new("graph_nodes::a_launch_fails_after_its_buffer_is_freed", freed),
+        Check::new("graph_nodes::a_graph_is_tracked_until_it_is_destroyed", tracked),
         Check::new("graph_nodes::bad_arguments_are_refused", bad_arguments),
     ]
 }
@@ -771,6 +772,54 @@ fn freed() -> anyhow::Result<()> {
     exec.launch(&stream)?;
     let words = ["freed before", "graph_nodes.rs:"];
     fails(stream.synchronize(), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, &words);
+    Ok(())
+}
+
+/// Returns the functions that made the live objects which this file's lines have created.
+fn live_objects(library: *mut c_void) -> Vec<String> {
+    unsafe extern "C" fn add(object: *const c_void, to: *mut c_void) {
+        // SAFETY: an object starts with the name of a function, and `to` is the list below.
+        unsafe {
+            let name = std::ffi::CStr::from_ptr(*object.cast::<*const std::ffi::c_char>());
+            (*to.cast::<Vec<String>>()).push(name.to_string_lossy().into_owned());
+        }
+    }
+    type Visit = unsafe extern "C" fn(*const c_void, *mut c_void);
+    let mut names: Vec<String> = Vec::new();
+    // SAFETY: this is the function's type.
+    unsafe {
+        let visit: unsafe extern "C" fn(Visit, *mut c_void) =
+            std::mem::transmute(libc::dlsym(library, c"virtualGpuLiveObjects".as_ptr()));
+        visit(add, (&raw mut names).cast());
+    }
+    names
+}
+
+fn tracked() -> anyhow::Result<()> {
+    let _context = untracked(0);
+    let own = CString::new(format!("{}/tests/virtual_gpu", env!("CARGO_MANIFEST_DIR")))?;
+    // SAFETY: the library is loaded, and these are the functions' types.
+    let library = unsafe {
+        let library = libc::dlopen(c"libcuda.so".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
+        let show: extern "C" fn(*const std::ffi::c_char) =
+            std::mem::transmute(libc::dlsym(library, c"virtualGpuShowSourcesFirst".as_ptr()));
+        show(own.as_ptr());
+        let track: extern "C" fn() =
+            std::mem::transmute(libc::dlsym(library, c"virtualGpuTrackObjects".as_ptr()));
+        track();
+        library
+    };
+    let graph = Graph::new();
+    let mut clone = null_mut();
+    // SAFETY: the result is writable.
+    unsafe { sys::cuGraphClone(&raw mut clone, graph.0) }.result()?;
+    let (clone, exec) = (Graph(clone), graph.instantiate()?);
+    let made = live_objects(library);
+    assert_eq!(made, ["cuGraphCreate", "cuGraphClone", "cuGraphInstantiateWithFlags"]);
+    drop((graph, exec));
+    assert_eq!(live_objects(library), ["cuGraphClone"]);
+    drop(clone);
+    assert!(live_objects(library).is_empty());
     Ok(())
 }
 
