@@ -149,7 +149,7 @@ fn object_name(function: &str) -> &'static str {
     match function {
         "cuStreamCreate" | "cuStreamCreateWithPriority" => "a stream",
         "cuEventCreate" => "an event",
-        "cuStreamEndCapture" => "a graph",
+        "cuStreamEndCapture" | "cuGraphCreate" | "cuGraphClone" => "a graph",
         "cuGraphInstantiateWithFlags" => "an executable graph",
         "cuMemPoolCreate" => "a memory pool",
         "cuMemAllocManaged" => "a managed buffer",
