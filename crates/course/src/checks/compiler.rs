@@ -43,19 +43,23 @@ pub(super) enum Compiled {
 /// What was known about a build before Cargo was started.
 pub(super) struct Before {
     file: PathBuf,
+    /// The exercise's name among its module's checks.
+    checks: String,
     sources: Option<u64>,
 }
 
 impl Before {
     /// Notes what Cargo's build of an exercise's checks depends on.
     pub(super) fn new(root: &Path, module: &Module, exercise: &Exercise) -> Self {
-        Self { file: file(root, module, exercise), sources: sources(root, module) }
+        let checks = exercise.checks();
+        Self { file: file(root, module, exercise), checks, sources: sources(root, module) }
     }
 
     /// Records the command, if Cargo says that it ran one for this package.
     pub(super) fn record(self, package: &str, program: &Path, said: &str) {
         let Some(sources) = self.sources else { return };
-        let recorded = said.lines().find_map(|line| Recorded::read(line, package, program, sources));
+        let read = |line| Recorded::read(line, package, &self.checks, program, sources);
+        let recorded = said.lines().find_map(read);
         // Without the file, Cargo builds the next time, too.
         match recorded.map(|recorded| serde_json::to_string(&recorded)) {
             Some(Ok(text)) => _ = replace(&self.file, text),
@@ -104,7 +108,7 @@ pub(super) fn compile(
 impl Recorded {
     /// Reads the command from a line that Cargo prints with `-vv`: the variables, the compiler, and its arguments, quoted
     /// as for a shell. Returns `None` for other lines.
-    fn read(line: &str, package: &str, program: &Path, sources: u64) -> Option<Self> {
+    fn read(line: &str, package: &str, checks: &str, program: &Path, sources: u64) -> Option<Self> {
         let command = line.trim().strip_prefix("Running `")?.strip_suffix('`')?;
         let mut words = shlex::split(command)?.into_iter().peekable();
         let mut variables = BTreeMap::new();
@@ -120,11 +124,14 @@ impl Recorded {
         if !is_it {
             return None;
         }
-        // Cargo does not know that this command will run again. It must find its own program as it has left it.
+        // Cargo does not know that this command will run again. It must find its own program as it has left it. And in
+        // another terminal, the checks of another exercise may be compiled.
         let folder = program.parent()?.with_file_name(FOLDER);
         let out = arguments.iter().position(|argument| argument == "--out-dir")?;
         *arguments.get_mut(out + 1)? = folder.to_str()?.to_owned();
-        let program = folder.join(program.file_name()?);
+        let extra = arguments.iter_mut().find(|argument| argument.starts_with("extra-filename="))?;
+        *extra = format!("extra-filename=-{checks}");
+        let program = folder.join(format!("{package}-{checks}"));
         let mut recorded = Self { compiler, arguments, variables, program, sources, libraries: 0 };
         recorded.libraries = recorded.libraries()?;
         Some(recorded)
@@ -225,16 +232,16 @@ mod tests {
         let own = std::env::current_exe().unwrap();
         let line = format!(
             "     Running `CARGO=/bin/cargo CARGO_PKG_DESCRIPTION='It'\\''s one' {0} --crate-name m01 --json=artifacts \
-             --cfg test --out-dir /t/debug/deps --extern lab={0} --cfg one_exercise --cfg devices`",
+             --cfg test -C extra-filename=-7f --out-dir /t/debug/deps --extern lab={0} --cfg one_exercise --cfg devices`",
             own.display()
         );
         let program = Path::new("/t/debug/deps/m01-7f");
-        let read = Recorded::read(&line, "m01", program, 5).unwrap();
+        let read = Recorded::read(&line, "m01", "devices", program, 5).unwrap();
         assert_eq!(read.variables["CARGO_PKG_DESCRIPTION"], "It's one");
         assert_eq!((&read.compiler, read.sources), (&own, 5));
-        assert_eq!(read.program, Path::new("/t/debug/checks/m01-7f"));
+        assert_eq!(read.program, Path::new("/t/debug/checks/m01-devices"));
         let arguments = format!(
-            "--crate-name m01 --cfg test --out-dir /t/debug/checks --extern lab={} --cfg one_exercise --cfg devices",
+            "--crate-name m01 --cfg test -C extra-filename=-devices --out-dir /t/debug/checks --extern lab={} --cfg one_exercise --cfg devices",
             own.display()
         );
         assert_eq!(read.arguments.join(" "), arguments);
@@ -243,7 +250,7 @@ mod tests {
             line.replace("one_exercise", "other"),
             line.replace("Running", "Fresh"),
         ] {
-            assert_eq!(Recorded::read(&other, "m01", program, 5), None);
+            assert_eq!(Recorded::read(&other, "m01", "devices", program, 5), None);
         }
     }
 
