@@ -74,8 +74,8 @@ fn file(root: &Path, module: &Module, exercise: &Exercise) -> PathBuf {
     crate::progress::folder(root).join("compilers").join(name)
 }
 
-/// Compiles an exercise's checks with the recorded command. Returns `None` if there is none, or if something else than the
-/// module's sources or its checks has changed. Cargo then has to build.
+/// Compiles an exercise's checks with the recorded command, with messages in color or not. Returns `None` if there is no such
+/// command, or if something else than the module's sources or its checks has changed. Cargo then has to build.
 pub(super) fn compile(
     root: &Path,
     module: &Module,
@@ -88,7 +88,8 @@ pub(super) fn compile(
         return Ok(None);
     };
     let is_current = || recorded.libraries() == Some(recorded.libraries);
-    if sources(root, module) != Some(recorded.sources) || !is_current() {
+    let is_as_before = recorded.is_in_color() == color && sources(root, module) == Some(recorded.sources);
+    if !is_as_before || !is_current() {
         return Ok(None);
     }
     // `cargo clean` has removed it, for example.
@@ -97,7 +98,7 @@ pub(super) fn compile(
     {
         return Ok(None);
     }
-    let (is_compiled, said) = stop.run(recorded.command(root, color), |_| Then::GoOn)?;
+    let (is_compiled, said) = stop.run(recorded.command(root), |_| Then::GoOn)?;
     // Otherwise, another Cargo has replaced a library in the meantime.
     Ok(is_current().then(|| match is_compiled {
         true => Compiled::Program(recorded.program),
@@ -118,7 +119,7 @@ impl Recorded {
             words.next();
         }
         let compiler = PathBuf::from(words.next()?);
-        let mut arguments: Vec<String> = words.filter(|argument| !argument.starts_with("--json")).collect();
+        let mut arguments: Vec<String> = words.collect();
         let is_it = arguments.windows(2).any(|pair| pair == ["--crate-name", package])
             && arguments.iter().any(|argument| argument == "one_exercise");
         if !is_it {
@@ -137,14 +138,18 @@ impl Recorded {
         Some(recorded)
     }
 
-    /// Returns the command. Its messages are lines of JSON on standard error, with text in color if requested.
-    fn command(&self, root: &Path, color: bool) -> Command {
+    /// Returns the command. Its messages are lines of JSON on standard error. With any other arguments, the compiler would
+    /// begin without what it knows from the last time.
+    fn command(&self, root: &Path) -> Command {
         let mut command = Command::new(&self.compiler);
         command.args(&self.arguments).current_dir(root).envs(&self.variables);
-        if color {
-            command.arg("--json=diagnostic-rendered-ansi");
-        }
         command
+    }
+
+    /// Returns whether the messages' text is in color.
+    fn is_in_color(&self) -> bool {
+        let is_json = |argument: &&String| argument.starts_with("--json=");
+        self.arguments.iter().find(is_json).is_some_and(|json| json.contains("diagnostic-rendered-ansi"))
     }
 
     /// Returns a key of the compiler and of the libraries that the command reads: their paths, sizes, and times. Returns
@@ -241,7 +246,7 @@ mod tests {
         assert_eq!((&read.compiler, read.sources), (&own, 5));
         assert_eq!(read.program, Path::new("/t/debug/checks/m01-devices"));
         let arguments = format!(
-            "--crate-name m01 --cfg test -C extra-filename=-devices --out-dir /t/debug/checks --extern lab={} --cfg one_exercise --cfg devices",
+            "--crate-name m01 --json=artifacts --cfg test -C extra-filename=-devices --out-dir /t/debug/checks --extern lab={} --cfg one_exercise --cfg devices",
             own.display()
         );
         assert_eq!(read.arguments.join(" "), arguments);
