@@ -42,7 +42,10 @@ impl Machine<'_> {
             | Operation::Match { .. }
             | Operation::Redux { .. }
             | Operation::LoadMatrices(_)
-            | Operation::MultiplyMatrices(_) => return self.warp_operation(operation, group, mask),
+            | Operation::MultiplyMatrices(_)
+            | Operation::LoadFragment(_)
+            | Operation::StoreFragment(_)
+            | Operation::MultiplyFragments(_) => return self.warp_operation(operation, group, mask),
             Operation::CopyToShared { to, from, bytes, present } => {
                 self.begin_copies(*to, *from, usize::from(*bytes), *present, mask)?;
             }

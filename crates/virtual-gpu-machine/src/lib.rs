@@ -32,6 +32,7 @@ mod stuck;
 mod system_call;
 mod warp;
 mod warp_members;
+mod wmma;
 
 pub use fault::{Access, Assertion, Fault, FaultKind, MemoryAccess, ThreadReport};
 pub use launch::{Execution, Launch};

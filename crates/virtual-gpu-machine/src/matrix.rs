@@ -98,7 +98,7 @@ impl Machine<'_> {
     }
 
     /// Rejects a matrix instruction executed by only some lanes of a warp, because its behavior is undefined.
-    fn need_whole_warp(&self, warp: usize, present: u32) -> Result<(), Stop> {
+    pub(crate) fn need_whole_warp(&self, warp: usize, present: u32) -> Result<(), Stop> {
         let thread = warp * 32 + present.trailing_zeros() as usize;
         match present {
             u32::MAX => Ok(()),
@@ -108,7 +108,7 @@ impl Machine<'_> {
 }
 
 /// Returns the `at`th element in a register.
-fn value(element: MatrixElement, word: u32, at: usize) -> f64 {
+pub(crate) fn value(element: MatrixElement, word: u32, at: usize) -> f64 {
     let half = (word >> (16 * at)) as u16;
     match element {
         MatrixElement::F16 => f16::from_bits(half).to_f64(),
@@ -118,10 +118,10 @@ fn value(element: MatrixElement, word: u32, at: usize) -> f64 {
     }
 }
 
-fn half_bits(sum: f64) -> u32 {
+pub(crate) fn half_bits(sum: f64) -> u32 {
     if sum.is_nan() { 0x7fff } else { to_half(sum, Rounding::Nearest).into() }
 }
 
-fn single_bits(sum: f64) -> u32 {
+pub(crate) fn single_bits(sum: f64) -> u32 {
     if sum.is_nan() { NAN } else { (sum as f32).to_bits() }
 }

@@ -99,6 +99,9 @@ impl Machine<'_> {
             }
             Operation::LoadMatrices(ref load) => self.load_matrices(load, warp, present)?,
             Operation::MultiplyMatrices(ref product) => self.multiply_matrices(product, warp, present)?,
+            Operation::LoadFragment(ref access) => self.load_fragment(access, warp, present)?,
+            Operation::StoreFragment(ref access) => self.store_fragment(access, warp, present)?,
+            Operation::MultiplyFragments(ref product) => self.multiply_fragments(product, warp, present)?,
             _ => {}
         }
         Ok(())

@@ -43,7 +43,7 @@ opcodes! {
     Bar "bar", Barrier "barrier", Membar "membar", Fence "fence", Atom "atom", Red "red", Vote "vote",
     Match "match", Activemask "activemask", Redux "redux",
     // Matrices.
-    Ldmatrix "ldmatrix", Mma "mma",
+    Ldmatrix "ldmatrix", Mma "mma", Wmma "wmma",
     // SIMD video.
     Vadd2 "vadd2", Vsub2 "vsub2", Vavrg2 "vavrg2", Vabsdiff2 "vabsdiff2", Vmin2 "vmin2", Vmax2 "vmax2",
     Vadd4 "vadd4", Vsub4 "vsub4", Vavrg4 "vavrg4", Vabsdiff4 "vabsdiff4", Vmin4 "vmin4", Vmax4 "vmax4",

@@ -2,8 +2,8 @@
 
 use super::instruction::{
     AtomicOp, AtomicType, BoolOp, CarryOp, CompareAs, Comparison, Conversion, FloatMode, FloatOp, FloatType,
-    IntegerType, LongOp, MatrixElement, NarrowOp, NumberKind, Packed, Reduction, Rounding, ShuffleMode,
-    Space, VoteMode, WordOp,
+    FragmentElement, IntegerType, LongOp, MatrixElement, NarrowOp, NumberKind, Packed, Reduction, Rounding,
+    ShuffleMode, Space, VoteMode, WordOp,
 };
 use super::syntax::{File, Function, Operand, Statement, Written};
 use super::types::Type;
@@ -277,6 +277,31 @@ pub(crate) enum Form<'a> {
         /// `d`, `a`, `b`, `c`.
         fragments: [Vec<Operand<'a>>; 4],
     },
+    /// `wmma.load` and `wmma.store`
+    AccessFragment {
+        fragment: FragmentOperand<'a>,
+        is_store: bool,
+        by_columns: bool,
+        space: Space,
+        address: Operand<'a>,
+        stride: Operand<'a>,
+    },
+    /// `wmma.mma`
+    MultiplyFragments {
+        /// `d`, `a`, `b`, `c`.
+        fragments: [FragmentOperand<'a>; 4],
+        rounding: Rounding,
+        saturate: bool,
+    },
+}
+
+/// A matrix of `wmma`, with its registers.
+#[derive(Debug)]
+pub(crate) struct FragmentOperand<'a> {
+    pub(crate) element: FragmentElement,
+    pub(crate) rows: u8,
+    pub(crate) columns: u8,
+    pub(crate) registers: Vec<Operand<'a>>,
 }
 
 /// `setp` and `set`.

@@ -20,3 +20,4 @@ mod resident;
 mod shared_races;
 mod training;
 mod waiting;
+mod wmma;

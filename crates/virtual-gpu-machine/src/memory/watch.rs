@@ -99,6 +99,9 @@ fn bytes_of(operation: &Operation) -> u64 {
         Operation::Atomic(atomic) => u64::from(atomic.kind.bytes()),
         Operation::CopyToShared { bytes, .. } => u64::from(*bytes),
         Operation::LoadMatrices(_) => 16,
+        Operation::LoadFragment(access) | Operation::StoreFragment(access) => {
+            u64::from(access.fragment.piece())
+        }
         _ => 0,
     }
 }

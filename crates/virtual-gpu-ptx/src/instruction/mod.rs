@@ -8,6 +8,7 @@ mod compare;
 mod control;
 mod convert;
 mod float;
+mod fragment;
 mod integer;
 mod memory;
 mod register;
@@ -17,6 +18,7 @@ pub use compare::*;
 pub use control::*;
 pub use convert::*;
 pub use float::*;
+pub use fragment::*;
 pub use integer::*;
 pub use memory::*;
 pub use register::*;
@@ -239,6 +241,12 @@ pub enum Operation {
     },
     LoadMatrices(Box<MatrixLoad>),
     MultiplyMatrices(Box<MatrixProduct>),
+    /// `wmma.load`
+    LoadFragment(Box<FragmentAccess>),
+    /// `wmma.store`
+    StoreFragment(Box<FragmentAccess>),
+    /// `wmma.mma`
+    MultiplyFragments(Box<FragmentProduct>),
     ActiveMask {
         d: Slot,
     },
@@ -271,6 +279,8 @@ impl Operation {
             | Self::Redux { members, .. } => Some(*members),
             Self::LoadMatrices(load) => Some(load.members),
             Self::MultiplyMatrices(product) => Some(product.members),
+            Self::LoadFragment(access) | Self::StoreFragment(access) => Some(access.members),
+            Self::MultiplyFragments(product) => Some(product.members),
             _ => None,
         }
     }

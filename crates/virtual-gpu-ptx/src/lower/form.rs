@@ -88,6 +88,12 @@ impl<'a> Lowering<'_, 'a> {
             Form::MultiplyMatrices { element, in_halves, fragments } => {
                 self.multiply_matrices(*element, *in_halves, fragments)
             }
+            Form::AccessFragment { fragment, is_store, by_columns, space, address, stride } => {
+                self.access_fragment(written, fragment, [*is_store, *by_columns], *space, [address, stride])
+            }
+            Form::MultiplyFragments { fragments, rounding, saturate } => {
+                self.multiply_fragments(fragments, *rounding, *saturate)
+            }
         }
     }
 

@@ -154,6 +154,9 @@ fn shared_bytes(instruction: &Instruction) -> Option<u8> {
         Operation::Atomic(atomic) => (atomic.space, atomic.kind.bytes()),
         Operation::CopyToShared { bytes, .. } => (Space::Shared, *bytes),
         Operation::LoadMatrices(load) => (load.space, 16),
+        Operation::LoadFragment(access) | Operation::StoreFragment(access) => {
+            (access.space, access.fragment.piece())
+        }
         _ => return None,
     };
     matches!(space, Space::Shared | Space::Generic).then_some(bytes)

@@ -18,6 +18,7 @@ mod operand;
 mod subroutine;
 mod transfer;
 mod warp;
+mod wmma;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -124,7 +124,7 @@ impl<'a> Lowering<'_, 'a> {
         parts.iter().map(|part| self.word_destination(part, Type::B32)).collect()
     }
 
-    fn whole_warp(&mut self) -> Slot {
+    pub(super) fn whole_warp(&mut self) -> Slot {
         self.uniform_word(Uniform::Constant(u64::from(u32::MAX)))
     }
 }

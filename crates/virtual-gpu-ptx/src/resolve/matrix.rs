@@ -68,7 +68,11 @@ pub(super) fn mma<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
 }
 
 /// Returns the registers in braces.
-fn fragment<'a>(written: &Written<'a>, operand: Operand<'a>, count: usize) -> Resolution<Vec<Operand<'a>>> {
+pub(super) fn fragment<'a>(
+    written: &Written<'a>,
+    operand: Operand<'a>,
+    count: usize,
+) -> Resolution<Vec<Operand<'a>>> {
     let Operand::Vector(parts) = operand else {
         return Err(format!("`{}` takes registers in braces", written.name()));
     };

@@ -19,6 +19,7 @@ mod modifiers;
 mod parts;
 mod transfer;
 mod warp;
+mod wmma;
 
 use crate::opcode::Opcode;
 use crate::parser::ParsedFile;
@@ -100,6 +101,7 @@ fn form<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
         Activemask => warp::activemask(written),
         Ldmatrix => matrix::ldmatrix(written),
         Mma => matrix::mma(written),
+        Wmma => wmma::wmma(written),
     }
 }
 
