@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use crate::call_stack::CallStack;
 use crate::convergence::{ConvergenceGroup, PendingBarrier, Readiness};
 use crate::mask::Mask;
+use crate::mbarrier::Mbarriers;
 use crate::memory::copies::Copies;
 use crate::memory::touched::Record;
 use crate::registers::Files;
@@ -28,6 +29,7 @@ pub(crate) struct Block {
     pub(crate) clocks: Vec<u64>,
     pub(crate) groups: Vec<ConvergenceGroup>,
     pub(crate) barriers: Vec<PendingBarrier>,
+    pub(crate) mbarriers: Mbarriers,
     /// `blockIdx`
     pub(crate) index: [u32; 3],
     /// Threads that have ended, with the program counter of the instruction that ended them.

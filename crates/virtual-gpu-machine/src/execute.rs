@@ -33,6 +33,7 @@ impl Machine<'_> {
                 }
             }
             Operation::Barrier(barrier) => return self.barrier(barrier, mask),
+            Operation::Mbarrier(mbarrier) => self.mbarrier(mbarrier, mask)?,
             Operation::Load(access) => self.load(access, mask)?,
             Operation::Store(access) => self.store(access, mask)?,
             Operation::Atomic(atomic) => self.atomic(atomic, mask)?,
@@ -135,6 +136,7 @@ impl Machine<'_> {
 
     fn read_clock(&mut self, clock: Clock, shift: u8, d: Value, mask: &Mask) {
         self.changes += 1;
+        self.clock_reads += 1;
         let start = match clock {
             Clock::Instructions => 0,
             Clock::GlobalTimer => self.launch.start_ns,

@@ -137,6 +137,17 @@ pub enum FaultKind {
         /// The number of calls that have not returned.
         depth: u64,
     },
+    /// A thread tests an mbarrier object again and again, and no thread can complete the phase that it waits for.
+    IncompletePhase {
+        /// The number of arrivals so far.
+        arrived: u32,
+        /// The number of arrivals that complete the phase.
+        expected: u32,
+        /// The number of expected transactions that are not complete.
+        transactions: i64,
+    },
+    /// An operation on an mbarrier object that has no defined result, and why.
+    BadMbarrier(&'static str),
     /// A barrier number that no GPU supports.
     NoSuchBarrier {
         /// The number.
@@ -233,6 +244,17 @@ impl fmt::Display for Fault {
                     ": {depth} calls have not returned, and another call does not fit in the {size}-byte stack"
                 )
             }
+            FaultKind::IncompletePhase { arrived, expected, transactions } => {
+                write!(
+                    f,
+                    ": waits for an mbarrier whose phase can no longer complete: {arrived} of {expected} arrivals"
+                )?;
+                match transactions {
+                    0 => Ok(()),
+                    _ => write!(f, ", and {transactions} transactions are pending"),
+                }
+            }
+            FaultKind::BadMbarrier(why) => write!(f, ": {why}"),
             FaultKind::NoSuchBarrier { id } => write!(f, ": barrier {id}; a block has 0 to 15"),
         }
     }

@@ -17,6 +17,7 @@ mod launch;
 mod machine;
 mod mask;
 mod matrix;
+mod mbarrier;
 mod memory;
 mod printed;
 mod printf;

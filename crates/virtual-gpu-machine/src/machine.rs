@@ -30,6 +30,8 @@ pub(crate) struct Machine<'l> {
     pub(crate) pending: u64,
     /// Counts events that may let a waiting thread continue: stores, atomics that changed something, and clock reads.
     pub(crate) changes: u64,
+    /// The number of clock reads among these events.
+    pub(crate) clock_reads: u64,
     /// Counts events that may observe such a change: loads and atomics.
     pub(crate) looks: u64,
     /// The slot of the most recently accessed allocation.
@@ -65,6 +67,7 @@ impl<'l> Machine<'l> {
             pc: 0,
             pending: 0,
             changes: 0,
+            clock_reads: 0,
             looks: 0,
             last_slot: 0,
             instructions: 0,
@@ -134,15 +137,20 @@ impl<'l> Machine<'l> {
 
     /// Stops a kernel that has executed too many instructions. `active` is the number of threads that have executed the
     /// pending instructions.
-    pub(crate) fn check_limit(&self, active: u64, mask: &Mask) -> Result<(), Stop> {
+    pub(crate) fn check_limit(&mut self, active: u64, mask: &Mask) -> Result<(), Stop> {
         let thread = mask.first().unwrap_or(0);
         let (all, own) = (self.launch.instruction_limit, self.launch.thread_limit);
         if self.instructions + self.pending * active > all {
-            return Err(self.fault(FaultKind::Endless { limit: all, of_thread: false }, thread));
+            return Err(self.endless(FaultKind::Endless { limit: all, of_thread: false }, thread));
         }
         if self.block.clocks[thread] + self.pending > own {
-            return Err(self.fault(FaultKind::Endless { limit: own, of_thread: true }, thread));
+            return Err(self.endless(FaultKind::Endless { limit: own, of_thread: true }, thread));
         }
         Ok(())
+    }
+
+    #[cold]
+    fn endless(&mut self, kind: FaultKind, thread: usize) -> Stop {
+        self.only_tests_at_limit().unwrap_or_else(|| self.fault(kind, thread))
     }
 }

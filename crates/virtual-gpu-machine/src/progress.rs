@@ -22,6 +22,9 @@ pub(crate) enum Pause {
 impl Machine<'_> {
     /// Ends a round, in which every group of the block that could run has had its turn.
     pub(crate) fn end_round(&mut self) -> Result<Option<Pause>, Stop> {
+        if let Some(stop) = self.only_tests() {
+            return Err(stop);
+        }
         let changes = self.changes;
         let progress = &mut self.block.progress;
         progress.rounds += 1;
@@ -49,6 +52,9 @@ impl Machine<'_> {
 
     /// Returns a fault for the running block, located at the thread that is furthest behind.
     pub(crate) fn waits_forever(&mut self, waiting: u64, unstarted: u64) -> Stop {
+        if let Some(stop) = self.incomplete_phase() {
+            return stop;
+        }
         let group = self.block.groups.iter().min_by_key(|group| group.pc).copied();
         self.pc = group.map_or(0, |group| group.pc);
         let thread = group.and_then(|group| group.mask.first()).unwrap_or(0);

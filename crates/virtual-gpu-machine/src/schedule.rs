@@ -29,6 +29,8 @@ struct Turn {
     branches: u32,
     /// Whether the group has executed something that may be waiting for another group.
     communicates: bool,
+    /// The number of failed tests of mbarrier objects in the block when the turn began.
+    failed_tests: u64,
 }
 
 impl Machine<'_> {
@@ -73,7 +75,14 @@ impl Machine<'_> {
         let kernel = self.kernel;
         let code = kernel.code();
         let limit = self.block.lowest_ready().unwrap_or(usize::MAX);
-        let mut turn = Turn { group, limit, active: group.mask.count(), branches: 0, communicates: false };
+        let mut turn = Turn {
+            group,
+            limit,
+            active: group.mask.count(),
+            branches: 0,
+            communicates: false,
+            failed_tests: self.block.mbarriers.failed_tests,
+        };
         loop {
             if turn.group.pc >= turn.limit {
                 self.suspend(&turn.group, Readiness::Ready);
@@ -176,6 +185,7 @@ impl Machine<'_> {
             false => BRANCHES,
         };
         if turn.branches > most {
+            self.block.mbarriers.note_turn(turn.failed_tests);
             self.suspend(&turn.group, Readiness::Yielded);
         }
         turn.branches > most

@@ -44,6 +44,7 @@ impl Machine<'_> {
         self.block.clocks.fill(0);
         self.block.groups.clear();
         self.block.barriers.clear();
+        self.block.mbarriers.start();
         self.block.copies.start(self.threads);
         self.saved -= self.block.stacks.iter().map(CallStack::saved_words).sum::<usize>();
         self.block.stacks.clear();

@@ -41,7 +41,7 @@ opcodes! {
     Bra "bra", Brx "brx", Call "call", Ret "ret", Exit "exit",
     // Parallel synchronization and communication.
     Bar "bar", Barrier "barrier", Membar "membar", Fence "fence", Atom "atom", Red "red", Vote "vote",
-    Match "match", Activemask "activemask", Redux "redux",
+    Match "match", Activemask "activemask", Redux "redux", Mbarrier "mbarrier",
     // Matrices.
     Ldmatrix "ldmatrix", Mma "mma", Wmma "wmma",
     // SIMD video.

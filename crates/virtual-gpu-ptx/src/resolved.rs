@@ -231,6 +231,11 @@ pub(crate) enum Form<'a> {
         aligned: bool,
         reduction: Option<BarrierReduction<'a>>,
     },
+    Mbarrier {
+        op: MbarrierOperands<'a>,
+        space: Space,
+        address: Operand<'a>,
+    },
     /// `bar.warp.sync`
     WarpBarrier {
         members: Operand<'a>,
@@ -388,4 +393,38 @@ pub(crate) struct BarrierReduction<'a> {
     pub(crate) reduction: Reduction,
     pub(crate) d: Operand<'a>,
     pub(crate) condition: Operand<'a>,
+}
+
+/// An operation on an mbarrier object.
+#[derive(Debug)]
+pub(crate) enum MbarrierOperands<'a> {
+    Init {
+        count: Operand<'a>,
+    },
+    Invalidate,
+    Arrive {
+        state: Operand<'a>,
+        count: Operand<'a>,
+        transactions: Option<Operand<'a>>,
+        drops: bool,
+        completes: bool,
+        releases: bool,
+    },
+    Expect {
+        transactions: Operand<'a>,
+    },
+    Complete {
+        transactions: Operand<'a>,
+    },
+    Test {
+        d: Operand<'a>,
+        phase: Operand<'a>,
+        by_parity: bool,
+        acquires: bool,
+        time: Option<Operand<'a>>,
+    },
+    /// `cp.async.mbarrier.arrive`
+    ArriveAfterCopies {
+        increments: bool,
+    },
 }

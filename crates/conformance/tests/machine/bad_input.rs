@@ -170,12 +170,12 @@ fn instructions_of_tensor_cores_and_textures_are_refused_by_name() {
         "mma.sync.aligned.m16n8k16.row.col.satfinite.s32.u8.u8.s32 {%r1}, {%r1}, {%r5}, {%r1};",
         "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1}, {%r1}, {%r5}, {%f1}, %r1, 0;",
         "wmma.load.a.sync.aligned.row.m8n8k32.s4 {%r1}, [%r5];",
-        "cp.async.mbarrier.arrive.shared.b64 [%r1];",
+        "cp.async.mbarrier.arrive.global.b64 [%r1];",
         "wgmma.fence.sync.aligned;",
         "tex.2d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [tex, {%r1, %r2}];",
         "suld.b.1d.b32.trap {%r1}, [surf, {%r2}];",
         "cp.async.bulk.commit_group;",
-        "mbarrier.init.shared.b64 [%r1], 4;",
+        "mbarrier.init.shared.b32 [%r1], 4;",
         "cvt.rn.satfinite.e4m3x2.f32 %h1, %f1, %f2;",
     ];
     let registers = ".reg .b32 %r<9>; .reg .f32 %f<9>; .reg .b16 %h<9>;";

@@ -11,6 +11,7 @@ mod gpu;
 mod kernels;
 mod manual;
 mod matrix;
+mod mbarrier;
 mod mutations;
 mod opcodes;
 mod print;

@@ -4,6 +4,8 @@
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy {
     pub(crate) thread: usize,
+    /// Its number among the block's copies.
+    pub(crate) number: u64,
     /// The program counter of the instruction that began it.
     pub(crate) pc: usize,
     /// The number of the copy's group among the thread's groups.
@@ -19,6 +21,8 @@ pub(crate) struct Copy {
 pub(crate) struct Copies {
     /// The pending copies, in the order in which they began.
     pub(crate) under_way: Vec<Copy>,
+    /// The number of copies begun so far.
+    pub(crate) begun: u64,
     /// The number of groups that each thread has committed.
     pub(crate) committed: Vec<u64>,
 }

@@ -43,7 +43,9 @@ impl Machine<'_> {
             };
             self.watch_copy(thread, offset, len as u64);
             let group = self.block.copies.committed[thread];
-            let copy = Copy { thread, pc: self.pc, group, offset: offset as usize, len, bytes };
+            let number = self.block.copies.begun;
+            self.block.copies.begun += 1;
+            let copy = Copy { thread, number, pc: self.pc, group, offset: offset as usize, len, bytes };
             self.block.copies.under_way.push(copy);
         }
         let under_way = &mut self.block.copies.under_way;
@@ -72,7 +74,7 @@ impl Machine<'_> {
         }
     }
 
-    fn end_copy(&mut self, copy: Copy) {
+    pub(crate) fn end_copy(&mut self, copy: Copy) {
         self.changes += 1;
         let Copy { thread, pc, offset, len, bytes, .. } = copy;
         let shared = &mut self.block.shared;

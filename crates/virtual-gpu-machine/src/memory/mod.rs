@@ -3,7 +3,7 @@
 mod access;
 pub(crate) mod address;
 mod atomic;
-mod bytes;
+pub(crate) mod bytes;
 mod contiguous;
 pub(crate) mod copies;
 mod copy_async;

@@ -4,7 +4,7 @@ use super::address::concrete;
 use crate::fault::Access as Kind;
 use crate::machine::Machine;
 use crate::race::{Race, SharedLocation};
-use crate::shadow::{How, Unordered};
+use crate::shadow::{How, Stamp, Unordered};
 use virtual_gpu_ptx::instruction::{Operation, Space};
 
 impl Machine<'_> {
@@ -45,6 +45,29 @@ impl Machine<'_> {
         let Some(offset) = self.watched(space, address, len) else { return };
         let found = self.block.shadow.access(offset, len, thread, self.pc, How::Write(true), true);
         self.note_race(found, thread, Kind::Atomic, offset, len);
+    }
+
+    /// Records that a thread uses an mbarrier object that was initialized at `initialized`. It invalidates the object,
+    /// which other threads must wait for, or it changes or tests the object atomically.
+    pub(crate) fn watch_mbarrier(
+        &mut self,
+        thread: usize,
+        offset: u64,
+        how: How,
+        is_atomic: bool,
+        initialized: Option<Stamp>,
+    ) {
+        if self.block.shadow.is_on {
+            let kind = match (how, is_atomic) {
+                (How::Read, _) => Kind::Read,
+                (How::Write(_), false) => Kind::Write,
+                (How::Write(_), true) => Kind::Atomic,
+            };
+            let found = self.block.shadow.access(offset, 8, thread, self.pc, how, is_atomic);
+            // The last access to the object may hide the initialization.
+            let early = initialized.and_then(|initialized| self.block.shadow.unordered(initialized, thread));
+            self.note_race(found.or(early), thread, kind, offset, 8);
+        }
     }
 
     /// Records that a thread starts a copy to shared memory.
@@ -99,6 +122,7 @@ fn bytes_of(operation: &Operation) -> u64 {
         Operation::Atomic(atomic) => u64::from(atomic.kind.bytes()),
         Operation::CopyToShared { bytes, .. } => u64::from(*bytes),
         Operation::LoadMatrices(_) => 16,
+        Operation::Mbarrier(_) => 8,
         Operation::LoadFragment(access) | Operation::StoreFragment(access) => {
             u64::from(access.fragment.piece())
         }

@@ -98,6 +98,16 @@ impl Shadow {
         self.push(Order::Fence(threads));
     }
 
+    /// Records that threads have arrived at a phase of an mbarrier object. Phases have different numbers.
+    pub(crate) fn arrive(&mut self, threads: Mask, phase: u32) {
+        self.push(Order::Arrival(threads, phase));
+    }
+
+    /// Records that threads have waited for a phase of an mbarrier object.
+    pub(crate) fn wait(&mut self, threads: Mask, phase: u32) {
+        self.push(Order::Wait(threads, phase));
+    }
+
     fn push(&mut self, what: Order) {
         self.now += 1;
         if let Some(forgotten) = self.log.push(self.now, what) {

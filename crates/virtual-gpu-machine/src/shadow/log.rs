@@ -20,6 +20,10 @@ pub(super) enum Order {
     Barrier { from: Mask, to: Mask },
     /// In each warp, these lanes have waited for each other.
     Warps(Mask),
+    /// The threads have arrived at this phase of an mbarrier object.
+    Arrival(Mask, u32),
+    /// The threads have waited for this phase of an mbarrier object.
+    Wait(Mask, u32),
     /// These threads have passed a fence. Threads that pass a fence later may see what these threads did before theirs.
     Fence(Mask),
 }
@@ -50,6 +54,7 @@ impl Log {
     pub(super) fn orders(&self, earlier: Stamp, thread: usize) -> bool {
         let mut reached = Mask::of(earlier.thread());
         let mut is_published = false;
+        let mut phases = Vec::new();
         let since = self.events.partition_point(|event| event.time <= earlier.time());
         self.events[since..].iter().any(|event| {
             match &event.what {
@@ -63,6 +68,16 @@ impl Log {
                         if reached.warp(warp) & threads.warp(warp) != 0 {
                             reached.set_warp(warp, reached.warp(warp) | threads.warp(warp));
                         }
+                    }
+                }
+                Order::Arrival(threads, phase) => {
+                    if !reached.and(threads).is_empty() {
+                        phases.push(*phase);
+                    }
+                }
+                Order::Wait(threads, phase) => {
+                    if phases.contains(phase) {
+                        reached = reached.or(threads);
                     }
                 }
                 Order::Fence(threads) => {

@@ -12,4 +12,5 @@ mod stamp;
 mod thread;
 
 pub(crate) use cells::Shadow;
+pub(crate) use stamp::Stamp;
 pub(crate) use thread::{How, Unordered};

@@ -57,6 +57,16 @@ impl Shadow {
         found
     }
 
+    /// Returns the stamp of an access by a thread now.
+    pub(crate) fn stamp(&self, thread: usize, pc: usize) -> Stamp {
+        Stamp::new(self.now, thread, pc)
+    }
+
+    /// Returns an earlier write if an access by `thread` races with it.
+    pub(crate) fn unordered(&self, earlier: Stamp, thread: usize) -> Option<Unordered> {
+        (!self.is_ordered(earlier, thread)).then_some(Unordered { earlier, wrote: true })
+    }
+
     /// Records that a thread starts a copy to shared memory and returns an earlier access that the copy races with.
     pub(crate) fn begin_copy(
         &mut self,

@@ -10,6 +10,7 @@ mod convert;
 mod float;
 mod fragment;
 mod integer;
+mod mbarrier;
 mod memory;
 mod register;
 mod warp;
@@ -20,6 +21,7 @@ pub use convert::*;
 pub use float::*;
 pub use fragment::*;
 pub use integer::*;
+pub use mbarrier::*;
 pub use memory::*;
 pub use register::*;
 pub use warp::*;
@@ -206,6 +208,7 @@ pub enum Operation {
     Exit,
     Trap,
     Barrier(Barrier),
+    Mbarrier(Box<Mbarrier>),
     WarpBarrier {
         members: Slot,
     },
@@ -263,7 +266,11 @@ impl Operation {
     pub fn communicates(&self) -> bool {
         match self {
             Self::Load(access) | Self::Store(access) => access.communicates,
-            Self::Atomic(_) | Self::Fence | Self::Sleep { .. } | Self::ReadClock { .. } => true,
+            Self::Atomic(_)
+            | Self::Mbarrier(_)
+            | Self::Fence
+            | Self::Sleep { .. }
+            | Self::ReadClock { .. } => true,
             _ => false,
         }
     }

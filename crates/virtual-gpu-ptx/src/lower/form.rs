@@ -75,6 +75,7 @@ impl<'a> Lowering<'_, 'a> {
             Form::Barrier { id, threads, arrives_only, aligned, reduction } => {
                 self.barrier([Some(id), threads.as_ref()], *arrives_only, *aligned, reduction.as_ref())
             }
+            Form::Mbarrier { op, space, address } => self.mbarrier(written, op, *space, address),
             Form::WarpBarrier { members } => self.warp_barrier(members),
             Form::Sleep { time } => self.sleep(time),
             Form::Shuffle { mode, d, sources } => self.shuffle(*mode, d, sources),

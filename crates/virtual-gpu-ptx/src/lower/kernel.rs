@@ -154,6 +154,7 @@ fn shared_bytes(instruction: &Instruction) -> Option<u8> {
         Operation::Atomic(atomic) => (atomic.space, atomic.kind.bytes()),
         Operation::CopyToShared { bytes, .. } => (Space::Shared, *bytes),
         Operation::LoadMatrices(load) => (load.space, 16),
+        Operation::Mbarrier(mbarrier) => (mbarrier.space, 8),
         Operation::LoadFragment(access) | Operation::StoreFragment(access) => {
             (access.space, access.fragment.piece())
         }
@@ -166,7 +167,7 @@ fn shared_bytes(instruction: &Instruction) -> Option<u8> {
 fn orders_parts(instruction: &Instruction) -> bool {
     match &instruction.operation {
         Operation::Barrier(barrier) => barrier.threads.is_some() || barrier.arrives_only,
-        Operation::Fence => true,
+        Operation::Fence | Operation::Mbarrier(_) => true,
         _ => false,
     }
 }

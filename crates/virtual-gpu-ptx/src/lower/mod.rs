@@ -12,6 +12,7 @@ mod function;
 mod index;
 mod indirect;
 mod kernel;
+mod mbarrier;
 mod memory;
 mod names;
 mod operand;

@@ -77,10 +77,12 @@ pub(super) fn membar<'a>(written: &Written<'a>) -> Resolution<Form<'a>> {
 ///
 /// ```text
 /// fence{.sem}.scope;    .sem = { .sc, .acq_rel, .acquire, .release };  .scope = { .cta, .cluster, .gpu, .sys };
+/// fence.mbarrier_init.release.cluster;
 /// ```
 pub(super) fn fence<'a>(written: &Written<'a>) -> Resolution<Form<'a>> {
     let scope = match written.modifiers.as_slice() {
         ["sc" | "acq_rel" | "acquire" | "release", scope] | [scope] => *scope,
+        ["mbarrier_init", "release", "cluster"] => "cluster",
         _ => return unsupported(written),
     };
     match scope {

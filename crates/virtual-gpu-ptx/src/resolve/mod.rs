@@ -14,6 +14,7 @@ mod float;
 mod integer;
 mod logic;
 mod matrix;
+mod mbarrier;
 mod memory;
 mod modifiers;
 mod parts;
@@ -82,6 +83,7 @@ fn form<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
         St => memory::st(opcode, written),
         Atom => memory::atomic(written, true),
         Red => memory::atomic(written, false),
+        Cp if matches!(written.modifiers.get(1), Some(&"mbarrier")) => mbarrier::arrive_after_copies(written),
         Cp => memory::cp_async(written),
         Prefetch | Prefetchu => memory::prefetch(opcode, written),
         Bra => control::bra(written),
@@ -94,6 +96,7 @@ fn form<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
         Bar | Barrier => barrier::barrier(opcode, written),
         Membar => barrier::membar(written),
         Fence => barrier::fence(written),
+        Mbarrier => mbarrier::mbarrier(written),
         Shfl => warp::shfl(written),
         Vote => warp::vote(written),
         Match => warp::match_(written),

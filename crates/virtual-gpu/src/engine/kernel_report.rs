@@ -17,7 +17,10 @@ pub(super) fn status_of(fault: &Fault) -> CudaStatus {
         FaultKind::Trap => CudaStatus::LaunchFailed,
         FaultKind::Assert(_) => CudaStatus::Assert,
         FaultKind::Endless { .. } | FaultKind::WaitsForever { .. } => CudaStatus::LaunchTimeout,
-        FaultKind::DivergentBarrier { .. } | FaultKind::DivergentWarp { .. } => CudaStatus::LaunchFailed,
+        FaultKind::DivergentBarrier { .. }
+        | FaultKind::DivergentWarp { .. }
+        | FaultKind::IncompletePhase { .. }
+        | FaultKind::BadMbarrier(_) => CudaStatus::LaunchFailed,
         FaultKind::StackOverflow { .. } => CudaStatus::HardwareStackError,
         FaultKind::NoSuchBarrier { .. } => CudaStatus::IllegalInstruction,
     }
@@ -66,6 +69,14 @@ pub(super) fn fault_report(
             size(*bytes)
         )),
         FaultKind::NoSuchBarrier { id } => report.fact(format!("barrier {id}: a block has 0 to 15")),
+        FaultKind::IncompletePhase { arrived, expected, transactions } => {
+            let report = report.fact(format!("{arrived} of {expected} arrivals have happened"));
+            match transactions {
+                0 => report,
+                _ => report.fact(format!("{transactions} transactions are pending")),
+            }
+        }
+        FaultKind::BadMbarrier(why) => report.fact(*why),
         FaultKind::Trap => report,
         FaultKind::Assert(assertion) => {
             let Assertion { message, file, line, threads, .. } = &**assertion;
@@ -165,6 +176,8 @@ fn headline(fault: &Fault) -> &'static str {
         FaultKind::Trap => "executed a trap",
         FaultKind::Assert(_) => "has an assertion that failed",
         FaultKind::DivergentBarrier { .. } => "has threads waiting at a barrier that others never reach",
+        FaultKind::IncompletePhase { .. } => "waits for an mbarrier whose phase can no longer complete",
+        FaultKind::BadMbarrier(_) => "uses an mbarrier in a way that has no defined result",
         FaultKind::DivergentWarp { .. } => "has lanes waiting for others that never arrive",
         FaultKind::Endless { .. } | FaultKind::WaitsForever { .. } => "does not end",
         FaultKind::StackOverflow { .. } => "calls itself too deeply",
