@@ -2,11 +2,12 @@
 
 use half::{bf16, f16};
 
+use crate::arithmetic::fp8::from_fp8;
 use crate::arithmetic::rounding::to_half;
 use crate::arithmetic::single::NAN;
 use crate::fault::{Access as Kind, FaultKind, Stop};
 use crate::machine::Machine;
-use virtual_gpu_ptx::instruction::{MatrixElement, MatrixLoad, MatrixProduct, Rounding, Slot};
+use virtual_gpu_ptx::instruction::{Fp8, MatrixElement, MatrixLoad, MatrixProduct, Rounding, Slot};
 
 /// The number of rows of `a` and of the result.
 const ROWS: usize = 16;
@@ -15,7 +16,7 @@ const ROWS: usize = 16;
 const COLUMNS: usize = 8;
 
 /// The maximum number of columns of `a` and rows of `b`.
-const MOST_INNER: usize = 16;
+const MOST_INNER: usize = 32;
 
 impl Machine<'_> {
     /// `ldmatrix`: each 16-byte row is read by the lane that has its address.
@@ -56,18 +57,22 @@ impl Machine<'_> {
         let word = |slot: Slot, lane: usize| self.block.files.word_of(slot, warp * 32 + lane);
         // The number of elements in a register, and the distance to the elements in a lane's next register, for `a` and
         // `b`.
-        let (each, step) = if product.element == MatrixElement::Tf32 { (1, 4) } else { (2, 8) };
+        let (each, step) = match product.elements[0] {
+            MatrixElement::Tf32 => (1, 4),
+            MatrixElement::F16 | MatrixElement::Bf16 => (2, 8),
+            MatrixElement::E4m3 | MatrixElement::E5m2 => (4, 16),
+        };
         let (mut a, mut b) = ([[0.0; MOST_INNER]; ROWS], [[0.0; COLUMNS]; MOST_INNER]);
         for lane in 0..32 {
             let (group, in_group) = (lane / 4, lane % 4);
             for at in 0..each {
                 for (register, &slot) in product.a.iter().enumerate() {
                     let (row, column) = (group + 8 * (register % 2), each * in_group + step * (register / 2));
-                    a[row][column + at] = value(product.element, word(slot, lane), at);
+                    a[row][column + at] = value(product.elements[0], word(slot, lane), at);
                 }
                 for (register, &slot) in product.b.iter().enumerate() {
                     let row = each * in_group + step * register;
-                    b[row + at][group] = value(product.element, word(slot, lane), at);
+                    b[row + at][group] = value(product.elements[1], word(slot, lane), at);
                 }
             }
         }
@@ -109,12 +114,14 @@ impl Machine<'_> {
 
 /// Returns the `at`th element in a register.
 pub(crate) fn value(element: MatrixElement, word: u32, at: usize) -> f64 {
-    let half = (word >> (16 * at)) as u16;
+    let half = word.checked_shr(16 * at as u32).unwrap_or(0) as u16;
     match element {
         MatrixElement::F16 => f16::from_bits(half).to_f64(),
         MatrixElement::Bf16 => bf16::from_bits(half).to_f64(),
         MatrixElement::Tf32 if f32::from_bits(word).is_nan() => f64::NAN,
         MatrixElement::Tf32 => f64::from(f32::from_bits(word & !0x1fff)),
+        MatrixElement::E4m3 => from_fp8((word >> (8 * at)) as u8, Fp8::E4m3),
+        MatrixElement::E5m2 => from_fp8((word >> (8 * at)) as u8, Fp8::E5m2),
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::instruction::{
     AtomicOp, AtomicType, BoolOp, CarryOp, CompareAs, Comparison, Conversion, FloatMode, FloatOp, FloatType,
-    FragmentElement, IntegerType, LongOp, MatrixElement, NarrowOp, NumberKind, Packed, Reduction, Rounding,
-    ShuffleMode, Space, VoteMode, WordOp,
+    Fp8, FragmentElement, IntegerType, LongOp, MatrixElement, NarrowOp, NumberKind, Packed, Reduction,
+    Rounding, ShuffleMode, Space, VoteMode, WordOp,
 };
 use super::syntax::{File, Function, Operand, Statement, Written};
 use super::types::Type;
@@ -155,6 +155,19 @@ pub(crate) enum Form<'a> {
         mode: FloatMode,
         operands: [Operand<'a>; 3],
     },
+    /// `cvt` from two single-precision numbers, or from a packed pair of halves, to a pair of bytes.
+    ConvertToFp8 {
+        to: Fp8,
+        relu: bool,
+        d: Operand<'a>,
+        sources: Vec<Operand<'a>>,
+    },
+    /// `cvt` from a pair of bytes to a packed pair of halves.
+    ConvertFromFp8 {
+        from: Fp8,
+        relu: bool,
+        operands: [Operand<'a>; 2],
+    },
     Move {
         kind: Type,
         d: Operand<'a>,
@@ -277,7 +290,7 @@ pub(crate) enum Form<'a> {
     },
     /// `mma`
     MultiplyMatrices {
-        element: MatrixElement,
+        elements: [MatrixElement; 2],
         in_halves: bool,
         /// `d`, `a`, `b`, `c`.
         fragments: [Vec<Operand<'a>>; 4],

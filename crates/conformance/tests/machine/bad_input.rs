@@ -176,7 +176,7 @@ fn instructions_of_tensor_cores_and_textures_are_refused_by_name() {
         "suld.b.1d.b32.trap {%r1}, [surf, {%r2}];",
         "cp.async.bulk.commit_group;",
         "mbarrier.init.shared.b32 [%r1], 4;",
-        "cvt.rn.satfinite.e4m3x2.f32 %h1, %f1, %f2;",
+        "cvt.rn.satfinite.e2m1x2.f32 %h1, %f1, %f2;",
     ];
     let registers = ".reg .b32 %r<9>; .reg .f32 %f<9>; .reg .b16 %h<9>;";
     for (at, instruction) in instructions.iter().enumerate() {

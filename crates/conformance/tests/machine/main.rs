@@ -7,6 +7,7 @@ mod differential;
 mod exact;
 mod faults;
 mod forms;
+mod fp8;
 mod gpu;
 mod kernels;
 mod manual;

@@ -15,7 +15,7 @@ struct Form {
     in_halves: bool,
 }
 
-const FORMS: [Form; 8] = [
+const FORMS: [Form; 14] = [
     Form { name: "m16n8k8.row.col.f32.f16.f16.f32", inner: 8, in_halves: false },
     Form { name: "m16n8k16.row.col.f32.f16.f16.f32", inner: 16, in_halves: false },
     Form { name: "m16n8k8.row.col.f16.f16.f16.f16", inner: 8, in_halves: true },
@@ -24,6 +24,12 @@ const FORMS: [Form; 8] = [
     Form { name: "m16n8k16.row.col.f32.bf16.bf16.f32", inner: 16, in_halves: false },
     Form { name: "m16n8k4.row.col.f32.tf32.tf32.f32", inner: 4, in_halves: false },
     Form { name: "m16n8k8.row.col.f32.tf32.tf32.f32", inner: 8, in_halves: false },
+    Form { name: "m16n8k16.row.col.f32.e4m3.e4m3.f32", inner: 16, in_halves: false },
+    Form { name: "m16n8k16.row.col.f16.e5m2.e4m3.f16", inner: 16, in_halves: true },
+    Form { name: "m16n8k32.row.col.f32.e4m3.e4m3.f32", inner: 32, in_halves: false },
+    Form { name: "m16n8k32.row.col.f32.e4m3.e5m2.f32", inner: 32, in_halves: false },
+    Form { name: "m16n8k32.row.col.f32.e5m2.e5m2.f32", inner: 32, in_halves: false },
+    Form { name: "m16n8k32.row.col.f16.e4m3.e4m3.f16", inner: 32, in_halves: true },
 ];
 
 impl Form {
@@ -31,9 +37,26 @@ impl Form {
         self.name.contains("tf32")
     }
 
-    /// Converts a number to the multiplicands' type, and returns its bits and its value.
-    fn element(&self, value: f64) -> (u32, f64) {
-        if self.name.contains("bf16") {
+    fn is_fp8(&self) -> bool {
+        self.name.contains(".e4m3") || self.name.contains(".e5m2")
+    }
+
+    /// Returns the number of elements in a register.
+    fn per_register(&self) -> usize {
+        match (self.is_tf32(), self.is_fp8()) {
+            (true, _) => 1,
+            (_, true) => 4,
+            _ => 2,
+        }
+    }
+
+    /// Converts a number to the type of a multiplicand (0 or 1), and returns its bits and its value.
+    fn element(&self, multiplicand: usize, value: f64) -> (u32, f64) {
+        if self.is_fp8() {
+            let format = self.name.split('.').nth(4 + multiplicand).unwrap();
+            let bits = if value.is_infinite() { 0x7c } else { crate::fp8::nearest(format, value) };
+            (bits.into(), crate::fp8::value_of(format, bits))
+        } else if self.name.contains("bf16") {
             let rounded = bf16::from_f64(value);
             (rounded.to_bits().into(), rounded.to_f64())
         } else if self.is_tf32() {
@@ -48,6 +71,11 @@ impl Form {
     /// Returns the row and column of the `i`th element of `a` that a lane holds.
     fn place_in_a(&self, lane: usize, i: usize) -> (usize, usize) {
         let (group, in_group) = (lane >> 2, lane % 4);
+        if self.is_fp8() {
+            // The manual has a formula for each shape; this is its formula for `.m16n8k32`, which includes the other one.
+            let row = if i < 4 || (8..12).contains(&i) { group } else { group + 8 };
+            return (row, in_group * 4 + (i & 3) + if i < 8 { 0 } else { 16 });
+        }
         if self.is_tf32() {
             let row = if i == 0 || i == 2 { group } else { group + 8 };
             return (row, if i < 2 { in_group } else { in_group + 4 });
@@ -58,6 +86,9 @@ impl Form {
 
     fn place_in_b(&self, lane: usize, i: usize) -> (usize, usize) {
         let (group, in_group) = (lane >> 2, lane % 4);
+        if self.is_fp8() {
+            return (in_group * 4 + (i & 3) + if i < 4 { 0 } else { 16 }, group);
+        }
         match self.is_tf32() {
             true => (if i == 0 { in_group } else { in_group + 4 }, group),
             false => (in_group * 2 + (i & 1) + if i < 2 { 0 } else { 8 }, group),
@@ -72,12 +103,14 @@ impl Form {
     /// first. Returns the machine's result and the result of plain loops.
     fn multiply(&self, a: &[f64], b: &[f64], c: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let inner = self.inner;
-        let (a, b) = (a.iter().map(|&x| self.element(x)), b.iter().map(|&x| self.element(x)));
+        let (a, b) = (a.iter().map(|&x| self.element(0, x)), b.iter().map(|&x| self.element(1, x)));
         let (a, b): (Vec<_>, Vec<_>) = (a.collect(), b.collect());
-        let per_register = if self.is_tf32() { 1 } else { 2 };
+        let per_register = self.per_register();
         let pack = |elements: Vec<u32>| -> Vec<u32> {
             let words = elements.chunks(per_register);
-            words.map(|word| word.iter().rev().fold(0, |all, bits| all << 16 | bits)).collect()
+            words
+                .map(|word| word.iter().rev().fold(0, |all, bits| all << (32 / per_register % 32) | bits))
+                .collect()
         };
         let (count_a, count_b) = (16 * inner / 32, 8 * inner / 32);
         let mut fragments = Vec::new();
@@ -122,7 +155,7 @@ impl Form {
         let registers = |range: std::ops::Range<usize>| -> String {
             range.map(|at| format!("%r{at}")).collect::<Vec<_>>().join(", ")
         };
-        let per_register = if self.is_tf32() { 1 } else { 2 };
+        let per_register = self.per_register();
         let (a, b) = (self.inner / 2 / per_register, self.inner / 4 / per_register);
         let c = if self.in_halves { 2 } else { 4 };
         let loads: String = (0..16).map(|at| format!("ld.global.u32 %r{at}, [%d1+{}];\n", 4 * at)).collect();
@@ -191,7 +224,8 @@ fn products_of_fractions_are_rounded_once() {
 
 #[test]
 fn infinities_and_their_differences() {
-    for form in FORMS {
+    // `.e4m3` has no infinity.
+    for form in FORMS.into_iter().filter(|form| form.name.split('.').nth(4) != Some("e4m3")) {
         let mut a = vec![0.0; 16 * form.inner];
         let b = vec![1.0; 8 * form.inner];
         let mut c = vec![0.0; 128];

@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 
+use super::fp8::{from_fp8, to_fp8};
 use super::map::write_each_chunk;
 use super::rounding::{to_brain, to_half, to_single};
 use super::single::{self, NAN};
@@ -121,6 +122,15 @@ pub(crate) fn scalar(conversion: Conversion, value: u64) -> u64 {
         }
         Conversion::IntegerToFloat { from, to, rounding, saturate } => {
             integer_to_float(read_integer(from, value), to, rounding, saturate)
+        }
+        Conversion::FloatToFp8 { from, to, relu } => {
+            let value = read_float(from, value, false);
+            u64::from(to_fp8(if relu && value <= 0.0 { 0.0 } else { value }, to))
+        }
+        Conversion::Fp8ToHalf { from, relu } => {
+            let value = from_fp8(value as u8, from);
+            let value = if relu && value <= 0.0 { 0.0 } else { value };
+            write_float(value, FloatType::F16, Rounding::Nearest, false)
         }
         Conversion::IntegerToInteger { from, to } => {
             let (low, high) = limits(to);

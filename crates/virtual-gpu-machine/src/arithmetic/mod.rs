@@ -7,6 +7,7 @@ pub(crate) mod carry;
 pub(crate) mod compare;
 pub(crate) mod convert;
 pub(crate) mod double;
+pub(crate) mod fp8;
 pub(crate) mod half;
 pub(crate) mod long;
 mod map;

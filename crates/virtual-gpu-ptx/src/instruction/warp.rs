@@ -31,6 +31,8 @@ pub enum MatrixElement {
     Bf16,
     /// The upper 19 bits of a single-precision number.
     Tf32,
+    E4m3,
+    E5m2,
 }
 
 /// `ldmatrix`: one 8 × 8 matrix of 16-bit elements for each destination.
@@ -52,13 +54,13 @@ pub struct MatrixLoad {
 /// columns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MatrixProduct {
-    /// The elements of `a` and `b`.
-    pub element: MatrixElement,
+    /// The elements of `a` and of `b`, which have the same size.
+    pub elements: [MatrixElement; 2],
     /// Whether `c` and `d` are pairs of half-precision numbers; otherwise they are single-precision numbers.
     pub in_halves: bool,
     /// The registers with the fragment of `a`: 2 or 4.
     pub a: Box<[Slot]>,
-    /// The registers with the fragment of `b`: half as many.
+    /// The registers with the fragment of `b`: half as many as for `a`.
     pub b: Box<[Slot]>,
     /// The registers with the fragment of `c`: 2 or 4.
     pub c: Box<[Slot]>,

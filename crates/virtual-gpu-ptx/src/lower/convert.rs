@@ -3,9 +3,10 @@
 use super::builder::{Lowering, unused};
 use super::operand::Lowered;
 use crate::instruction::{
-    Conversion, FloatMode, FloatType, IntegerType, LongOp, NarrowOp, Operation, Rounding, Slot, Value,
+    Conversion, FloatMode, FloatType, Fp8, IntegerType, LongOp, NarrowOp, Operation, Rounding, Slot, Value,
     WidenOp, WordOp,
 };
+use crate::kernel::Uniform;
 use crate::syntax::Operand;
 use crate::types::Type;
 
@@ -115,6 +116,51 @@ impl<'a> Lowering<'_, 'a> {
                 Conversion::FloatToFloat { from: FloatType::F32, to, rounding, to_integer: false, mode };
             self.emit(Operation::Convert { conversion, d: Value::Word(half), a });
         }
+        let d = self.word_destination(d, Type::B32)?;
+        self.emit_word(WordOp::Pack16, d, halves);
+        Ok(())
+    }
+
+    /// Lowers `cvt` to a pair of bytes: `a`, or the upper half of a packed pair, becomes the upper byte.
+    pub(crate) fn convert_to_fp8(
+        &mut self,
+        to: Fp8,
+        relu: bool,
+        d: &Operand<'a>,
+        sources: &[Operand<'a>],
+    ) -> Lowered {
+        let (from, high, low) = match sources {
+            [a, b] => (FloatType::F32, self.word(a, Type::F32)?, self.word(b, Type::F32)?),
+            _ => {
+                let low = self.word(&sources[0], Type::B32)?;
+                let high = self.new_word();
+                self.emit_word(WordOp::High16, high, [low]);
+                (FloatType::F16, high, low)
+            }
+        };
+        let bytes = [low, high].map(|number| {
+            let byte = self.new_word();
+            let conversion = Conversion::FloatToFp8 { from, to, relu };
+            self.emit(Operation::Convert { conversion, d: Value::Word(byte), a: Value::Word(number) });
+            byte
+        });
+        let d = self.word_destination(d, Type::B16)?;
+        let selector = self.uniform_word(Uniform::Constant(0x5540));
+        self.emit_word(WordOp::Prmt, d, [bytes[0], bytes[1], selector]);
+        Ok(())
+    }
+
+    /// Lowers `cvt` from a pair of bytes: the upper byte becomes the upper half.
+    pub(crate) fn convert_from_fp8(&mut self, from: Fp8, relu: bool, [d, a]: &[Operand<'a>; 2]) -> Lowered {
+        let low = self.word(a, Type::B16)?;
+        let (high, eight) = (self.new_word(), self.uniform_word(Uniform::Constant(8)));
+        self.emit_word(WordOp::ShrU, high, [low, eight]);
+        let halves = [low, high].map(|byte| {
+            let half = self.new_word();
+            let conversion = Conversion::Fp8ToHalf { from, relu };
+            self.emit(Operation::Convert { conversion, d: Value::Word(half), a: Value::Word(byte) });
+            half
+        });
         let d = self.word_destination(d, Type::B32)?;
         self.emit_word(WordOp::Pack16, d, halves);
         Ok(())

@@ -48,6 +48,8 @@ impl<'a> Lowering<'_, 'a> {
             Form::ConvertToPair { to, rounding, mode, operands } => {
                 self.convert_to_pair(*to, *rounding, *mode, operands)
             }
+            Form::ConvertToFp8 { to, relu, d, sources } => self.convert_to_fp8(*to, *relu, d, sources),
+            Form::ConvertFromFp8 { from, relu, operands } => self.convert_from_fp8(*from, *relu, operands),
             Form::Move { kind, d, a } => self.move_(*kind, d, a),
             Form::Unpack { kind, parts, a } => self.unpack(*kind, parts, a),
             Form::Pack { d, parts } => self.pack(d, parts),
@@ -86,8 +88,8 @@ impl<'a> Lowering<'_, 'a> {
             Form::LoadMatrices { space, transposed, d, address } => {
                 self.load_matrices(written, *space, *transposed, d, address)
             }
-            Form::MultiplyMatrices { element, in_halves, fragments } => {
-                self.multiply_matrices(*element, *in_halves, fragments)
+            Form::MultiplyMatrices { elements, in_halves, fragments } => {
+                self.multiply_matrices(*elements, *in_halves, fragments)
             }
             Form::AccessFragment { fragment, is_store, by_columns, space, address, stride } => {
                 self.access_fragment(written, fragment, [*is_store, *by_columns], *space, [address, stride])

@@ -104,14 +104,14 @@ impl<'a> Lowering<'_, 'a> {
     /// Lowers `mma`.
     pub(crate) fn multiply_matrices(
         &mut self,
-        element: MatrixElement,
+        elements: [MatrixElement; 2],
         in_halves: bool,
         [d, a, b, c]: &[Vec<Operand<'a>>; 4],
     ) -> Lowered {
         let (a, b) = (self.read_fragment(a)?, self.read_fragment(b)?);
         let (c, d) = (self.read_fragment(c)?, self.written_fragment(d)?);
         let members = self.whole_warp();
-        let product = MatrixProduct { element, in_halves, a, b, c, d, members };
+        let product = MatrixProduct { elements, in_halves, a, b, c, d, members };
         self.emit(Operation::MultiplyMatrices(product.into()));
         Ok(())
     }

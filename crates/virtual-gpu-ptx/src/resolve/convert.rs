@@ -1,8 +1,8 @@
 //! Data Movement and Conversion Instructions: `cvt`.
 
 use super::float::{float_type, rounding};
-use super::modifiers::{Modifiers, Resolution, operands, unsupported};
-use crate::instruction::{Conversion, FloatMode, IntegerType, Rounding, WordOp};
+use super::modifiers::{Modifiers, Resolution, destination_and_sources, operands, unsupported};
+use crate::instruction::{Conversion, FloatMode, Fp8, IntegerType, Rounding, WordOp};
 use crate::resolved::Form;
 use crate::syntax::Written;
 use crate::types::Type;
@@ -40,6 +40,11 @@ pub(super) fn cvt<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
         let [d, a] = operands(written)?;
         return Ok(Form::Word { op: WordOp::RoundToTf32, kind: Type::F32, d, sources: vec![a] });
     }
+    if let [.., to, from] = written.modifiers.as_slice()
+        && (fp8(to).is_some() || fp8(from).is_some())
+    {
+        return cvt_fp8(written);
+    }
     let mut modifiers = Modifiers::of(written);
     let from = modifiers.kind()?;
     let to = modifiers.kind()?;
@@ -75,6 +80,48 @@ pub(super) fn cvt<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     match conversion(from, to, mode, to_integer, rounded) {
         Some(conversion) => Ok(Form::Convert { conversion, from, to, operands }),
         None => unsupported(written),
+    }
+}
+
+/// Returns the format of a pair of bytes.
+fn fp8(name: &str) -> Option<Fp8> {
+    match name {
+        "e4m3x2" => Some(Fp8::E4m3),
+        "e5m2x2" => Some(Fp8::E5m2),
+        _ => None,
+    }
+}
+
+/// `cvt`, to or from a pair of 8-bit floating-point numbers
+///
+/// ```text
+/// cvt.rn.satfinite{.relu}.f8x2type.f32    d, a, b;
+/// cvt.rn.satfinite{.relu}.f8x2type.f16x2  d, a;
+/// cvt.rn{.relu}.f16x2.f8x2type            d, a;
+/// .f8x2type = { .e4m3x2, .e5m2x2 };
+/// ```
+fn cvt_fp8<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
+    let mut modifiers = Modifiers::of(written);
+    let (from, to) = (modifiers.rest.pop().unwrap_or(""), modifiers.rest.pop().unwrap_or(""));
+    let (relu, saturates) = (modifiers.take("relu"), modifiers.take("satfinite"));
+    if !modifiers.take("rn") {
+        return unsupported(written);
+    }
+    modifiers.finish()?;
+    match (fp8(to), fp8(from)) {
+        (Some(to), None) if saturates => {
+            let count = match from {
+                "f32" => 2,
+                "f16x2" => 1,
+                _ => return unsupported(written),
+            };
+            let (d, sources) = destination_and_sources(written, count)?;
+            Ok(Form::ConvertToFp8 { to, relu, d, sources })
+        }
+        (None, Some(from)) if to == "f16x2" && !saturates => {
+            Ok(Form::ConvertFromFp8 { from, relu, operands: operands(written)? })
+        }
+        _ => unsupported(written),
     }
 }
 

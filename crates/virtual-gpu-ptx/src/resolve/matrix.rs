@@ -42,20 +42,27 @@ pub(super) fn ldmatrix<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
 /// mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32     d, a, b, c;
 /// mma.sync.aligned.m16n8k8.row.col.f32.atype.btype.f32   d, a, b, c;    .atype = .btype = { .bf16, .tf32 };
 /// mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32    d, a, b, c;
+/// mma.sync.aligned.shape.row.col.dtype.f8type.f8type.ctype  d, a, b, c;
+/// .shape = { .m16n8k16, .m16n8k32 };  .f8type = { .e4m3, .e5m2 };  .ctype = .dtype = { .f16, .f32 };
 /// ```
 pub(super) fn mma<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
-    use MatrixElement::{Bf16, F16, Tf32};
+    use MatrixElement::{Bf16, E4m3, E5m2, F16, Tf32};
     let ["sync", "aligned", shape, "row", "col", types @ ..] = written.modifiers.as_slice() else {
         return unsupported(written);
     };
-    let (element, in_halves) = match types {
-        ["f16", "f16", "f16", "f16"] => (F16, true),
-        ["f32", "f16", "f16", "f32"] => (F16, false),
-        ["f32", "bf16", "bf16", "f32"] => (Bf16, false),
-        ["f32", "tf32", "tf32", "f32"] => (Tf32, false),
+    let fp8 = |name: &str| if name == "e4m3" { E4m3 } else { E5m2 };
+    let (elements, in_halves) = match types {
+        ["f16", "f16", "f16", "f16"] => ([F16; 2], true),
+        ["f32", "f16", "f16", "f32"] => ([F16; 2], false),
+        ["f32", "bf16", "bf16", "f32"] => ([Bf16; 2], false),
+        ["f32", "tf32", "tf32", "f32"] => ([Tf32; 2], false),
+        ["f32", a @ ("e4m3" | "e5m2"), b @ ("e4m3" | "e5m2"), "f32"] => ([fp8(a), fp8(b)], false),
+        ["f16", a @ ("e4m3" | "e5m2"), b @ ("e4m3" | "e5m2"), "f16"] => ([fp8(a), fp8(b)], true),
         _ => return unsupported(written),
     };
-    let sources = match (*shape, element) {
+    let sources = match (*shape, elements[0]) {
+        ("m16n8k16", E4m3 | E5m2) => 2,
+        ("m16n8k32", E4m3 | E5m2) => 4,
         ("m16n8k8", F16 | Bf16) | ("m16n8k4", Tf32) => 2,
         ("m16n8k16", F16 | Bf16) | ("m16n8k8", Tf32) => 4,
         _ => return unsupported(written),
@@ -64,7 +71,7 @@ pub(super) fn mma<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let [d, a, b, c] = operands(written)?;
     let (a, b) = (fragment(written, a, sources)?, fragment(written, b, sources / 2)?);
     let (c, d) = (fragment(written, c, results)?, fragment(written, d, results)?);
-    Ok(Form::MultiplyMatrices { element, in_halves, fragments: [d, a, b, c] })
+    Ok(Form::MultiplyMatrices { elements, in_halves, fragments: [d, a, b, c] })
 }
 
 /// Returns the registers in braces.
