@@ -208,6 +208,8 @@ pub(crate) enum Form<'a> {
         address: Operand<'a>,
     },
     Atomic(Atomic<'a>),
+    /// `atom` and `red` on the elements of a vector.
+    AtomicVector(AtomicVector<'a>),
     /// `cp.async`
     CopyAsync {
         to: Operand<'a>,
@@ -390,6 +392,22 @@ pub(crate) struct Atomic<'a> {
     pub(crate) a: Operand<'a>,
     /// For `cas`: the new value.
     pub(crate) b: Option<Operand<'a>>,
+}
+
+/// `atom` and `red` on the elements of a vector, each of which is atomic.
+#[derive(Debug)]
+pub(crate) struct AtomicVector<'a> {
+    pub(crate) op: AtomicOp,
+    pub(crate) atomic_type: AtomicType,
+    /// The type of an element.
+    pub(crate) kind: Type,
+    pub(crate) space: Space,
+    pub(crate) acquires: bool,
+    pub(crate) releases: bool,
+    /// `None` for `red`.
+    pub(crate) d: Option<Vec<Operand<'a>>>,
+    pub(crate) address: Operand<'a>,
+    pub(crate) a: Vec<Operand<'a>>,
 }
 
 /// The parts of `call (returns), name, (arguments)`.

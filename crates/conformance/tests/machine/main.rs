@@ -21,5 +21,6 @@ mod recursion;
 mod resident;
 mod shared_races;
 mod training;
+mod vector_atomics;
 mod waiting;
 mod wmma;

@@ -31,7 +31,7 @@ pub(crate) fn execute(
 }
 
 /// Computes one value.
-fn scalar(op: FloatOp, kind: FloatType, mode: FloatMode, a: u16, b: u16, c: u16) -> u16 {
+pub(crate) fn scalar(op: FloatOp, kind: FloatType, mode: FloatMode, a: u16, b: u16, c: u16) -> u16 {
     use FloatOp::*;
     match op {
         Abs => return a & 0x7fff,

@@ -1,14 +1,17 @@
 //! Atomics: a block's threads execute them one after another, lowest thread first.
 
-use half::{bf16, f16};
+use ::half::{bf16, f16};
 
 use super::address::concrete;
+use crate::arithmetic::half;
 use crate::arithmetic::rounding::{add_odd, to_brain, to_half};
 use crate::arithmetic::single::{canonical, flush};
 use crate::fault::{Access as Kind, Stop};
 use crate::machine::Machine;
 use crate::mask::Mask;
-use virtual_gpu_ptx::instruction::{Atomic, AtomicOp, AtomicType, Rounding, Space, Value};
+use virtual_gpu_ptx::instruction::{
+    Atomic, AtomicOp, AtomicType, FloatMode, FloatOp, FloatType, Rounding, Space, Value,
+};
 
 impl Machine<'_> {
     /// Executes `atom` and `red`.
@@ -18,6 +21,10 @@ impl Machine<'_> {
         for thread in mask.threads() {
             let address = self.address_of(atomic.address, thread);
             let (a, b) = (self.value_of(atomic.a, thread), atomic.b.map_or(0, |b| self.value_of(b, thread)));
+            if usize::from(atomic.align) > size {
+                let (space, address) = concrete(atomic.space, address);
+                self.check_alignment(space, Kind::Atomic, thread, address, atomic.align.into())?;
+            }
             let mut bytes = [0; 8];
             self.read_bytes(atomic.space, Kind::Atomic, thread, address, &mut bytes[..size])?;
             let old = u64::from_le_bytes(bytes);
@@ -53,6 +60,7 @@ fn combine(op: AtomicOp, kind: AtomicType, old: u64, a: u64, b: u64) -> u64 {
             if old == compared { b } else { old }
         }
         AtomicOp::Add => add(kind, old, a),
+        AtomicOp::Min | AtomicOp::Max if is_half(kind) => of_halves(op, kind, old, a),
         AtomicOp::Min => match kind {
             AtomicType::S32 => (old as i32).min(a as i32) as u64,
             AtomicType::S64 => (old as i64).min(a as i64) as u64,
@@ -78,6 +86,24 @@ fn combine(op: AtomicOp, kind: AtomicType, old: u64, a: u64, b: u64) -> u64 {
             }
         }
     }
+}
+
+fn is_half(kind: AtomicType) -> bool {
+    matches!(kind, AtomicType::F16 | AtomicType::F16x2 | AtomicType::Bf16 | AtomicType::Bf16x2)
+}
+
+/// Returns the minimum or the maximum of 16-bit floating-point numbers, as `min` and `max` do.
+fn of_halves(op: AtomicOp, kind: AtomicType, old: u64, a: u64) -> u64 {
+    let op = if op == AtomicOp::Min { FloatOp::Min } else { FloatOp::Max };
+    let kind = match kind {
+        AtomicType::F16 | AtomicType::F16x2 => FloatType::F16,
+        _ => FloatType::Bf16,
+    };
+    let half = |shift: u32| {
+        let [old, a] = [old, a].map(|bits| (bits >> shift) as u16);
+        u64::from(half::scalar(op, kind, FloatMode::default(), old, a, 0)) << shift
+    };
+    half(0) | half(16)
 }
 
 fn add(kind: AtomicType, old: u64, a: u64) -> u64 {

@@ -91,6 +91,8 @@ pub struct Atomic {
     pub space: Space,
     /// The address.
     pub address: Address,
+    /// The required alignment of the address in bytes: the size of the value, or of the vector that starts with it.
+    pub align: u8,
     /// Receives the previous value; `None` for `red`.
     pub destination: Option<Value>,
     /// The operand; for `cas`, the value to compare with.

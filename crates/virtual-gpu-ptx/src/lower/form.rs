@@ -58,6 +58,7 @@ impl<'a> Lowering<'_, 'a> {
             Form::Load { access, values, address } => self.load(*access, values, address),
             Form::Store { access, values, address } => self.store(written, *access, values, address),
             Form::Atomic(atomic) => self.atomic(atomic),
+            Form::AtomicVector(atomic) => self.atomic_vector(atomic),
             Form::CopyAsync { to, from, bytes, present } => {
                 self.copy_async(written, [to, from, present], *bytes)
             }

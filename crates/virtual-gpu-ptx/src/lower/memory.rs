@@ -5,7 +5,7 @@ use super::names::Binding;
 use super::operand::Lowered;
 use crate::instruction::{Access, Address, Atomic, Condition, LongOp, Operation, Slot, Space, Value, WordOp};
 use crate::kernel::Uniform;
-use crate::resolved::{Atomic as ResolvedAtomic, MemoryAccess};
+use crate::resolved::{Atomic as ResolvedAtomic, AtomicVector, MemoryAccess};
 use crate::syntax::{Operand, VariableSpace, Written};
 use crate::types::Type;
 
@@ -162,9 +162,55 @@ impl<'a> Lowering<'_, 'a> {
         if atomic.releases {
             self.emit(Operation::Fence);
         }
-        self.emit(Operation::Atomic(Atomic { op, kind: atomic_type, space, address, destination, a, b }));
+        let align = atomic_type.bytes();
+        self.emit(Operation::Atomic(Atomic {
+            op,
+            kind: atomic_type,
+            space,
+            address,
+            align,
+            destination,
+            a,
+            b,
+        }));
         if atomic.acquires {
             self.emit(Operation::Fence);
+        }
+        Ok(())
+    }
+
+    /// Lowers `atom` and `red` on a vector to one operation for each element. The destinations may also be sources, so
+    /// they are written last.
+    pub(crate) fn atomic_vector(&mut self, atomic: &AtomicVector<'a>) -> Lowered {
+        let AtomicVector { op, atomic_type, kind, .. } = *atomic;
+        let (space, address) = self.address(&atomic.address, atomic.space)?;
+        let sources = atomic.a.iter().map(|a| self.word(a, kind)).collect::<Lowered<Vec<_>>>()?;
+        let mut results = Vec::new();
+        for d in atomic.d.iter().flatten() {
+            results.push((self.new_word(), self.word_destination(d, kind)?));
+        }
+        if atomic.releases {
+            self.emit(Operation::Fence);
+        }
+        let bytes = atomic_type.bytes();
+        for (element, &a) in sources.iter().enumerate() {
+            let offset = address.offset.wrapping_add(element as i64 * i64::from(bytes));
+            self.emit(Operation::Atomic(Atomic {
+                op,
+                kind: atomic_type,
+                space,
+                address: Address { offset, ..address },
+                align: if element == 0 { bytes * sources.len() as u8 } else { bytes },
+                destination: results.get(element).map(|&(result, _)| Value::Word(result)),
+                a: Value::Word(a),
+                b: None,
+            }));
+        }
+        if atomic.acquires {
+            self.emit(Operation::Fence);
+        }
+        for (result, d) in results {
+            self.emit_word(WordOp::Move, d, [result]);
         }
         Ok(())
     }

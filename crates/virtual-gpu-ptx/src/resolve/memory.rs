@@ -229,15 +229,7 @@ pub(super) fn prefetch<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resolut
 pub(super) fn atomic<'a>(written: &mut Written<'a>, returns: bool) -> Resolution<Form<'a>> {
     let mut modifiers = Modifiers::of(written);
     let kind = modifiers.kind()?;
-    let order = modifiers.choose(|name| match name {
-        "relaxed" => Some((false, false)),
-        "acquire" if returns => Some((true, false)),
-        "release" => Some((false, true)),
-        "acq_rel" if returns => Some((true, true)),
-        _ => None,
-    });
-    let (acquires, releases) = order.unwrap_or_default();
-    modifiers.choose(|name| matches!(name, "cta" | "cluster" | "gpu" | "sys").then_some(()));
+    let [acquires, releases] = ordering(&mut modifiers, returns);
     let is_half = kind.is_float() && !matches!(kind, Type::F32 | Type::F64);
     if modifiers.take("noftz") != is_half {
         return unsupported(written);
@@ -265,6 +257,19 @@ pub(super) fn atomic<'a>(written: &mut Written<'a>, returns: bool) -> Resolution
         return wrong_number(written);
     };
     Ok(Form::Atomic(Atomic { op, atomic_type, kind, space, acquires, releases, d, address, a, b }))
+}
+
+/// Takes `.sem` and `.scope`. Returns whether the atomic is an acquire and a release.
+pub(super) fn ordering(modifiers: &mut Modifiers<'_, '_>, returns: bool) -> [bool; 2] {
+    let order = modifiers.choose(|name| match name {
+        "relaxed" => Some([false, false]),
+        "acquire" if returns => Some([true, false]),
+        "release" => Some([false, true]),
+        "acq_rel" if returns => Some([true, true]),
+        _ => None,
+    });
+    modifiers.choose(|name| matches!(name, "cta" | "cluster" | "gpu" | "sys").then_some(()));
+    order.unwrap_or_default()
 }
 
 fn atomic_op(name: &str) -> Option<AtomicOp> {

@@ -19,6 +19,7 @@ mod memory;
 mod modifiers;
 mod parts;
 mod transfer;
+mod vector;
 mod warp;
 mod wmma;
 
@@ -81,6 +82,7 @@ fn form<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
         Cvt => convert::cvt(written),
         Ld | Ldu => memory::ld(opcode, written),
         St => memory::st(opcode, written),
+        Atom | Red if vector::elements(written).is_some() => vector::atomic(written, opcode == Atom),
         Atom => memory::atomic(written, true),
         Red => memory::atomic(written, false),
         Cp if matches!(written.modifiers.get(1), Some(&"mbarrier")) => mbarrier::arrive_after_copies(written),
