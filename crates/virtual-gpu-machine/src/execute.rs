@@ -50,6 +50,7 @@ impl Machine<'_> {
             Operation::CopyToShared { to, from, bytes, present } => {
                 self.begin_copies(*to, *from, usize::from(*bytes), *present, mask)?;
             }
+            Operation::BulkCopy(copy) => self.bulk_copy(copy, mask)?,
             Operation::CommitCopies => self.commit_copies(mask),
             Operation::WaitForCopies { pending } => self.end_copies(*pending, mask),
             Operation::ActiveMask { d } => self.active_mask(*d, mask),

@@ -146,8 +146,8 @@ pub enum FaultKind {
         /// The number of expected transactions that are not complete.
         transactions: i64,
     },
-    /// An operation on an mbarrier object that has no defined result, and why.
-    BadMbarrier(&'static str),
+    /// An operation that has no defined result, and why.
+    Undefined(&'static str),
     /// A barrier number that no GPU supports.
     NoSuchBarrier {
         /// The number.
@@ -254,7 +254,7 @@ impl fmt::Display for Fault {
                     _ => write!(f, ", and {transactions} transactions are pending"),
                 }
             }
-            FaultKind::BadMbarrier(why) => write!(f, ": {why}"),
+            FaultKind::Undefined(why) => write!(f, ": {why}"),
             FaultKind::NoSuchBarrier { id } => write!(f, ": barrier {id}; a block has 0 to 15"),
         }
     }

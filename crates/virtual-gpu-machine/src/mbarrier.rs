@@ -1,13 +1,16 @@
 //! `mbarrier`: barriers that are objects in shared memory. Their contents are kept outside of it, because PTX leaves the
 //! contents open and allows no other access to them.
 
+use std::ops::Range;
+
 use crate::fault::{Access as Kind, FaultKind, Stop};
 use crate::machine::Machine;
 use crate::mask::Mask;
 use crate::memory::address::concrete;
 use crate::memory::bytes::Location;
+use crate::memory::copies::BULK;
 use crate::shadow::{How, Stamp};
-use virtual_gpu_ptx::instruction::{Mbarrier, MbarrierOp, Predicate, Slot, Space, Value};
+use virtual_gpu_ptx::instruction::{Address, Mbarrier, MbarrierOp, Predicate, Slot, Space, Value};
 
 /// The maximum of each count (manual, "Contents of the mbarrier object").
 const MOST: i64 = (1 << 20) - 1;
@@ -19,7 +22,13 @@ const MOST_IDLE_ROUNDS: u32 = 1024;
 /// The same for threads that have reached the launch's limit, because they sleep between their tests.
 const IDLE_ROUNDS_AT_LIMIT: u32 = 2;
 
+/// The maximum number of bulk copies and arrivals of an object that wait for a test.
+const MOST_AFTER_COPIES: usize = 1 << 16;
+
 const TOO_MANY: &str = "more threads arrive at an mbarrier than its count allows";
+
+/// The state space and the address of an mbarrier object.
+pub(crate) type Place = (Space, Address);
 
 /// An mbarrier object.
 #[derive(Debug)]
@@ -44,12 +53,14 @@ struct Object {
     tested: Option<(usize, usize, u64)>,
 }
 
-/// An arrival that happens when a thread's copies complete.
+/// An arrival, or the completion of transactions, that happens when a thread's copies complete.
 #[derive(Debug)]
 struct AfterCopies {
     thread: usize,
-    /// The number of the first copy that it doesn't wait for.
-    end: u64,
+    /// The numbers of the copies that it waits for.
+    copies: Range<u64>,
+    /// The number of bytes of a bulk copy, which are transactions; `None` for an arrival.
+    bytes: Option<u32>,
 }
 
 /// A block's mbarrier objects.
@@ -112,11 +123,12 @@ impl ByPhase {
 impl Machine<'_> {
     /// Executes an operation on mbarrier objects, thread by thread.
     pub(crate) fn mbarrier(&mut self, mbarrier: &Mbarrier, mask: &Mask) -> Result<(), Stop> {
+        let place = (mbarrier.space, mbarrier.address);
         match mbarrier.op {
-            MbarrierOp::Test { d, phase, acquires } => return self.test(mbarrier, mask, d, phase, acquires),
+            MbarrierOp::Test { d, phase, acquires } => return self.test(place, mask, d, phase, acquires),
             MbarrierOp::Arrive { state, count, transactions, drops, completes, releases } => {
                 let arrival = Arrival { state, count, transactions, drops, completes };
-                return self.arrive(mbarrier, mask, arrival, releases);
+                return self.arrive(place, mask, arrival, releases);
             }
             _ => {}
         }
@@ -125,30 +137,31 @@ impl Machine<'_> {
             match mbarrier.op {
                 MbarrierOp::Init { count } => {
                     let count = self.block.files.word_of(count, thread);
-                    self.initialize(mbarrier, thread, count)?;
+                    self.initialize(place, thread, count)?;
                 }
                 MbarrierOp::Invalidate => {
-                    let at = self.object(mbarrier, thread, How::Write(true), false)?;
+                    let at = self.object(place, thread, How::Write(true), false)?;
                     self.block.mbarriers.objects.swap_remove(at);
                 }
                 MbarrierOp::Expect { transactions } => {
-                    let at = self.object(mbarrier, thread, How::Write(true), true)?;
+                    let at = self.object(place, thread, How::Write(true), true)?;
                     let count = self.block.files.word_of(transactions, thread);
                     self.expect(at, thread, count.into())?;
                 }
                 MbarrierOp::Complete { transactions } => {
-                    let at = self.object(mbarrier, thread, How::Write(true), true)?;
+                    let at = self.object(place, thread, How::Write(true), true)?;
                     let count = self.block.files.word_of(transactions, thread);
                     self.expect(at, thread, -i64::from(count))?;
                     self.complete_phase(at);
                 }
                 MbarrierOp::ArriveAfterCopies { increments } => {
-                    let at = self.object(mbarrier, thread, How::Write(true), true)?;
+                    let at = self.object(place, thread, How::Write(true), true)?;
                     let end = self.block.copies.begun;
                     let object = &mut self.block.mbarriers.objects[at];
                     object.pending += u32::from(increments);
-                    object.after_copies.push(AfterCopies { thread, end });
-                    let excess = object.after_copies.len() > object.pending as usize;
+                    object.after_copies.push(AfterCopies { thread, copies: 0..end, bytes: None });
+                    let arrivals = object.after_copies.iter().filter(|after| after.bytes.is_none());
+                    let excess = arrivals.count() > object.pending as usize;
                     if i64::from(object.pending) > MOST {
                         return Err(self.misuse("the pending count of an mbarrier exceeds 1048575", thread));
                     }
@@ -163,13 +176,12 @@ impl Machine<'_> {
     }
 
     fn misuse(&self, why: &'static str, thread: usize) -> Stop {
-        self.fault(FaultKind::BadMbarrier(why), thread)
+        self.fault(FaultKind::Undefined(why), thread)
     }
 
     /// Returns the offset of a thread's object in shared memory.
-    fn object_offset(&mut self, mbarrier: &Mbarrier, thread: usize) -> Result<u64, Stop> {
-        let address = self.address_of(mbarrier.address, thread);
-        let (space, address) = concrete(mbarrier.space, address);
+    fn object_offset(&mut self, (space, address): Place, thread: usize) -> Result<u64, Stop> {
+        let (space, address) = concrete(space, self.address_of(address, thread));
         if space != Space::Shared {
             return Err(self.misuse("an mbarrier must be in shared memory", thread));
         }
@@ -181,14 +193,8 @@ impl Machine<'_> {
     }
 
     /// Returns the index of a thread's object, and records the access.
-    fn object(
-        &mut self,
-        mbarrier: &Mbarrier,
-        thread: usize,
-        how: How,
-        is_atomic: bool,
-    ) -> Result<usize, Stop> {
-        let offset = self.object_offset(mbarrier, thread)?;
+    fn object(&mut self, place: Place, thread: usize, how: How, is_atomic: bool) -> Result<usize, Stop> {
+        let offset = self.object_offset(place, thread)?;
         let objects = &self.block.mbarriers.objects;
         let Some(at) = objects.iter().position(|object| object.offset == offset) else {
             return Err(self.misuse("there is no initialized mbarrier at this address", thread));
@@ -199,11 +205,11 @@ impl Machine<'_> {
     }
 
     /// `mbarrier.init`. Several threads may initialize an object in the same way, as in the manual's examples.
-    fn initialize(&mut self, mbarrier: &Mbarrier, thread: usize, count: u32) -> Result<(), Stop> {
+    fn initialize(&mut self, place: Place, thread: usize, count: u32) -> Result<(), Stop> {
         if !(1..=MOST).contains(&i64::from(count)) {
             return Err(self.misuse("the count of an mbarrier must be from 1 to 1048575", thread));
         }
-        let offset = self.object_offset(mbarrier, thread)?;
+        let offset = self.object_offset(place, thread)?;
         let known = self.block.mbarriers.objects.iter().find(|object| object.offset == offset);
         let is_new = known.is_none();
         let is_same = known.is_some_and(|object| {
@@ -268,17 +274,11 @@ impl Machine<'_> {
     }
 
     /// `mbarrier.arrive` and `mbarrier.arrive_drop`
-    fn arrive(
-        &mut self,
-        mbarrier: &Mbarrier,
-        mask: &Mask,
-        arrival: Arrival,
-        releases: bool,
-    ) -> Result<(), Stop> {
+    fn arrive(&mut self, place: Place, mask: &Mask, arrival: Arrival, releases: bool) -> Result<(), Stop> {
         self.changes += 1;
         let mut arrived = ByPhase::default();
         for thread in mask.threads() {
-            let at = self.object(mbarrier, thread, How::Write(true), true)?;
+            let at = self.object(place, thread, How::Write(true), true)?;
             let files = &self.block.files;
             let count = files.word_of(arrival.count, thread);
             if !(1..=MOST).contains(&i64::from(count)) {
@@ -312,7 +312,7 @@ impl Machine<'_> {
     /// `mbarrier.test_wait` and `mbarrier.try_wait`, neither of which blocks.
     fn test(
         &mut self,
-        mbarrier: &Mbarrier,
+        place: Place,
         mask: &Mask,
         d: Predicate,
         phase: Value,
@@ -321,7 +321,7 @@ impl Machine<'_> {
         let mut complete = Mask::NONE;
         let mut waited = ByPhase::default();
         for thread in mask.threads() {
-            let at = self.object(mbarrier, thread, How::Read, true)?;
+            let at = self.object(place, thread, How::Read, true)?;
             self.arrive_after_copies(at)?;
             let round = self.block.progress.rounds;
             let asked = self.value_of(phase, thread);
@@ -357,25 +357,56 @@ impl Machine<'_> {
             return Ok(());
         }
         self.changes += 1;
-        let mut ends = vec![0; self.threads];
-        for &AfterCopies { thread, end } in &arrivals {
-            ends[thread] = end.max(ends[thread]);
+        let (mut ends, mut bulk) = (vec![0; self.threads], Vec::new());
+        for AfterCopies { thread, copies, bytes } in &arrivals {
+            match bytes {
+                Some(_) => bulk.push(copies),
+                None => ends[*thread] = copies.end.max(ends[*thread]),
+            }
         }
         for copy in std::mem::take(&mut self.block.copies.under_way) {
-            match copy.number < ends[copy.thread] {
+            let is_complete = match copy.group {
+                BULK => bulk.iter().any(|copies| copies.contains(&copy.number)),
+                _ => copy.number < ends[copy.thread],
+            };
+            match is_complete {
                 true => self.end_copy(copy),
                 false => self.block.copies.under_way.push(copy),
             }
         }
         let mut arrived = ByPhase::default();
-        for AfterCopies { thread, .. } in arrivals {
+        for AfterCopies { thread, bytes, .. } in arrivals {
             arrived.add(self.block.mbarriers.objects[at].current, thread);
-            self.arrive_on(at, thread, 1)?;
+            match bytes {
+                Some(bytes) => {
+                    self.expect(at, thread, -i64::from(bytes))?;
+                    self.complete_phase(at);
+                }
+                None => self.arrive_on(at, thread, 1)?,
+            }
         }
         if self.block.shadow.is_on {
             arrived.0.into_iter().for_each(|(phase, threads)| self.block.shadow.arrive(threads, phase));
         }
         Ok(())
+    }
+
+    /// Completes transactions when a bulk copy, whose pieces have these numbers, completes.
+    pub(crate) fn complete_after(
+        &mut self,
+        place: Place,
+        thread: usize,
+        copies: Range<u64>,
+        bytes: u32,
+    ) -> Result<(), Stop> {
+        let at = self.object(place, thread, How::Write(true), true)?;
+        let after = AfterCopies { thread, copies, bytes: Some(bytes) };
+        self.block.mbarriers.objects[at].after_copies.push(after);
+        // If no thread tests the object, the copies complete on their own at some point.
+        match self.block.mbarriers.objects[at].after_copies.len() < MOST_AFTER_COPIES {
+            true => Ok(()),
+            false => self.arrive_after_copies(at),
+        }
     }
 
     /// Returns a fault if all threads have only failed tests for some time, and one of them has reached a limit.

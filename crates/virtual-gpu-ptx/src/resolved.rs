@@ -217,6 +217,14 @@ pub(crate) enum Form<'a> {
         bytes: u8,
         present: Operand<'a>,
     },
+    /// `cp.async.bulk`; a copy to shared memory has an mbarrier.
+    BulkCopy {
+        to: Operand<'a>,
+        from: Operand<'a>,
+        bytes: Operand<'a>,
+        mbarrier: Option<Operand<'a>>,
+        policy: Option<Operand<'a>>,
+    },
     CommitCopies,
     /// Waits for all groups except the last `pending`.
     WaitForCopies {

@@ -2,6 +2,7 @@
 //! arithmetic.
 
 mod bad_input;
+mod bulk_copies;
 mod copies;
 mod differential;
 mod exact;

@@ -48,7 +48,7 @@ fn race(threads: u32, body: &str) -> String {
 #[track_caller]
 fn misuse(threads: u32, body: &str, words: &str) {
     let fault = run(threads, body).err().unwrap_or_else(|| panic!("no fault: {body}"));
-    assert!(matches!(fault.kind, FaultKind::BadMbarrier(why) if why.contains(words)), "{fault}");
+    assert!(matches!(fault.kind, FaultKind::Undefined(why) if why.contains(words)), "{fault}");
 }
 
 fn init(count: u32) -> String {

@@ -1,5 +1,8 @@
 //! A block's pending asynchronous copies to shared memory.
 
+/// The group of the pieces of a bulk copy, which no thread commits.
+pub(crate) const BULK: u64 = u64::MAX >> 1;
+
 /// A pending copy. Its source was read when the copy began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy {

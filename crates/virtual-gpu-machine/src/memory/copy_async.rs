@@ -48,11 +48,16 @@ impl Machine<'_> {
             let copy = Copy { thread, number, pc: self.pc, group, offset: offset as usize, len, bytes };
             self.block.copies.under_way.push(copy);
         }
+        self.end_oldest_copies();
+        Ok(())
+    }
+
+    /// Completes the oldest copies if too many are pending.
+    pub(crate) fn end_oldest_copies(&mut self) {
         let under_way = &mut self.block.copies.under_way;
         let excess = under_way.len().saturating_sub(MOST_UNDER_WAY);
         let oldest: Vec<Copy> = under_way.drain(..excess).collect();
         oldest.into_iter().for_each(|copy| self.end_copy(copy));
-        Ok(())
     }
 
     /// `cp.async.commit_group`: for each thread, makes a group of the copies that it has begun but not committed.

@@ -3,6 +3,7 @@
 mod access;
 pub(crate) mod address;
 mod atomic;
+mod bulk;
 pub(crate) mod bytes;
 mod contiguous;
 pub(crate) mod copies;

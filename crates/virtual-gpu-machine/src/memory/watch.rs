@@ -121,7 +121,7 @@ fn bytes_of(operation: &Operation) -> u64 {
         }
         Operation::Atomic(atomic) => u64::from(atomic.kind.bytes()),
         Operation::CopyToShared { bytes, .. } => u64::from(*bytes),
-        Operation::LoadMatrices(_) => 16,
+        Operation::LoadMatrices(_) | Operation::BulkCopy(_) => 16,
         Operation::Mbarrier(_) => 8,
         Operation::LoadFragment(access) | Operation::StoreFragment(access) => {
             u64::from(access.fragment.piece())

@@ -1,6 +1,6 @@
 //! Loads, stores, and atomics.
 
-use super::register::{Address, Value};
+use super::register::{Address, Slot, Value};
 
 /// State spaces of loads, stores, and atomics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +78,20 @@ pub struct Access {
     pub is_atomic: bool,
     /// One value per element; `None` is `_`.
     pub values: Box<[Option<Value>]>,
+}
+
+/// `cp.async.bulk`
+#[derive(Clone, Debug, PartialEq)]
+pub struct BulkCopy {
+    /// The first destination address.
+    pub to: Address,
+    /// The first source address.
+    pub from: Address,
+    /// The number of bytes.
+    pub bytes: Slot,
+    /// The mbarrier object whose transactions the copy completes, for a copy from global to shared memory; `None` for a
+    /// copy from shared to global memory.
+    pub mbarrier: Option<Address>,
 }
 
 /// `atom` and `red`.

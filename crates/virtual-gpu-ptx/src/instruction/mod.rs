@@ -187,6 +187,7 @@ pub enum Operation {
         bytes: u8,
         present: Slot,
     },
+    BulkCopy(Box<BulkCopy>),
     /// `cp.async.commit_group`
     CommitCopies,
     /// `cp.async.wait_group`: waits for all of the thread's groups except the last `pending`.

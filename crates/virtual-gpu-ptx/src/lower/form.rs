@@ -62,6 +62,9 @@ impl<'a> Lowering<'_, 'a> {
             Form::CopyAsync { to, from, bytes, present } => {
                 self.copy_async(written, [to, from, present], *bytes)
             }
+            Form::BulkCopy { to, from, bytes, mbarrier, policy } => {
+                self.bulk_copy(written, [to, from], bytes, mbarrier.as_ref(), policy.as_ref())
+            }
             Form::CommitCopies => self.emitted(Operation::CommitCopies),
             Form::WaitForCopies { pending } => self.emitted(Operation::WaitForCopies { pending: *pending }),
             Form::WaitForAllCopies => {

@@ -78,11 +78,16 @@ pub(super) fn membar<'a>(written: &Written<'a>) -> Resolution<Form<'a>> {
 /// ```text
 /// fence{.sem}.scope;    .sem = { .sc, .acq_rel, .acquire, .release };  .scope = { .cta, .cluster, .gpu, .sys };
 /// fence.mbarrier_init.release.cluster;
+/// fence.proxy.proxykind;    .proxykind = { .alias, .async, .async.global, .async.shared::{cta, cluster} };
 /// ```
 pub(super) fn fence<'a>(written: &Written<'a>) -> Resolution<Form<'a>> {
     let scope = match written.modifiers.as_slice() {
         ["sc" | "acq_rel" | "acquire" | "release", scope] | [scope] => *scope,
         ["mbarrier_init", "release", "cluster"] => "cluster",
+        // Every access sees the same memory here.
+        ["proxy", "alias" | "async"] | ["proxy", "async", "global" | "shared::cta" | "shared::cluster"] => {
+            return Ok(Form::Nothing);
+        }
         _ => return unsupported(written),
     };
     match scope {

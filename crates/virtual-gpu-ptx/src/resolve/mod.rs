@@ -6,6 +6,7 @@
 
 mod barrier;
 mod bits;
+mod bulk;
 mod carry;
 mod compare;
 mod control;
@@ -86,6 +87,7 @@ fn form<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
         Atom => memory::atomic(written, true),
         Red => memory::atomic(written, false),
         Cp if matches!(written.modifiers.get(1), Some(&"mbarrier")) => mbarrier::arrive_after_copies(written),
+        Cp if matches!(written.modifiers.get(1), Some(&"bulk")) => bulk::copy(written),
         Cp => memory::cp_async(written),
         Prefetch | Prefetchu => memory::prefetch(opcode, written),
         Bra => control::bra(written),

@@ -20,7 +20,7 @@ pub(super) fn status_of(fault: &Fault) -> CudaStatus {
         FaultKind::DivergentBarrier { .. }
         | FaultKind::DivergentWarp { .. }
         | FaultKind::IncompletePhase { .. }
-        | FaultKind::BadMbarrier(_) => CudaStatus::LaunchFailed,
+        | FaultKind::Undefined(_) => CudaStatus::LaunchFailed,
         FaultKind::StackOverflow { .. } => CudaStatus::HardwareStackError,
         FaultKind::NoSuchBarrier { .. } => CudaStatus::IllegalInstruction,
     }
@@ -76,7 +76,7 @@ pub(super) fn fault_report(
                 _ => report.fact(format!("{transactions} transactions are pending")),
             }
         }
-        FaultKind::BadMbarrier(why) => report.fact(*why),
+        FaultKind::Undefined(why) => report.fact(*why),
         FaultKind::Trap => report,
         FaultKind::Assert(assertion) => {
             let Assertion { message, file, line, threads, .. } = &**assertion;
@@ -177,7 +177,7 @@ fn headline(fault: &Fault) -> &'static str {
         FaultKind::Assert(_) => "has an assertion that failed",
         FaultKind::DivergentBarrier { .. } => "has threads waiting at a barrier that others never reach",
         FaultKind::IncompletePhase { .. } => "waits for an mbarrier whose phase can no longer complete",
-        FaultKind::BadMbarrier(_) => "uses an mbarrier in a way that has no defined result",
+        FaultKind::Undefined(_) => "executes an instruction that has no defined result",
         FaultKind::DivergentWarp { .. } => "has lanes waiting for others that never arrive",
         FaultKind::Endless { .. } | FaultKind::WaitsForever { .. } => "does not end",
         FaultKind::StackOverflow { .. } => "calls itself too deeply",
