@@ -156,3 +156,25 @@ fn forms_that_do_not_exist_are_refused_by_name() {
         assert!(found, "{instruction}: {error}");
     }
 }
+
+#[test]
+fn programs_that_use_the_headers_of_cuda_copy_in_bulk() {
+    let mut gpu = Gpu::new(include_str!("../ptx/bulk_copies.ptx"));
+    let numbers: Vec<f32> = (0..256).map(|at| at as f32).collect();
+    let (x, y, total) = (gpu.buffer(&numbers), gpu.unwritten(1024), gpu.buffer(&[0.5_f32; 4]));
+    let done = gpu.run("twice", 1, 64, arguments!(x, y, total));
+    assert!(done.race.is_none() && done.unwritten.is_none(), "{}", done.race.unwrap());
+    assert_eq!(gpu.read::<f32>(y), numbers.iter().map(|x| 2.0 * x).collect::<Vec<_>>());
+    let sums: Vec<f32> =
+        (0..4).map(|at| 0.5 + numbers.iter().skip(at).step_by(4).map(|x| 2.0 * x).sum::<f32>()).collect();
+    assert_eq!(gpu.read::<f32>(total), sums);
+
+    let numbers: Vec<f32> = (0..128).map(|at| 1.37_f32.powi(at - 64) * (1 - at % 3) as f32).collect();
+    let (x, y) = (gpu.buffer(&numbers), gpu.unwritten(512));
+    gpu.run("rounded", 1, 128, arguments!(x, y));
+    for (at, (got, x)) in gpu.read::<f32>(y).into_iter().zip(numbers).enumerate() {
+        let format = ["e4m3", "e5m2"][at % 2];
+        let expected = crate::fp8::value_of(format, crate::fp8::nearest(format, x.into()));
+        assert_eq!(f64::from(got), expected, "{x} as {format}");
+    }
+}

@@ -7,13 +7,16 @@ use virtual_gpu_ptx as ptx;
 
 use crate::gpu::{Gpu, Numbers};
 
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 14] = [
     include_str!("../ptx/axpy.ptx"),
     include_str!("../ptx/training.ptx"),
     include_str!("../ptx/waiting.ptx"),
     include_str!("../ptx/lines.ptx"),
     include_str!("../ptx/recursion.ptx"),
     include_str!("../ptx/matrices.ptx"),
+    include_str!("../ptx/tensor_cores.ptx"),
+    include_str!("../ptx/block_barriers.ptx"),
+    include_str!("../ptx/bulk_copies.ptx"),
     include_str!("../kernels/12.9-compute_90/ampere.ptx"),
     include_str!("../kernels/12.9-compute_90/atomics.ptx"),
     include_str!("../kernels/12.9-compute_90/control.ptx"),
