@@ -121,7 +121,9 @@ impl ByPhase {
 }
 
 impl Machine<'_> {
-    /// Executes an operation on mbarrier objects, thread by thread.
+    /// Executes an operation on mbarrier objects, thread by thread. It is not inlined, because that would make every other
+    /// operation slower.
+    #[inline(never)]
     pub(crate) fn mbarrier(&mut self, mbarrier: &Mbarrier, mask: &Mask) -> Result<(), Stop> {
         let place = (mbarrier.space, mbarrier.address);
         match mbarrier.op {

@@ -26,7 +26,8 @@ struct Piece {
 }
 
 impl Machine<'_> {
-    /// `wmma.load`
+    /// `wmma.load`. Like the other instructions here, it is not inlined, because its elements need much stack.
+    #[inline(never)]
     pub(crate) fn load_fragment(
         &mut self,
         access: &FragmentAccess,
@@ -53,6 +54,7 @@ impl Machine<'_> {
     }
 
     /// `wmma.store`
+    #[inline(never)]
     pub(crate) fn store_fragment(
         &mut self,
         access: &FragmentAccess,
@@ -101,6 +103,7 @@ impl Machine<'_> {
 
     /// `wmma.mma`. As for `mma`, products and sums of small floating-point types are computed in double precision and
     /// rounded once. The sums of `.f64` are rounded after each product, in the order of the columns of `a`.
+    #[inline(never)]
     pub(crate) fn multiply_fragments(
         &mut self,
         product: &FragmentProduct,
