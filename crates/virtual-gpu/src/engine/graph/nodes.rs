@@ -123,6 +123,24 @@ impl Graph {
         Ok(indices)
     }
 
+    /// Returns the indices of the nodes of each edge, none of which is listed twice. All of them exist, or none does.
+    fn distinct_edges(
+        &self,
+        edges: &[(GraphNodeHandle, GraphNodeHandle)],
+        exist: bool,
+    ) -> CudaResult<Vec<(usize, usize)>> {
+        let mut distinct = Vec::new();
+        for &(from, to) in edges {
+            let edge = (self.index(from)?, self.index(to)?);
+            if self.nodes[edge.1].after.contains(&edge.0) != exist || distinct.contains(&edge) {
+                let what = if exist { "does not depend" } else { "already depends" };
+                return Err(invalid(format!("node {:#x} {what} on node {:#x}", to.0, from.0)));
+            }
+            distinct.push(edge);
+        }
+        Ok(distinct)
+    }
+
     fn handles(&self, indices: &[usize]) -> Vec<GraphNodeHandle> {
         indices.iter().map(|&at| self.nodes[at].handle).collect()
     }
@@ -304,14 +322,7 @@ impl Engine {
     ) -> CudaResult<()> {
         let mut state = self.state();
         let graph = state.graph_mut(graph)?;
-        let mut nodes = Vec::new();
-        for &(from, to) in edges {
-            let edge = (graph.index(from)?, graph.index(to)?);
-            if graph.nodes[edge.1].after.contains(&edge.0) || nodes.contains(&edge) {
-                return Err(invalid(format!("node {:#x} already depends on node {:#x}", to.0, from.0)));
-            }
-            nodes.push(edge);
-        }
+        let nodes = graph.distinct_edges(edges, false)?;
         nodes.into_iter().for_each(|(from, to)| graph.nodes[to].after.push(from));
         Ok(())
     }
@@ -327,14 +338,7 @@ impl Engine {
     ) -> CudaResult<()> {
         let mut state = self.state();
         let graph = state.graph_mut(graph)?;
-        let mut nodes = Vec::new();
-        for &(from, to) in edges {
-            let edge = (graph.index(from)?, graph.index(to)?);
-            if !graph.nodes[edge.1].after.contains(&edge.0) || nodes.contains(&edge) {
-                return Err(invalid(format!("node {:#x} does not depend on node {:#x}", to.0, from.0)));
-            }
-            nodes.push(edge);
-        }
+        let nodes = graph.distinct_edges(edges, true)?;
         nodes.into_iter().for_each(|(from, to)| graph.nodes[to].after.retain(|&earlier| earlier != from));
         Ok(())
     }
