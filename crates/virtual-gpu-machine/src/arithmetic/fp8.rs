@@ -32,7 +32,8 @@ pub(crate) fn from_fp8(bits: u8, from: Fp8) -> f64 {
     match from {
         Fp8::E4m3 if bits & 0x7f == NAN => f64::NAN,
         Fp8::E4m3 => {
-            // With its exponent and fraction in the place of a half's, the number is too small by 2^8.
+            // The bits of a half with the same exponent field and fraction. Its exponent's bias is 15, and here it is 7, so
+            // the half is smaller by a factor of 2^8.
             let half = u16::from(bits & 0x80) << 8 | u16::from(bits & 0x7f) << 7;
             f16::from_bits(half).to_f64() * 256.0
         }
