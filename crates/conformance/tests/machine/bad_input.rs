@@ -33,6 +33,21 @@ fn assert_refused(source: &str, line: u32, words: &str) {
     assert!(found, "no `{words}` on line {line}: {error}");
 }
 
+/// Checks that an instruction of a kernel for sm_90 with these registers and variables is refused: at its line, by its name,
+/// and with these words.
+#[track_caller]
+pub(crate) fn assert_refused_by_name(declarations: &str, instruction: &str, words: &str) {
+    let error = refused(&format!(
+        ".version 8.6\n.target sm_90\n.address_size 64\n.visible .entry f() {{\n{declarations}\n{instruction}\nret;\n}}\n"
+    ));
+    let name = instruction.split([' ', ';']).next().unwrap_or_default();
+    let found = error
+        .diagnostics()
+        .iter()
+        .any(|one| one.line == 6 && one.text.contains(name) && one.text.contains(words));
+    assert!(found, "{instruction}: {error}");
+}
+
 #[test]
 fn a_kernel_cut_off_at_every_byte() {
     let source = include_str!("../ptx/axpy.ptx");

@@ -1,9 +1,9 @@
 //! `cp.async.bulk`: copies that an mbarrier tracks, and copies to global memory.
 
 use virtual_gpu_machine::{Execution, Fault, FaultKind};
-use virtual_gpu_ptx as ptx;
 
 use crate::arguments;
+use crate::bad_input::assert_refused_by_name;
 use crate::gpu::Gpu;
 
 /// Runs a block of 64 threads on 64 numbers at `[%x]` and 64 results at `[%y]`. `%p1` is true in thread 0, which has
@@ -146,14 +146,9 @@ fn forms_that_do_not_exist_are_refused_by_name() {
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%x], [tile], 256;",
         "fence.proxy.tensormap::generic.release.gpu;",
     ] {
-        let source = format!(
-            ".version 8.6\n.target sm_90\n.address_size 64\n.visible .entry f()\n{{\n
-            .reg .b32 %n; .reg .b64 %x; .reg .b16 %h; .shared .b64 bar; .shared .align 16 .b8 tile[256];\n{instruction}\nret;\n}}\n"
-        );
-        let error = ptx::load(&source).expect_err(instruction);
-        let name = instruction.split(' ').next().unwrap().trim_end_matches(';');
-        let found = error.diagnostics().iter().any(|one| one.line == 8 && one.text.contains(name));
-        assert!(found, "{instruction}: {error}");
+        let declarations =
+            ".reg .b32 %n; .reg .b64 %x; .reg .b16 %h; .shared .b64 bar; .shared .align 16 .b8 tile[256];";
+        assert_refused_by_name(declarations, instruction, "");
     }
 }
 

@@ -1,8 +1,8 @@
 //! 8-bit floating-point numbers: each conversion is compared with a search for the nearest number.
 
 use half::f16;
-use virtual_gpu_ptx as ptx;
 
+use crate::bad_input::assert_refused_by_name;
 use crate::gpu::Numbers;
 use crate::opcodes::run_on_threads;
 
@@ -127,13 +127,7 @@ fn forms_that_do_not_exist_are_refused_by_name() {
         "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f16 {%f1}, {%r1}, {%r1}, {%r1};",
         "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.f16.f32 {%f1}, {%r1}, {%r1}, {%f1};",
     ] {
-        let source = format!(
-            ".version 8.4\n.target sm_90\n.address_size 64\n.visible .entry f()\n{{\n
-            .reg .b32 %r<3>; .reg .f32 %f<3>; .reg .b16 %h<3>;\n{instruction}\nret;\n}}\n"
-        );
-        let error = ptx::load(&source).expect_err(instruction);
-        let name = instruction.split(' ').next().unwrap();
-        let found = error.diagnostics().iter().any(|one| one.line == 8 && one.text.contains(name));
-        assert!(found, "{instruction}: {error}");
+        let declarations = ".reg .b32 %r<3>; .reg .f32 %f<3>; .reg .b16 %h<3>;";
+        assert_refused_by_name(declarations, instruction, "");
     }
 }

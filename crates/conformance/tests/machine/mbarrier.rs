@@ -1,9 +1,9 @@
 //! `mbarrier`: phases, counts, states, what they order, and the reports about phases that never complete.
 
 use virtual_gpu_machine::{Execution, Fault, FaultKind};
-use virtual_gpu_ptx::{self as ptx};
 
 use crate::arguments;
+use crate::bad_input::assert_refused_by_name;
 use crate::gpu::Gpu;
 
 /// The registers and the start of a kernel: `%r1` is the thread, `%d1` and `%d2` are its places in a source and in a
@@ -309,17 +309,8 @@ fn forms_that_do_not_exist_are_refused_by_name() {
         ("mbarrier.pending_count.shared.b64 %r1, %s1;", "unsupported"),
         ("cp.async.mbarrier.arrive.noinc.global.b64 [bar];", "unsupported"),
     ] {
-        let source = format!(
-            ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry f()\n{{\n
-            .reg .b32 %r<3>; .reg .b64 %s<3>; .reg .pred %p<3>; .shared .b64 bar;\n{instruction}\nret;\n}}\n"
-        );
-        let error = ptx::load(&source).expect_err(instruction);
-        let name = instruction.split(' ').next().unwrap();
-        let found = error
-            .diagnostics()
-            .iter()
-            .any(|one| one.line == 8 && one.text.contains(name) && one.text.contains(words));
-        assert!(found, "{instruction}: {error}");
+        let declarations = ".reg .b32 %r<3>; .reg .b64 %s<3>; .reg .pred %p<3>; .shared .b64 bar;";
+        assert_refused_by_name(declarations, instruction, words);
     }
 }
 

@@ -2,9 +2,9 @@
 
 use half::{bf16, f16};
 use virtual_gpu_machine::{Fault, FaultKind};
-use virtual_gpu_ptx as ptx;
 
 use crate::arguments;
+use crate::bad_input::assert_refused_by_name;
 use crate::gpu::Gpu;
 
 /// Runs `threads` with a buffer that holds `memory`, at `[%d1]`. Each thread stores what `instruction` leaves in
@@ -142,16 +142,7 @@ fn forms_that_do_not_exist_are_refused_by_name() {
         ("red.global.add.v2.f32 [%d1], %f1;", "2 registers"),
         ("atom.global.add.v2.f32 [%d1], {%f1, %f1};", "operands"),
     ] {
-        let source = format!(
-            ".version 8.4\n.target sm_90\n.address_size 64\n.visible .entry f()\n{{\n
-            .reg .b32 %r<3>; .reg .f32 %f<3>; .reg .b64 %d<3>;\n{instruction}\nret;\n}}\n"
-        );
-        let error = ptx::load(&source).expect_err(instruction);
-        let name = instruction.split(' ').next().unwrap();
-        let found = error
-            .diagnostics()
-            .iter()
-            .any(|one| one.line == 8 && one.text.contains(name) && one.text.contains(words));
-        assert!(found, "{instruction}: {error}");
+        let declarations = ".reg .b32 %r<3>; .reg .f32 %f<3>; .reg .b64 %d<3>;";
+        assert_refused_by_name(declarations, instruction, words);
     }
 }

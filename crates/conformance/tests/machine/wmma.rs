@@ -2,9 +2,9 @@
 
 use half::{bf16, f16};
 use virtual_gpu_machine::FaultKind;
-use virtual_gpu_ptx::{self as ptx};
 
 use crate::arguments;
+use crate::bad_input::assert_refused_by_name;
 use crate::gpu::{Gpu, Numbers};
 
 /// A form of `wmma.mma`: the shape, the types of the multiplicands, of `c`, and of `d`, and the rest of the name.
@@ -477,17 +477,8 @@ fn forms_that_do_not_exist_are_refused_by_name() {
             "unsupported",
         ),
     ] {
-        let source = format!(
-            ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry f()\n{{\n
-            .reg .b32 %r<9>; .reg .b64 %p;\n{instruction}\nret;\n}}\n"
-        );
-        let error = ptx::load(&source).expect_err(&instruction);
-        let name = instruction.split(' ').next().unwrap();
-        let found = error
-            .diagnostics()
-            .iter()
-            .any(|one| one.line == 8 && one.text.contains(name) && one.text.contains(words));
-        assert!(found, "{instruction}: {error}");
+        let declarations = ".reg .b32 %r<9>; .reg .b64 %p;";
+        assert_refused_by_name(declarations, &instruction, words);
     }
 }
 
