@@ -177,8 +177,7 @@ impl Queue {
     }
 }
 
-/// Grades all jobs, three on two cores, and returns the results in the jobs' order. With one on each core, a quarter of the
-/// time nothing ran, because checks wait.
+/// Grades all jobs, one on each core, and returns the results in the jobs' order.
 fn grade(
     grader: &Grader<'_>,
     submissions: &[Submission],
@@ -189,7 +188,7 @@ fn grade(
     bar.set_style(ProgressStyle::with_template(
         "{bar:40} {pos}/{len} exercises, {elapsed} ({eta} left) {msg}",
     )?);
-    let workers = thread::available_parallelism().map_or(1, NonZero::get) * 3 / 2;
+    let workers = thread::available_parallelism().map_or(1, NonZero::get);
     let queue = Mutex::new(Queue::of(jobs));
     let results = Mutex::new(vec![None; jobs.len()]);
     let unable = AtomicUsize::new(0);
