@@ -29,7 +29,8 @@ pub(crate) fn checks() -> Vec<Check> {
         .calls(&["communicators"])
         .min_ranks(2),
         Check::new("init_all::an_error_of_nccl_is_returned", an_error_of_nccl_is_returned)
-            .calls(&["communicators"]),
+            .calls(&["communicators"])
+            .needs_a_gpu_for_each_rank(),
         Check::new("init_all::nothing_but_the_group_is_made", nothing_but_the_group_is_made).min_ranks(2),
         Check::new("init_all::a_failed_call_is_an_error", a_failed_call_is_an_error).min_ranks(2),
     ]

@@ -168,7 +168,7 @@ fn the_doctor_reports_what_is_installed() {
 ✓ host memory          [..] GiB free
 [..] shared memory        [..] GiB in /dev/shm
 ...
-✓ smoke test           a kernel and an all-reduce on 2 GPUs, [..] s
+✓ smoke test           a kernel and an all-reduce on 2 ranks, [..] s
 
 "#]]
     );

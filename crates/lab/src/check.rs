@@ -5,6 +5,7 @@
 
 mod child;
 mod definition;
+mod durations;
 mod failure;
 mod function;
 mod harness;
@@ -20,6 +21,7 @@ mod variables;
 mod verdict;
 
 pub use definition::Check;
+pub use durations::Durations;
 pub use harness::{is_unable, run};
 pub use limits::TimeLimits;
 pub use process::{Judged, Run, judge, try_again};

@@ -9,6 +9,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("CUDA_VISIBLE_DEVICES", "hides GPUs and renumbers the others"),
     ("CUDA_LAUNCH_BLOCKING", "1 makes each launch wait for its kernel, so nothing overlaps"),
     ("CUDA_DEVICE_MAX_CONNECTIONS", "how many work queues a GPU has; with too few, streams are serialized"),
+    ("LAB_DURATIONS", "the file where a test program writes how long each check took"),
     ("LAB_TIER", "the tier that the checks run on"),
     ("LAB_TIMEOUT", "seconds after which a hanging check is stopped"),
     ("LAB_TIMELINES", "the folder where checks write their streams' timelines"),
@@ -56,6 +57,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("VIRTUAL_GPU_TIMEOUT", "seconds before the virtual GPU gives up on a wait that it can't decide"),
     ("VIRTUAL_GPU_TOPOLOGY", "the node whose times the virtual tier models"),
     ("VIRTUAL_GPU_TRACE", "where the virtual tier writes its timeline"),
+    ("NCCL_VERSION", "the version that NVIDIA's container images install; NCCL itself doesn't read it"),
     ("VIRTUAL_NCCL", "strict makes the virtual NCCL do everything that NCCL may do"),
     ("VIRTUAL_NCCL_INIT", "seconds that a strict virtual NCCL takes to create a communicator"),
 ];

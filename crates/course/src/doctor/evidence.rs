@@ -1,7 +1,6 @@
 //! `cargo course doctor --evidence FILE`: runs everything on this machine, and writes what happened to one file, to send
 //! to the course's maintainers.
 
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,6 +10,7 @@ use anyhow::{Context, bail, ensure};
 use course::checks::{Event, cargo};
 use course::replace::replace;
 use course::syllabus::{Course, Module};
+use lab::check::Durations;
 use lab::tier::{Tier, describe, survey};
 use serde::Serialize;
 use serde_json::Value;
@@ -73,20 +73,8 @@ pub(super) fn write(
     );
     let tier = lab::attach(1)?;
     let ranks = lab::world_sizes().into_iter().max().unwrap_or(1);
-    let mut checks = Vec::new();
-    for module in &course.modules {
-        eprintln!("checking the solutions of {} …", module.folder);
-        for program in built(root, module)? {
-            checks.extend(run_checks(root, module, &program)?);
-        }
-    }
-    let mut programs = Vec::new();
-    for arguments in measuring(tier, ranks) {
-        eprintln!("running cargo {} …", arguments.join(" "));
-        programs.push(run_program(root, &arguments)?);
-    }
     let survey = survey();
-    let evidence = Evidence {
+    let mut evidence = Evidence {
         course: [env!("CARGO_PKG_VERSION").to_owned(), commit(root)],
         tiers: [describe(1)?, describe(ranks)?],
         driver: survey.driver.as_ref().map_or_else(Clone::clone, |driver| format!("CUDA {}", driver.cuda)),
@@ -94,12 +82,27 @@ pub(super) fn write(
         architecture: std::env::consts::ARCH,
         cores: std::thread::available_parallelism().map_or(0, usize::from),
         diagnoses,
-        checks,
-        programs,
+        checks: Vec::new(),
+        programs: Vec::new(),
     };
     let private = Private::of_this_machine(root);
-    let evidence = private.remove_from(serde_json::to_value(&evidence)?);
-    replace(file, serde_json::to_string_pretty(&evidence)?)?;
+    // The file is written after each step, so that a run that ends early leaves what it has seen.
+    let save = |evidence: &Evidence<'_>| {
+        let evidence = private.remove_from(serde_json::to_value(evidence)?);
+        replace(file, serde_json::to_string_pretty(&evidence)?)
+    };
+    for module in &course.modules {
+        eprintln!("checking the solutions of {} …", module.folder);
+        for program in built(root, module)? {
+            evidence.checks.extend(run_checks(root, module, &program)?);
+        }
+        save(&evidence)?;
+    }
+    for arguments in measuring(tier, ranks) {
+        eprintln!("running cargo {} …", arguments.join(" "));
+        evidence.programs.push(run_program(root, &arguments)?);
+        save(&evidence)?;
+    }
     Ok(())
 }
 
@@ -137,7 +140,10 @@ fn built(root: &Path, module: &Module) -> anyhow::Result<Vec<PathBuf>> {
 
 /// Runs a test program, and returns each check's verdict and time.
 fn run_checks(root: &Path, module: &Module, program: &Path) -> anyhow::Result<Vec<Check>> {
-    let mut child = Command::new(program)
+    let durations = std::env::temp_dir().join(format!("ncclings-durations-{}", std::process::id()));
+    let mut command = Command::new(program);
+    Durations::keep_in(&durations, &mut command)?;
+    let mut child = command
         .args(["--format", "json"])
         .current_dir(root.join("solutions").join(&module.folder))
         .env("RUST_BACKTRACE", "0")
@@ -146,26 +152,21 @@ fn run_checks(root: &Path, module: &Module, program: &Path) -> anyhow::Result<Ve
         .spawn()
         .with_context(|| format!("can't run {}", program.display()))?;
     let output = child.stdout.take().context("a pipe")?;
-    let (mut started, mut checks) = (BTreeMap::new(), Vec::new());
+    let mut checks = Vec::new();
     let mut has_ended = false;
     for line in BufReader::new(output).lines() {
         let line = line?;
         let Some(Event { of, event, name, stdout }) = Event::read(&line) else { continue };
         let event = event.unwrap_or_default();
         match (of.as_str(), event.as_str(), name) {
-            ("test", "started", Some(name)) => {
-                started.insert(name, Instant::now());
-            }
-            ("test", _, Some(name)) => {
-                let seconds = started.get(&name).map_or(0.0, |since| since.elapsed().as_secs_f64());
-                checks.push(Check {
-                    module: module.folder.clone(),
-                    name,
-                    verdict: event,
-                    seconds: (seconds * 1e3).round() / 1e3,
-                    message: stdout,
-                });
-            }
+            ("test", "started", _) => {}
+            ("test", _, Some(name)) => checks.push(Check {
+                module: module.folder.clone(),
+                name,
+                verdict: event,
+                seconds: 0.0,
+                message: stdout,
+            }),
             ("suite", "ok" | "failed", _) => has_ended = true,
             _ => {}
         }
@@ -174,6 +175,12 @@ fn run_checks(root: &Path, module: &Module, program: &Path) -> anyhow::Result<Ve
     if !has_ended {
         bail!("{} ended without its results, with {status}", program.display());
     }
+    let seconds = Durations::read(&durations)?;
+    for check in &mut checks {
+        check.seconds = seconds.get(&check.name).copied().unwrap_or(0.0);
+    }
+    // What is left there is a few lines.
+    let _ = std::fs::remove_file(&durations);
     Ok(checks)
 }
 

@@ -13,7 +13,10 @@ pub(super) fn diagnoses() -> Vec<Diagnosis> {
 
 fn driver(survey: &Survey) -> Diagnosis {
     match &survey.driver {
-        Ok(driver) => Diagnosis::good("driver", format!("{} GPUs, CUDA {}", driver.gpus, driver.cuda)),
+        Ok(driver) => {
+            let plural = if driver.gpus == 1 { "" } else { "s" };
+            Diagnosis::good("driver", format!("{} GPU{plural}, CUDA {}", driver.gpus, driver.cuda))
+        }
         Err(why) => {
             Diagnosis::new("driver", Status::Note, why.clone()).help("the course runs on GPUs in software")
         }

@@ -16,6 +16,7 @@ pub struct Check {
     process: Option<Process>,
     program: Option<&'static str>,
     copies_between_gpus: bool,
+    needs_a_gpu_for_each_rank: bool,
     reads_aborts: bool,
     measures_time: bool,
     functions: &'static [&'static str],
@@ -64,6 +65,7 @@ impl Check {
             process: None,
             program: None,
             copies_between_gpus: false,
+            needs_a_gpu_for_each_rank: false,
             reads_aborts: false,
             measures_time: false,
             functions: &[],
@@ -107,6 +109,14 @@ impl Check {
         self
     }
 
+    /// Requires that NCCL refuses two ranks on one GPU. On the shared tier, it is told not to, so the check is reported as
+    /// ignored.
+    #[must_use]
+    pub fn needs_a_gpu_for_each_rank(mut self) -> Self {
+        self.needs_a_gpu_for_each_rank = true;
+        self
+    }
+
     /// Requires that NCCL logs each rank's abort. From 2.22 to 2.28.2, it logs only that of a process's last rank, so the
     /// check is reported as ignored.
     #[must_use]
@@ -138,6 +148,9 @@ impl Check {
             return Some(
                 "these GPUs can't access each other's memory, so copies between them may wait".to_owned(),
             );
+        }
+        if self.needs_a_gpu_for_each_rank && tier == Some(Tier::Shared) {
+            return Some("on the shared tier, NCCL accepts two ranks on one GPU".to_owned());
         }
         if self.reads_aborts
             && is_real

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::process::{Command, ExitCode};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use libtest_mimic::{Arguments, Completion, Conclusion, Failed, FormatSetting, Trial};
 
 use super::definition::Check;
+use super::durations::Durations;
 use super::order::ONE_CHECK;
 use super::process::{Judged, Run, judge, try_again};
 use super::tiers::{self, Tiers, announcement};
@@ -56,7 +57,10 @@ fn supervise(mut arguments: Arguments, checks: Vec<Check>) -> anyhow::Result<Con
     variables::adopt(&mut arguments)?;
     let is_real = tiers.values().any(|tier| matches!(tier, Ok(Tier::Real | Tier::Shared)));
     if is_real && arguments.test_threads.is_none() {
-        arguments.test_threads = Some(processes_at_a_time());
+        // NCCL's kernels of two ranks on one GPU wait for each other, and those of several checks take turns: with eight
+        // checks at a time on an H200, a check that takes seconds took more than half a minute.
+        let is_shared = tiers.values().any(|tier| matches!(tier, Ok(Tier::Shared)));
+        arguments.test_threads = Some(if is_shared { 1 } else { processes_at_a_time() });
     }
     let for_people = !arguments.list && arguments.format != Some(FormatSetting::Json);
     if for_people && !tiers.is_empty() {
@@ -108,11 +112,13 @@ fn trial(supervisor: &Arc<Supervisor>, check: Check, tiers: &Tiers) -> Trial {
         if let Some(reason) = refusal {
             return Ok(Completion::ignored_with(reason));
         }
+        let started = Instant::now();
         let (real_gpus, is_alone) = (&supervisor.real_gpus, check.needs_real_gpus_alone());
         let alone = (is_real && is_alone).then(|| real_gpus.write().unwrap_or_else(PoisonError::into_inner));
         let shared = (is_real && !is_alone).then(|| real_gpus.read().unwrap_or_else(PoisonError::into_inner));
         let result = supervisor.run(&check);
         drop((alone, shared));
+        Durations::save(check.name(), started.elapsed());
         result
     })
 }

@@ -94,10 +94,11 @@ fn choose(asked: &str, ranks: usize, survey: &Survey) -> anyhow::Result<Tier> {
 pub fn describe(ranks: usize) -> anyhow::Result<String> {
     let survey = survey();
     let gpus = survey.driver.as_ref().map_or(0, |driver| driver.gpus);
+    let gpu = if gpus == 1 { "GPU" } else { "GPUs" };
     Ok(match (tier_for(ranks)?, &survey.nccl) {
-        (Tier::Real, Ok(nccl)) => format!("real: {gpus} GPUs, NCCL {nccl}"),
+        (Tier::Real, Ok(nccl)) => format!("real: {gpus} {gpu}, NCCL {nccl}"),
         (Tier::Shared, Ok(nccl)) => {
-            format!("shared: {gpus} GPUs with {RANKS_PER_GPU} ranks each, NCCL {nccl}")
+            format!("shared: {gpus} {gpu}, {RANKS_PER_GPU} ranks on each, NCCL {nccl}")
         }
         (_, nccl) => {
             let why = match (&survey.driver, nccl) {
