@@ -407,18 +407,12 @@ pub(crate) fn update(exec: GraphExec, of: Graph, info: Out<UpdateInfo>) -> CudaR
     }
 }
 
-/// All bits of `CUgraphDebugDot_flags`.
-const DOT_FLAGS: c_uint = 0xffff;
-
 /// `cuGraphDebugDotPrint`
 ///
 /// # Errors
-/// Returns `InvalidValue` for unknown flags or a path that is null or not UTF-8, and `OperatingSystem` if the file can't
+/// Returns `InvalidValue` for a path that is null or not UTF-8, and `OperatingSystem` if the file can't
 /// be written.
 pub(crate) fn describe(of: Graph, path: Text, flags: c_uint) -> CudaResult<()> {
-    if flags & !DOT_FLAGS != 0 {
-        return Err(invalid(format!("cuGraphDebugDotPrint: {flags:#x} contains unknown flags")));
-    }
     let path = path.text().ok_or_else(|| invalid("cuGraphDebugDotPrint: the path is null or not UTF-8"))?;
     let text = engine::get()?.describe_graph(graph(of), flags)?;
     std::fs::write(path, text).map_err(|error| {

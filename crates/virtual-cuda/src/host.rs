@@ -83,6 +83,9 @@ pub(crate) fn add_callback(
 /// do here.
 const HOST_ALLOCATION_FLAGS: c_uint = 0b111;
 
+/// `CU_MEMHOSTALLOC_DEVICEMAP`
+const HOST_ALLOCATION_MAPPED: c_uint = 0b010;
+
 /// Implements `cuMemAllocHost`, which is `cuMemHostAlloc` without flags.
 pub(crate) fn allocate_plain(to: Out<*mut c_void>, bytes: usize) -> CudaResult<()> {
     allocate(to, bytes, 0)
@@ -183,7 +186,8 @@ pub(crate) fn flags_of(flags: Out<c_uint>, address: *mut c_void) -> CudaResult<(
         let message = format!("cuMemHostGetFlags: {address:p} is not in memory from cuMemHostAlloc");
         return Err(Error::new(CudaStatus::InvalidValue, message));
     };
-    flags.give(memory.flags)
+    // All pinned memory can be used by GPUs, whether that was asked for or not, and the driver says so.
+    flags.give(memory.flags | HOST_ALLOCATION_MAPPED)
 }
 
 pub(crate) fn free(address: *mut c_void) -> CudaResult<()> {

@@ -78,7 +78,7 @@ impl IpcHandle {
 /// `cuIpcGetMemHandle`
 ///
 /// # Errors
-/// Returns `InvalidValue` unless the address is the first one of memory from `cuMemAlloc`.
+/// Returns `InvalidValue` unless the address is in memory from `cuMemAlloc`.
 pub(crate) fn memory_handle(to: Out<IpcHandle>, address: DevicePointer) -> CudaResult<()> {
     let bad = |why: &str| invalid(format!("cuIpcGetMemHandle: {address:#x} {why}"));
     if to.is_null() {
@@ -88,10 +88,8 @@ pub(crate) fn memory_handle(to: Out<IpcHandle>, address: DevicePointer) -> CudaR
     if found.kind != MemoryKind::Gpu || found.context.is_none() {
         return Err(bad("is not in memory from cuMemAlloc"));
     }
-    if found.base != address {
-        return Err(bad("is not the first address of its allocation"));
-    }
-    to.give(IpcHandle::of(Kind::Memory, address, found.id))
+    // The handle is that of the whole allocation, as the driver's is.
+    to.give(IpcHandle::of(Kind::Memory, found.base, found.id))
 }
 
 /// `cuIpcOpenMemHandle`

@@ -58,7 +58,7 @@ pub(crate) fn ptx_text(image: &[u8]) -> CudaResult<&str> {
     }
     str::from_utf8(image).map_err(|error| {
         let message = format!("this is not PTX: byte {} is not valid UTF-8", error.valid_up_to());
-        Error::new(CudaStatus::InvalidPtx, message)
+        Error::new(CudaStatus::InvalidImage, message)
     })
 }
 

@@ -4,7 +4,7 @@ use std::ffi::{CString, c_int, c_uint};
 
 use virtual_gpu::engine::EventHandle;
 use virtual_gpu_core::recorded::StreamOperation;
-use virtual_gpu_core::status::{CudaResult, CudaStatus};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 use crate::engine;
 use crate::pointer::Out;
@@ -85,7 +85,10 @@ pub(crate) fn query_stream(of: Stream) -> CudaResult<()> {
 pub(crate) fn wait_event(of: Stream, event: Event, flags: c_uint) -> CudaResult<()> {
     match flags {
         0 => {}
-        1 => return Err(invalid("cuStreamWaitEvent: CU_EVENT_WAIT_EXTERNAL is only for captures")),
+        1 => {
+            let message = "cuStreamWaitEvent: CU_EVENT_WAIT_EXTERNAL is only for captures";
+            return Err(Error::new(CudaStatus::IllegalState, message));
+        }
         _ => return Err(invalid(format!("cuStreamWaitEvent: {flags:#x} contains unknown flags"))),
     }
     engine::get()?.wait_event(stream(of), EventHandle(event as u64))

@@ -33,13 +33,20 @@ impl fmt::Display for Diagnostic {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadError {
     diagnostics: Vec<Diagnostic>,
+    /// Whether the text is PTX at all, however wrong.
+    pub(crate) is_ptx: bool,
 }
 
 impl LoadError {
     pub(crate) fn new(mut diagnostics: Vec<Diagnostic>) -> Self {
         diagnostics.sort();
         diagnostics.dedup();
-        Self { diagnostics }
+        Self { diagnostics, is_ptx: true }
+    }
+
+    /// Returns whether the text is PTX at all: whether it begins with `.version`.
+    pub fn is_ptx(&self) -> bool {
+        self.is_ptx
     }
 
     /// Returns each problem once, ordered by line.

@@ -44,7 +44,11 @@ pub fn load(source: &str) -> Result<Module, LoadError> {
     let tokens = match lexer::tokens(source) {
         Ok(tokens) if starts_as_ptx(&tokens) => tokens,
         Err(diagnostic) if source.contains(".version") => return Err(refuse(diagnostic)),
-        _ => return Err(refuse(Diagnostic::new(0, "this is not PTX: it doesn't begin with `.version`"))),
+        _ => {
+            let mut error = refuse(Diagnostic::new(0, "this is not PTX: it doesn't begin with `.version`"));
+            error.is_ptx = false;
+            return Err(error);
+        }
     };
     let (file, mut diagnostics) = parser::parse(&tokens);
     let file = resolve::resolve(file);

@@ -121,10 +121,11 @@ fn event_flags() -> anyhow::Result<()> {
     let alone = context.new_event(Some(CUevent_flags::CU_EVENT_INTERPROCESS));
     fails(alone, CUresult::CUDA_ERROR_INVALID_VALUE, &["needs CU_EVENT_DISABLE_TIMING"]);
     let (stream, event) = (context.new_stream()?, context.new_event(None)?);
-    for (flags, words) in [(1, "only for captures"), (6, "0x6 contains unknown flags")] {
+    let (state, value) = (CUresult::CUDA_ERROR_ILLEGAL_STATE, CUresult::CUDA_ERROR_INVALID_VALUE);
+    for (flags, code, words) in [(1, state, "only for captures"), (6, value, "0x6 contains unknown flags")] {
         // SAFETY: the stream and the event are alive.
         let wait = unsafe { sys::cuStreamWaitEvent(stream.cu_stream(), event.cu_event(), flags) };
-        fails(wait.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &[words]);
+        fails(wait.result(), code, &[words]);
     }
     let mut made = std::ptr::null_mut();
     // SAFETY: `made` is writable.

@@ -135,7 +135,7 @@ fn no_ptx() -> anyhow::Result<()> {
     let context = CudaContext::new(0)?;
     let load = |source: &str| context.load_module(Ptx::from_src(source)).map(drop);
     for source in ["", "hello", "__global__ void f() {}"] {
-        fails(load(source), CUresult::CUDA_ERROR_INVALID_PTX, &["not PTX"]);
+        fails(load(source), CUresult::CUDA_ERROR_INVALID_IMAGE, &["not PTX"]);
     }
     let wrong = KERNELS.replace("add.f32", "tanhh.f32").replace("mul.wide.u32", "wmma.load");
     fails(load(&wrong), CUresult::CUDA_ERROR_INVALID_PTX, &["tanhh", "wmma"]);
@@ -151,7 +151,7 @@ fn machine_code() -> anyhow::Result<()> {
         CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU,
         &["a fatbin is not supported"],
     );
-    fails(load(b"\xff\xfe.\0v\0"), CUresult::CUDA_ERROR_INVALID_PTX, &["not PTX"]);
+    fails(load(b"\xff\xfe.\0v\0"), CUresult::CUDA_ERROR_INVALID_IMAGE, &["not PTX"]);
     Ok(())
 }
 

@@ -154,7 +154,8 @@ fn flags() -> anyhow::Result<()> {
         // SAFETY: nothing reads it.
         let memory = unsafe { context.alloc_pinned_with_flags::<u32>(1000, flags) }?;
         let start = memory.as_ptr()?;
-        // Any address within the memory is valid.
+        // Any address within the memory is valid. GPUs can use it in any case.
+        let flags = flags | sys::CU_MEMHOSTALLOC_DEVICEMAP;
         assert_eq!((ask(start)?, ask(start.wrapping_add(999))?), (flags, flags));
     }
     let pageable = [0_u32; 4];

@@ -104,7 +104,7 @@ fn bad_libraries() -> anyhow::Result<()> {
     fails(load(c"\x7fELF\x02".as_ptr().cast()), no_binary, &["a cubin is not supported", "load PTX"]);
     fails(load(c"\x50\xed\x55\xba\x01".as_ptr().cast()), no_binary, &["a fatbin is not supported"]);
     fails(load(c"\xb1\x43\x62\x46\x01".as_ptr().cast()), no_binary, &["a fatbin is not supported"]);
-    fails(load(c"hello".as_ptr().cast()), CUresult::CUDA_ERROR_INVALID_PTX, &["not PTX"]);
+    fails(load(c"hello".as_ptr().cast()), CUresult::CUDA_ERROR_INVALID_IMAGE, &["not PTX"]);
     fails(load(std::ptr::null()), CUresult::CUDA_ERROR_INVALID_VALUE, &["the image is null"]);
     let library = load(PTX.as_ptr().cast())?;
     let (mut kernel, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
@@ -271,7 +271,7 @@ fn link_errors() -> anyhow::Result<()> {
             sys::cuLinkAddData_v2(state, kind, data, size, c"bad".as_ptr(), 0, null.cast(), null.cast())
                 .result()
         };
-        fails(add(CU_JIT_INPUT_PTX, c"hello"), CUresult::CUDA_ERROR_INVALID_PTX, &["not PTX"]);
+        fails(add(CU_JIT_INPUT_PTX, c"hello"), CUresult::CUDA_ERROR_INVALID_IMAGE, &["not PTX"]);
         let end = values[1] as usize;
         crate::contains(std::str::from_utf8(&log[..end])?, &["bad: ", "not PTX"]);
         assert_eq!(log[end], 0);

@@ -312,7 +312,7 @@ impl State {
             (None, Some(Recorded::Captured(event))) => {
                 if !self.captures.open.contains_key(&event.id) {
                     let message = "the event was last recorded in a capture that has ended";
-                    return Err(Error::new(CudaStatus::CapturedEvent, message));
+                    return Err(Error::new(CudaStatus::InvalidValue, message));
                 }
                 self.captures.usable(event.id)?;
                 if entry.legacy {

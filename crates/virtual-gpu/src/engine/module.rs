@@ -33,7 +33,7 @@ impl Engine {
     /// `cuModuleLoadData`: loads PTX text into the current context.
     ///
     /// # Errors
-    /// Returns `InvalidPtx` with every line that can't be run.
+    /// Returns `InvalidPtx` with every line that can't be run, and `InvalidImage` for a text that is no PTX.
     pub fn load_module(&self, text: &str) -> CudaResult<ModuleHandle> {
         self.flush_current();
         let (context, device) = {
@@ -78,8 +78,11 @@ impl Engine {
         if let Some((_, module)) = parsed.iter().find(|(known, _)| **known == *text) {
             return Ok(module.clone());
         }
-        let module = virtual_gpu_ptx::load(text)
-            .map_err(|error| Error::new(CudaStatus::InvalidPtx, error.to_string()))?;
+        let module = virtual_gpu_ptx::load(text).map_err(|error| {
+            // The driver refuses a text that is no PTX before it compiles anything.
+            let status = if error.is_ptx() { CudaStatus::InvalidPtx } else { CudaStatus::InvalidImage };
+            Error::new(status, error.to_string())
+        })?;
         let module = Arc::new(module);
         if parsed.len() == KEPT {
             parsed.pop_front();
@@ -91,7 +94,7 @@ impl Engine {
     /// Returns the names of the kernels in a PTX text, in the order of the alphabet.
     ///
     /// # Errors
-    /// Returns `InvalidPtx` with every line that can't be run.
+    /// Returns `InvalidPtx` with every line that can't be run, and `InvalidImage` for a text that is no PTX.
     pub fn kernel_names(&self, text: &str) -> CudaResult<Vec<String>> {
         Ok(self.parse(text)?.kernel_names().map(str::to_owned).collect())
     }
