@@ -433,7 +433,7 @@ fn integers_of_16_32_and_64_bits() {
         ("mul.lo", |a, b, _| a.wrapping_mul(b)),
         ("mad.lo", |a, b, c| a.wrapping_mul(b).wrapping_add(c)),
         ("div", |a, b, _| if b == 0 { -1 } else { a / b }),
-        ("rem", |a, b, _| if b == 0 { a } else { a % b }),
+        ("rem", |a, b, _| if b == 0 { -1 } else { a % b }),
         ("min", |a, b, _| a.min(b)),
         ("max", |a, b, _| a.max(b)),
         ("sad", |a, b, c| (a - b).abs() + c),

@@ -5,6 +5,8 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_machine::{self as machine, Execution, Fault, Launch};
 use virtual_gpu_ptx::{self as ptx, Module};
 
+use crate::twin::{Repeated, Twin};
+
 /// A kernel's argument or a buffer's element.
 pub(crate) trait Plain: Copy {
     /// Returns its bytes in little-endian order.
@@ -48,12 +50,21 @@ pub(crate) struct Gpu {
     pub(crate) print_buffer: u64,
     /// The address of a cooperative launch's barrier.
     pub(crate) workspace: u64,
+    /// A real GPU that does the same, until a launch fails.
+    twin: Option<Twin>,
 }
 
 impl Gpu {
     pub(crate) fn new(source: &str) -> Self {
         let module = ptx::load(source).unwrap_or_else(|error| panic!("{error}"));
-        Self::with(module).expect("there is room for the module's variables")
+        let mut gpu = Self::with(module).expect("there is room for the module's variables");
+        gpu.twin = Twin::of(source);
+        if let Some(twin) = &mut gpu.twin {
+            for (variable, &base) in gpu.module.variables().iter().zip(&gpu.globals) {
+                twin.variable(&variable.name, base);
+            }
+        }
+        gpu
     }
 
     /// Creates a GPU with a module. Returns `None` if the module's variables need too much memory.
@@ -81,6 +92,7 @@ impl Gpu {
             stack: 1 << 10,
             print_buffer: 1 << 20,
             workspace: 0,
+            twin: None,
         })
     }
 
@@ -90,11 +102,18 @@ impl Gpu {
         let (allocation, _) = self.memory.range_mut(base, bytes.len() as u64).unwrap();
         allocation.bytes_mut().copy_from_slice(&bytes);
         allocation.mark_written(0..bytes.len() as u64);
+        if let Some(twin) = &mut self.twin {
+            twin.write(base, &bytes);
+        }
         base
     }
 
     pub(crate) fn unwritten(&mut self, bytes: usize) -> u64 {
-        self.memory.allocate(bytes as u64, CallSite::unknown()).unwrap()
+        let base = self.memory.allocate(bytes as u64, CallSite::unknown()).unwrap();
+        if let Some(twin) = &mut self.twin {
+            twin.allocate(base, &seen(&self.memory, base, bytes));
+        }
+        base
     }
 
     pub(crate) fn read<T: Plain>(&self, base: u64) -> Vec<T> {
@@ -109,7 +128,8 @@ impl Gpu {
         block: [u32; 3],
         arguments: &[Vec<u8>],
     ) -> Result<Execution, Box<Fault>> {
-        let kernel = self.module.kernel(kernel).expect("the kernel exists").clone();
+        let name = kernel;
+        let kernel = self.module.kernel(name).expect("the kernel exists").clone();
         assert_eq!(arguments.len(), kernel.parameters().len());
         let mut parameters = vec![0; kernel.parameter_bytes()];
         for (parameter, bytes) in kernel.parameters().iter().zip(arguments) {
@@ -131,7 +151,23 @@ impl Gpu {
             instruction_limit: self.limit,
             thread_limit: self.thread_limit,
         };
-        machine::run(&kernel, &launch, &mut self.memory)
+        let ended = machine::run(&kernel, &launch, &mut self.memory);
+        if ended.is_err() {
+            self.twin = None;
+        }
+        if let Some(twin) = &mut self.twin {
+            let repeated = Repeated {
+                kernel: name,
+                grid,
+                block,
+                arguments,
+                dynamic_shared: self.dynamic_shared,
+                stack: self.stack,
+                workspace: self.workspace,
+            };
+            twin.repeat(&repeated, |base, size| seen(&self.memory, base, size));
+        }
+        ended
     }
 
     /// Runs a launch that must not fail.
@@ -143,6 +179,12 @@ impl Gpu {
     pub(crate) fn fault(&mut self, kernel: &str, grid: u32, block: u32, arguments: &[Vec<u8>]) -> Box<Fault> {
         self.launch(kernel, [grid, 1, 1], [block, 1, 1], arguments).expect_err("this launch has a fault")
     }
+}
+
+/// Returns an allocation's bytes as a reader sees them.
+fn seen(memory: &DeviceMemory, base: u64, size: usize) -> Vec<u8> {
+    let (allocation, _) = memory.range(base, size as u64).unwrap();
+    allocation.seen(0..size as u64).into_owned()
 }
 
 /// Generates random-looking numbers, which are the same on every run.

@@ -22,6 +22,7 @@ mod recursion;
 mod resident;
 mod shared_races;
 mod training;
+mod twin;
 mod vector_atomics;
 mod waiting;
 mod wmma;

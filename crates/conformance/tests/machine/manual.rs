@@ -27,7 +27,7 @@ fn assert_loads(instructions: &[&str]) {
 }
 
 #[track_caller]
-fn assert_refused(instructions: &[&str]) {
+pub(crate) fn assert_refused(instructions: &[&str]) {
     for instruction in instructions {
         let name = instruction.split([' ', ';']).next().unwrap_or("");
         let error = error(instruction).unwrap_or_default();

@@ -162,7 +162,7 @@ impl Form {
         let stores: String =
             (0..c).map(|at| format!("st.global.u32 [%d2+{}], %r{};\n", 4 * at, 16 + at)).collect();
         let source = format!(
-            ".version 8.0\n.target sm_80\n.address_size 64\n
+            ".version 8.7\n.target sm_90\n.address_size 64\n
             .visible .entry test(.param .u64 x, .param .u64 y)
             {{
             .reg .b32 %r<21>; .reg .b64 %d<4>;
@@ -245,7 +245,7 @@ fn load_matrices(modifiers: &str, count: usize, threads: u32, barrier: &str) -> 
     let stores: String =
         (0..count).map(|at| format!("st.global.u32 [%d2+{}], %r{};\n", 4 * at, 10 + at)).collect();
     let source = format!(
-        ".version 8.0\n.target sm_80\n.address_size 64\n
+        ".version 8.7\n.target sm_90\n.address_size 64\n
         .visible .entry test(.param .u64 x, .param .u64 y)
         {{
         .reg .b32 %r<20>; .reg .b64 %d<4>;

@@ -45,8 +45,8 @@ fn define<A: Apply<u32>>(op: WordOp, run: A) -> A::Output {
     }
 }
 
-/// The definitions of the operations that few kernels use, or that the compiler can't vectorize. Division by zero
-/// returns all ones, as on real hardware (the manual leaves it undefined).
+/// The definitions of the operations that few kernels use, or that the compiler can't vectorize. A
+/// division by zero has the quotient and the remainder all ones, as measured on an H200 (the manual leaves it undefined).
 #[inline(never)]
 fn uncommon(op: WordOp, a: u32, b: u32, c: u32) -> u32 {
     use WordOp::*;
@@ -60,12 +60,11 @@ fn uncommon(op: WordOp, a: u32, b: u32, c: u32) -> u32 {
         Mul24HighU => ((u64::from(a & 0xff_ffff) * u64::from(b & 0xff_ffff)) >> 16) as u32,
         AddSaturated => (a as i32).saturating_add(b as i32) as u32,
         SubSaturated => (a as i32).saturating_sub(b as i32) as u32,
-        DivS if b == 0 => u32::MAX,
+        DivS | RemS if b == 0 => u32::MAX,
         DivS => (a as i32).wrapping_div(b as i32) as u32,
         DivU => a.checked_div(b).unwrap_or(u32::MAX),
-        RemS if b == 0 => a,
         RemS => (a as i32).wrapping_rem(b as i32) as u32,
-        RemU => a.checked_rem(b).unwrap_or(a),
+        RemU => a.checked_rem(b).unwrap_or(u32::MAX),
         SadS => (a as i32).abs_diff(b as i32).wrapping_add(c),
         SadU => a.abs_diff(b).wrapping_add(c),
         Cnot => u32::from(a == 0),

@@ -68,7 +68,7 @@ pub(super) fn cvt<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     }
     if mode.relu && !(is_second_form && matches!(to, Type::F16 | Type::Bf16))
         || mode.flush && from != Type::F32 && to != Type::F32
-        || mode.saturate && to == Type::Bf16
+        || mode.saturate && (to == Type::Bf16 || holds_all(from, to))
         || !may_round(from, to, to_integer.is_some(), rounded.is_some())
     {
         return unsupported(written);
@@ -139,6 +139,16 @@ fn may_round(from: Type, to: Type, to_integer: bool, rounded: bool) -> bool {
 /// Returns whether these are two different 16-bit formats, neither of which can represent every number in the other.
 fn is_other_half(from: Type, to: Type) -> bool {
     from != to && from.bits() == 16 && to.bits() == 16
+}
+
+/// Returns whether an integer type has all values of another one, so that nothing can saturate: there, `.sat` is illegal.
+fn holds_all(from: Type, to: Type) -> bool {
+    let (Some(from), Some(to)) = (integer_type(from), integer_type(to)) else { return false };
+    match (from.signed, to.signed) {
+        (false, true) => from.bits < to.bits,
+        (true, false) => false,
+        _ => from.bits <= to.bits,
+    }
 }
 
 /// Returns a conversion that saturates or involves a floating-point format.
