@@ -57,7 +57,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("VIRTUAL_GPU_TIMEOUT", "seconds before the virtual GPU gives up on a wait that it can't decide"),
     ("VIRTUAL_GPU_TOPOLOGY", "the node whose times the virtual tier models"),
     ("VIRTUAL_GPU_TRACE", "where the virtual tier writes its timeline"),
-    ("NCCL_VERSION", "the version that NVIDIA's container images install; NCCL itself doesn't read it"),
     ("VIRTUAL_NCCL", "strict makes the virtual NCCL do everything that NCCL may do"),
     ("VIRTUAL_NCCL_INIT", "seconds that a strict virtual NCCL takes to create a communicator"),
 ];
@@ -66,6 +65,9 @@ const KNOWN: &[(&str, &str)] = &[
 const NOTHING: &[(&str, &str)] =
     &[("NCCL_TIMEOUT", "NCCL has no such variable: PyTorch has its own timeout, and NCCL waits forever")];
 
+/// A variable that NVIDIA's container images set, and that NCCL doesn't read.
+const OF_IMAGES: &str = "NCCL_VERSION";
+
 const PREFIXES: [&str; 3] = ["NCCL_", "LAB_", "VIRTUAL_"];
 
 /// Returns a diagnosis for each variable that is set and relevant to the course.
@@ -73,6 +75,9 @@ pub(super) fn diagnoses(variables: impl IntoIterator<Item = (OsString, OsString)
     let mut diagnoses = Vec::new();
     for (name, value) in variables {
         let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
+        if name == OF_IMAGES {
+            continue;
+        }
         let of =
             |list: &[(&str, &'static str)]| list.iter().find(|known| known.0 == name).map(|known| known.1);
         let diagnosis = |says: &str| Diagnosis::new(format!("{name}={value}"), Status::Note, says);
@@ -92,7 +97,13 @@ pub(super) fn diagnoses(variables: impl IntoIterator<Item = (OsString, OsString)
 mod tests {
     #[test]
     fn each_variable_is_reported_with_its_effect() {
-        let set = [("HOME", "/root"), ("NCCL_TIMEOUT", "3"), ("NCCL_ALGO", "Ring"), ("NCCL_ALGOS", "Ring")];
+        let set = [
+            ("HOME", "/root"),
+            ("NCCL_TIMEOUT", "3"),
+            ("NCCL_ALGO", "Ring"),
+            ("NCCL_ALGOS", "Ring"),
+            ("NCCL_VERSION", "2.28.3-1"),
+        ];
         let diagnoses = super::diagnoses(set.map(|(name, value)| (name.into(), value.into())));
         let told: Vec<_> = diagnoses.iter().map(|diagnosis| diagnosis.what.as_str()).collect();
         assert_eq!(told, ["NCCL_ALGO=Ring", "NCCL_ALGOS=Ring", "NCCL_TIMEOUT=3"]);
