@@ -100,7 +100,7 @@ fn add(state: LinkState, kind: c_uint, image: &[u8], name: &str) -> CudaResult<(
     let mut links = lock();
     let link = links.get_mut(&(state as u64)).ok_or_else(|| not_a_link(state))?;
     let checked = match kind {
-        PTX => ptx_text(image).and_then(|text| engine::get()?.kernel_names(text).map(|_| text.to_owned())),
+        PTX => ptx_text(image).and_then(|text| engine::get()?.check_part(text).map(|()| text.to_owned())),
         0 | 2..=5 => {
             let message = "virtual GPU: only PTX can be linked (CU_JIT_INPUT_PTX): cubins, fatbins, objects, libraries, \
                            and NVVM code are not supported";

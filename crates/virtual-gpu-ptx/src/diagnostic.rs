@@ -5,6 +5,9 @@ use std::fmt;
 /// The maximum number of diagnostics shown. Without this limit, input that is not PTX would fill the screen.
 const SHOWN: usize = 50;
 
+/// The end of a diagnostic about a call to a function that another text has to define.
+pub(crate) const ONLY_DECLARED: &str = "which is only declared here";
+
 /// A problem that prevents loading.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Diagnostic {
@@ -47,6 +50,12 @@ impl LoadError {
     /// Returns whether the text is PTX at all: whether it begins with `.version`.
     pub fn is_ptx(&self) -> bool {
         self.is_ptx
+    }
+
+    /// Returns what remains if another text may define the functions that this one only declares.
+    pub fn of_a_part(mut self) -> Option<Self> {
+        self.diagnostics.retain(|diagnostic| !diagnostic.text.ends_with(ONLY_DECLARED));
+        (!self.diagnostics.is_empty()).then_some(self)
     }
 
     /// Returns each problem once, ordered by line.

@@ -24,6 +24,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("contexts::a_reset_empties_the_primary_context", reset),
         Check::new("contexts::a_context_has_an_id_and_a_version", id_and_version),
         Check::new("contexts::settings_need_a_context", settings_need_a_context),
+        Check::new("contexts::memory_is_freed_without_a_current_one", frees_need_no_context),
         Check::new("contexts::a_new_context_supplants_the_current_one", supplants),
         Check::new("contexts::destroying_one_takes_its_memory_with_it", destroyed_with_its_memory),
         Check::new("contexts::a_destroyed_context_stays_current_on_other_threads", destroyed_elsewhere),
@@ -324,6 +325,24 @@ fn settings_need_a_context() -> anyhow::Result<()> {
     fails(result::stream::get_priority_range(), CUresult::CUDA_ERROR_INVALID_CONTEXT, &words);
     fails(result::ctx::get_limit(CUlimit::CU_LIMIT_STACK_SIZE), CUresult::CUDA_ERROR_INVALID_CONTEXT, &words);
     fails(cudarc::driver::profiler_start(), CUresult::CUDA_ERROR_INVALID_CONTEXT, &words);
+    Ok(())
+}
+
+fn frees_need_no_context() -> anyhow::Result<()> {
+    let context = context()?;
+    // SAFETY: nothing uses the memory.
+    let (of_gpu, pinned) = unsafe { (result::malloc_sync(64)?, result::malloc_host(64, 0)?) };
+    // SAFETY: no context is current on the thread afterwards.
+    unsafe { result::ctx::set_current(std::ptr::null_mut()) }?;
+    // SAFETY: nothing uses the memory.
+    unsafe {
+        result::free_sync(of_gpu)?;
+        result::free_host(pinned)?;
+        // What is gone has no context.
+        let again = result::free_sync(of_gpu);
+        fails(again, CUresult::CUDA_ERROR_INVALID_CONTEXT, &["no context is current on this thread"]);
+    }
+    context.bind_to_thread()?;
     Ok(())
 }
 

@@ -17,6 +17,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("libraries::launch_attributes_are_honored_or_refused_by_name", attributes),
         Check::new("libraries::parameters_in_one_buffer", one_buffer),
         Check::new("libraries::two_texts_are_linked", link),
+        Check::new("libraries::a_text_may_call_a_function_of_a_later_one", link_calls),
         Check::new("libraries::a_link_writes_its_errors_to_the_log", link_errors),
         Check::new("libraries::a_callback_runs_in_stream_order", callback),
         Check::new("libraries::a_query_of_a_captured_event_is_refused", captured_event),
@@ -250,6 +251,66 @@ fn link() -> anyhow::Result<()> {
             CUresult::CUDA_ERROR_INVALID_HANDLE,
             &["is not a pending link"],
         );
+    }
+    Ok(())
+}
+
+fn link_calls() -> anyhow::Result<()> {
+    const HEAD: &str = ".version 8.0\n.target sm_70\n.address_size 64\n";
+    let calls = format!(
+        "{HEAD}.extern .func (.param .b32 result) doubled (.param .b32 x);
+        .visible .entry calls(.param .u64 to) {{
+            .reg .b32 %r<2>; .reg .b64 %rd<2>;
+            ld.param.u64 %rd1, [to];
+            {{
+                .param .b32 x; .param .b32 result;
+                st.param.b32 [x], 21;
+                call.uni (result), doubled, (x);
+                ld.param.b32 %r1, [result];
+            }}
+            st.global.u32 [%rd1], %r1;
+            ret;
+        }}\0"
+    );
+    let doubled = format!(
+        "{HEAD}.visible .func (.param .b32 result) doubled (.param .b32 x) {{
+            .reg .b32 %r<2>;
+            ld.param.b32 %r1, [x];
+            add.u32 %r1, %r1, %r1;
+            st.param.b32 [result], %r1;
+            ret;
+        }}\0"
+    );
+    let stream = untracked(0).new_stream()?;
+    let buffer = stream.alloc_zeros::<u32>(1)?;
+    let (mut state, mut image, mut size) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+    let null = std::ptr::null_mut::<c_void>();
+    // SAFETY: the results are writable, and the texts have these sizes.
+    unsafe {
+        sys::cuLinkCreate_v2(0, null.cast(), null.cast(), &raw mut state).result()?;
+        let add = |text: &str| {
+            let (data, kind) = (text.as_ptr().cast_mut().cast(), sys::CUjitInputType::CU_JIT_INPUT_PTX);
+            sys::cuLinkAddData_v2(state, kind, data, text.len(), c"it".as_ptr(), 0, null.cast(), null.cast())
+                .result()
+        };
+        add(&calls)?;
+        // Nothing has defined it yet.
+        fails(
+            sys::cuLinkComplete(state, &raw mut image, &raw mut size).result(),
+            CUresult::CUDA_ERROR_INVALID_PTX,
+            &["call to `doubled`, which is only declared here"],
+        );
+        add(&doubled)?;
+        sys::cuLinkComplete(state, &raw mut image, &raw mut size).result()?;
+        let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
+        sys::cuModuleLoadData(&raw mut module, image).result()?;
+        sys::cuModuleGetFunction(&raw mut function, module, c"calls".as_ptr()).result()?;
+        let to = address(&buffer);
+        let mut parameters = [(&raw const to).cast_mut().cast::<c_void>()];
+        let (parameters, of) = (parameters.as_mut_ptr(), stream.cu_stream());
+        sys::cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, of, parameters, std::ptr::null_mut()).result()?;
+        assert_eq!(stream.clone_dtoh(&buffer)?, [42]);
+        sys::cuLinkDestroy(state).result()?;
     }
     Ok(())
 }

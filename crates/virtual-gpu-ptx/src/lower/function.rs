@@ -3,6 +3,7 @@
 use super::builder::Lowering;
 use super::names::{Binding, MAX_DEPTH};
 use super::operand::Lowered;
+use crate::diagnostic::ONLY_DECLARED;
 use crate::instruction::{Condition, Operation, Slot};
 use crate::resolved::{Call, Form, Resolved, ResolvedFunction, ResolvedStatement};
 use crate::syntax::Statement;
@@ -140,7 +141,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
     /// Inlines a called function, unless it may call itself. Its parameters are the caller's argument variables.
     fn direct_call(&mut self, function: &'f ResolvedFunction<'a>, call: &Call<'a>) -> Lowered {
         if function.body.is_none() {
-            return Err(format!("unsupported: call to `{}`, which is only declared here", function.name));
+            return Err(format!("unsupported: call to `{}`, {ONLY_DECLARED}", function.name));
         }
         if function.is_entry {
             return Err(format!("`{}` is a kernel, and kernels can't be called", function.name));

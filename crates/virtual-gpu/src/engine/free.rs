@@ -25,13 +25,16 @@ pub(super) struct Freed {
 
 impl Engine {
     /// `cuMemFree`: first waits for the context's work, as the driver does.
+    ///
+    /// Without a current context, the memory's own context is the one. The documentation doesn't say so, but numba frees
+    /// memory in this way.
     pub fn free(&self, address: u64) -> CudaResult<()> {
         if address == 0 {
             return Ok(());
         }
         self.check_capture_allows("cuMemFree")?;
         let mut state = self.state();
-        let context = state.current_context()?;
+        let context = state.current_context().or_else(|error| state.owner_of(address).ok_or(error))?;
         let all = state.last_of_all(context);
         // Failures are returned only by calls whose errors cudarc shows; this call is not one of them.
         let _ = self.wait_in(context, all, "cuMemFree", state);

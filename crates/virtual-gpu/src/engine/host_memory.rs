@@ -155,7 +155,7 @@ impl Engine {
     pub fn unpin(&self, address: u64) -> CudaResult<()> {
         self.check_capture_allows("cuMemFreeHost")?;
         let mut state = self.state();
-        state.current_context()?;
+        // Memory that is pinned has a context, so none has to be current.
         if let Some((_, memory, _)) = state.pinned.0.remove(address) {
             drop(state);
             self.free_pinned(address);
@@ -163,6 +163,7 @@ impl Engine {
             drop(memory);
             return Ok(());
         }
+        state.current_context()?;
         let message = match state.pinned.at(address) {
             Some((start, ..)) => format!(
                 "{address:#x} is {} past the start of pinned host memory: free it using the pointer that the allocation returned",

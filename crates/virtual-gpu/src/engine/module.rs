@@ -78,17 +78,22 @@ impl Engine {
         if let Some((_, module)) = parsed.iter().find(|(known, _)| **known == *text) {
             return Ok(module.clone());
         }
-        let module = virtual_gpu_ptx::load(text).map_err(|error| {
-            // The driver refuses a text that is no PTX before it compiles anything.
-            let status = if error.is_ptx() { CudaStatus::InvalidPtx } else { CudaStatus::InvalidImage };
-            Error::new(status, error.to_string())
-        })?;
+        let module = virtual_gpu_ptx::load(text).map_err(|error| refused(&error))?;
         let module = Arc::new(module);
         if parsed.len() == KEPT {
             parsed.pop_front();
         }
         parsed.push_back((text.into(), module.clone()));
         Ok(module)
+    }
+
+    /// Checks a PTX text that is linked with others, which may define the functions that it calls.
+    ///
+    /// # Errors
+    /// Fails like [`Self::kernel_names`].
+    pub fn check_part(&self, text: &str) -> CudaResult<()> {
+        let problems = virtual_gpu_ptx::load(text).err().and_then(virtual_gpu_ptx::LoadError::of_a_part);
+        problems.map_or(Ok(()), |error| Err(refused(&error)))
     }
 
     /// Returns the names of the kernels in a PTX text, in the order of the alphabet.
@@ -160,6 +165,12 @@ impl Engine {
     pub fn kernel(&self, function: FunctionHandle) -> CudaResult<Arc<Kernel>> {
         Ok(self.state().function(function)?.kernel.clone())
     }
+}
+
+/// Returns the driver's error. It refuses a text that is no PTX before it compiles anything.
+fn refused(error: &virtual_gpu_ptx::LoadError) -> Error<CudaStatus> {
+    let status = if error.is_ptx() { CudaStatus::InvalidPtx } else { CudaStatus::InvalidImage };
+    Error::new(status, error.to_string())
 }
 
 impl State {

@@ -63,7 +63,7 @@ impl Engine {
 
 impl State {
     /// Returns the context in which `cuMemAlloc` allocated the memory that starts at `address`.
-    fn owner_of(&self, address: u64) -> Option<ContextHandle> {
+    pub(super) fn owner_of(&self, address: u64) -> Option<ContextHandle> {
         let mut contexts = self.contexts.entries().iter();
         contexts.find(|(_, context)| context.owns(address)).map(|&(handle, _)| handle)
     }
