@@ -37,8 +37,25 @@ impl Threads {
     }
 }
 
-/// Returns the kernel's IDs for all threads.
+/// How often the folder is read until two readings agree.
+const READINGS: usize = 100;
+
+/// Returns the kernel's IDs for all threads. A thread that ends while the folder is read can hide others, so it is read
+/// until two readings in a row agree.
 fn all() -> BTreeSet<String> {
+    let mut last = listed();
+    for _ in 1..READINGS {
+        let next = listed();
+        if next == last {
+            break;
+        }
+        last = next;
+    }
+    last
+}
+
+/// Returns the IDs that one reading of the folder shows.
+fn listed() -> BTreeSet<String> {
     let threads = fs::read_dir(TASKS).into_iter().flatten().flatten();
     threads.map(|thread| thread.file_name().to_string_lossy().into_owned()).collect()
 }
@@ -51,6 +68,7 @@ fn is_other(id: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::channel;
 
     use super::*;
@@ -63,5 +81,39 @@ mod tests {
         assert!(before.never_ended() >= 1);
         drop(sender);
         let _ = waiting.join();
+    }
+
+    #[test]
+    fn a_thread_is_listed_while_others_end() {
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..6 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let others: Vec<_> = (0..20).map(|_| thread::spawn(|| {})).collect();
+                        others.into_iter().for_each(|other| other.join().unwrap());
+                    }
+                });
+            }
+            let missing = (0..1500).filter(|_| !a_new_thread_is_listed()).count();
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(missing, 0);
+        });
+    }
+
+    /// Starts a thread, and returns whether it is listed while it runs.
+    fn a_new_thread_is_listed() -> bool {
+        let (end, ended) = channel::<()>();
+        let (sender, receiver) = channel();
+        let thread = thread::spawn(move || {
+            let id = fs::read_link("/proc/thread-self").unwrap();
+            sender.send(id.file_name().unwrap().to_string_lossy().into_owned()).unwrap();
+            let _ = ended.recv();
+        });
+        let id = receiver.recv().unwrap();
+        let listed = all().contains(&id);
+        drop(end);
+        thread.join().unwrap();
+        listed
     }
 }
