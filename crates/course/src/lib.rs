@@ -6,6 +6,7 @@ pub mod answers;
 pub mod checks;
 pub mod handout;
 pub mod mistakes;
+pub mod module_sources;
 pub mod progress;
 pub mod replace;
 pub mod results;

@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use course::syllabus::Exercise;
+use course::module_sources::{LIBRARY, library_without, own_checks, unused};
+use course::starter::read_folder;
+use course::syllabus::{Course, Exercise};
 
 use crate::bounded;
-use crate::clean_course::{CleanCourse, files, make_equal};
+use crate::clean_course::{CleanCourse, make_equal};
 use crate::inspect::{Hooks, missing, normal, read_outside};
 use crate::limits::Limits;
 use crate::sandbox::Sandbox;
@@ -84,30 +86,45 @@ impl Bench {
         self.course.join("modules").join(exercise.folder())
     }
 
-    /// Puts an answer into a clean module: the student's file, and the files that the student has added to the module's
-    /// sources.
-    fn stage(&self, clean: &CleanCourse, submission: &Submission, exercise: &Exercise) -> anyhow::Result<()> {
+    /// Puts an answer into a clean module: the student's file, the files that the student has added to the module's sources,
+    /// and the solutions and checks that the exercise uses.
+    fn stage(
+        &self,
+        course: &Course,
+        clean: &CleanCourse,
+        submission: &Submission,
+        exercise: &Exercise,
+    ) -> anyhow::Result<()> {
         let module = Path::new("modules").join(exercise.folder());
         let tests = Path::new("tests").join(exercise.folder());
-        let mut staged = BTreeMap::new();
-        for folder in [module.join("src"), tests] {
-            for name in files(&clean.folder.join(&folder))? {
-                let path = folder.join(name);
-                staged.insert(path.clone(), Cow::Owned(fs::read(clean.folder.join(path))?));
-            }
-        }
-        // A failure's source lines are found from the folder with the lock file.
-        staged.insert(PathBuf::from("Cargo.lock"), Cow::Borrowed(&b""[..]));
+        let solved = read_folder(&clean.folder.join(&module).join("src"))?;
+        let mut sources: BTreeMap<PathBuf, Cow<'_, [u8]>> = solved
+            .into_iter()
+            .map(|(path, text)| (Path::new("src").join(path), Cow::Owned(text.into_bytes())))
+            .collect();
         let own = Path::new("modules").join(&exercise.file);
         for (path, entry) in submission.sources.range(module.clone()..) {
-            if !path.starts_with(&module) {
-                break;
-            }
+            let Ok(in_module) = path.strip_prefix(&module) else { break };
             let is_new = !clean.folder.join(path).is_file();
             if let (Entry::Text(text), true) = (entry, *path == own || is_new) {
-                staged.insert(path.clone(), Cow::Borrowed(text));
+                sources.insert(in_module.to_owned(), Cow::Borrowed(text));
             }
         }
+        let checks = own_checks(read_folder(&clean.folder.join(&tests))?, course, exercise)?;
+        let texts = sources.iter().map(|(path, text)| (path.clone(), String::from_utf8_lossy(text)));
+        let texts: BTreeMap<PathBuf, Cow<'_, str>> = texts.collect();
+        let unused = unused(&texts, own.strip_prefix(&module)?, checks.values().map(String::as_str));
+        let library = texts.get(Path::new(LIBRARY)).context("a module has a root")?;
+        let library = library_without(library, &unused).into_bytes();
+        drop(texts);
+        sources.insert(LIBRARY.into(), Cow::Owned(library));
+
+        let mut staged: BTreeMap<PathBuf, Cow<'_, [u8]>> =
+            sources.into_iter().map(|(path, text)| (module.join(path), text)).collect();
+        staged
+            .extend(checks.into_iter().map(|(path, text)| (tests.join(path), Cow::Owned(text.into_bytes()))));
+        // A failure's source lines are found from the folder with the lock file.
+        staged.insert("Cargo.lock".into(), Cow::Borrowed(&b""[..]));
         // Most files are the same as for the last answer. To compare them takes a tenth of the time to write them.
         make_equal(&self.course, &staged)
     }
@@ -115,6 +132,7 @@ impl Bench {
     /// Builds an answer, and returns the test program with the checks of its exercise.
     pub(crate) fn build(
         &self,
+        course: &Course,
         clean: &CleanCourse,
         sandbox: &Sandbox,
         limits: &Limits,
@@ -122,7 +140,9 @@ impl Bench {
         exercise: &Exercise,
     ) -> Result<PathBuf, Stopped> {
         let unable = |error: anyhow::Error| Stopped::Unable(format!("{error:#}"));
-        self.stage(clean, submission, exercise).context("can't prepare the answer").map_err(unable)?;
+        self.stage(course, clean, submission, exercise)
+            .context("can't prepare the answer")
+            .map_err(unable)?;
         let module = &clean.modules[exercise.folder()];
         let compiler = &module.compiler;
         let arguments = compiler.arguments(&exercise.checks(), &self.out, &self.incremental);

@@ -74,7 +74,7 @@ impl Grader<'_> {
             graded.state = State::Unbegun;
             return Ok(graded);
         }
-        let build = || bench.build(self.clean, self.sandbox, self.limits, submission, exercise);
+        let build = || bench.build(self.course, self.clean, self.sandbox, self.limits, submission, exercise);
         match try_again(build, |built| matches!(built, Err(Stopped::Unable(_)))) {
             Err(stopped) => {
                 let (state, reason) = match stopped {

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
-use course::starter::read_folder;
-use course::syllabus::{Course, Exercise};
+use anyhow::ensure;
 
 /// Returns the first folder in a path below modules/ or solutions/.
 pub(super) fn folder_of(path: &Path) -> String {
@@ -52,36 +50,6 @@ pub(super) fn add(
     text = text.replace(tests, &format!("#[path = \"{}/tests/", root.display()));
     files.insert(Path::new("members").join(package).join(inner), text);
     Ok(())
-}
-
-/// Returns the files of `tests/NN` with only one exercise's checks and their shared helpers. There are hundreds of
-/// members, and most of a module's checks belong to other exercises.
-pub(super) fn own_checks(
-    root: &Path,
-    course: &Course,
-    exercise: &Exercise,
-) -> anyhow::Result<BTreeMap<PathBuf, String>> {
-    let in_module = course.exercises.iter().filter(|other| other.folder() == exercise.folder());
-    let others: Vec<String> =
-        in_module.filter(|other| other.id != exercise.id).map(|other| other.filter()).collect();
-    let is_other = |name: &str| others.contains(&format!("{name}::"));
-    let mut files = read_folder(&root.join("tests").join(exercise.folder()))?;
-    files.retain(|path, _| {
-        let name = path.iter().next().unwrap_or_default().to_string_lossy();
-        !is_other(name.trim_end_matches(".rs"))
-    });
-    let all = files.get_mut(Path::new("mod.rs")).context("a module's checks have a mod.rs")?;
-    let is_own = |line: &&str| {
-        let name = line.strip_prefix("mod ").and_then(|line| line.strip_suffix(';'));
-        name.is_none_or(|name| !is_other(name))
-    };
-    *all = all.lines().filter(is_own).map(|line| format!("{line}\n")).collect();
-    let list = "lab::checks![";
-    let (before, rest) = all.split_once(list).context("a module's mod.rs has lab::checks![…]")?;
-    let (names, after) = rest.split_once(']').context("the list of checks has an end")?;
-    let own: Vec<&str> = names.split(',').map(str::trim).filter(|name| !is_other(name)).collect();
-    *all = format!("{before}{list}{}]{after}", own.join(", "));
-    Ok(files)
 }
 
 /// Returns a member's manifest: it has no programs and no checks for them, and turns warnings into errors for a starter.

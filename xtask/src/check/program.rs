@@ -2,11 +2,13 @@
 //! take three times as long: for each program, the compiler would read the same crates and the linker would write the
 //! same code.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use course::module_sources::{LIBRARY, library_without, own_checks, unused};
+use course::starter::read_folder;
 use course::syllabus::Course;
 
 use super::member;
@@ -18,9 +20,6 @@ const VARIANTS_EACH: usize = 16;
 /// The folder for the variants' sources. A variant's checks run in its folder there, just as Cargo runs a package's
 /// checks in the package's folder.
 const VARIANTS: &str = "variants";
-
-/// A module's root, below the module's folder.
-const LIBRARY: &str = "src/lib.rs";
 
 /// A test program, as a package of the scratch workspace.
 pub(super) struct Program {
@@ -112,17 +111,23 @@ pub(super) fn sources(
     let module = exercise.folder();
     let library = crate_name(solutions, module)?;
     let folder = folder_of_variant(name);
-    let checks = member::own_checks(root, course, exercise)?;
+    let checks = read_folder(&root.join("tests").join(module))?;
+    let checks = own_checks(checks, course, exercise)?;
     let in_module = solutions.iter().filter(|(path, _)| member::folder_of(path) == module);
     let mut own: BTreeMap<PathBuf, &str> = in_module
         .map(|(path, text)| (path.iter().skip(1).collect(), text.as_str()))
         .filter(|(path, _): &(PathBuf, &str)| path.starts_with("src"))
         .collect();
-    own.insert(Path::new(&exercise.file).iter().skip(1).collect(), source);
-    let unused = unused(&own, Path::new(&exercise.file), checks.values());
+    let answer: PathBuf = Path::new(&exercise.file).iter().skip(1).collect();
+    own.insert(answer.clone(), source);
+    let unused = unused(&own, &answer, checks.values().map(String::as_str));
     let mut files = BTreeMap::new();
     for (path, text) in own.into_iter().filter(|(path, _)| !unused.contains(path)) {
-        let text = if path == Path::new(LIBRARY) { library_without(text, &unused) } else { text.to_owned() };
+        // Each variant has the checks of its exercise, so the library has none.
+        let text = match path == Path::new(LIBRARY) {
+            true => library_without(text.split("#[cfg(test)]").next().unwrap_or_default(), &unused),
+            false => text.to_owned(),
+        };
         let text = text.replace("crate::", &format!("crate::{name}::{library}::"));
         files.insert(folder.join(path), text);
     }
@@ -139,45 +144,6 @@ fn crate_name(solutions: &BTreeMap<PathBuf, String>, module: &str) -> anyhow::Re
     let text = solutions.get(Path::new(&path)).with_context(|| format!("solutions/ has no {path}"))?;
     let name = text.lines().find_map(|line| line.strip_prefix("use crate as ")?.strip_suffix(';'));
     Ok(name.with_context(|| format!("solutions/{path} has no line `use crate as …;`"))?.to_owned())
-}
-
-/// Returns the sources of other exercises that neither the exercise, nor its checks, nor a source that they use mentions.
-/// Compiling a module's other answers takes as long as compiling the variant.
-fn unused<'a>(
-    sources: &BTreeMap<PathBuf, &str>,
-    exercise: &Path,
-    checks: impl Iterator<Item = &'a String>,
-) -> BTreeSet<PathBuf> {
-    let mut unused: BTreeSet<PathBuf> = sources.keys().cloned().collect();
-    unused.remove(Path::new(LIBRARY));
-    let mentioned = |unused: &BTreeSet<PathBuf>, text: &str| -> Vec<PathBuf> {
-        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-        let words: BTreeSet<&str> =
-            code.flat_map(|line| line.split(|next: char| !next.is_alphanumeric() && next != '_')).collect();
-        let is_mentioned = |path: &&PathBuf| {
-            path.file_stem().and_then(|stem| stem.to_str()).is_none_or(|stem| words.contains(stem))
-        };
-        unused.iter().filter(is_mentioned).cloned().collect()
-    };
-    let mut used: Vec<PathBuf> = vec![exercise.iter().skip(1).collect()];
-    used.extend(checks.flat_map(|text| mentioned(&unused, text)));
-    while let Some(path) = used.pop() {
-        if unused.remove(&path) {
-            used.extend(mentioned(&unused, sources[&path]));
-        }
-    }
-    unused
-}
-
-/// Returns a library without the modules that are not used, and without the checks at its end: each variant has the checks
-/// of its exercise.
-fn library_without(library: &str, unused: &BTreeSet<PathBuf>) -> String {
-    let is_used = |line: &&str| {
-        let name = line.strip_prefix("pub mod ").and_then(|line| line.strip_suffix(';'));
-        name.is_none_or(|name| !unused.contains(&Path::new("src").join(format!("{name}.rs"))))
-    };
-    let modules = library.split("#[cfg(test)]").next().unwrap_or_default();
-    modules.lines().filter(is_used).map(|line| format!("{line}\n")).collect()
 }
 
 /// Returns a manifest with a test program instead of the library, whose sources are part of the program.
@@ -203,23 +169,6 @@ mod tests {
         let manifest = "[package]\n\n[lib]\nharness = false\n\n[dependencies]\n";
         let expected = "[package]\n\n[[test]]\nname = \"v\"\npath = \"tests/main.rs\"\nharness = false\n\n[dependencies]\n";
         assert_eq!(with_main(manifest, "v").unwrap(), expected);
-    }
-
-    #[test]
-    fn a_variant_has_only_the_sources_that_it_uses() {
-        let library = "pub mod a;\npub mod b;\npub mod c;\npub mod d;\n\n#[cfg(test)]\nuse crate as x;\n";
-        let sources = [
-            (LIBRARY, library),
-            ("src/a.rs", "use crate::b::f;"),
-            ("src/b.rs", "// d is not used"),
-            ("src/c.rs", ""),
-            ("src/d.rs", ""),
-        ];
-        let sources = BTreeMap::from(sources.map(|(path, text)| (PathBuf::from(path), text)));
-        let checks = ["use x::{a, c};".to_owned()];
-        let unused = unused(&sources, Path::new("01/src/a.rs"), checks.iter());
-        assert_eq!(unused, BTreeSet::from([PathBuf::from("src/d.rs")]));
-        assert_eq!(library_without(library, &unused), "pub mod a;\npub mod b;\npub mod c;\n\n");
     }
 
     #[test]
