@@ -188,6 +188,8 @@ pub(crate) enum Command {
     ///
     /// The program may call CUDA's driver API, as cudarc does, and NCCL. A program that uses the CUDA runtime (built
     /// with nvcc, or PyTorch) needs driver features that the virtual GPU lacks, so it ends with an error.
+    ///
+    /// Events and traces show the modeled times of a DGX H100, unless VIRTUAL_GPU_TOPOLOGY names another node.
     #[command(after_help = "Example: cargo course exec -- ./target/release/my-program --steps 10")]
     Exec {
         /// What to do about a problem that a real GPU would not notice, such as a data race [default: VIRTUAL_GPU_CHECKS,

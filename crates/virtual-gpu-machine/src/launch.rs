@@ -64,10 +64,15 @@ impl Default for Launch<'_> {
 pub struct Execution {
     /// The number of instructions, counted once per thread.
     pub instructions: u64,
-    /// The number of bytes of device memory that loads and atomics read.
+    /// The number of bytes of device memory that loads and atomics read, counted once per access.
     pub bytes_read: u64,
-    /// The number of bytes of device memory that stores and atomics wrote.
+    /// The number of bytes of device memory that stores and atomics wrote, counted once per access.
     pub bytes_written: u64,
+    /// The same bytes, counted once per block, because a cache in the multiprocessor can hold what a block repeats. Atomics
+    /// are counted each time: the L2 cache executes them.
+    pub bytes_of_blocks: u64,
+    /// The number of bytes of shared memory that were read and written, counted once per access.
+    pub shared_bytes: u64,
     /// The number of instructions that the longest-running thread executed, plus the nanoseconds that it slept.
     pub longest_thread: u64,
     /// The bytes of device memory that were accessed, by allocation.

@@ -39,6 +39,8 @@ pub(crate) struct Machine<'l> {
     pub(crate) instructions: u64,
     pub(crate) bytes_read: u64,
     pub(crate) bytes_written: u64,
+    pub(crate) bytes_of_blocks: u64,
+    pub(crate) shared_bytes: u64,
     pub(crate) longest_thread: u64,
     pub(crate) unwritten: Option<ThreadReport>,
     /// The first race in shared memory. Later races are not detected.
@@ -73,6 +75,8 @@ impl<'l> Machine<'l> {
             instructions: 0,
             bytes_read: 0,
             bytes_written: 0,
+            bytes_of_blocks: 0,
+            shared_bytes: 0,
             longest_thread: 0,
             unwritten: None,
             race: None,

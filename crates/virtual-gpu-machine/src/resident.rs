@@ -23,6 +23,8 @@ impl Machine<'_> {
             instructions: self.instructions,
             bytes_read: self.bytes_read,
             bytes_written: self.bytes_written,
+            bytes_of_blocks: self.bytes_of_blocks,
+            shared_bytes: self.shared_bytes,
             longest_thread: self.longest_thread,
             touched,
             unwritten: self.unwritten,
@@ -56,7 +58,9 @@ impl Machine<'_> {
             } else {
                 return Err(self.all_wait(&mut suspended, all - started));
             }
-            if self.run_block()? == Pause::Suspended {
+            let pause = self.run_block()?;
+            self.bytes_of_blocks += self.record.end_block();
+            if pause == Pause::Suspended {
                 let next = vacant.pop();
                 let is_ready = next.is_some();
                 suspended.push_back(std::mem::replace(self.block, next.unwrap_or_default()));

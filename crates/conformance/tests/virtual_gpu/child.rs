@@ -3,7 +3,7 @@
 
 use std::process::{Command, ExitCode};
 
-use crate::{nccl, nccl_threads, overlap, same_reports, shared_races, strict, topology, trace};
+use crate::{nccl, nccl_threads, overlap, same_reports, shared_races, strict, topology, trace, traffic};
 
 /// The variable that tells this process which program to run.
 const PROGRAM: &str = "LAB_TESTS_PROGRAM";
@@ -11,7 +11,7 @@ const PROGRAM: &str = "LAB_TESTS_PROGRAM";
 type Program = fn() -> anyhow::Result<()>;
 
 /// The programs, by name.
-const PROGRAMS: [(&str, Program); 17] = [
+const PROGRAMS: [(&str, Program); 19] = [
     ("nccl::aborts_at_exit", nccl::aborts_at_exit),
     ("nccl::late", nccl::late),
     ("nccl_threads::asks", nccl_threads::asks),
@@ -29,6 +29,8 @@ const PROGRAMS: [(&str, Program); 17] = [
     ("strict::sums", strict::sums),
     ("topology::start", topology::start),
     ("topology::reduce", topology::reduce),
+    ("traffic::products", traffic::products),
+    ("traffic::two_kernels", traffic::two_kernels),
 ];
 
 /// Runs the program that this process was started for, if any.

@@ -47,6 +47,7 @@ mod thread_streams;
 mod time;
 mod topology;
 mod trace;
+mod traffic;
 mod twins;
 
 use std::process::ExitCode;
@@ -117,6 +118,7 @@ fn main() -> ExitCode {
         thread_streams::checks(),
         time::checks(),
         topology::checks(),
+        traffic::checks(),
         trace::checks(),
     ];
     lab::check::run(checks.concat())

@@ -37,12 +37,13 @@ fn the_doctor_looks_at_the_machine() {
 fn any_program_runs_on_the_virtual_gpu() {
     let student = Student::new("exec");
     let script = "for name in libcuda.so libcuda.so.1 libnccl.so libnccl.so.2; do \
-                  test -e ${LD_LIBRARY_PATH%%:*}/$name || exit 7; done; echo $0 $1 $VIRTUAL_GPU_CHECKS; exit 3";
+                  test -e ${LD_LIBRARY_PATH%%:*}/$name || exit 7; done; echo $0 $1 $VIRTUAL_GPU_CHECKS \
+                  $VIRTUAL_GPU_TOPOLOGY; exit 3";
     let output = student.output(&["exec", "--", "sh", "-c", script, "a program", "--with-a-flag"]);
     assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "a program --with-a-flag warn\n");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "a program --with-a-flag warn dgx-h100\n");
     let output = student.output(&["exec", "--checks", "error", "sh", "-c", script]);
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "sh error\n");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "sh error dgx-h100\n");
     assert!(student.fails(&["exec", "--", "/no/program"]).contains("can't run /no/program"));
 }
 

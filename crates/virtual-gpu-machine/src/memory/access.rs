@@ -29,6 +29,7 @@ impl Machine<'_> {
             }
             Some((Location::Shared, base)) => {
                 self.load_shared(access, base, &mut left);
+                self.shared_bytes += unit * (mask.count() - left.count());
             }
             None => {}
         }
@@ -81,6 +82,7 @@ impl Machine<'_> {
             }
             Some((Location::Shared, base)) => {
                 self.store_shared(access, base, &mut left);
+                self.shared_bytes += unit * (mask.count() - left.count());
             }
             None => {}
         }

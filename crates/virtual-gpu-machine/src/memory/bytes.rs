@@ -124,8 +124,9 @@ impl Machine<'_> {
         let Some((location, offset)) = self.locate(space, address, len) else {
             return Err(self.bad_address(space, kind, thread, address, len));
         };
-        if location != Location::Shared {
-            self.bytes_read += len;
+        match location {
+            Location::Device(_) => self.bytes_read += len,
+            Location::Shared => self.shared_bytes += len,
         }
         let mut first_missing = None;
         if let Some((bytes, written)) = self.parts(location) {
@@ -172,8 +173,12 @@ impl Machine<'_> {
             bytes[offset as usize..(offset + len) as usize].copy_from_slice(from);
             written.mark(offset..offset + len);
         }
-        if location != Location::Shared {
-            self.bytes_written += len;
+        match location {
+            Location::Device(_) => {
+                self.bytes_written += len;
+                self.bytes_of_blocks += if kind == Kind::Atomic { len } else { 0 };
+            }
+            Location::Shared => self.shared_bytes += len,
         }
         self.note(location, offset, len, kind);
         Ok(())

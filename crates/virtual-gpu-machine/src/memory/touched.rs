@@ -117,13 +117,24 @@ impl Bits {
     }
 }
 
-/// A launch's record, by allocation slot and kind of access.
+/// What a launch accessed, by allocation slot and kind of access.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    slots: Vec<[Bits; 3]>,
+    /// What the running block has accessed.
+    of_block: Slots,
+    /// What the blocks before it have accessed.
+    of_launch: Slots,
+}
+
+/// Bytes by allocation slot and kind of access.
+#[derive(Debug, Default)]
+struct Slots {
+    bits: Vec<[Bits; 3]>,
     used: Vec<usize>,
     is_used: Vec<bool>,
 }
+
+const KINDS: [Access; 3] = [Access::Read, Access::Write, Access::Atomic];
 
 impl Record {
     /// Records an access to `len` bytes, starting at offset `start`, of the allocation in `slot`.
@@ -131,35 +142,62 @@ impl Record {
         self.bits(slot, access).mark(start, len);
     }
 
-    /// Returns the record of what was accessed in the allocation in `slot`.
+    /// Returns the record of what the running block accessed in the allocation in `slot`.
     #[inline]
     pub(crate) fn bits(&mut self, slot: usize, access: Access) -> &mut Bits {
-        if slot >= self.slots.len() {
-            self.slots.resize_with(slot + 1, Default::default);
+        self.of_block.bits(slot, access)
+    }
+
+    /// Adds what the running block accessed to what the launch accessed. Returns how many bytes it read plus how many it
+    /// wrote, each byte once, without atomics.
+    pub(crate) fn end_block(&mut self) -> u64 {
+        let Self { of_block, of_launch } = self;
+        let mut bytes = 0;
+        of_block.drain(|slot, access, range| {
+            let len = range.end - range.start;
+            bytes += if access == Access::Atomic { 0 } else { len };
+            of_launch.bits(slot, access).mark(range.start, len);
+        });
+        bytes
+    }
+
+    /// Returns what the launch accessed, ordered by slot and address, and clears the record.
+    pub(crate) fn drain(&mut self, mut identity: impl FnMut(usize) -> Option<AllocationId>) -> Vec<Touched> {
+        self.end_block();
+        self.of_launch.used.sort_unstable();
+        let mut all: Vec<(usize, Access, Vec<Range<u64>>)> = Vec::new();
+        self.of_launch.drain(|slot, access, range| match all.last_mut() {
+            Some((last, kind, ranges)) if (*last, *kind) == (slot, access) => ranges.push(range),
+            _ => all.push((slot, access, vec![range])),
+        });
+        let touched = all.into_iter().filter_map(|(slot, access, ranges)| {
+            identity(slot).map(|allocation| Touched { allocation, ranges, access })
+        });
+        touched.collect()
+    }
+}
+
+impl Slots {
+    #[inline]
+    fn bits(&mut self, slot: usize, access: Access) -> &mut Bits {
+        if slot >= self.bits.len() {
+            self.bits.resize_with(slot + 1, Default::default);
             self.is_used.resize(slot + 1, false);
         }
         if !self.is_used[slot] {
             self.is_used[slot] = true;
             self.used.push(slot);
         }
-        &mut self.slots[slot][access as usize]
+        &mut self.bits[slot][access as usize]
     }
 
-    /// Returns what was recorded, ordered by slot and address, and clears the record.
-    pub(crate) fn drain(&mut self, mut identity: impl FnMut(usize) -> Option<AllocationId>) -> Vec<Touched> {
-        let mut all = Vec::new();
-        self.used.sort_unstable();
+    /// Calls `found` with each run of bytes and clears them.
+    fn drain(&mut self, mut found: impl FnMut(usize, Access, Range<u64>)) {
         for slot in self.used.drain(..) {
             self.is_used[slot] = false;
-            let allocation = identity(slot);
-            for access in [Access::Read, Access::Write, Access::Atomic] {
-                let mut ranges = Vec::new();
-                self.slots[slot][access as usize].drain(|range| ranges.push(range));
-                if let Some(allocation) = allocation.filter(|_| !ranges.is_empty()) {
-                    all.push(Touched { allocation, ranges, access });
-                }
+            for access in KINDS {
+                self.bits[slot][access as usize].drain(|range| found(slot, access, range));
             }
         }
-        all
     }
 }

@@ -16,7 +16,7 @@ use crate::config::Checks;
 use crate::device::MULTIPROCESSORS;
 use crate::order::Touch;
 use crate::report::{Report, size};
-use crate::time::Cost;
+use crate::time::{Cost, Traffic};
 use virtual_gpu_core::memory::DeviceMemory;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::CudaStatus;
@@ -71,7 +71,12 @@ impl Engine {
             blocks: x * y * z,
             resident: launch.resident / u64::from(MULTIPROCESSORS),
             instructions: execution.instructions,
-            bytes: execution.bytes_read + execution.bytes_written,
+            traffic: Traffic {
+                memory: touched.iter().flat_map(|touched| &touched.touches).map(Touch::bytes).sum(),
+                l2: execution.bytes_of_blocks,
+                l1: execution.bytes_read + execution.bytes_written,
+                shared: execution.shared_bytes,
+            },
             longest_thread: execution.longest_thread,
         };
         Ok(Done { touched, cost })

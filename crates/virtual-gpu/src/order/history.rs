@@ -46,6 +46,11 @@ pub struct Touch {
 }
 
 impl Touch {
+    /// Returns the number of bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.ranges.iter().map(|range| range.end - range.start).sum()
+    }
+
     /// Creates an access to one range, without atomic instructions.
     pub(crate) fn of(range: Range<u64>, writes: bool) -> Self {
         Self { ranges: iter::once(range).collect(), writes, atomic: false }

@@ -187,23 +187,31 @@ fn demand(preset: &Preset, cost: &Cost) -> Demand {
             let work = nanoseconds(traffic, preset.memory_bytes);
             Demand { lead: preset.copy_latency_ns, work, memory: 1.0, ..Demand::default() }
         }
-        Cost::Kernel { blocks, resident, instructions, bytes, longest_thread } => {
+        Cost::Kernel { blocks, resident, instructions, traffic, longest_thread } => {
             // The busiest multiprocessor runs `each` blocks, rounded up, and the others run the same number or one
             // fewer.
             let each = blocks as f64 * preset.stands_for / preset.multiprocessors;
             let share = each / each.ceil().max(1.0);
             let instructions = nanoseconds(instructions, preset.instructions);
-            let drawn = (preset.multiprocessor_bytes * preset.multiprocessors * each.min(1.0))
-                .min(preset.memory_bytes);
+            // A multiprocessor's L1 cache and its shared memory are one unit.
+            let l1 =
+                nanoseconds(traffic.l1, preset.l1_bytes) + nanoseconds(traffic.shared, preset.shared_bytes);
+            let compute = instructions.max(l1);
+            let drawn = preset.multiprocessor_bytes * preset.multiprocessors * each.min(1.0);
+            let l2 = nanoseconds(traffic.l2, drawn.min(preset.l2_bytes));
+            let memory = nanoseconds(traffic.memory, drawn.min(preset.memory_bytes));
             // A roofline model: the slowest part determines the time.
-            let work = (instructions / share).max(nanoseconds(bytes, drawn));
+            let work = (compute / share).max(l2).max(memory);
             let part = |alone: f64| if work > 0.0 { alone / work } else { 0.0 };
             Demand {
                 room: (blocks as f64 / (resident.max(1) as f64 * preset.multiprocessors)).min(1.0),
                 least: longest_thread,
                 work,
-                compute: part(instructions),
-                memory: part(nanoseconds(bytes, preset.memory_bytes)),
+                compute: part(compute),
+                memory: part(
+                    nanoseconds(traffic.l2, preset.l2_bytes)
+                        .max(nanoseconds(traffic.memory, preset.memory_bytes)),
+                ),
                 ..Demand::default()
             }
         }

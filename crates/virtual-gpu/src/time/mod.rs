@@ -80,6 +80,19 @@ pub(crate) enum Class {
     Host,
 }
 
+/// The bytes that a kernel reads and writes, at each level of the memory. A level holds what the next one asks for again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// The number of distinct bytes that the kernel accessed: what device memory transfers.
+    pub memory: u64,
+    /// The number of distinct bytes that each block accessed, summed over the blocks: what the L2 cache transfers.
+    pub l2: u64,
+    /// The number of bytes that loads, stores, and atomics asked for: what the L1 caches transfer.
+    pub l1: u64,
+    /// The number of bytes of shared memory that loads, stores, and atomics asked for.
+    pub shared: u64,
+}
+
 /// What an operation needs from its GPU.
 #[derive(Clone, Debug)]
 pub enum Cost {
@@ -93,8 +106,8 @@ pub enum Cost {
         resident: u64,
         /// The number of instructions, counted once per thread.
         instructions: u64,
-        /// The number of bytes of device memory that it read and wrote.
-        bytes: u64,
+        /// The bytes that it read and wrote.
+        traffic: Traffic,
         /// The slowest thread's time in nanoseconds, at one nanosecond per instruction.
         longest_thread: u64,
     },

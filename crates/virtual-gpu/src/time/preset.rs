@@ -35,8 +35,14 @@ pub struct Preset {
     pub instructions: f64,
     /// The number of bytes transferred between the multiprocessors and memory.
     pub memory_bytes: f64,
-    /// The maximum number of bytes that one multiprocessor can transfer.
+    /// The maximum number of bytes that one multiprocessor can transfer to and from the L2 cache.
     pub multiprocessor_bytes: f64,
+    /// The number of bytes transferred between the multiprocessors and the L2 cache.
+    pub l2_bytes: f64,
+    /// The number of bytes transferred by the L1 caches, summed over all multiprocessors.
+    pub l1_bytes: f64,
+    /// The number of bytes transferred by shared memory, summed over all multiprocessors.
+    pub shared_bytes: f64,
     /// The time that a call takes on the host.
     pub call_ns: u64,
     /// The time from a call's return until the GPU can start the enqueued work.
@@ -142,6 +148,9 @@ impl Preset {
             instructions: gpu.positive("lane_instructions_per_s")?,
             memory_bytes: gpu.positive("memory_bytes_per_s")?,
             multiprocessor_bytes: gpu.positive("multiprocessor_bytes_per_s")?,
+            l2_bytes: gpu.positive("l2_bytes_per_s")?,
+            l1_bytes: gpu.positive("l1_bytes_per_s")?,
+            shared_bytes: gpu.positive("shared_bytes_per_s")?,
             call_ns: host.nanoseconds("call_ns")?.max(1),
             launch_ns: host.nanoseconds("launch_ns")?,
             event_ns: host.nanoseconds("event_ns")?,

@@ -8,12 +8,14 @@ fn dgx(gpus: usize) -> Time {
 
 /// Returns the cost of a kernel that takes this long and uses almost none of the GPU.
 fn kernel(blocks: u64, nanoseconds: u64) -> Cost {
-    Cost::Kernel { blocks, resident: 1, instructions: 0, bytes: 0, longest_thread: nanoseconds }
+    let traffic = Traffic::default();
+    Cost::Kernel { blocks, resident: 1, instructions: 0, traffic, longest_thread: nanoseconds }
 }
 
 /// Returns the cost of a kernel that fills `blocks` multiprocessors and transfers this many bytes.
 fn reader(blocks: u64, bytes: u64) -> Cost {
-    Cost::Kernel { blocks, resident: 16, instructions: 0, bytes, longest_thread: 0 }
+    let traffic = Traffic { memory: bytes, l2: bytes, l1: bytes, shared: 0 };
+    Cost::Kernel { blocks, resident: 16, instructions: 0, traffic, longest_thread: 0 }
 }
 
 fn engine(time: &mut Time, gpu: usize, stream: u64, after: Vec<When>) -> Ticket {
@@ -67,7 +69,7 @@ fn a_partial_wave_takes_as_long_as_a_full_one() {
         blocks,
         resident: 1,
         instructions: 33_450_000 * blocks,
-        bytes: 0,
+        traffic: Traffic::default(),
         longest_thread: 0,
     };
     let [one_wave, _] = side_by_side([cost(132), kernel(1, 1)]);
