@@ -122,16 +122,8 @@ pub(crate) fn add_kernel(
     parameters: Source<KernelParameters>,
 ) -> CudaResult<()> {
     let after = dependencies(to, after, count)?;
-    let (function, shape, packed) = launch(parameters).map_err(to_invalid)?;
+    let (function, shape, packed) = launch(parameters)?;
     to.give(handle(engine::get()?.add_kernel_node(graph(of), &after, function, shape, packed)?.0))
-}
-
-/// Returns the error of a function whose documentation lists no other error for a bad handle.
-fn to_invalid(error: Error<CudaStatus>) -> Error<CudaStatus> {
-    match error.status {
-        CudaStatus::InvalidHandle => invalid(error.message),
-        _ => error,
-    }
 }
 
 /// Returns the function, the shape, and the packed parameters of a kernel node.
@@ -382,7 +374,7 @@ pub(crate) fn set_executable_kernel(
     of: GraphNode,
     parameters: Source<KernelParameters>,
 ) -> CudaResult<()> {
-    let (function, shape, packed) = launch(parameters).map_err(to_invalid)?;
+    let (function, shape, packed) = launch(parameters)?;
     let exec = GraphExecHandle(exec as u64);
     engine::get()?.set_executable_kernel(exec, node(of), function, shape, packed)
 }

@@ -35,9 +35,9 @@ fn too_small() -> anyhow::Result<()> {
         "each thread's stack has only 1 KiB",
         "help: does the recursion end? If it does, request a larger stack: cuCtxSetLimit(CU_LIMIT_STACK_SIZE, bytes)",
     ];
-    fails(run(&context.default_stream(), 200), CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR, &words);
+    fails(run(&context.default_stream(), 200), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, &words);
     // The error has made the context unusable.
-    fails(run(&context.default_stream(), 1), CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR, &words[..1]);
+    fails(run(&context.default_stream(), 1), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, &words[..1]);
     Ok(())
 }
 

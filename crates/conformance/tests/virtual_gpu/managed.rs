@@ -241,7 +241,7 @@ fn bad_arguments() -> anyhow::Result<()> {
         fails(prefetch(address, 65, location(gpu, 0)), invalid, &["65 bytes"]);
         fails(prefetch(address, 64, location(nowhere, 0)), invalid, &["CUmemLocationType"]);
         let no_gpu = CUresult::CUDA_ERROR_INVALID_DEVICE;
-        fails(prefetch(address, 64, location(gpu, 8)), no_gpu, &["there is no GPU 8"]);
+        fails(prefetch(address, 64, location(gpu, 8)), invalid, &["there is no GPU 8"]);
         fails(result::mem_advise(address, 64, advice, location(gpu, 9)), no_gpu, &["there is no GPU 9"]);
         // Some kinds of advice ignore the location.
         let read_mostly = sys::CUmem_advise::CU_MEM_ADVISE_SET_READ_MOSTLY;

@@ -12,7 +12,9 @@ pub(super) fn status_of(fault: &Fault) -> CudaStatus {
     match fault.kind {
         FaultKind::BadAddress(_)
         | FaultKind::SharedOutOfBounds { .. }
-        | FaultKind::LocalOutOfBounds { .. } => CudaStatus::IllegalAddress,
+        | FaultKind::LocalOutOfBounds { .. }
+        // As on an H200. The documentation has a code of its own for a stack that is too deep.
+        | FaultKind::StackOverflow { .. } => CudaStatus::IllegalAddress,
         FaultKind::Misaligned { .. } => CudaStatus::MisalignedAddress,
         FaultKind::Trap => CudaStatus::LaunchFailed,
         FaultKind::Assert(_) => CudaStatus::Assert,
@@ -21,7 +23,6 @@ pub(super) fn status_of(fault: &Fault) -> CudaStatus {
         | FaultKind::DivergentWarp { .. }
         | FaultKind::IncompletePhase { .. }
         | FaultKind::Undefined(_) => CudaStatus::LaunchFailed,
-        FaultKind::StackOverflow { .. } => CudaStatus::HardwareStackError,
         FaultKind::NoSuchBarrier { .. } => CudaStatus::IllegalInstruction,
     }
 }

@@ -155,7 +155,8 @@ impl Engine {
     ) -> CudaResult<()> {
         let call_site = CallSite::here();
         self.check_managed("cuMemPrefetchAsync", address, len)?;
-        self.check_location(to)?;
+        // The documentation lists two codes for a bad location. A driver of version 580 returns this one.
+        self.check_location(to).map_err(|error| invalid(error.message.to_string()))?;
         self.submit(stream, Work::Nothing, call_site)
     }
 
