@@ -6,7 +6,7 @@ import { mkdir, readdir, readFile } from "node:fs/promises";
 import { extname, join, relative, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { parseArgs } from "node:util";
-import { errors, launch, serve, violations } from "./browser.js";
+import { each, errors, launch, serve, violations } from "./browser.js";
 
 const { values, positionals } = parseArgs({ allowPositionals: true, options: { shots: { type: "string" } } });
 const book = resolve(positionals[0] ?? "target/book");
@@ -30,7 +30,7 @@ const names = await pagesOf(book);
 for (const theme of THEMES) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 900 } });
   await context.addInitScript((theme) => localStorage.setItem("mdbook-theme", theme), theme);
-  for (const name of names) {
+  await each(names, async (name) => {
     const page = await context.newPage();
     const found = errors(page);
     await page.goto(pathToFileURL(join(book, name)).href);
@@ -41,7 +41,7 @@ for (const theme of THEMES) {
       await page.screenshot({ path: join(values.shots, `${name.replaceAll("/", "-")}-${theme}.png`) });
     }
     await page.close();
-  }
+  });
   await context.close();
 }
 
@@ -63,12 +63,12 @@ async function scrollsUnseen() {
 
 // On a phone, a table or code that is cut off must show that it scrolls.
 const phone = await browser.newContext({ viewport: { width: 390, height: 844 } });
-for (const name of names) {
+await each(names, async (name) => {
   const page = await phone.newPage();
   await page.goto(pathToFileURL(join(book, name)).href);
   problems.push(...(await page.evaluate(scrollsUnseen)).map((text) => `${name}, on a phone: ${text}`));
   await page.close();
-}
+});
 await phone.close();
 
 for (const start of [pathToFileURL(book).href + "/", address]) {

@@ -3,6 +3,7 @@
 import { readFile } from "node:fs/promises";
 import { createServer } from "node:http";
 import { createRequire } from "node:module";
+import { availableParallelism } from "node:os";
 import { extname, resolve, sep } from "node:path";
 import { chromium } from "playwright-core";
 
@@ -14,6 +15,15 @@ export function launch() {
     executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
     args: ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
   });
+}
+
+/** Calls `look` with each item; as many calls run at the same time as there are cores, since each page has a process of its own. */
+export async function each(items, look) {
+  const left = items.values();
+  const worker = async () => {
+    for (const item of left) await look(item);
+  };
+  await Promise.all(Array.from({ length: availableParallelism() }, worker));
 }
 
 /** Returns a list that collects console errors, exceptions, and requests to hosts other than `host`. */

@@ -7,7 +7,7 @@ import { mkdir, readdir, readFile, stat } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { parseArgs } from "node:util";
-import { errors, launch, serve, violations } from "./browser.js";
+import { each, errors, launch, serve, violations } from "./browser.js";
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
@@ -121,7 +121,7 @@ async function eachSlide(page, look) {
 
 for (const deck of decks) {
   const url = pathToFileURL(join(folder, deck, "index.html")).href;
-  for (const colorScheme of ["light", "dark"]) {
+  await each(["light", "dark"], async (colorScheme) => {
     await open(url, { colorScheme }, async (page, found) => {
       await ready(page);
       await page.evaluate(() => Reveal.configure({ fragments: false }));
@@ -150,7 +150,7 @@ for (const deck of decks) {
       });
       found.push(...(await violations(page, ".speaker-notes")).map((text) => `the notes, ${colorScheme}: ${text}`));
     });
-  }
+  });
 
   await open(url, { colorScheme: "light" }, async (page, found) => {
     await ready(page);

@@ -108,7 +108,7 @@ impl Recorded {
         arguments.extend(["--out-dir".to_owned(), out.display().to_string()]);
         arguments.extend(["-C".to_owned(), format!("incremental={}", incremental.display())]);
         // An incremental build makes up to 256 object files, and copying and linking them takes a fifth of the time.
-        arguments.extend(["-C", "codegen-units=16"].map(str::to_owned));
+        arguments.extend(["-C", "codegen-units=32"].map(str::to_owned));
         arguments.extend(["--color=never", "--diagnostic-width=100"].map(str::to_owned));
         arguments
     }
@@ -170,7 +170,7 @@ mod tests {
             arguments,
             "--crate-name m01_init --cfg test -C extra-filename=-7f -L dependency=/t/deps --extern \
              anyhow=/t/deps/libanyhow.rlib --cfg one_exercise --cfg devices --out-dir /out -C incremental=/inc \
-             -C codegen-units=16 --color=never --diagnostic-width=100"
+             -C codegen-units=32 --color=never --diagnostic-width=100"
         );
         assert_eq!(recorded().output(), "m01_init-7f");
         assert_eq!(recorded().reads(), [PathBuf::from("/t/deps")]);
