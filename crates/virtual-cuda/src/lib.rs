@@ -20,6 +20,7 @@ mod host;
 mod host_range;
 mod interfaces;
 mod interprocess;
+mod introspection;
 mod layout;
 mod library;
 mod link;
@@ -138,6 +139,10 @@ macro_rules! exports {
                 fn cuStreamQuery(stream: Stream) = stream::query_stream, ptsz;
                 fn cuStreamWaitEvent(stream: Stream, event: Event, flags: c_uint) = stream::wait_event, ptsz;
                 fn cuStreamGetCtx(stream: Stream, context: Out<Context>) = stream::context, ptsz;
+                fn cuStreamGetFlags(stream: Stream, flags: Out<c_uint>) = introspection::stream_flags, ptsz;
+                fn cuStreamGetPriority(stream: Stream, priority: Out<c_int>) = introspection::stream_priority, ptsz;
+                fn cuStreamGetId(stream: Stream, id: Out<c_ulonglong>) = introspection::stream_number, ptsz;
+                fn cuStreamGetDevice(stream: Stream, device: Out<Device>) = introspection::stream_device, ptsz;
                 fn cuStreamAddCallback(stream: Stream, callback: StreamCallback, data: *mut c_void, flags: c_uint) = host::add_callback, ptsz;
                 fn cuLaunchHostFunc(stream: Stream, function: HostFunction, data: *mut c_void) = host::launch_function, ptsz;
 
@@ -257,6 +262,9 @@ macro_rules! exports {
                 fn cuModuleLoadDataEx(module: Out<Module>, image: Text, count: c_uint, options: Out<c_uint>, values: Arguments) = module::load_module_with;
                 fn cuModuleUnload(module: Module) = module::unload_module;
                 fn cuModuleGetFunction(function: Out<Function>, module: Module, name: Text) = module::function;
+                fn cuModuleGetLoadingMode(mode: Out<c_uint>) = introspection::loading_mode;
+                fn cuModuleGetFunctionCount(count: Out<c_uint>, module: Module) = introspection::functions_of_module;
+                fn cuModuleEnumerateFunctions(functions: Out<Function>, number: c_uint, module: Module) = introspection::list_functions;
                 fn cuModuleGetGlobal_v2(address: Out<DevicePointer>, bytes: Out<usize>, module: Module, name: Text) = function::global;
                 fn cuLinkCreate_v2(count: c_uint, options: Source<c_uint>, values: Out<OptionValue>, state: Out<LinkState>) = link::create;
                 fn cuLinkAddData_v2(state: LinkState, kind: c_uint, data: Bytes, size: usize, name: Text, count: c_uint, options: Source<c_uint>, values: Out<OptionValue>) = link::add_data;
@@ -269,9 +277,19 @@ macro_rules! exports {
                 fn cuLibraryGetKernel(kernel: Out<Kernel>, library: Library, name: Text) = library::kernel;
                 fn cuLibraryGetModule(module: Out<Module>, library: Library) = library::module;
                 fn cuLibraryGetGlobal(address: Out<DevicePointer>, bytes: Out<usize>, library: Library, name: Text) = library::global;
+                fn cuLibraryGetKernelCount(count: Out<c_uint>, library: Library) = introspection::kernels_of_library;
+                fn cuLibraryEnumerateKernels(kernels: Out<Kernel>, number: c_uint, library: Library) = introspection::list_kernels;
+                fn cuKernelGetName(name: Out<*const c_char>, kernel: Kernel) = introspection::name_of_kernel;
+                fn cuKernelGetLibrary(library: Out<Library>, kernel: Kernel) = introspection::library_of_kernel;
+                fn cuKernelGetParamInfo(kernel: Kernel, index: usize, offset: Out<usize>, size: Out<usize>) = introspection::parameter_of_kernel;
                 fn cuKernelGetFunction(function: Out<Function>, kernel: Kernel) = library::function_of;
                 fn cuKernelGetAttribute(value: Out<c_int>, attribute: c_int, kernel: Kernel, device: Device) = library::attribute;
                 fn cuKernelSetAttribute(attribute: c_int, value: c_int, kernel: Kernel, device: Device) = library::set_attribute;
+                fn cuFuncGetModule(module: Out<Module>, function: Function) = introspection::module_of_function;
+                fn cuFuncGetName(name: Out<*const c_char>, function: Function) = introspection::name_of_function;
+                fn cuFuncGetParamInfo(function: Function, index: usize, offset: Out<usize>, size: Out<usize>) = introspection::parameter_of_function;
+                fn cuFuncIsLoaded(state: Out<c_uint>, function: Function) = introspection::is_loaded;
+                fn cuFuncLoad(function: Function) = introspection::load;
                 fn cuFuncGetAttribute(value: Out<c_int>, attribute: c_int, function: Function) = function::attribute;
                 fn cuFuncSetAttribute(function: Function, attribute: c_int, value: c_int) = function::set_attribute;
                 fn cuFuncSetCacheConfig(function: Function, preference: c_uint) = function::set_cache_preference;
@@ -357,7 +375,7 @@ macro_rules! exports {
                 cuDeviceGetTexture1DLinearMaxWidth cuDeviceGraphMemTrim cuDeviceRegisterAsyncNotification
                 cuDeviceSetGraphMemAttribute cuDeviceTotalMem cuDeviceUnregisterAsyncNotification cuEventRecordWithFlags
                 cuEventRecordWithFlags_ptsz cuExternalMemoryGetMappedBuffer cuExternalMemoryGetMappedMipmappedArray
-                cuFlushGPUDirectRDMAWrites cuFuncGetModule cuFuncGetName cuFuncGetParamInfo cuFuncIsLoaded cuFuncLoad
+                cuFlushGPUDirectRDMAWrites
                 cuFuncSetBlockShape cuFuncSetSharedMemConfig cuFuncSetSharedSize cuGetExportTable
                 cuGraphAddBatchMemOpNode cuGraphAddDependencies_v2 cuGraphAddExternalSemaphoresSignalNode
                 cuGraphAddExternalSemaphoresWaitNode cuGraphAddKernelNode cuGraphAddMemAllocNode cuGraphAddMemFreeNode
@@ -383,9 +401,9 @@ macro_rules! exports {
                 cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources cuGraphicsUnmapResources_ptsz
                 cuGraphicsUnregisterResource cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxGetDevResource
                 cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent cuImportExternalMemory
-                cuImportExternalSemaphore cuIpcOpenMemHandle cuKernelGetLibrary cuKernelGetName cuKernelGetParamInfo
+                cuImportExternalSemaphore cuIpcOpenMemHandle
                 cuKernelSetCacheConfig cuLaunch cuLaunchCooperativeKernelMultiDevice cuLaunchGrid cuLaunchGridAsync
-                cuLibraryEnumerateKernels cuLibraryGetKernelCount cuLibraryGetManaged cuLibraryGetUnifiedFunction
+                cuLibraryGetManaged cuLibraryGetUnifiedFunction
                 cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback cuLogsUnregisterCallback
                 cuMemAddressFree cuMemAddressReserve cuMemAlloc cuMemAllocHost cuMemAllocPitch cuMemBatchDecompressAsync
                 cuMemBatchDecompressAsync_ptsz cuMemCreate cuMemExportToShareableHandle cuMemFree cuMemGetAccess
@@ -403,8 +421,8 @@ macro_rules! exports {
                 cuMemcpyHtoAAsync_v2_ptsz cuMemcpyHtoA_v2 cuMemcpyHtoA_v2_ptds cuMemcpyHtoD cuMemcpyHtoDAsync
                 cuMemsetD16 cuMemsetD2D16 cuMemsetD2D32 cuMemsetD2D8 cuMemsetD32 cuMemsetD8 cuMipmappedArrayCreate
                 cuMipmappedArrayDestroy cuMipmappedArrayGetLevel cuMipmappedArrayGetMemoryRequirements
-                cuMipmappedArrayGetSparseProperties cuModuleEnumerateFunctions cuModuleGetFunctionCount
-                cuModuleGetGlobal cuModuleGetLoadingMode cuModuleGetSurfRef cuModuleGetTexRef cuModuleLoadFatBinary
+                cuMipmappedArrayGetSparseProperties
+                cuModuleGetGlobal cuModuleGetSurfRef cuModuleGetTexRef cuModuleLoadFatBinary
                 cuMulticastAddDevice cuMulticastBindAddr cuMulticastBindMem cuMulticastCreate cuMulticastGetGranularity
                 cuMulticastUnbind cuParamSetSize cuParamSetTexRef cuParamSetf cuParamSeti cuParamSetv
                 cuPointerSetAttribute cuProfilerInitialize cuSignalExternalSemaphoresAsync
@@ -414,8 +432,8 @@ macro_rules! exports {
                 cuStreamCopyAttributes_ptsz cuStreamGetAttribute cuStreamGetAttribute_ptsz cuStreamGetCaptureInfo
                 cuStreamGetCaptureInfo_ptsz cuStreamGetCaptureInfo_v2 cuStreamGetCaptureInfo_v2_ptsz
                 cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz
-                cuStreamGetDevice cuStreamGetDevice_ptsz cuStreamGetFlags cuStreamGetFlags_ptsz cuStreamGetGreenCtx
-                cuStreamGetId cuStreamGetId_ptsz cuStreamGetPriority cuStreamGetPriority_ptsz cuStreamSetAttribute
+                cuStreamGetGreenCtx
+                cuStreamSetAttribute
                 cuStreamSetAttribute_ptsz cuStreamUpdateCaptureDependencies cuStreamUpdateCaptureDependencies_ptsz
                 cuStreamUpdateCaptureDependencies_v2 cuStreamUpdateCaptureDependencies_v2_ptsz cuStreamWaitValue32
                 cuStreamWaitValue32_ptsz cuStreamWaitValue32_v2 cuStreamWaitValue32_v2_ptsz cuStreamWaitValue64

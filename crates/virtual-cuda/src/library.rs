@@ -149,6 +149,22 @@ pub(crate) fn global(
 /// Returns `NotFound` with the names that exist.
 pub(crate) fn kernel(to: Out<Kernel>, library: Library, name: Text) -> CudaResult<()> {
     let name = name.text().ok_or_else(|| invalid("cuLibraryGetKernel: the name is null or not UTF-8"))?;
+    to.give(find(library, name)?)
+}
+
+/// Returns the names of a library's kernels.
+pub(crate) fn names(library: Library) -> CudaResult<Vec<String>> {
+    let library = library as u64;
+    let libraries = lock();
+    let loaded = libraries.as_ref().and_then(|it| it.all.get(&library));
+    Ok(loaded.ok_or_else(|| not_a_library(library))?.names.clone())
+}
+
+/// Returns a library's kernel.
+///
+/// # Errors
+/// Returns `NotFound` with the names that exist.
+pub(crate) fn find(library: Library, name: &str) -> CudaResult<Kernel> {
     let library = library as u64;
     let engine = engine::get()?;
     let mut libraries = lock();
@@ -162,7 +178,17 @@ pub(crate) fn kernel(to: Out<Kernel>, library: Library, name: Text) -> CudaResul
     let known = libraries.kernels.iter().find(is_it).map(|(&kernel, _)| kernel);
     let kernel = known.unwrap_or_else(|| engine.state().new_handle());
     libraries.kernels.insert(kernel, (library, name.to_owned()));
-    to.give(handle(kernel))
+    Ok(handle(kernel))
+}
+
+/// Returns a kernel's library and name.
+pub(crate) fn origin(kernel: Kernel) -> CudaResult<(u64, String)> {
+    let known = lock().as_ref().and_then(|it| it.kernels.get(&(kernel as u64)).cloned());
+    known.ok_or_else(|| not_a_kernel(kernel))
+}
+
+fn not_a_kernel(kernel: Kernel) -> Error<CudaStatus> {
+    Error::new(CudaStatus::InvalidHandle, format!("{kernel:p} is not a kernel of a library"))
 }
 
 /// Returns a kernel's function in the current context. Any other handle is the handle of a function.
@@ -175,13 +201,8 @@ pub(crate) fn resolve(function: Function) -> CudaResult<FunctionHandle> {
 }
 
 fn checked(kernel: Kernel) -> CudaResult<Function> {
-    let is_known = lock().as_ref().is_some_and(|it| it.kernels.contains_key(&(kernel as u64)));
-    match is_known {
-        true => Ok(handle(resolve(kernel)?.0)),
-        false => {
-            Err(Error::new(CudaStatus::InvalidHandle, format!("{kernel:p} is not a kernel of a library")))
-        }
-    }
+    origin(kernel)?;
+    Ok(handle(resolve(kernel)?.0))
 }
 
 /// `cuKernelGetFunction`

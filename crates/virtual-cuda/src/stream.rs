@@ -2,6 +2,7 @@
 
 use std::ffi::{CString, c_int, c_uint};
 
+use virtual_gpu::device::PRIORITIES;
 use virtual_gpu::engine::EventHandle;
 use virtual_gpu_core::recorded::StreamOperation;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
@@ -23,17 +24,22 @@ const EVENT_DISABLE_TIMING: c_uint = 0b010;
 const EVENT_INTERPROCESS: c_uint = 0b100;
 
 pub(crate) fn create_stream(to: Out<Stream>, flags: c_uint) -> CudaResult<()> {
+    create(to, flags, 0)
+}
+
+/// Clamps a priority that is out of range, as the driver does. A priority affects when work runs but never its results, so
+/// it is only kept.
+pub(crate) fn create_stream_with_priority(to: Out<Stream>, flags: c_uint, priority: c_int) -> CudaResult<()> {
+    let (least, greatest) = PRIORITIES;
+    create(to, flags, priority.clamp(greatest, least))
+}
+
+fn create(to: Out<Stream>, flags: c_uint, priority: c_int) -> CudaResult<()> {
     if flags & !STREAM_NON_BLOCKING != 0 {
         return Err(invalid(format!("cuStreamCreate: {flags:#x} are not stream flags")));
     }
-    let made = engine::get()?.create_stream(flags & STREAM_NON_BLOCKING != 0)?;
+    let made = engine::get()?.create_stream_with_priority(flags & STREAM_NON_BLOCKING != 0, priority)?;
     to.give(handle(made.0))
-}
-
-/// Accepts any priority, because the driver clamps priorities that are out of range. A priority affects when work runs
-/// but never its results, so it has no effect here.
-pub(crate) fn create_stream_with_priority(to: Out<Stream>, flags: c_uint, _: c_int) -> CudaResult<()> {
-    create_stream(to, flags)
 }
 
 /// Names a stream for reports. If there is no driver or no such stream, no error is reported.

@@ -14,6 +14,7 @@ mod graphs;
 mod host_functions;
 mod host_memory;
 mod interprocess;
+mod introspection;
 mod leaks;
 mod libraries;
 mod litmus;
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
         host_functions::checks(),
         host_memory::checks(),
         interprocess::checks(),
+        introspection::checks(),
         leaks::checks(),
         libraries::checks(),
         litmus::checks(),

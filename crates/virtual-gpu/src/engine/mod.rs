@@ -56,7 +56,7 @@ pub use settings::CachePreference;
 pub use communication::{
     Awaiting, CapturedCalls, Communication, CommunicationJob, Deadlocked, Missing, SharedCalls,
 };
-pub use stream::{Awaited, Stream, with_own_default_stream};
+pub use stream::{Awaited, Stream, StreamFigures, with_own_default_stream};
 pub use touched::Touched;
 pub use transfer::address_report;
 pub use wait::{Wait, given_up};

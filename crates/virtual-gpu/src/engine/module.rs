@@ -143,6 +143,20 @@ impl Engine {
         Ok(function)
     }
 
+    /// Returns all functions of a module, in the order of their names.
+    ///
+    /// # Errors
+    /// Returns `InvalidHandle` if there is no such module.
+    pub fn functions_of(&self, module: ModuleHandle) -> CudaResult<Vec<FunctionHandle>> {
+        let names: Vec<String> = self.state().module(module)?.kernel_names().map(str::to_owned).collect();
+        names.iter().map(|name| self.function(module, name)).collect()
+    }
+
+    /// `cuFuncGetModule`
+    pub fn module_of(&self, function: FunctionHandle) -> CudaResult<ModuleHandle> {
+        Ok(self.state().function(function)?.module)
+    }
+
     /// `cuModuleGetGlobal`: returns the address and size of a module's `.global` or `.const` variable.
     ///
     /// # Errors

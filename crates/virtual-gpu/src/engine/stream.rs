@@ -39,6 +39,7 @@ pub struct Stream {
     /// Whether the stream and the legacy default stream wait for each other (not `CU_STREAM_NON_BLOCKING`).
     pub(super) blocking: bool,
     pub(super) legacy: bool,
+    priority: i32,
     /// Its name in reports.
     pub(crate) name: Arc<str>,
     pub(super) queue: VecDeque<Op>,
@@ -57,6 +58,19 @@ pub struct Stream {
     pub(super) of_graph: bool,
     /// Its part in a capture: enqueued operations go into a graph.
     pub(super) capture: Option<Captured>,
+}
+
+/// What a program can ask about a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamFigures {
+    /// A number that no other stream has.
+    pub number: u64,
+    /// The GPU.
+    pub device: usize,
+    /// Whether the stream and the legacy default stream wait for each other.
+    pub is_blocking: bool,
+    /// The priority that it was created with.
+    pub priority: i32,
 }
 
 /// The purpose of a new stream.
@@ -118,11 +132,32 @@ pub(super) fn is_legacy(stream: StreamHandle) -> bool {
 impl Engine {
     /// `cuStreamCreate`: creates a stream in the current context.
     pub fn create_stream(&self, non_blocking: bool) -> CudaResult<StreamHandle> {
+        self.create_stream_with_priority(non_blocking, 0)
+    }
+
+    /// `cuStreamCreateWithPriority`: like [`Self::create_stream`]; the priority is only kept.
+    pub fn create_stream_with_priority(&self, non_blocking: bool, priority: i32) -> CudaResult<StreamHandle> {
         let mut state = self.state();
         let context = state.current_context()?;
         state.check_usable(context)?;
         let device = state.device_of_context(context)?;
-        Ok(state.new_stream(context, device, !non_blocking, StreamKind::Made))
+        let stream = state.new_stream(context, device, !non_blocking, StreamKind::Made);
+        if let Some(entry) = state.streams.get_mut(&stream) {
+            entry.priority = priority;
+        }
+        Ok(stream)
+    }
+
+    /// Returns what a program can ask about a stream.
+    ///
+    /// # Errors
+    /// Returns `InvalidHandle` if there is no such stream.
+    pub fn stream_figures(&self, stream: StreamHandle) -> CudaResult<StreamFigures> {
+        let mut state = self.state();
+        let stream = state.resolve_stream(stream)?;
+        let entry = state.streams.get(&stream).ok_or_else(|| not_a_stream(stream))?;
+        let &Stream { device, blocking, legacy, priority, .. } = entry;
+        Ok(StreamFigures { number: stream.0, device, is_blocking: blocking || legacy, priority })
     }
 
     /// Names a stream after its role, such as `compute`, so that reports call it the compute stream.
@@ -243,6 +278,7 @@ impl State {
             device,
             blocking,
             legacy: kind == StreamKind::Legacy,
+            priority: 0,
             of_graph: matches!(kind, StreamKind::OfGraph(_)),
             name: self.name_stream(device, kind),
             queue: VecDeque::new(),
