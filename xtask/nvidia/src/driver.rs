@@ -21,7 +21,7 @@ const RUNTIME: (&str, &str) = ("nvidia-cuda-runtime-cu12", "12.9.79");
 
 /// Functions whose arguments NVIDIA's driver checks before it checks whether it is initialized. The virtual driver
 /// checks that first, for all functions. Either is an error of the same program.
-const ARGUMENTS_FIRST: [&str; 52] = [
+const ARGUMENTS_FIRST: [&str; 55] = [
     "cuCtxDestroy",
     "cuCtxDestroy_v2",
     "cuCtxGetFlags",
@@ -73,6 +73,9 @@ const ARGUMENTS_FIRST: [&str; 52] = [
     "cuStreamDestroy_v2",
     "cuStreamEndCapture",
     "cuStreamGetCtx",
+    "cuStreamGetFlags",
+    "cuStreamGetId",
+    "cuStreamGetPriority",
     "cuStreamIsCapturing",
 ];
 
