@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use course::answers::{solution, starter};
 use course::results::{Check, Line, Outcome, State, sha256};
 use course::syllabus::{Course, Exercise};
-use lab::check::{Judged, Run, TimeLimits, judge, try_again};
+use lab::check::{Judged, Serves, TestProgram, TimeLimits, judge, try_again};
 
 use crate::answer::{Bench, Stopped};
 use crate::clean_course::CleanCourse;
@@ -33,7 +33,7 @@ pub(crate) struct Grader<'a> {
     pub(crate) timeout: Duration,
 }
 
-impl Grader<'_> {
+impl<'a> Grader<'a> {
     /// Creates a place to build answers.
     pub(crate) fn bench(&self, folder: &Path) -> anyhow::Result<Bench> {
         Bench::new(folder, self.clean)
@@ -103,6 +103,7 @@ impl Grader<'_> {
         let names: Vec<&String> = all.iter().filter(|name| name.starts_with(&filter)).collect();
         let checked: Vec<Check> = names.iter().map(|name| skipped(name)).collect();
         let (checked, next) = (Mutex::new(checked), Mutex::new(0..names.len()));
+        let shared = self.start(Serves::Several, bench, exercise, program);
         let is_stopped = AtomicBool::new(false);
         thread::scope(|scope| {
             for _ in 0..AT_A_TIME.min(names.len()) {
@@ -110,7 +111,8 @@ impl Grader<'_> {
                     while !is_stopped.load(Ordering::Relaxed)
                         && let Some(index) = lock(&next).next()
                     {
-                        let one = self.check_one(bench, exercise, program, names[index]);
+                        let alone = || self.start(Serves::One, bench, exercise, program);
+                        let one = self.check_one(&shared, alone, names[index]);
                         if one.outcome == Outcome::Failed && TimeLimits::ended(&one.message) {
                             is_stopped.store(true, Ordering::Relaxed);
                         }
@@ -122,11 +124,21 @@ impl Grader<'_> {
         checked.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs one check. If the machine fails, it is tried again.
-    fn check_one(&self, bench: &Bench, exercise: &Exercise, program: &Path, name: &str) -> Check {
+    /// Runs one check in a fork of the program that all checks share. If that program can't run it, the reason may be another
+    /// check, so a program of its own does.
+    fn check_one(
+        &self,
+        shared: &anyhow::Result<Watched<'_>>,
+        alone: impl Fn() -> anyhow::Result<Watched<'a>>,
+        name: &str,
+    ) -> Check {
         let started = Instant::now();
-        let judge = || self.judge(bench, exercise, program, name);
-        let judged = try_again(judge, |judged| matches!(judged, Judged::Unable(_)));
+        let is_unable = |judged: &Judged| matches!(judged, Judged::Unable(_));
+        let in_shared = shared.as_ref().map(|shared| judge(&shared.program, name, self.timeout));
+        let judged = match in_shared {
+            Ok(judged) if !is_unable(&judged) => judged,
+            _ => try_again(|| self.judge_alone(&alone, name), is_unable),
+        };
         let (outcome, message) = match judged {
             Judged::Passed(_) => (Outcome::Passed, String::new()),
             Judged::Failed(message) => (Outcome::Failed, message),
@@ -136,7 +148,26 @@ impl Grader<'_> {
         Check { name: name.to_owned(), outcome, message, seconds: Some(started.elapsed().as_secs_f64()) }
     }
 
-    fn judge(&self, bench: &Bench, exercise: &Exercise, program: &Path, name: &str) -> Judged {
+    fn judge_alone(&self, start: impl Fn() -> anyhow::Result<Watched<'a>>, name: &str) -> Judged {
+        let program = match start() {
+            Ok(program) => program,
+            Err(error) => return Judged::Unable(format!("{error:#}")),
+        };
+        let judged = judge(&program.program, name, self.timeout);
+        match program.excess() {
+            Some(excess) => Judged::Failed(format!("the check was stopped: {excess}")),
+            None => judged,
+        }
+    }
+
+    /// Starts an answer's program in the sandbox.
+    fn start(
+        &self,
+        serves: Serves,
+        bench: &Bench,
+        exercise: &Exercise,
+        program: &Path,
+    ) -> anyhow::Result<Watched<'a>> {
         let module = bench.module(exercise);
         let readable = [bench.course.as_path(), &bench.out, &bench.libraries];
         let mut command = self.sandbox.command(program, &readable, &[], &module);
@@ -147,18 +178,29 @@ impl Grader<'_> {
             .env("VIRTUAL_GPU_NAME", GPU)
             // Ranks in threads of one process join within milliseconds of each other.
             .env("VIRTUAL_GPU_BOOTSTRAP_TIMEOUT", "2");
-        let process = Mutex::new(None);
-        let started = |number| {
-            self.limits.watch(number);
-            *lock(&process) = Some(number);
-        };
-        let judged =
-            judge(Run { command, check: name, timeout: self.timeout, capture: true, started: &started });
-        let process = *lock(&process);
-        match process.and_then(|process| self.limits.forget(process)) {
-            Some(excess) => Judged::Failed(format!("the check was stopped: {excess}")),
-            None => judged,
-        }
+        let program = TestProgram::start(command, serves, true)?;
+        self.limits.watch(program.id());
+        Ok(Watched { program, limits: self.limits })
+    }
+}
+
+/// A program that is watched as long as it runs.
+struct Watched<'a> {
+    program: TestProgram,
+    limits: &'a Limits,
+}
+
+impl Watched<'_> {
+    /// Returns what the program and all that it has started took too much of, if that is why they were ended.
+    fn excess(self) -> Option<String> {
+        self.limits.forget(self.program.id())
+    }
+}
+
+impl Drop for Watched<'_> {
+    fn drop(&mut self) {
+        // The program is ended only after this, so its number is still its own.
+        self.limits.forget(self.program.id());
     }
 }
 

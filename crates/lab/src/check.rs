@@ -4,9 +4,11 @@
 //! the next check, and a check that hangs or crashes does not affect other checks.
 
 mod child;
+mod connection;
 mod definition;
 mod durations;
 mod failure;
+mod forks;
 mod function;
 mod harness;
 mod limits;
@@ -14,6 +16,7 @@ mod order;
 mod printed;
 mod process;
 pub mod processes;
+mod program;
 mod threads;
 mod tiers;
 mod timelines;
@@ -24,5 +27,6 @@ pub use definition::Check;
 pub use durations::Durations;
 pub use harness::{is_unable, run};
 pub use limits::TimeLimits;
-pub use process::{Judged, Run, judge, try_again};
+pub use process::{Judged, judge, try_again};
+pub use program::{Serves, TestProgram};
 pub use timelines::Timelines;

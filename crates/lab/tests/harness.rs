@@ -20,13 +20,14 @@ fn main() -> ExitCode {
     if std::env::var_os(BE_THE_SAMPLE).is_some() {
         return lab::check::run(sample());
     }
-    let trials: [(&str, Body); 15] = [
+    let trials: [(&str, Body); 16] = [
         ("a_pass_is_a_pass_and_quiet", a_pass_is_a_pass_and_quiet),
         ("a_failure_says_why_before_what_was_printed", a_failure_says_why_before_what_was_printed),
         ("todo_says_what_to_do_and_where", todo_says_what_to_do_and_where),
         ("leaving_early_is_no_pass", leaving_early_is_no_pass),
         ("an_answer_can_not_report_its_own_result", an_answer_can_not_report_its_own_result),
         ("an_answer_does_not_learn_its_check", an_answer_does_not_learn_its_check),
+        ("a_check_that_ends_the_program_fails_alone", a_check_that_ends_the_program_fails_alone),
         ("a_panic_during_a_panic_still_tells_the_first", a_panic_during_a_panic_still_tells_the_first),
         ("a_hang_ends_with_all_that_it_started", a_hang_ends_with_all_that_it_started),
         ("nocapture_lets_output_through", nocapture_lets_output_through),
@@ -76,6 +77,24 @@ fn sample() -> Vec<Check> {
                 unsafe { libc::write(descriptor, FORGED.as_ptr().cast(), 5) };
             }
             std::process::exit(0)
+        }),
+        Check::new("fate::kills_its_parent", || {
+            // SAFETY: `kill` takes two numbers.
+            unsafe { libc::kill(std::os::unix::process::parent_id().cast_signed(), libc::SIGKILL) };
+            std::thread::sleep(Duration::from_secs(1000));
+            Ok(())
+        }),
+        Check::new("fate::outlives_its_parent", || {
+            // A fork differs in nothing from a new process: it has its own group, blocks no signal, and can be debugged.
+            std::thread::sleep(Duration::from_millis(200));
+            // SAFETY: the calls take numbers or nothing.
+            let (group, dumpable) = unsafe { (libc::getpgid(0), libc::prctl(libc::PR_GET_DUMPABLE)) };
+            ensure!(group.cast_unsigned() == std::process::id() && dumpable == 1, "{group}, {dumpable}");
+            let status = std::fs::read_to_string("/proc/self/status")?;
+            ensure!(status.contains("SigBlk:\t0000000000000000"), "{status}");
+            let ended = Command::new("true").status()?;
+            ensure!(ended.success(), "{ended}");
+            Ok(())
         }),
         Check::new("fate::looks_for_its_name", || {
             for file in ["environ", "cmdline"] {
@@ -220,6 +239,12 @@ fn an_answer_does_not_learn_its_check() -> anyhow::Result<()> {
     Ok(())
 }
 
+fn a_check_that_ends_the_program_fails_alone() -> anyhow::Result<()> {
+    let (_, text) = run(&["its_parent", "--test-threads", "2"])?;
+    let why = "---- fate::kills_its_parent ----\nthe check's process ended in the middle of the check, with signal 9";
+    in_order(&text, &["fate::outlives_its_parent ... ok", why, "1 passed; 1 failed"])
+}
+
 fn a_panic_during_a_panic_still_tells_the_first() -> anyhow::Result<()> {
     let (_, text) = run(&["aborts"])?;
     in_order(&text, &["---- fate::aborts ----\nthe first panic\n", "the second panic", "SIGABRT"])
@@ -276,10 +301,10 @@ fn bad_settings_are_named() -> anyhow::Result<()> {
         ensure!(output.status.code() == Some(2), "{text}");
         in_order(&text, &[&format!("error: {variable}={value}: ")])?;
     }
-    let mut command = command(&["run-one-check"])?;
+    let mut command = command(&["run-checks"])?;
     command.stdin(Stdio::null());
     let (output, text) = output_of(command)?;
-    ensure!(output.status.code() == Some(2) && text.contains("`run-one-check` is reserved"), "{text}");
+    ensure!(output.status.code() == Some(2) && text.contains("`run-checks` is reserved"), "{text}");
     Ok(())
 }
 

@@ -3,8 +3,7 @@
 //! Debug information that is compressed or in other files is not read: Cargo makes neither unless a profile asks for it.
 
 use std::fs::File;
-use std::path::PathBuf;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use elf::ElfBytes;
 use elf::abi::{PT_LOAD, STT_FUNC};
@@ -16,6 +15,7 @@ use gimli::{Dwarf, EndianSlice, SectionId};
 use crate::loaded_file::Loaded;
 use crate::map::Map;
 use crate::mapped_file::map_forever;
+use crate::source_location::{SourceLine, is_foreign};
 
 /// One function at an address. Several are there where functions were inlined.
 #[derive(Debug)]
@@ -23,9 +23,10 @@ pub(crate) struct Frame {
     /// The function's demangled name, such as `cudarc::driver::safe::core::CudaSlice<T>::leak`, or `leak<f32>` for an
     /// inlined function; empty if it is unknown.
     pub(crate) function: String,
-    /// The file, the line from 1, and the column from 1, of the call or of the instruction; `None` if the function was
-    /// compiled without line tables.
-    pub(crate) place: Option<(PathBuf, u32, u32)>,
+    /// The line of the call or of the instruction; `None` if the function was compiled without line tables.
+    pub(crate) line: Option<SourceLine>,
+    /// Whether that line is in code that the user did not write.
+    pub(crate) is_foreign: bool,
 }
 
 /// Returns the functions at an address, the innermost first; none if the address is in no file's code, or in a file of
@@ -34,14 +35,27 @@ pub(crate) struct Frame {
 /// Answers are remembered: a program makes its calls from few places, and seldom unloads a library and loads another
 /// at the same address.
 pub(crate) fn frames_at(address: usize) -> Arc<[Frame]> {
-    static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = known();
     if let Some(frames) = known.frames.get(&address) {
         return frames.clone();
     }
     let frames: Arc<[Frame]> = known.find(address).unwrap_or_default().into();
     known.frames.insert(address, frames.clone());
     frames
+}
+
+/// Reads what the files that are loaded now have in common for all addresses. If the process is forked afterward, its
+/// forks needn't read it again.
+pub(crate) fn read_loaded_files() {
+    let mut known = known();
+    for loaded in Loaded::all() {
+        known.files.entry(loaded.base).or_insert_with(|| DebugInfo::read(&loaded));
+    }
+}
+
+fn known() -> MutexGuard<'static, Known> {
+    static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[derive(Default)]
@@ -110,18 +124,16 @@ impl DebugInfo {
                     Some(name) => demangled(&name),
                     None => self.symbol_at(address),
                 };
-                let place = frame.location.and_then(|location| {
-                    Some((
-                        location.file?.into(),
-                        location.line?,
-                        location.column.filter(|&at| at > 0).unwrap_or(1),
-                    ))
+                let line = frame.location.and_then(|location| {
+                    let column = location.column.filter(|&at| at > 0).unwrap_or(1);
+                    Some(SourceLine { file: location.file?.into(), line: location.line?, column })
                 });
-                found.push(Frame { function, place });
+                let is_foreign = line.as_ref().is_some_and(|line| is_foreign(&line.file));
+                found.push(Frame { function, line, is_foreign });
             }
         }
         if found.is_empty() {
-            found.push(Frame { function: self.symbol_at(address), place: None });
+            found.push(Frame { function: self.symbol_at(address), line: None, is_foreign: false });
         }
         found
     }

@@ -32,6 +32,16 @@ impl Loaded {
         Self::find(|segments, _| segments.iter().any(|&(start, size)| address.wrapping_sub(start) < size))
     }
 
+    /// Returns all files that contain code of the user, or may do so.
+    pub(crate) fn all() -> Vec<Self> {
+        let mut files: Vec<Self> = Vec::new();
+        while let Some(file) = Self::find(|_, base| files.iter().all(|known| known.base != base)) {
+            files.push(file);
+        }
+        files.retain(|file| !file.is_of_system());
+        files
+    }
+
     /// Returns the file with a key (see [`Self::key`]); `None` if this process has loaded none.
     fn with_key(key: u64) -> Option<Self> {
         Self::find(|_, base| key_of(base) == Some(key))

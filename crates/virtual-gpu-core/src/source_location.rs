@@ -3,7 +3,7 @@
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use crate::debug_info::{Frame, frames_at};
+use crate::debug_info::{Frame, frames_at, read_loaded_files};
 use crate::loaded_file::InFile;
 use crate::stack;
 
@@ -34,9 +34,11 @@ impl Libraries {
 /// The folder of the program's own sources, set by [`show_sources_first`].
 static OWN_SOURCES: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// Makes reports show the nearest line under `path` first: a call made from elsewhere is shown at both lines.
+/// Makes reports show the nearest line under `path` first: a call made from elsewhere is shown at both lines. Reads the
+/// debug information of the files that are loaded.
 pub fn show_sources_first(path: &Path) {
     *OWN_SOURCES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(path.to_owned());
+    read_loaded_files();
 }
 
 fn own_sources() -> Option<PathBuf> {
@@ -140,14 +142,10 @@ impl CallSite {
     pub fn find(&self, mut is_it: impl FnMut(&SourceLine) -> bool) -> Option<SourceLine> {
         for frames in self.calls() {
             // Functions that were inlined at the call come first.
-            for (file, line, column) in frames.iter().filter_map(|frame| frame.place.as_ref()) {
-                if is_foreign(file) {
-                    continue;
-                }
-                let line = SourceLine { file: file.clone(), line: *line, column: *column };
-                if is_it(&line) {
-                    return Some(line);
-                }
+            let mut own =
+                frames.iter().filter(|frame| !frame.is_foreign).filter_map(|frame| frame.line.as_ref());
+            if let Some(line) = own.find(|line| is_it(line)) {
+                return Some(line.clone());
             }
         }
         None
@@ -177,7 +175,7 @@ impl CallSite {
 }
 
 /// Returns whether a source file belongs to Rust, to a registry crate, to the virtual GPU itself, or to an interpreter.
-fn is_foreign(file: &Path) -> bool {
+pub(crate) fn is_foreign(file: &Path) -> bool {
     let text = file.to_string_lossy();
     text.starts_with("/rustc/")
         || text.contains("/registry/src/")
@@ -224,7 +222,7 @@ impl SourceLine {
     }
 
     fn is_of(&self, frame: &Frame) -> bool {
-        frame.place.as_ref().is_some_and(|(file, line, _)| *file == self.file && *line == self.line)
+        frame.line.as_ref().is_some_and(|line| line.file == self.file && line.line == self.line)
     }
 
     /// Returns whether it is a line of the program's own sources (see [`show_sources_first`]).

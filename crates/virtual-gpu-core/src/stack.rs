@@ -3,7 +3,7 @@
 //! Unwinding a stack takes microseconds, and a loop calls from the same line again and again. So each thread remembers
 //! the last few stacks that it unwound, with the slot of each return address. If a frame is still at the same address
 //! and returns to the same address, its caller's frame is the same, too. So if all slots still hold their values, the
-//! stack is unchanged.
+//! stack is unchanged. If only the outer ones do, unwinding ends there.
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
@@ -26,7 +26,7 @@ pub(crate) fn take() -> Arc<[usize]> {
     let marker = 0_u8;
     let bottom = &raw const marker as usize;
     // While a thread is exiting, its remembered stacks are already gone.
-    KNOWN.try_with(|known| known.borrow_mut().take(bottom)).unwrap_or_else(|_| unwind(bottom).0)
+    KNOWN.try_with(|known| known.borrow_mut().take(bottom)).unwrap_or_else(|_| unwind(bottom, None).0)
 }
 
 struct Remembered {
@@ -50,7 +50,8 @@ impl Remembered {
         if let Some(known) = self.stacks.iter().find(|known| known.bottom == bottom && known.is_current()) {
             return known.stack.clone();
         }
-        let (stack, slots) = unwind(bottom);
+        let newest = self.oldest.checked_sub(1).unwrap_or(self.stacks.len().saturating_sub(1));
+        let (stack, slots) = unwind(bottom, self.stacks.get(newest));
         let known = Known { bottom, slots, stack: stack.clone() };
         // If return addresses are stored elsewhere, such as in registers, the stack is not remembered.
         if known.is_current() && !known.slots.is_empty() {
@@ -66,13 +67,18 @@ impl Remembered {
 
 impl Known {
     fn is_current(&self) -> bool {
-        self.slots.iter().all(|&(slot, address)| {
-            // SAFETY: the slot is above a variable of an active call, in a frame of the same thread, and is aligned
-            // like everything that is pushed. A slot is read only if the slots below it still hold their values, so its
-            // frame exists.
-            unsafe { (slot as *const usize).read_volatile() == address }
-        })
+        are_current(&self.slots)
     }
+}
+
+/// Returns whether slots still hold their values. The innermost comes first, and all frames below it exist.
+fn are_current(slots: &[(usize, usize)]) -> bool {
+    slots.iter().all(|&(slot, address)| {
+        // SAFETY: the slot is above a variable of an active call, in a frame of the same thread, and is aligned like
+        // everything that is pushed. A slot is read only if the slots below it still hold their values, so its frame
+        // exists.
+        unsafe { (slot as *const usize).read_volatile() == address }
+    })
 }
 
 // The interface of the platform's unwinder, which the standard library is linked to. Itanium C++ ABI, "Exception
@@ -94,25 +100,39 @@ const GO_ON: c_int = 0;
 const STOP: c_int = 5;
 
 /// Returns the stack above `bottom`, and the slots where its return addresses should be: just below where each frame
-/// continues.
-fn unwind(bottom: usize) -> (Arc<[usize]>, Slots) {
-    struct Frames {
+/// continues. The frames that it has in common with `known` are not unwound again.
+fn unwind(bottom: usize, known: Option<&Known>) -> (Arc<[usize]>, Slots) {
+    struct Frames<'a> {
         bottom: usize,
         found: Vec<(usize, usize)>,
+        known: Option<&'a Known>,
     }
 
     extern "C" fn add(frame: *mut c_void, frames: *mut c_void) -> c_int {
         // SAFETY: this is the `Frames` below, to which nothing else refers while the stack is unwound.
-        let frames = unsafe { &mut *frames.cast::<Frames>() };
+        let frames = unsafe { &mut *frames.cast::<Frames<'_>>() };
         // SAFETY: the unwinder passes its own frame, which is valid during this call.
         let (continues, returns) = unsafe { (_Unwind_GetCFA(frame), _Unwind_GetIP(frame)) };
         if continues > frames.bottom {
-            frames.found.push((continues - size_of::<usize>(), returns));
+            let found = (continues - size_of::<usize>(), returns);
+            if let Some(known) = frames.known
+                // Slots further out have higher addresses.
+                && let Ok(at) = known.slots.binary_search(&found)
+                && are_current(&known.slots[at..])
+            {
+                let outermost = known.stack[known.slots.len()..].iter().map(|&address| (0, address));
+                let room = FRAMES - frames.found.len();
+                frames.found.extend(known.slots[at..].iter().copied().chain(outermost).take(room));
+                return STOP;
+            }
+            frames.found.push(found);
         }
         if frames.found.len() < FRAMES { GO_ON } else { STOP }
     }
 
-    let mut frames = Frames { bottom, found: Vec::with_capacity(FRAMES) };
+    // A stack with the most frames may have ended too early for a shorter one.
+    let known = known.filter(|known| known.stack.len() < FRAMES);
+    let mut frames = Frames { bottom, found: Vec::with_capacity(FRAMES), known };
     // SAFETY: `add` expects a `Frames`, which outlives the call, and does not panic: the vector never grows.
     unsafe { _Unwind_Backtrace(add, (&raw mut frames).cast()) };
     let stack = frames.found.iter().map(|&(_, address)| address).collect();
@@ -130,7 +150,7 @@ mod tests {
     #[inline(never)]
     fn twice() -> Stacks {
         let marker = 0_u8;
-        [take(), unwind(&raw const marker as usize).0]
+        [take(), unwind(&raw const marker as usize, None).0]
     }
 
     #[inline(never)]

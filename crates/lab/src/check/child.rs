@@ -1,19 +1,18 @@
-//! The child's side: this process was started to run a single check.
+//! The child's side: this process, a fork, runs a single check.
 
-use std::fs::File;
 use std::io::Write;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard};
 use std::thread;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use virtual_gpu_core::source_location::SourceLine;
 
 use super::definition::Check;
-use super::order::{Nonce, ONE_CHECK, OWN_CHECK, Order};
+use super::order::{Nonce, OWN_CHECK, Order};
 use super::threads::Threads;
 use super::timelines::Timelines;
 use super::verdict::Record;
@@ -26,9 +25,9 @@ use crate::tier::{Tier, attached, own_sources};
 /// The exit status of a process whose check failed, as libtest has it.
 const FAILED: i32 = 101;
 
-/// Runs the check that the parent orders through standard input, and reports its result there.
-pub(super) fn run(checks: &[Check]) -> ExitCode {
-    let check = match ordered(checks) {
+/// Runs the check that the parent orders through a connection, and reports its result there.
+pub(super) fn run(checks: &[Check], connection: OwnedFd) -> ExitCode {
+    let check = match ordered(checks, connection) {
         Ok(check) => check,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -88,21 +87,12 @@ pub(super) fn run(checks: &[Check]) -> ExitCode {
     if passed { ExitCode::SUCCESS } else { ExitCode::from(FAILED as u8) }
 }
 
-/// Receives the order, takes the channel to the parent from standard input, and returns the check to run.
-fn ordered(checks: &[Check]) -> anyhow::Result<&Check> {
-    // Standard input is one end of the parent's socket. It reaches the child without any unsafe code, and both outputs
-    // remain free for the check.
-    let socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
-    let order = Order::receive(&socket).with_context(|| {
-        format!("`{ONE_CHECK}` is reserved for processes that the test program starts; to run a check, pass its name")
-    })?;
+/// Receives the order, keeps the connection to the parent, and returns the check to run.
+fn ordered(checks: &[Check], connection: OwnedFd) -> anyhow::Result<&Check> {
+    let socket = UnixStream::from(connection);
+    let order = Order::receive(&socket).context("no order has come for this process")?;
     let number = checks.iter().position(|check| check.name() == order.check);
     let number = number.with_context(|| format!("there is no check `{}`", order.check))?;
-    // What the answer writes to standard input goes nowhere.
-    let nowhere = File::open("/dev/null").context("can't open /dev/null")?;
-    // SAFETY: `dup2` takes two numbers, and both descriptors are open.
-    let replaced = unsafe { libc::dup2(nowhere.as_raw_fd(), libc::STDIN_FILENO) };
-    ensure!(replaced == libc::STDIN_FILENO, "can't replace standard input");
     end_with_parent(socket.try_clone()?).context("can't watch the parent")?;
     OWN_CHECK.get_or_init(|| number);
     *channel() = Some(Channel { socket, nonce: order.nonce, process: std::process::id() });
@@ -201,7 +191,7 @@ fn end_with_parent(socket: UnixStream) -> std::io::Result<()> {
             // SAFETY: the array has one element, like the count, and outlives the call.
             unsafe { libc::poll(&mut watched, 1, -1) };
             if watched.revents != 0 {
-                // SAFETY: `kill` takes two numbers. 0 means this process's own group, which its parent created for it.
+                // SAFETY: `kill` takes two numbers. 0 means this process's own group, which was created for it.
                 unsafe { libc::kill(0, libc::SIGKILL) };
             }
         }

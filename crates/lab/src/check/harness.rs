@@ -2,18 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::process::{Command, ExitCode};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use libtest_mimic::{Arguments, Completion, Conclusion, Failed, FormatSetting, Trial};
 
 use super::definition::Check;
 use super::durations::Durations;
-use super::order::ONE_CHECK;
-use super::process::{Judged, Run, judge, try_again};
+use super::order::RUN_CHECKS;
+use super::process::{Judged, judge, try_again};
+use super::program::{Serves, TestProgram};
 use super::tiers::{self, Tiers, announcement};
-use super::{child, processes, variables};
+use super::{child, forks, processes, variables};
 use crate::tier::{Tier, processes_at_a_time};
 
 /// Runs the checks that the command line selects: the `main` of a test target with `harness = false`.
@@ -25,8 +26,15 @@ pub fn run(checks: Vec<Check>) -> ExitCode {
     if let Some(code) = processes::obey(&checks) {
         return code;
     }
-    if std::env::args_os().nth(1).is_some_and(|first| first == ONE_CHECK) {
-        return child::run(&checks);
+    if std::env::args_os().nth(1).is_some_and(|first| first == RUN_CHECKS) {
+        return match forks::serve() {
+            Ok(Some(connection)) => child::run(&checks, connection),
+            Ok(None) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("error: {error:#}");
+                ExitCode::from(2)
+            }
+        };
     }
     match supervise(Arguments::from_args(), checks) {
         Ok(conclusion) => conclusion.exit_code(),
@@ -39,6 +47,8 @@ pub fn run(checks: Vec<Check>) -> ExitCode {
 
 /// The state that the children and their results share.
 struct Supervisor {
+    /// The program whose forks run the checks; started for the first one.
+    program: OnceLock<anyhow::Result<TestProgram>>,
     timeout: Duration,
     capture: bool,
     show_passed: bool,
@@ -74,6 +84,7 @@ fn supervise(mut arguments: Arguments, checks: Vec<Check>) -> anyhow::Result<Con
     }
 
     let supervisor = Arc::new(Supervisor {
+        program: OnceLock::new(),
         timeout: variables::timeout(std::env::var_os("LAB_TIMEOUT"), is_real)?,
         capture: !arguments.nocapture,
         show_passed: arguments.show_output,
@@ -141,8 +152,7 @@ impl Supervisor {
     }
 
     fn run(&self, check: &Check) -> Result<Completion, Failed> {
-        // Another Cargo command may be replacing a library.
-        match try_again(|| self.judge(check), |judged| matches!(judged, Judged::Unable(_))) {
+        match self.judge(check) {
             Judged::Passed(output) => {
                 if self.show_passed && !output.is_empty() {
                     let mut passed = self.passed_output.lock().unwrap_or_else(|e| e.into_inner());
@@ -156,18 +166,26 @@ impl Supervisor {
         }
     }
 
+    /// Judges a check in a fork of the test program that all checks share. If that program can't run it, the reason may be
+    /// another check, so a program of its own does.
     fn judge(&self, check: &Check) -> Judged {
-        let program = match std::env::current_exe() {
-            Ok(program) => program,
-            Err(error) => return Judged::Unable(format!("can't find this executable: {error}")),
+        if let Ok(program) = self.program.get_or_init(|| self.start(Serves::Several)) {
+            let judged = judge(program, check.name(), self.timeout);
+            if !matches!(judged, Judged::Unable(_)) {
+                return judged;
+            }
+        }
+        // Another Cargo command may be replacing a library.
+        let alone = || match self.start(Serves::One) {
+            Ok(program) => judge(&program, check.name(), self.timeout),
+            Err(error) => Judged::Unable(format!("{error:#}")),
         };
-        judge(Run {
-            command: Command::new(program),
-            check: check.name(),
-            timeout: self.timeout,
-            capture: self.capture,
-            started: &|_| {},
-        })
+        try_again(alone, |judged| matches!(judged, Judged::Unable(_)))
+    }
+
+    fn start(&self, serves: Serves) -> anyhow::Result<TestProgram> {
+        let program = std::env::current_exe().context("can't find this executable")?;
+        TestProgram::start(Command::new(program), serves, self.capture)
     }
 }
 

@@ -6,11 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// The argument that makes a test program run one check. The order itself comes through standard input, so that neither
-/// the arguments nor the environment of an answer name the check.
-pub(super) const ONE_CHECK: &str = "run-one-check";
+/// The argument that makes a test program run the checks that its parent orders. The orders come through connections, so
+/// that neither the arguments nor the environment of an answer name the check.
+pub(super) const RUN_CHECKS: &str = "run-checks";
 
-/// The timeout for reading the order. The parent sends the order before the process starts.
+/// The timeout for reading an order. The parent sends it before the process is forked.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Random bytes that only the parent and the harness of the check's process know.

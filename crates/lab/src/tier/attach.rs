@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use anyhow::{Context, ensure};
 use cudarc::driver::{CudaContext, CudaStream};
 
-use super::choice::{RANKS_PER_GPU, Tier, tier_for};
+use super::choice::{RANKS_PER_GPU, Tier, is_virtual_requested, tier_for};
 use super::survey::{NcclVersion, survey};
 use crate::library::Library;
 
@@ -83,6 +83,15 @@ fn load(tier: Tier) -> anyhow::Result<()> {
             Library::open(&built_library("libsystem_nccl.so")?)?;
             Ok(())
         }
+    }
+}
+
+/// Loads the virtual libraries if only they can be meant. Then each fork of this process has them already. No thread is
+/// started.
+pub(crate) fn prepare() {
+    if is_virtual_requested() {
+        // What fails here fails in the forks, too, and they say so.
+        let _ = load_virtual();
     }
 }
 

@@ -16,6 +16,9 @@ const VIRTUAL_GPUS: usize = 8;
 /// The variable that names the machine whose times the virtual tier models.
 pub(super) const TOPOLOGY: &str = "VIRTUAL_GPU_TOPOLOGY";
 
+/// The variable that requests a tier.
+const ASKED: &str = "LAB_TIER";
+
 /// The libraries behind cudarc's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
@@ -43,8 +46,12 @@ impl std::fmt::Display for Tier {
 /// Fails if `LAB_TIER` names an unknown tier, or a tier that can't run this many ranks here. The error contains the
 /// reason.
 pub fn tier_for(ranks: usize) -> anyhow::Result<Tier> {
-    let asked = std::env::var_os("LAB_TIER").unwrap_or_else(|| "auto".into());
-    let tier = choose(&asked.to_string_lossy(), ranks, survey())?;
+    let tier = if is_virtual_requested() {
+        Tier::Virtual
+    } else {
+        let asked = std::env::var_os(ASKED).unwrap_or_else(|| "auto".into());
+        choose(&asked.to_string_lossy(), ranks, survey())?
+    };
     if tier == Tier::Virtual {
         // The driver rejects an invalid count when it starts. Only then does it report how many GPUs a topology has.
         let count = std::env::var("VIRTUAL_GPU_COUNT").ok().and_then(|count| count.trim().parse().ok());
@@ -55,10 +62,14 @@ pub fn tier_for(ranks: usize) -> anyhow::Result<Tier> {
     Ok(tier)
 }
 
+/// Returns whether `LAB_TIER` requests the virtual tier. Then nothing else about this machine matters.
+pub(super) fn is_virtual_requested() -> bool {
+    std::env::var(ASKED).is_ok_and(|tier| tier.trim() == "virtual")
+}
+
 fn choose(asked: &str, ranks: usize, survey: &Survey) -> anyhow::Result<Tier> {
     let gpus = survey.driver.as_ref().map(|driver| driver.gpus);
     match asked.trim() {
-        "virtual" => Ok(Tier::Virtual),
         "auto" | "" => Ok(match (gpus, &survey.nccl) {
             (Ok(gpus), Ok(_)) if gpus >= ranks => Tier::Real,
             _ => Tier::Virtual,
@@ -102,9 +113,7 @@ pub fn describe(ranks: usize) -> anyhow::Result<String> {
         }
         (_, nccl) => {
             let why = match (&survey.driver, nccl) {
-                _ if std::env::var("LAB_TIER").is_ok_and(|tier| tier.trim() == "virtual") => {
-                    "requested by LAB_TIER".into()
-                }
+                _ if is_virtual_requested() => "requested by LAB_TIER".into(),
                 (Err(why), _) => why.clone(),
                 (Ok(_), Err(why)) => why.clone(),
                 (Ok(_), Ok(_)) => format!("{ranks} ranks, but only {gpus} real GPUs"),
