@@ -35,6 +35,25 @@ pub(crate) enum Stopped {
     Unable(String),
 }
 
+/// Returns the files of an answer, by path: the student's file, and the files that the student has added to the module's
+/// sources.
+pub(crate) fn answer_files<'a>(
+    clean: &CleanCourse,
+    submission: &'a Submission,
+    exercise: &Exercise,
+) -> impl Iterator<Item = (&'a Path, &'a [u8])> {
+    let module = Path::new("modules").join(exercise.folder());
+    let own = Path::new("modules").join(&exercise.file);
+    let of_module = submission.sources.range(module.clone()..);
+    of_module.take_while(move |(path, _)| path.starts_with(&module)).filter_map(move |(path, entry)| {
+        let is_part = *path == own || !clean.folder.join(path).is_file();
+        match entry {
+            Entry::Text(text) if is_part => Some((path.as_path(), text.as_slice())),
+            _ => None,
+        }
+    })
+}
+
 /// A place where answers are built, one after another.
 pub(crate) struct Bench {
     /// A course with one module.
@@ -103,13 +122,9 @@ impl Bench {
             .map(|(path, text)| (Path::new("src").join(path), Cow::Owned(text.into_bytes())))
             .collect();
         let own = Path::new("modules").join(&exercise.file);
-        for (path, entry) in submission.sources.range(module.clone()..) {
-            let Ok(in_module) = path.strip_prefix(&module) else { break };
-            let is_new = !clean.folder.join(path).is_file();
-            if let (Entry::Text(text), true) = (entry, *path == own || is_new) {
-                sources.insert(in_module.to_owned(), Cow::Borrowed(text));
-            }
-        }
+        sources.extend(answer_files(clean, submission, exercise).filter_map(|(path, text)| {
+            Some((path.strip_prefix(&module).ok()?.to_owned(), Cow::Borrowed(text)))
+        }));
         let checks = own_checks(read_folder(&clean.folder.join(&tests))?, course, exercise)?;
         let texts = sources.iter().map(|(path, text)| (path.clone(), String::from_utf8_lossy(text)));
         let texts: BTreeMap<PathBuf, Cow<'_, str>> = texts.collect();

@@ -1,5 +1,6 @@
 //! Grades one exercise of one submission.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +12,7 @@ use course::results::{Check, Line, Outcome, State, sha256};
 use course::syllabus::{Course, Exercise};
 use lab::check::{Judged, Serves, TestProgram, TimeLimits, judge, try_again};
 
-use crate::answer::{Bench, Stopped};
+use crate::answer::{Bench, Stopped, answer_files};
 use crate::clean_course::CleanCourse;
 use crate::limits::Limits;
 use crate::sandbox::Sandbox;
@@ -31,6 +32,9 @@ pub(crate) struct Grader<'a> {
     pub(crate) limits: &'a Limits,
     /// How long a check may take.
     pub(crate) timeout: Duration,
+    /// What has been graded, by exercise and content. Equal answers, such as those that several students took from the
+    /// course, are graded once.
+    pub(crate) graded: Mutex<BTreeMap<(String, String), Line>>,
 }
 
 impl<'a> Grader<'a> {
@@ -74,6 +78,10 @@ impl<'a> Grader<'a> {
             graded.state = State::Unbegun;
             return Ok(graded);
         }
+        let answer = content(answer_files(self.clean, submission, exercise));
+        if let Some(same) = lock(&self.graded).get(&(exercise.id.clone(), answer.clone())) {
+            return Ok(Line { hints: graded.hints, ..same.clone() });
+        }
         let build = || bench.build(self.course, self.clean, self.sandbox, self.limits, submission, exercise);
         match try_again(build, |built| matches!(built, Err(Stopped::Unable(_)))) {
             Err(stopped) => {
@@ -92,6 +100,9 @@ impl<'a> Grader<'a> {
                     graded.reason = unable.map(|check| format!("{}: {}", check.name, check.message));
                 }
             }
+        }
+        if graded.state != State::Unable {
+            lock(&self.graded).insert((exercise.id.clone(), answer), graded.clone());
         }
         Ok(graded)
     }
@@ -208,6 +219,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Returns a hash of the files of an answer.
+fn content<'a>(files: impl Iterator<Item = (&'a Path, &'a [u8])>) -> String {
+    let hashes: Vec<String> =
+        files.map(|(path, text)| format!("{} {}\n", sha256(text), path.display())).collect();
+    sha256(hashes.concat().as_bytes())
+}
+
 fn skipped(name: &str) -> Check {
     Check {
         name: name.to_owned(),
@@ -234,6 +252,16 @@ fn state(checks: &[Check]) -> State {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn answers_are_equal_if_all_their_files_are() {
+        let one = [(Path::new("a.rs"), &b"fn a() {}"[..]), (Path::new("b.rs"), b"")];
+        let content = |files: &[(&'static Path, &'static [u8])]| content(files.iter().copied());
+        assert_eq!(content(&one), content(&one.clone()));
+        assert_ne!(content(&one), content(&one[..1]));
+        assert_ne!(content(&one), content(&[one[0], (Path::new("c.rs"), b"")]));
+        assert_ne!(content(&one), content(&[one[0], (Path::new("b.rs"), b" ")]));
+    }
 
     #[test]
     fn only_checks_that_ran_decide() {

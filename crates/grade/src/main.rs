@@ -101,6 +101,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         sandbox: &sandbox,
         limits: &limits,
         timeout: std::time::Duration::from_secs(arguments.timeout),
+        graded: Mutex::default(),
     };
     let jobs: Vec<(usize, usize)> = wanted
         .iter()

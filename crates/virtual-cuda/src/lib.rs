@@ -259,7 +259,7 @@ macro_rules! exports {
 
                 fn cuModuleLoad(module: Out<Module>, path: Text) = module::load_module_file;
                 fn cuModuleLoadData(module: Out<Module>, image: Text) = module::load_module;
-                fn cuModuleLoadDataEx(module: Out<Module>, image: Text, count: c_uint, options: Out<c_uint>, values: Arguments) = module::load_module_with;
+                fn cuModuleLoadDataEx(module: Out<Module>, image: Text, count: c_uint, options: Source<c_uint>, values: Arguments) = module::load_module_with;
                 fn cuModuleUnload(module: Module) = module::unload_module;
                 fn cuModuleGetFunction(function: Out<Function>, module: Module, name: Text) = module::function;
                 fn cuModuleGetLoadingMode(mode: Out<c_uint>) = introspection::loading_mode;
@@ -271,8 +271,8 @@ macro_rules! exports {
                 fn cuLinkAddFile_v2(state: LinkState, kind: c_uint, path: Text, count: c_uint, options: Source<c_uint>, values: Out<OptionValue>) = link::add_file;
                 fn cuLinkComplete(state: LinkState, image: Out<OptionValue>, size: Out<usize>) = link::complete;
                 fn cuLinkDestroy(state: LinkState) = link::destroy;
-                fn cuLibraryLoadData(library: Out<Library>, image: Text, options: Out<c_uint>, values: Arguments, count: c_uint, library_options: Out<c_uint>, library_values: Arguments, library_count: c_uint) = library::load;
-                fn cuLibraryLoadFromFile(library: Out<Library>, path: Text, options: Out<c_uint>, values: Arguments, count: c_uint, library_options: Out<c_uint>, library_values: Arguments, library_count: c_uint) = library::load_file;
+                fn cuLibraryLoadData(library: Out<Library>, image: Text, options: Source<c_uint>, values: Arguments, count: c_uint, library_options: Source<c_uint>, library_values: Arguments, library_count: c_uint) = library::load;
+                fn cuLibraryLoadFromFile(library: Out<Library>, path: Text, options: Source<c_uint>, values: Arguments, count: c_uint, library_options: Source<c_uint>, library_values: Arguments, library_count: c_uint) = library::load_file;
                 fn cuLibraryUnload(library: Library) = library::unload;
                 fn cuLibraryGetKernel(kernel: Out<Kernel>, library: Library, name: Text) = library::kernel;
                 fn cuLibraryGetModule(module: Out<Module>, library: Library) = library::module;

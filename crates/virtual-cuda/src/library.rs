@@ -8,7 +8,7 @@ use virtual_gpu::engine::{ContextHandle, FunctionHandle, ModuleHandle};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 use crate::module::{ptx_text, read_file};
-use crate::pointer::{Arguments, Out, Text};
+use crate::pointer::{Arguments, Out, Source, Text};
 use crate::types::{Device, DevicePointer, Function, Module, handle, invalid};
 use crate::{engine, function};
 
@@ -61,10 +61,10 @@ fn add(to: Out<Library>, image: &[u8]) -> CudaResult<()> {
 pub(crate) fn load(
     to: Out<Library>,
     image: Text,
-    _: Out<c_uint>,
+    _: Source<c_uint>,
     _: Arguments,
     _: c_uint,
-    _: Out<c_uint>,
+    _: Source<c_uint>,
     _: Arguments,
     _: c_uint,
 ) -> CudaResult<()> {
@@ -76,10 +76,10 @@ pub(crate) fn load(
 pub(crate) fn load_file(
     to: Out<Library>,
     path: Text,
-    _: Out<c_uint>,
+    _: Source<c_uint>,
     _: Arguments,
     _: c_uint,
-    _: Out<c_uint>,
+    _: Source<c_uint>,
     _: Arguments,
     _: c_uint,
 ) -> CudaResult<()> {

@@ -38,7 +38,7 @@ pub(crate) fn load_module_with(
     to: Out<Module>,
     image: Text,
     _count: c_uint,
-    _options: Out<c_uint>,
+    _options: Source<c_uint>,
     _values: Arguments,
 ) -> CudaResult<()> {
     load_module(to, image)

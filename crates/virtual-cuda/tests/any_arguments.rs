@@ -283,27 +283,26 @@ impl Caller {
 }
 
 /// Functions that accept null for some of their results, or zero bytes.
-const TAKES_NULL: [&str; 20] = [
+const TAKES_NULL: [&str; 19] = [
     "ncclGroupSimulateEnd",
+    "cuCtxGetStreamPriorityRange",
+    "cuCtxPopCurrent_v2",
+    "cuFuncGetParamInfo",
+    "cuGetProcAddress_v2",
     "cuGraphGetEdges",
     "cuGraphGetNodes",
     "cuGraphGetRootNodes",
     "cuGraphNodeGetDependencies",
     "cuGraphNodeGetDependentNodes",
-    "cuLibraryLoadData",
-    "cuLibraryLoadFromFile",
+    "cuKernelGetParamInfo",
+    "cuLibraryGetGlobal",
     "cuLinkAddData_v2",
     "cuLinkComplete",
     "cuLinkCreate_v2",
-    "cuModuleLoadDataEx",
-    "cuGetProcAddress_v2",
-    "cuLibraryGetGlobal",
     "cuMemGetAddressRange_v2",
-    "cuModuleGetGlobal_v2",
-    "cuCtxGetStreamPriorityRange",
-    "cuCtxPopCurrent_v2",
-    "cuMemcpyDtoH_v2",
     "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyDtoH_v2",
+    "cuModuleGetGlobal_v2",
 ];
 
 /// All implemented functions, in a form that takes generated arguments.

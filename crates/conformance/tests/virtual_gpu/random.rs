@@ -1,7 +1,7 @@
 //! Random programs whose calls match. They must compute the right numbers without a report or a hang.
 //!
-//! `RANDOM_PROGRAMS=1000 cargo test -p conformance --test virtual_gpu random` runs more programs than the few that run
-//! by default.
+//! `LAB_TIMEOUT=3600 RANDOM_PROGRAMS=1000 cargo test -p conformance --test virtual_gpu random` runs more programs than the
+//! few that run by default.
 
 use cudarc::driver::CudaSlice;
 use cudarc::nccl::safe::{Comm, Id, ReduceOp, group_end, group_start};
