@@ -3,9 +3,9 @@
 use std::mem::offset_of;
 
 use crate::{
-    Affinity, Copy2D, Copy3D, CreateParameters, DeviceProperties, HostParameters, Id, IpcHandle,
-    KernelParameters, LaunchAttribute, LaunchConfig, MemoryLocation, PoolProperties, SetParameters,
-    SimulationInfo, UpdateInfo,
+    AccessDescription, Affinity, AllocationProperties, Copy2D, Copy3D, CreateParameters, DeviceProperties,
+    HostParameters, Id, IpcHandle, KernelParameters, LaunchAttribute, LaunchConfig, MemoryLocation,
+    PoolProperties, SetParameters, SimulationInfo, UpdateInfo,
 };
 
 /// The layout of a C structure.
@@ -37,6 +37,11 @@ layouts! {
         affinities = "execAffinityParams", affinity_count = "numExecAffinityParams", graphics = "cigParams"
     }
     MemoryLocation = "CUmemLocation_st" { kind = "type", id = "id" }
+    AllocationProperties = "CUmemAllocationProp_st" {
+        allocation_type = "type", handle_types = "requestedHandleTypes", location = "location",
+        handle_metadata = "win32HandleMetaData", compression = "allocFlags"
+    }
+    AccessDescription = "CUmemAccessDesc_st" { location = "location", flags = "flags" }
     LaunchConfig = "CUlaunchConfig_st" {
         grid = "gridDimX", block = "blockDimX", dynamic_shared = "sharedMemBytes", stream = "hStream",
         attributes = "attrs", attribute_count = "numAttrs"

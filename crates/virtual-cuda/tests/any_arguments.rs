@@ -129,17 +129,17 @@ impl Caller {
         let kinds: Vec<&str> = self.given.keys().copied().collect();
         let another = self.is_wild && self.below(16) == 0 && !kinds.is_empty();
         let kind = if another { self.one_of(&kinds) } else { kind };
-        let known = self.given.get(kind).map(Vec::as_slice).unwrap_or_default();
+        let known = self.given.get(kind).map_or(0, Vec::len);
         // The latest results are the most likely to be alive.
-        let recent = known[known.len().saturating_sub(4)..].to_vec();
-        let known = known.to_vec();
+        let recent = known.min(4);
         let choice = if self.is_wild { self.below(12) } else { 11 };
-        match (choice, known.is_empty()) {
-            (0, _) => self.one_of(&[0, 1, 2, 3, 0xdead_beef, u64::MAX]),
-            (_, true) => 0,
-            (1..4, _) => self.one_of(&known),
-            _ => self.one_of(&recent),
-        }
+        let latest = match (choice, known) {
+            (0, _) => return self.one_of(&[0, 1, 2, 3, 0xdead_beef, u64::MAX]),
+            (_, 0) => return 0,
+            (1..4, _) => self.below(known),
+            _ => self.below(recent),
+        };
+        self.given[kind][known - 1 - latest]
     }
 
     /// Returns a value of type `kind`, as written in the table of exports.
@@ -234,6 +234,14 @@ impl Caller {
                     // CU_MEM_ALLOCATION_TYPE_PINNED, no handle, CU_MEM_LOCATION_TYPE_DEVICE, GPU 0
                     self.memory[2][..16].copy_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
                 }
+                if kind == "Source<AllocationProperties>" && !self.is_wild {
+                    // CU_MEM_ALLOCATION_TYPE_PINNED, no handle, CU_MEM_LOCATION_TYPE_DEVICE, GPU 0
+                    self.memory[2][..16].copy_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+                }
+                if kind == "Source<AccessDescription>" && !self.is_wild {
+                    // CU_MEM_LOCATION_TYPE_DEVICE, GPU 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                    self.memory[2][..12].copy_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0]);
+                }
                 if is_null { 0 } else { zeros }
             }
             handle => self.known(handle),
@@ -245,6 +253,11 @@ impl Caller {
         let number = |number: u32| Some(u64::from(number));
         match (kind, self.function) {
             ("usize", function) if function.starts_with("cuMemAlloc") => Some(self.one_of(&[4096, 65_536])),
+            ("usize", "cuMemCreate" | "cuMemAddressReserve" | "cuMemUnmap" | "cuMemAddressFree") => {
+                Some(2 << 20)
+            }
+            ("usize", "cuMemMap") => Some(self.one_of(&[0, 2 << 20])),
+            ("usize", "cuMemSetAccess") => Some(self.one_of(&[1, 2 << 20])),
             ("usize", _) => Some(self.one_of(&[0, 4, 16, 64])),
             ("Device", _) => Some(0),
             ("c_uint", function) if function.starts_with("cuLaunch") => number(self.one_of(&[1, 1, 2, 32])),

@@ -69,6 +69,8 @@ const TYPES: &[(&str, &[&str])] = &[
     ("SimulationInfo", &["ncclSimInfo_v22200"]),
     ("[u8;16]", &["CUuuid_st"]),
     ("MemoryLocation", &["CUmemLocation_st"]),
+    ("AllocationProperties", &["CUmemAllocationProp_st"]),
+    ("AccessDescription", &["CUmemAccessDesc_st"]),
     ("Affinity", &["CUexecAffinityParam_st"]),
     ("CreateParameters", &["CUctxCreateParams_st"]),
     ("DeviceProperties", &["CUdevprop_st"]),
@@ -114,6 +116,8 @@ const TYPES: &[(&str, &[&str])] = &[
             "CUsharedconfig_enum",
             "CUexecAffinityType_enum",
             "CUmemPool_attribute_enum",
+            "CUmemAllocationGranularity_flags_enum",
+            "CUmemAccess_flags_enum",
             "CUmem_advise_enum",
             "CUstreamCaptureMode_enum",
             "CUstreamCaptureStatus_enum",
@@ -224,10 +228,13 @@ fn structures_are_laid_out_as_cudarc_s() {
     use cudarc::driver::sys::{
         CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY2D, CUDA_MEMCPY3D,
         CUDA_MEMSET_NODE_PARAMS, CUctxCreateParams, CUdevprop, CUexecAffinityParam,
-        CUgraphExecUpdateResultInfo, CUlaunchAttribute, CUlaunchConfig, CUmemLocation, CUmemPoolProps,
+        CUgraphExecUpdateResultInfo, CUlaunchAttribute, CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp,
+        CUmemLocation, CUmemPoolProps,
     };
     assert_eq!(size_of::<virtual_cuda::MemoryLocation>(), size_of::<CUmemLocation>());
     assert_eq!(size_of::<virtual_cuda::PoolProperties>(), size_of::<CUmemPoolProps>());
+    assert_eq!(size_of::<virtual_cuda::AllocationProperties>(), size_of::<CUmemAllocationProp>());
+    assert_eq!(size_of::<virtual_cuda::AccessDescription>(), size_of::<CUmemAccessDesc>());
     assert_eq!(size_of::<virtual_cuda::Affinity>(), size_of::<CUexecAffinityParam>());
     assert_eq!(size_of::<virtual_cuda::CreateParameters>(), size_of::<CUctxCreateParams>());
     assert_eq!(size_of::<virtual_cuda::DeviceProperties>(), size_of::<CUdevprop>());

@@ -50,6 +50,7 @@ mod topology;
 mod trace;
 mod traffic;
 mod twins;
+mod virtual_memory;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -122,6 +123,7 @@ fn main() -> ExitCode {
         topology::checks(),
         traffic::checks(),
         trace::checks(),
+        virtual_memory::checks(),
     ];
     lab::check::run(checks.concat())
 }

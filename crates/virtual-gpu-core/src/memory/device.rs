@@ -130,8 +130,7 @@ impl DeviceMemory {
         let (bytes, written) = (Bytes::Host(bytes), Written::all());
         let allocation =
             Allocation { id, base, size, bytes, written, call_site, pooled: true, freed_by: None };
-        let slot = self.insert(allocation);
-        self.by_base.insert(base, slot);
+        self.insert_at(base, allocation);
     }
 
     /// Creates an allocation with the result of `bytes`, a function that receives the address.
@@ -154,8 +153,7 @@ impl DeviceMemory {
             }
             return Err(refused);
         };
-        let id = AllocationId(self.next_id);
-        self.next_id += 1;
+        let id = self.new_id();
         let allocation = Allocation { id, base, size, bytes, written, call_site, pooled, freed_by: None };
         let end = base + size + GAP;
         let stale: Vec<u64> = self
@@ -167,8 +165,7 @@ impl DeviceMemory {
         for at in stale {
             self.freed.remove(&at);
         }
-        let slot = self.insert(allocation);
-        self.by_base.insert(base, slot);
+        self.insert_at(base, allocation);
         self.cursor = end.next_multiple_of(self.alignment);
         Ok(base)
     }
@@ -200,8 +197,7 @@ impl DeviceMemory {
     pub fn borrow(&mut self, managed: &mut Self) {
         for (&base, &slot) in &managed.by_base {
             let Some(allocation) = managed.slots[slot].take() else { continue };
-            let slot = self.insert(allocation);
-            self.by_base.insert(base, slot);
+            self.insert_at(base, allocation);
         }
     }
 
@@ -214,13 +210,25 @@ impl DeviceMemory {
         }
     }
 
-    fn insert(&mut self, allocation: Allocation) -> usize {
+    pub(super) fn new_id(&mut self) -> AllocationId {
+        let id = AllocationId(self.next_id);
+        self.next_id += 1;
+        id
+    }
+
+    pub(super) fn insert_at(&mut self, base: u64, allocation: Allocation) {
         let slot = self.vacant.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
         });
         self.slots[slot] = Some(allocation);
-        slot
+        self.by_base.insert(base, slot);
+    }
+
+    pub(super) fn remove_at(&mut self, base: u64) -> Option<Allocation> {
+        let slot = self.by_base.remove(&base)?;
+        self.vacant.push(slot);
+        self.slots[slot].take()
     }
 
     /// Frees the allocation that starts at `base`.
@@ -257,10 +265,7 @@ impl DeviceMemory {
 
     /// Releases the bytes of a freed allocation.
     pub fn release(&mut self, base: u64) {
-        if let Some(slot) = self.by_base.remove(&base) {
-            self.slots[slot] = None;
-            self.vacant.push(slot);
-        }
+        self.remove_at(base);
     }
 
     /// Like [`Self::release`], but does nothing if another allocation is at this address by now.
@@ -325,10 +330,10 @@ impl DeviceMemory {
         }
     }
 
-    /// Like [`Self::explain`], but for an address outside this memory.
+    /// Like [`Self::explain`], but for an address that is not one of this memory's own.
     fn explain_borrowed(&self, address: u64) -> BadAddress {
         let before = self.by_base.range(..=address).next_back();
-        let allocation = before.and_then(|(_, &slot)| self.in_slot(slot)).filter(|it| it.id.is_managed());
+        let allocation = before.and_then(|(_, &slot)| self.in_slot(slot)).filter(|it| !self.owns(it.base));
         match allocation {
             Some(Allocation { id, base, size, call_site, .. }) if address - base < size + GAP => {
                 let offset = (address - base) as i64;

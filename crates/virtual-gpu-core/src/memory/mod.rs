@@ -7,10 +7,12 @@ mod allocation;
 mod bad_address;
 mod capacity;
 mod device;
+mod mapped;
 mod written;
 
 pub use allocation::{Allocation, AllocationId, HostBytes, POISON};
 pub use bad_address::{BadAddress, Freed, OutOfMemory};
 pub use capacity::Capacity;
 pub use device::{ADDRESS_SPACE, AFTER_ALL, BEFORE_ALL, DeviceMemory};
+pub use mapped::Content;
 pub use written::Written;

@@ -28,6 +28,30 @@ impl Written {
         self.missing = len;
     }
 
+    /// Appends the record of `more` bytes to one of `len` bytes. Both are multiples of 64.
+    pub(super) fn append(&mut self, len: u64, next: Self, more: u64) {
+        let words = |record: Self, len: u64| match record.missing {
+            0 => vec![u64::MAX; len.div_ceil(64) as usize],
+            _ => record.words,
+        };
+        let missing = self.missing + next.missing;
+        let mut all = words(std::mem::take(self), len);
+        all.extend(words(next, more));
+        *self = Self { words: all, missing };
+    }
+
+    /// Splits a record of `len` bytes after `at`, and returns the second part. Both are multiples of 64.
+    pub(super) fn split_off(&mut self, at: u64, len: u64) -> Self {
+        if self.missing == 0 {
+            return Self::all();
+        }
+        let words = self.words.split_off((at / 64) as usize);
+        let written: u64 = words.iter().map(|word| u64::from(word.count_ones())).sum();
+        let missing = len - at - written;
+        self.missing -= missing;
+        Self { words, missing }
+    }
+
     /// Calls `visit` with the index of each word that overlaps `range` and the mask of the bits in `range`.
     fn masks(range: Range<u64>, mut visit: impl FnMut(usize, u64)) {
         let mut at = range.start;

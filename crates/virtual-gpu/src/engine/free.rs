@@ -86,6 +86,10 @@ impl Engine {
 
     /// Frees memory for everything that is enqueued from now on.
     fn free_from_now(&self, address: u64, call_site: &CallSite) -> CudaResult<Freed> {
+        if self.is_reservable(address) {
+            let message = format!("{address:#x} is a reserved address: unmap its memory with cuMemUnmap");
+            return Err(Error::new(CudaStatus::InvalidValue, message));
+        }
         let Some(device) = self.device_of(address) else {
             let message = format!("{address:#x} is not a GPU address: it can't be freed");
             return Err(Error::new(CudaStatus::InvalidValue, message));

@@ -151,6 +151,9 @@ impl Engine {
 
     /// Adds the owner of an address that a kernel used and that is not in its own GPU's memory.
     fn whose(&self, report: Report, address: u64) -> Report {
+        if self.is_reservable(address) && self.device_of(address).is_none() {
+            return self.why_inaccessible(report, address);
+        }
         let Some(device) = self.device_of(address).filter(|&device| device != self.managed()) else {
             return report.fact(format!("{address:#x} is not in any GPU buffer: is it a host pointer?"));
         };

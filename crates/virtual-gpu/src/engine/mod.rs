@@ -30,6 +30,7 @@ mod stream;
 mod threads;
 mod touched;
 mod transfer;
+mod virtual_memory;
 mod wait;
 mod work;
 
@@ -59,6 +60,7 @@ pub use communication::{
 pub use stream::{Awaited, Stream, StreamFigures, with_own_default_stream};
 pub use touched::Touched;
 pub use transfer::address_report;
+pub use virtual_memory::{GRANULARITY, MemoryAccess, MemoryHandle};
 pub use wait::{Wait, given_up};
 
 use crate::config::{Checks, Config, Timeout};
@@ -91,6 +93,9 @@ pub struct Engine {
     /// Host memory that GPUs can access: the address of the first byte, the number of bytes, and how often it has been
     /// pinned. It stays here until pending work no longer needs it.
     mapped: Mutex<BTreeMap<u64, (u64, usize)>>,
+    virtual_memory: Mutex<virtual_memory::VirtualMemory>,
+    /// Locked after everything else.
+    accessible: Mutex<virtual_memory::Accessible>,
     state: Mutex<State>,
     /// Notified whenever an operation is done, so that waiting threads check again.
     changed: Condvar,
@@ -258,15 +263,18 @@ impl Engine {
             memories,
             parsed: Mutex::default(),
             mapped: Mutex::default(),
+            virtual_memory: Mutex::default(),
+            accessible: Mutex::default(),
             state: Mutex::new(state),
             changed: Condvar::new(),
             host: Condvar::new(),
         }
     }
 
-    /// Returns the number of addresses that this many GPUs may use, including their managed memory.
+    /// Returns the number of addresses that this many GPUs may use, including their managed memory and what programs
+    /// reserve.
     pub fn address_space(gpus: usize) -> u64 {
-        (gpus as u64 + 1) * ADDRESS_SPACE
+        (gpus as u64 + 1) * ADDRESS_SPACE + virtual_memory::RESERVABLE
     }
 
     /// Writes the trace that `VIRTUAL_GPU_TRACE` requests when the process ends. The trace contains everything that is
@@ -347,6 +355,9 @@ impl Engine {
     /// Returns the GPU that `address` belongs to; managed memory is treated as an additional GPU after the last one, and
     /// pinned host memory as managed memory.
     pub fn device_of(&self, address: u64) -> Option<usize> {
+        if self.is_reservable(address) {
+            return self.device_of_mapping(address);
+        }
         let gpu = address.checked_sub(self.addresses).map(|offset| offset / ADDRESS_SPACE);
         let gpu = gpu.and_then(|gpu| usize::try_from(gpu).ok()).filter(|&gpu| gpu < self.memories.len());
         gpu.or_else(|| self.is_mapped(address).then_some(self.managed()))
@@ -362,9 +373,9 @@ impl Engine {
         if device == self.managed() { "in managed memory".to_owned() } else { format!("on GPU {device}") }
     }
 
-    /// Returns whether the address is in a GPU's own memory, which the host can't access.
+    /// Returns whether the address is one for a GPU's own memory, which the host can't access.
     pub fn is_device_address(&self, address: u64) -> bool {
-        self.device_of(address).is_some_and(|device| device != self.managed())
+        self.is_reservable(address) || self.device_of(address).is_some_and(|device| device != self.managed())
     }
 
     /// Wakes blocked threads so that they check again.

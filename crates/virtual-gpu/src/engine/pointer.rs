@@ -47,6 +47,7 @@ impl Engine {
             Ok((allocation, _)) => (allocation.base(), allocation.size(), allocation.id()),
             Err(_) => return Ok(None),
         };
+        let (base, size) = self.mapping_at(address).unwrap_or((base, size));
         let kind = match (id.is_pinned(), id.is_managed()) {
             (true, _) => MemoryKind::Pinned,
             (false, true) => MemoryKind::Managed,

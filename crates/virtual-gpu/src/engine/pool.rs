@@ -300,6 +300,14 @@ impl Engine {
         }
     }
 
+    /// Returns the GPU whose memory a pool has.
+    ///
+    /// # Errors
+    /// Returns `InvalidValue` if there is no such pool.
+    pub fn device_of_pool(&self, pool: PoolHandle) -> CudaResult<usize> {
+        Ok(self.state().pools.get(pool)?.device)
+    }
+
     /// `cuMemPoolGetAttribute`.
     pub fn pool_figure(&self, pool: PoolHandle, figure: PoolFigure) -> CudaResult<u64> {
         let mut state = self.state();

@@ -273,6 +273,11 @@ impl Engine {
             return Ok(());
         }
         let Some(device) = self.device_of(address) else {
+            if self.is_reservable(address) {
+                let headline = format!("a {verb} {} that no GPU can access", size(len));
+                let report = self.why_inaccessible(Report::new(headline).at("called", call_site), address);
+                return Err(Failure::announce(CudaStatus::InvalidValue, &report).to_error());
+            }
             let message = format!("{verb} {address:#x}: this is not a GPU address");
             return Err(Error::new(CudaStatus::InvalidValue, message));
         };
