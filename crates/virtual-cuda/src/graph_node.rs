@@ -66,16 +66,16 @@ pub struct UpdateInfo {
     pub(crate) from: GraphNode,
 }
 
-fn graph(graph: Graph) -> GraphHandle {
+pub(crate) fn graph(graph: Graph) -> GraphHandle {
     GraphHandle(graph as u64)
 }
 
-fn node(node: GraphNode) -> GraphNodeHandle {
+pub(crate) fn node(node: GraphNode) -> GraphNodeHandle {
     GraphNodeHandle(node as u64)
 }
 
 /// Checks the result pointer of a function that adds a node, and returns the nodes that the new one comes after.
-fn dependencies(
+pub(crate) fn dependencies(
     to: Out<GraphNode>,
     dependencies: Source<GraphNode>,
     count: usize,
@@ -122,13 +122,24 @@ pub(crate) fn add_kernel(
     parameters: Source<KernelParameters>,
 ) -> CudaResult<()> {
     let after = dependencies(to, after, count)?;
-    let (function, shape, packed) = launch(parameters)?;
-    to.give(handle(engine::get()?.add_kernel_node(graph(of), &after, function, shape, packed)?.0))
+    to.give(handle(new_kernel(graph(of), &after, kernel_parameters(parameters)?)?.0))
+}
+
+fn kernel_parameters(parameters: Source<KernelParameters>) -> CudaResult<KernelParameters> {
+    parameters.value("the pointer to the parameters of the kernel")
+}
+
+pub(crate) fn new_kernel(
+    of: GraphHandle,
+    after: &[GraphNodeHandle],
+    given: KernelParameters,
+) -> CudaResult<GraphNodeHandle> {
+    let (function, shape, packed) = launch(given)?;
+    engine::get()?.add_kernel_node(of, after, function, shape, packed)
 }
 
 /// Returns the function, the shape, and the packed parameters of a kernel node.
-fn launch(parameters: Source<KernelParameters>) -> CudaResult<(FunctionHandle, LaunchShape, Vec<u8>)> {
-    let given = parameters.value("the pointer to the parameters of the kernel")?;
+fn launch(given: KernelParameters) -> CudaResult<(FunctionHandle, LaunchShape, Vec<u8>)> {
     let function = match given.function.is_null() {
         false => library::resolve(given.function),
         true if given.context.is_null() => library::resolve(given.kernel),
@@ -154,14 +165,19 @@ pub(crate) fn add_copy(
     context: Context,
 ) -> CudaResult<()> {
     let after = dependencies(to, after, count)?;
-    let copy = rows::in_graph(&copy.value("the pointer to the parameters of the copy")?)?;
-    let context = ContextHandle(context as u64);
-    to.give(handle(engine::get()?.add_copy_node(graph(of), &after, copy, context)?.0))
+    let copy = copy.value("the pointer to the parameters of the copy")?;
+    to.give(handle(new_copy(graph(of), &after, &copy, context)?.0))
 }
 
-/// # Errors
-/// Returns `InvalidValue` for an element of another size than 1, 2, or 4 bytes, for a value that the element can't
-/// hold, and for rows that overlap.
+pub(crate) fn new_copy(
+    of: GraphHandle,
+    after: &[GraphNodeHandle],
+    copy: &Copy3D,
+    context: Context,
+) -> CudaResult<GraphNodeHandle> {
+    engine::get()?.add_copy_node(of, after, rows::in_graph(copy)?, ContextHandle(context as u64))
+}
+
 pub(crate) fn add_set(
     to: Out<GraphNode>,
     of: Graph,
@@ -172,6 +188,18 @@ pub(crate) fn add_set(
 ) -> CudaResult<()> {
     let after = dependencies(to, after, count)?;
     let set = parameters.value("the pointer to the parameters of the memset")?;
+    to.give(handle(new_set(graph(of), &after, set, context)?.0))
+}
+
+/// # Errors
+/// Returns `InvalidValue` for an element of another size than 1, 2, or 4 bytes, for a value that the element can't
+/// hold, and for rows that overlap.
+pub(crate) fn new_set(
+    of: GraphHandle,
+    after: &[GraphNodeHandle],
+    set: SetParameters,
+    context: Context,
+) -> CudaResult<GraphNodeHandle> {
     let SetParameters { at, pitch, value, element, width, height } = set;
     let Some(bytes) = width.checked_mul(element as usize) else {
         return Err(invalid(format!("a row of {width} elements of {element} bytes is too large")));
@@ -182,15 +210,14 @@ pub(crate) fn add_set(
     }
     let [width, height, pitch] = [bytes, height, pitch].map(|it| it as u64);
     let region = Region { start: at, width, height, depth: 1, pitch, slice: 0 };
-    let (engine, graph, context) = (engine::get()?, graph(of), ContextHandle(context as u64));
+    let (engine, context) = (engine::get()?, ContextHandle(context as u64));
     let all = value.to_le_bytes();
-    let added = match element {
-        1 => engine.add_set_node(graph, &after, (region, [all[0]]), context),
-        2 => engine.add_set_node(graph, &after, (region, [all[0], all[1]]), context),
-        4 => engine.add_set_node(graph, &after, (region, all), context),
+    match element {
+        1 => engine.add_set_node(of, after, (region, [all[0]]), context),
+        2 => engine.add_set_node(of, after, (region, [all[0], all[1]]), context),
+        4 => engine.add_set_node(of, after, (region, all), context),
         _ => Err(invalid(format!("the element size of a memset must be 1, 2, or 4, not {element}"))),
-    };
-    to.give(handle(added?.0))
+    }
 }
 
 pub(crate) fn add_host(
@@ -202,8 +229,16 @@ pub(crate) fn add_host(
 ) -> CudaResult<()> {
     let after = dependencies(to, after, count)?;
     let given = parameters.value("the pointer to the parameters of the host function")?;
+    to.give(handle(new_host(graph(of), &after, given)?.0))
+}
+
+pub(crate) fn new_host(
+    of: GraphHandle,
+    after: &[GraphNodeHandle],
+    given: HostParameters,
+) -> CudaResult<GraphNodeHandle> {
     let function = host::function("cuGraphAddHostNode", given.function, given.data)?;
-    to.give(handle(engine::get()?.add_host_node(graph(of), &after, function)?.0))
+    engine::get()?.add_host_node(of, after, function)
 }
 
 pub(crate) fn add_child(
@@ -247,7 +282,7 @@ pub(crate) fn destroy(of: GraphNode) -> CudaResult<()> {
     engine::get()?.destroy_graph_node(node(of))
 }
 
-fn edges(
+pub(crate) fn edges(
     from: Source<GraphNode>,
     to: Source<GraphNode>,
     count: usize,
@@ -275,7 +310,11 @@ pub(crate) fn remove_edges(
 }
 
 /// Writes as many handles as the array has room for, and nulls after them. Writes only their number if there is no array.
-fn give_list(handles: &[GraphNodeHandle], to: Out<GraphNode>, count: Out<usize>) -> CudaResult<()> {
+pub(crate) fn give_list(
+    handles: &[GraphNodeHandle],
+    to: Out<GraphNode>,
+    count: Out<usize>,
+) -> CudaResult<()> {
     let all = handles.len();
     if to.is_null() {
         return count.give(all);
@@ -365,7 +404,7 @@ pub(crate) fn kernel(of: GraphNode, to: Out<KernelParameters>) -> CudaResult<()>
 }
 
 pub(crate) fn set_kernel(of: GraphNode, parameters: Source<KernelParameters>) -> CudaResult<()> {
-    let (function, shape, packed) = launch(parameters)?;
+    let (function, shape, packed) = launch(kernel_parameters(parameters)?)?;
     engine::get()?.set_kernel_node(node(of), function, shape, packed)
 }
 
@@ -374,7 +413,7 @@ pub(crate) fn set_executable_kernel(
     of: GraphNode,
     parameters: Source<KernelParameters>,
 ) -> CudaResult<()> {
-    let (function, shape, packed) = launch(parameters)?;
+    let (function, shape, packed) = launch(kernel_parameters(parameters)?)?;
     let exec = GraphExecHandle(exec as u64);
     engine::get()?.set_executable_kernel(exec, node(of), function, shape, packed)
 }

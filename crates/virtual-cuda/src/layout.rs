@@ -3,9 +3,9 @@
 use std::mem::offset_of;
 
 use crate::{
-    AccessDescription, Affinity, AllocationProperties, Copy2D, Copy3D, CreateParameters, DeviceProperties,
-    HostParameters, Id, IpcHandle, KernelParameters, LaunchAttribute, LaunchConfig, MemoryLocation,
-    PoolProperties, SetParameters, SimulationInfo, UpdateInfo,
+    AccessDescription, Affinity, AllocationProperties, Copy2D, Copy3D, CopyNodeParameters, CreateParameters,
+    DeviceProperties, EdgeData, HostParameters, Id, IpcHandle, KernelParameters, LaunchAttribute,
+    LaunchConfig, MemoryLocation, NodeParameters, PoolProperties, SetParameters, SimulationInfo, UpdateInfo,
 };
 
 /// The layout of a C structure.
@@ -61,6 +61,15 @@ layouts! {
     }
     SetParameters = "CUDA_MEMSET_NODE_PARAMS_st" {
         at = "dst", pitch = "pitch", value = "value", element = "elementSize", width = "width", height = "height"
+    }
+    NodeParameters = "CUgraphNodeParams_st" {
+        kind = "type", reserved = "reserved0", body = "reserved1", more = "reserved2"
+    }
+    CopyNodeParameters = "CUDA_MEMCPY_NODE_PARAMS_st" {
+        flags = "flags", reserved = "reserved", context = "copyCtx", copy = "copyParams"
+    }
+    EdgeData = "CUgraphEdgeData_st" {
+        from_port = "from_port", to_port = "to_port", kind = "type", reserved = "reserved"
     }
     HostParameters = "CUDA_HOST_NODE_PARAMS_st" { function = "fn", data = "userData" }
     UpdateInfo = "CUgraphExecUpdateResultInfo_st" {

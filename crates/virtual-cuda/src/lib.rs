@@ -14,7 +14,9 @@ mod device;
 mod engine;
 mod function;
 mod graph;
+mod graph_edges;
 mod graph_node;
+mod graph_parameters;
 mod guard;
 mod host;
 mod host_range;
@@ -48,7 +50,9 @@ use virtual_gpu_core::recorded::{LiveObject, RecordedCall, StreamOperation};
 pub use context::{Affinity, CreateParameters};
 pub use device::DeviceProperties;
 pub use graph::{Graph, GraphExec};
+pub use graph_edges::EdgeData;
 pub use graph_node::{GraphNode, HostParameters, KernelParameters, SetParameters, UpdateInfo};
+pub use graph_parameters::{CopyNodeParameters, NodeParameters};
 pub use host::{HostFunction, StreamCallback};
 pub use interprocess::IpcHandle;
 pub use layout::{LAYOUTS, Layout};
@@ -168,6 +172,13 @@ macro_rules! exports {
                 fn cuGraphChildGraphNodeGetGraph(node: GraphNode, graph: Out<Graph>) = graph_node::child;
                 fn cuGraphAddEventRecordNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, event: Event) = graph_node::add_record;
                 fn cuGraphAddEventWaitNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, event: Event) = graph_node::add_wait;
+                fn cuGraphAddNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, parameters: Source<NodeParameters>) = graph_parameters::add;
+                fn cuGraphAddNode_v2(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, data: Source<EdgeData>, count: usize, parameters: Source<NodeParameters>) = graph_parameters::add_with_data;
+                fn cuGraphAddDependencies_v2(graph: Graph, from: Source<GraphNode>, to: Source<GraphNode>, data: Source<EdgeData>, count: usize) = graph_edges::add;
+                fn cuGraphRemoveDependencies_v2(graph: Graph, from: Source<GraphNode>, to: Source<GraphNode>, data: Source<EdgeData>, count: usize) = graph_edges::remove;
+                fn cuGraphGetEdges_v2(graph: Graph, from: Out<GraphNode>, to: Out<GraphNode>, data: Out<EdgeData>, count: Out<usize>) = graph_edges::all;
+                fn cuGraphNodeGetDependencies_v2(node: GraphNode, nodes: Out<GraphNode>, data: Out<EdgeData>, count: Out<usize>) = graph_edges::dependencies_of;
+                fn cuGraphNodeGetDependentNodes_v2(node: GraphNode, nodes: Out<GraphNode>, data: Out<EdgeData>, count: Out<usize>) = graph_edges::dependents_of;
                 fn cuGraphDestroyNode(node: GraphNode) = graph_node::destroy;
                 fn cuGraphAddDependencies(graph: Graph, from: Source<GraphNode>, to: Source<GraphNode>, count: usize) = graph_node::add_edges;
                 fn cuGraphRemoveDependencies(graph: Graph, from: Source<GraphNode>, to: Source<GraphNode>, count: usize) = graph_node::remove_edges;
@@ -393,43 +404,42 @@ macro_rules! exports {
                 cuEventRecordWithFlags cuEventRecordWithFlags_ptsz cuExternalMemoryGetMappedBuffer
                 cuExternalMemoryGetMappedMipmappedArray cuFlushGPUDirectRDMAWrites cuFuncSetBlockShape
                 cuFuncSetSharedMemConfig cuFuncSetSharedSize cuGetExportTable cuGraphAddBatchMemOpNode
-                cuGraphAddDependencies_v2 cuGraphAddExternalSemaphoresSignalNode cuGraphAddExternalSemaphoresWaitNode
-                cuGraphAddKernelNode cuGraphAddMemAllocNode cuGraphAddMemFreeNode cuGraphAddNode cuGraphAddNode_v2
-                cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams cuGraphConditionalHandleCreate
-                cuGraphEventRecordNodeGetEvent cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeGetEvent
-                cuGraphEventWaitNodeSetEvent cuGraphExecBatchMemOpNodeSetParams cuGraphExecChildGraphNodeSetParams
+                cuGraphAddExternalSemaphoresSignalNode cuGraphAddExternalSemaphoresWaitNode cuGraphAddKernelNode
+                cuGraphAddMemAllocNode cuGraphAddMemFreeNode cuGraphBatchMemOpNodeGetParams
+                cuGraphBatchMemOpNodeSetParams cuGraphConditionalHandleCreate cuGraphEventRecordNodeGetEvent
+                cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeGetEvent cuGraphEventWaitNodeSetEvent
+                cuGraphExecBatchMemOpNodeSetParams cuGraphExecChildGraphNodeSetParams
                 cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent
                 cuGraphExecExternalSemaphoresSignalNodeSetParams cuGraphExecExternalSemaphoresWaitNodeSetParams
                 cuGraphExecGetFlags cuGraphExecHostNodeSetParams cuGraphExecKernelNodeSetParams
                 cuGraphExecMemcpyNodeSetParams cuGraphExecMemsetNodeSetParams cuGraphExecNodeSetParams
                 cuGraphExecUpdate cuGraphExternalSemaphoresSignalNodeGetParams
                 cuGraphExternalSemaphoresSignalNodeSetParams cuGraphExternalSemaphoresWaitNodeGetParams
-                cuGraphExternalSemaphoresWaitNodeSetParams cuGraphGetEdges_v2 cuGraphHostNodeGetParams
-                cuGraphHostNodeSetParams cuGraphInstantiate cuGraphInstantiateWithParams
-                cuGraphInstantiateWithParams_ptsz cuGraphInstantiate_v2 cuGraphKernelNodeCopyAttributes
-                cuGraphKernelNodeGetAttribute cuGraphKernelNodeGetParams cuGraphKernelNodeSetAttribute
-                cuGraphKernelNodeSetParams cuGraphMemAllocNodeGetParams cuGraphMemFreeNodeGetParams
-                cuGraphMemcpyNodeGetParams cuGraphMemcpyNodeSetParams cuGraphMemsetNodeGetParams
-                cuGraphMemsetNodeSetParams cuGraphNodeFindInClone cuGraphNodeGetDependencies_v2
-                cuGraphNodeGetDependentNodes_v2 cuGraphNodeGetEnabled cuGraphNodeSetEnabled cuGraphNodeSetParams
-                cuGraphReleaseUserObject cuGraphRemoveDependencies_v2 cuGraphRetainUserObject cuGraphicsMapResources
-                cuGraphicsMapResources_ptsz cuGraphicsResourceGetMappedMipmappedArray
-                cuGraphicsResourceGetMappedPointer cuGraphicsResourceGetMappedPointer_v2 cuGraphicsResourceSetMapFlags
-                cuGraphicsResourceSetMapFlags_v2 cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources
-                cuGraphicsUnmapResources_ptsz cuGraphicsUnregisterResource cuGreenCtxCreate cuGreenCtxDestroy
-                cuGreenCtxGetDevResource cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent
-                cuImportExternalMemory cuImportExternalSemaphore cuIpcOpenMemHandle cuKernelSetCacheConfig cuLaunch
+                cuGraphExternalSemaphoresWaitNodeSetParams cuGraphHostNodeGetParams cuGraphHostNodeSetParams
+                cuGraphInstantiate cuGraphInstantiateWithParams cuGraphInstantiateWithParams_ptsz
+                cuGraphInstantiate_v2 cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute
+                cuGraphKernelNodeGetParams cuGraphKernelNodeSetAttribute cuGraphKernelNodeSetParams
+                cuGraphMemAllocNodeGetParams cuGraphMemFreeNodeGetParams cuGraphMemcpyNodeGetParams
+                cuGraphMemcpyNodeSetParams cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams
+                cuGraphNodeFindInClone cuGraphNodeGetEnabled cuGraphNodeSetEnabled cuGraphNodeSetParams
+                cuGraphReleaseUserObject cuGraphRetainUserObject cuGraphicsMapResources cuGraphicsMapResources_ptsz
+                cuGraphicsResourceGetMappedMipmappedArray cuGraphicsResourceGetMappedPointer
+                cuGraphicsResourceGetMappedPointer_v2 cuGraphicsResourceSetMapFlags cuGraphicsResourceSetMapFlags_v2
+                cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources cuGraphicsUnmapResources_ptsz
+                cuGraphicsUnregisterResource cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxGetDevResource
+                cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent cuImportExternalMemory
+                cuImportExternalSemaphore cuIpcOpenMemHandle cuKernelSetCacheConfig cuLaunch
                 cuLaunchCooperativeKernelMultiDevice cuLaunchGrid cuLaunchGridAsync cuLibraryGetManaged
                 cuLibraryGetUnifiedFunction cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback
                 cuLogsUnregisterCallback cuMemAlloc cuMemAllocHost cuMemAllocPitch cuMemBatchDecompressAsync
                 cuMemBatchDecompressAsync_ptsz cuMemExportToShareableHandle cuMemFree cuMemGetAddressRange
                 cuMemGetHandleForAddressRange cuMemGetInfo cuMemHostGetDevicePointer cuMemImportFromShareableHandle
                 cuMemMapArrayAsync cuMemMapArrayAsync_ptsz cuMemPoolExportPointer cuMemPoolExportToShareableHandle
-                cuMemPoolImportFromShareableHandle cuMemPoolImportPointer
-                cuMemRangeGetAttribute cuMemRangeGetAttributes cuMemcpy2D cuMemcpy2DAsync cuMemcpy2DUnaligned
-                cuMemcpy3D cuMemcpy3DAsync cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_ptsz cuMemcpyAtoA cuMemcpyAtoA_v2
-                cuMemcpyAtoA_v2_ptds cuMemcpyAtoD cuMemcpyAtoD_v2 cuMemcpyAtoD_v2_ptds cuMemcpyAtoH cuMemcpyAtoHAsync
-                cuMemcpyAtoHAsync_v2 cuMemcpyAtoHAsync_v2_ptsz cuMemcpyAtoH_v2 cuMemcpyAtoH_v2_ptds cuMemcpyBatchAsync
+                cuMemPoolImportFromShareableHandle cuMemPoolImportPointer cuMemRangeGetAttribute
+                cuMemRangeGetAttributes cuMemcpy2D cuMemcpy2DAsync cuMemcpy2DUnaligned cuMemcpy3D cuMemcpy3DAsync
+                cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_ptsz cuMemcpyAtoA cuMemcpyAtoA_v2 cuMemcpyAtoA_v2_ptds
+                cuMemcpyAtoD cuMemcpyAtoD_v2 cuMemcpyAtoD_v2_ptds cuMemcpyAtoH cuMemcpyAtoHAsync cuMemcpyAtoHAsync_v2
+                cuMemcpyAtoHAsync_v2_ptsz cuMemcpyAtoH_v2 cuMemcpyAtoH_v2_ptds cuMemcpyBatchAsync
                 cuMemcpyBatchAsync_ptsz cuMemcpyDtoA cuMemcpyDtoA_v2 cuMemcpyDtoA_v2_ptds cuMemcpyDtoD
                 cuMemcpyDtoDAsync cuMemcpyDtoH cuMemcpyDtoHAsync cuMemcpyHtoA cuMemcpyHtoAAsync cuMemcpyHtoAAsync_v2
                 cuMemcpyHtoAAsync_v2_ptsz cuMemcpyHtoA_v2 cuMemcpyHtoA_v2_ptds cuMemcpyHtoD cuMemcpyHtoDAsync

@@ -296,17 +296,20 @@ impl Caller {
 }
 
 /// Functions that accept null for some of their results, or zero bytes.
-const TAKES_NULL: [&str; 19] = [
+const TAKES_NULL: [&str; 22] = [
     "ncclGroupSimulateEnd",
     "cuCtxGetStreamPriorityRange",
     "cuCtxPopCurrent_v2",
     "cuFuncGetParamInfo",
     "cuGetProcAddress_v2",
     "cuGraphGetEdges",
+    "cuGraphGetEdges_v2",
     "cuGraphGetNodes",
     "cuGraphGetRootNodes",
     "cuGraphNodeGetDependencies",
+    "cuGraphNodeGetDependencies_v2",
     "cuGraphNodeGetDependentNodes",
+    "cuGraphNodeGetDependentNodes_v2",
     "cuKernelGetParamInfo",
     "cuLibraryGetGlobal",
     "cuLinkAddData_v2",

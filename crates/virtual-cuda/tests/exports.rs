@@ -58,6 +58,8 @@ const TYPES: &[(&str, &[&str])] = &[
     ("GraphExec", &["*mut CUgraphExec_st"]),
     ("GraphNode", &["*mut CUgraphNode_st"]),
     ("KernelParameters", &["CUDA_KERNEL_NODE_PARAMS_v2_st"]),
+    ("NodeParameters", &["CUgraphNodeParams_st"]),
+    ("EdgeData", &["CUgraphEdgeData_st"]),
     ("SetParameters", &["CUDA_MEMSET_NODE_PARAMS_st"]),
     ("HostParameters", &["CUDA_HOST_NODE_PARAMS_st"]),
     ("UpdateInfo", &["CUgraphExecUpdateResultInfo_st"]),
@@ -226,10 +228,10 @@ fn types_that_only_have_the_same_size_do_not_agree() {
 #[test]
 fn structures_are_laid_out_as_cudarc_s() {
     use cudarc::driver::sys::{
-        CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY2D, CUDA_MEMCPY3D,
-        CUDA_MEMSET_NODE_PARAMS, CUctxCreateParams, CUdevprop, CUexecAffinityParam,
-        CUgraphExecUpdateResultInfo, CUlaunchAttribute, CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp,
-        CUmemLocation, CUmemPoolProps,
+        CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY_NODE_PARAMS, CUDA_MEMCPY2D,
+        CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUctxCreateParams, CUdevprop, CUexecAffinityParam,
+        CUgraphEdgeData, CUgraphExecUpdateResultInfo, CUgraphNodeParams, CUlaunchAttribute, CUlaunchConfig,
+        CUmemAccessDesc, CUmemAllocationProp, CUmemLocation, CUmemPoolProps,
     };
     assert_eq!(size_of::<virtual_cuda::MemoryLocation>(), size_of::<CUmemLocation>());
     assert_eq!(size_of::<virtual_cuda::PoolProperties>(), size_of::<CUmemPoolProps>());
@@ -241,6 +243,9 @@ fn structures_are_laid_out_as_cudarc_s() {
     assert_eq!(size_of::<virtual_cuda::Copy2D>(), size_of::<CUDA_MEMCPY2D>());
     assert_eq!(size_of::<virtual_cuda::Copy3D>(), size_of::<CUDA_MEMCPY3D>());
     assert_eq!(size_of::<virtual_cuda::KernelParameters>(), size_of::<CUDA_KERNEL_NODE_PARAMS>());
+    assert_eq!(size_of::<virtual_cuda::NodeParameters>(), size_of::<CUgraphNodeParams>());
+    assert_eq!(size_of::<virtual_cuda::CopyNodeParameters>(), size_of::<CUDA_MEMCPY_NODE_PARAMS>());
+    assert_eq!(size_of::<virtual_cuda::EdgeData>(), size_of::<CUgraphEdgeData>());
     assert_eq!(size_of::<virtual_cuda::SetParameters>(), size_of::<CUDA_MEMSET_NODE_PARAMS>());
     assert_eq!(size_of::<virtual_cuda::HostParameters>(), size_of::<CUDA_HOST_NODE_PARAMS>());
     assert_eq!(size_of::<virtual_cuda::UpdateInfo>(), size_of::<CUgraphExecUpdateResultInfo>());

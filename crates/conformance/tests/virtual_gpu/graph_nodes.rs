@@ -1,5 +1,6 @@
 //! Graphs whose nodes the program adds itself, and changes of graphs.
 
+mod any_kind;
 mod graph;
 
 use std::ffi::{CString, c_void};
@@ -43,6 +44,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("graph_nodes::a_launch_fails_after_its_buffer_is_freed", freed),
         Check::new("graph_nodes::a_graph_is_tracked_until_it_is_destroyed", tracked),
         Check::new("graph_nodes::bad_arguments_are_refused", bad_arguments),
+        Check::new("graph_nodes::one_function_adds_every_kind", any_kind::every_kind),
+        Check::new("graph_nodes::kinds_and_edges_that_are_missing_are_named", any_kind::refused),
     ]
 }
 
