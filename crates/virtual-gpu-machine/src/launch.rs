@@ -1,9 +1,13 @@
 //! The arguments of a kernel launch, and what the kernel did.
 
-use crate::fault::ThreadReport;
+use crate::fault::{Fault, ThreadReport};
 use crate::memory::touched::Touched;
 use crate::printed::Printed;
 use crate::race::Race;
+
+/// The unit in bytes in which hardware allocates shared memory, from the CUDA occupancy calculator for compute capability
+/// 9.0.
+pub(crate) const SHARED_UNIT: usize = 128;
 
 /// The arguments of a kernel launch.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +35,9 @@ pub struct Launch<'a> {
     pub print_buffer: u64,
     /// Whether races in shared memory are detected.
     pub watch_shared: bool,
+    /// Whether a block's shared memory is rounded up to whole units of 128 bytes, as on real hardware. An access beyond the
+    /// memory, but within its last unit, is then reported in [`Execution::overrun`], and the kernel continues.
+    pub rounds_shared: bool,
     /// The number of instructions across all threads after which the kernel is considered endless.
     pub instruction_limit: u64,
     /// The number of instructions in one thread, plus the nanoseconds that it sleeps, after which the kernel is
@@ -53,6 +60,7 @@ impl Default for Launch<'_> {
             stack: 1 << 10,
             print_buffer: 1 << 20,
             watch_shared: true,
+            rounds_shared: false,
             instruction_limit: u64::MAX,
             thread_limit: u64::MAX,
         }
@@ -80,6 +88,8 @@ pub struct Execution {
     /// The first read of bytes that had never been written. The read returned
     /// [`POISON`](virtual_gpu_core::memory::POISON), and the kernel continued.
     pub unwritten: Option<ThreadReport>,
+    /// The first access beyond the block's shared memory that hardware would not notice. The kernel continued.
+    pub overrun: Option<Box<Fault>>,
     /// The first race in shared memory. The kernel continued.
     pub race: Option<Box<Race>>,
     /// The `printf` output.

@@ -41,6 +41,10 @@ pub(crate) struct Machine<'l> {
     pub(crate) bytes_written: u64,
     pub(crate) bytes_of_blocks: u64,
     pub(crate) shared_bytes: u64,
+    /// The size of a block's shared memory in bytes, without what hardware adds to it.
+    pub(crate) shared_size: usize,
+    /// As in [`Execution`](crate::Execution).
+    pub(crate) overrun: Option<Stop>,
     pub(crate) longest_thread: u64,
     pub(crate) unwritten: Option<ThreadReport>,
     /// The first race in shared memory. Later races are not detected.
@@ -77,6 +81,8 @@ impl<'l> Machine<'l> {
             bytes_written: 0,
             bytes_of_blocks: 0,
             shared_bytes: 0,
+            shared_size: 0,
+            overrun: None,
             longest_thread: 0,
             unwritten: None,
             race: None,

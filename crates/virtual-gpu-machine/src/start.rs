@@ -3,6 +3,7 @@
 use crate::block::Progress;
 use crate::call_stack::CallStack;
 use crate::convergence::{ConvergenceGroup, Readiness};
+use crate::launch::SHARED_UNIT;
 use crate::machine::Machine;
 use crate::mask::{Mask, WIDTH};
 use crate::registers::Chunk;
@@ -23,7 +24,9 @@ impl Machine<'_> {
             }
         }
         let shared = self.kernel.dynamic_shared_offset() as usize + self.launch.dynamic_shared as usize;
-        self.block.shared.bytes.resize(shared, 0);
+        self.shared_size = shared;
+        let rounded = if self.launch.rounds_shared { shared.next_multiple_of(SHARED_UNIT) } else { shared };
+        self.block.shared.bytes.resize(rounded, 0);
         if self.launch.watch_shared && shared > 0 {
             let kernel = self.kernel;
             self.block.shadow.prepare(shared, kernel.shared_unit(), kernel.has_partial_barriers());

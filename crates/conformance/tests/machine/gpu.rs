@@ -148,6 +148,7 @@ impl Gpu {
             stack: self.stack,
             print_buffer: self.print_buffer,
             watch_shared: true,
+            rounds_shared: false,
             instruction_limit: self.limit,
             thread_limit: self.thread_limit,
         };

@@ -66,6 +66,7 @@ fn comparisons_and_selections() {
         "setp.nan.f16x2 %p0|%p1, %r1, %r2;",
         "set.lt.u16.f16 %h0, %h1, %h2;",
         "set.lt.bf16.f16 %h0, %h1, %h2;",
+        "set.nan.bf16.bf16 %h0, %h1, %h2;",
         "set.lt.f16.s32 %h0, %r1, %r2;",
         "slct.ftz.b16.f32 %h0, %h1, %h2, %r1;",
     ]);
@@ -77,7 +78,6 @@ fn comparisons_and_selections() {
         "setp.lt.f16 %p0|%p1, %h1, %h2;",
         "set.lt.u16.s32 %h0, %r1, %r2;",
         "set.lt.f32.f16 %r0, %h1, %h2;",
-        "set.lt.bf16.bf16 %h0, %h1, %h2;",
         "selp.f16 %h0, %h1, %h2, %p1;",
         "selp.pred %p0, %p1, %p2, %p3;",
         "slct.ftz.b32.s32 %r0, %r1, %r2, %r3;",

@@ -3,7 +3,10 @@
 
 use std::process::{Command, ExitCode};
 
-use crate::{nccl, nccl_threads, overlap, same_reports, shared_races, strict, topology, trace, traffic};
+use crate::{
+    nccl, nccl_threads, overlap, same_reports, shared_overruns, shared_races, strict, topology, trace,
+    traffic,
+};
 
 /// The variable that tells this process which program to run.
 const PROGRAM: &str = "LAB_TESTS_PROGRAM";
@@ -11,7 +14,7 @@ const PROGRAM: &str = "LAB_TESTS_PROGRAM";
 type Program = fn() -> anyhow::Result<()>;
 
 /// The programs, by name.
-const PROGRAMS: [(&str, Program); 19] = [
+const PROGRAMS: [(&str, Program); 21] = [
     ("nccl::aborts_at_exit", nccl::aborts_at_exit),
     ("nccl::late", nccl::late),
     ("nccl_threads::asks", nccl_threads::asks),
@@ -23,6 +26,8 @@ const PROGRAMS: [(&str, Program); 19] = [
     ("same_reports::count", same_reports::count),
     ("same_reports::leaves", same_reports::leaves),
     ("same_reports::orders", same_reports::orders),
+    ("shared_overruns::beyond", shared_overruns::goes_beyond),
+    ("shared_overruns::far_beyond", shared_overruns::goes_far_beyond),
     ("shared_races::repeats", shared_races::repeats),
     ("strict::reduce", strict::reduce),
     ("strict::connects", strict::connects),

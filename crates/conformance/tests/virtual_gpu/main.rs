@@ -41,6 +41,7 @@ mod rank_processes;
 mod raw;
 mod rows;
 mod same_reports;
+mod shared_overruns;
 mod shared_races;
 mod strict;
 mod symbols;
@@ -115,6 +116,7 @@ fn main() -> ExitCode {
         random::checks(),
         rows::checks(),
         same_reports::checks(),
+        shared_overruns::checks(),
         shared_races::checks(),
         strict::checks(),
         symbols::checks(),

@@ -48,6 +48,7 @@ impl Machine<'_> {
         let (pc, Block { files, shared, shadow, .. }) = (self.pc, &mut *self.block);
         if shadow.is_on && !access.is_atomic {
             let SharedMemory { bytes, written } = &*shared;
+            let bytes = &bytes[..self.shared_size];
             let mut watched = Watched { shadow, base, size: bytes.len(), pc, is_write: false };
             let source = Source { base, bytes, written, touched: None };
             watched::load(files, access, &source, &mut watched, left);
@@ -58,6 +59,7 @@ impl Machine<'_> {
         let asked = *left;
         let watched = self.watched_threads(access, left, base, false);
         let Block { files, shared: SharedMemory { bytes, written }, .. } = &mut *self.block;
+        let bytes = &bytes[..self.shared_size];
         let mut source = Source { base, bytes, written, touched: None };
         *left = watched;
         load::load(files, access, &mut source, left);
@@ -100,8 +102,9 @@ impl Machine<'_> {
     fn store_shared(&mut self, access: &Access, base: u64, left: &mut Mask) {
         let (pc, Block { files, shared, shadow, .. }) = (self.pc, &mut *self.block);
         if shadow.is_on && !access.is_atomic {
-            let mut watched = Watched { shadow, base, size: shared.bytes.len(), pc, is_write: true };
+            let mut watched = Watched { shadow, base, size: self.shared_size, pc, is_write: true };
             let SharedMemory { bytes, written } = shared;
+            let bytes = &mut bytes[..self.shared_size];
             let mut target = Target { base, bytes, written, touched: None };
             watched::store(files, access, &mut target, &mut watched, left);
         }
@@ -111,6 +114,7 @@ impl Machine<'_> {
         let asked = *left;
         let watched = self.watched_threads(access, left, base, true);
         let Block { files, shared: SharedMemory { bytes, written }, .. } = &mut *self.block;
+        let bytes = &mut bytes[..self.shared_size];
         let mut target = Target { base, bytes, written, touched: None };
         *left = watched;
         store::store(files, access, &mut target, left);
@@ -119,7 +123,7 @@ impl Machine<'_> {
 
     /// Returns the threads whose accesses to shared memory don't race, and records these accesses.
     fn watched_threads(&mut self, access: &Access, mask: &Mask, base: u64, is_write: bool) -> Mask {
-        let (pc, Block { files, shared, shadow, .. }) = (self.pc, &mut *self.block);
+        let (pc, Block { files, shadow, .. }) = (self.pc, &mut *self.block);
         if !shadow.is_on {
             return *mask;
         }
@@ -127,7 +131,7 @@ impl Machine<'_> {
             return Mask::NONE;
         }
         let mut harmless = *mask;
-        let mut watched = Watched { shadow, base, size: shared.bytes.len(), pc, is_write };
+        let mut watched = Watched { shadow, base, size: self.shared_size, pc, is_write };
         watched::watch(files, access, &mut watched, &mut harmless);
         harmless
     }

@@ -78,6 +78,15 @@ impl Machine<'_> {
         }
     }
 
+    /// Records the first access beyond the block's shared memory, and returns whether this is one.
+    fn note_overrun(&mut self, location: Location, offset: u64, kind: Kind, thread: usize, len: u64) -> bool {
+        let is_overrun = location == Location::Shared && offset + len > self.shared_size as u64;
+        if is_overrun && self.overrun.is_none() {
+            self.overrun = Some(self.bad_address(Space::Shared, kind, thread, offset, len));
+        }
+        is_overrun
+    }
+
     /// Reads what a thread sees at an address. The access is checked and recorded, and unwritten bytes are poisoned.
     pub(crate) fn read_bytes(
         &mut self,
@@ -128,6 +137,7 @@ impl Machine<'_> {
             Location::Device(_) => self.bytes_read += len,
             Location::Shared => self.shared_bytes += len,
         }
+        let is_overrun = self.note_overrun(location, offset, kind, thread, len);
         let mut first_missing = None;
         if let Some((bytes, written)) = self.parts(location) {
             into.copy_from_slice(&bytes[offset as usize..(offset + len) as usize]);
@@ -143,7 +153,7 @@ impl Machine<'_> {
         if kind == Kind::Read {
             self.note(location, offset, len, kind);
         }
-        if first_missing.is_some() && self.unwritten.is_none() {
+        if first_missing.is_some() && !is_overrun && self.unwritten.is_none() {
             self.unwritten = Some(self.report(thread, Some((space, kind, address, len))));
         }
         Ok(())
@@ -180,6 +190,7 @@ impl Machine<'_> {
             }
             Location::Shared => self.shared_bytes += len,
         }
+        self.note_overrun(location, offset, kind, thread, len);
         self.note(location, offset, len, kind);
         Ok(())
     }
@@ -231,7 +242,7 @@ impl Machine<'_> {
         len: u64,
     ) -> Stop {
         let fault = match space {
-            Space::Shared => FaultKind::SharedOutOfBounds { size: self.block.shared.bytes.len() as u64 },
+            Space::Shared => FaultKind::SharedOutOfBounds { size: self.shared_size as u64 },
             _ => FaultKind::BadAddress(self.memory.explain(address)),
         };
         self.access_fault(fault, space, kind, thread, address, len)

@@ -81,7 +81,7 @@ impl Machine<'_> {
     /// Returns the offset in shared memory if the access lies within it and race detection is on.
     fn watched(&self, space: Space, address: u64, len: u64) -> Option<u64> {
         let (space, offset) = concrete(space, address);
-        let size = self.block.shared.bytes.len() as u64;
+        let size = self.shared_size as u64;
         let is_inside = offset.checked_add(len).is_some_and(|end| end <= size);
         (self.block.shadow.is_on && space == Space::Shared && is_inside).then_some(offset)
     }

@@ -57,6 +57,8 @@ pub(super) fn setp<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
 /// set.CmpOp.dtype.bf16x2         d, a, b;     .dtype = { .bf16x2, .u32, .s32 };
 /// Each form also exists with .BoolOp after .CmpOp and with {!}c.
 /// ```
+///
+/// `set.CmpOp.bf16.bf16` is not in the manual, but NVIDIA's `cuda_bf16.h` uses it.
 pub(super) fn set<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let mut modifiers = Modifiers::of(written);
     let kind = modifiers.kind()?;
@@ -71,7 +73,7 @@ pub(super) fn set<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
         (_, Type::U32 | Type::S32) => 0xffff_ffff,
         (_, Type::F32) if !is_half => u64::from(1.0_f32.to_bits()),
         (_, Type::F16) if kind != Type::Bf16 => HALF_ONE,
-        (_, Type::Bf16) if kind != Type::Bf16 && !modifiers.rest.contains(&"ftz") => BRAIN_ONE,
+        (_, Type::Bf16) if !modifiers.rest.contains(&"ftz") => BRAIN_ONE,
         _ => return unsupported(written),
     };
     let test = Test::take(modifiers, kind.half().unwrap_or(kind))?;

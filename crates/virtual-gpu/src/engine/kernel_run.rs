@@ -60,7 +60,9 @@ impl Engine {
             }
         };
         let race = execution.race.as_ref().map(|race| race_report(race, call_site));
-        for report in [race, unwritten].into_iter().flatten() {
+        let overrun = execution.overrun.as_ref();
+        let overrun = overrun.map(|fault| fault_report(fault, call_site, |report, _| report));
+        for report in [overrun, race, unwritten].into_iter().flatten() {
             let failure = Failure::of_problem(CudaStatus::LaunchFailed, &report, self.config().checks);
             if let Some(failure) = failure {
                 return Err(failure);
@@ -99,6 +101,7 @@ impl Engine {
             stack: launch.stack,
             print_buffer: launch.print_buffer,
             watch_shared: self.config().checks != Checks::Off,
+            rounds_shared: self.config().checks != Checks::Error,
             instruction_limit: INSTRUCTION_LIMIT,
             thread_limit: THREAD_LIMIT,
         };
