@@ -35,9 +35,10 @@ pub struct Launch<'a> {
     pub print_buffer: u64,
     /// Whether races in shared memory are detected.
     pub watch_shared: bool,
-    /// Whether a block's shared memory is rounded up to whole units of 128 bytes, as on real hardware. An access beyond the
-    /// memory, but within its last unit, is then reported in [`Execution::overrun`], and the kernel continues.
-    pub rounds_shared: bool,
+    /// Whether a kernel continues where hardware does, although it does what the documentation forbids. The first such
+    /// access is reported in [`Execution::unnoticed`]. It is beyond the block's shared memory, but within its last unit of
+    /// 128 bytes, or a `wmma` access whose matrix is not aligned as the manual requires.
+    pub is_lenient: bool,
     /// The number of instructions across all threads after which the kernel is considered endless.
     pub instruction_limit: u64,
     /// The number of instructions in one thread, plus the nanoseconds that it sleeps, after which the kernel is
@@ -60,7 +61,7 @@ impl Default for Launch<'_> {
             stack: 1 << 10,
             print_buffer: 1 << 20,
             watch_shared: true,
-            rounds_shared: false,
+            is_lenient: false,
             instruction_limit: u64::MAX,
             thread_limit: u64::MAX,
         }
@@ -88,8 +89,8 @@ pub struct Execution {
     /// The first read of bytes that had never been written. The read returned
     /// [`POISON`](virtual_gpu_core::memory::POISON), and the kernel continued.
     pub unwritten: Option<ThreadReport>,
-    /// The first access beyond the block's shared memory that hardware would not notice. The kernel continued.
-    pub overrun: Option<Box<Fault>>,
+    /// The first fault that hardware would not notice. The kernel continued.
+    pub unnoticed: Option<Box<Fault>>,
     /// The first race in shared memory. The kernel continued.
     pub race: Option<Box<Race>>,
     /// The `printf` output.

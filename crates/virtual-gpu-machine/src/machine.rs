@@ -44,7 +44,7 @@ pub(crate) struct Machine<'l> {
     /// The size of a block's shared memory in bytes, without what hardware adds to it.
     pub(crate) shared_size: usize,
     /// As in [`Execution`](crate::Execution).
-    pub(crate) overrun: Option<Stop>,
+    pub(crate) unnoticed: Option<Stop>,
     pub(crate) longest_thread: u64,
     pub(crate) unwritten: Option<ThreadReport>,
     /// The first race in shared memory. Later races are not detected.
@@ -82,7 +82,7 @@ impl<'l> Machine<'l> {
             bytes_of_blocks: 0,
             shared_bytes: 0,
             shared_size: 0,
-            overrun: None,
+            unnoticed: None,
             longest_thread: 0,
             unwritten: None,
             race: None,

@@ -28,7 +28,7 @@ impl Machine<'_> {
             longest_thread: self.longest_thread,
             touched,
             unwritten: self.unwritten,
-            overrun: self.overrun,
+            unnoticed: self.unnoticed,
             race: self.race,
             printed: self.printed,
         })

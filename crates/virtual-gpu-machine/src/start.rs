@@ -25,7 +25,7 @@ impl Machine<'_> {
         }
         let shared = self.kernel.dynamic_shared_offset() as usize + self.launch.dynamic_shared as usize;
         self.shared_size = shared;
-        let rounded = if self.launch.rounds_shared { shared.next_multiple_of(SHARED_UNIT) } else { shared };
+        let rounded = if self.launch.is_lenient { shared.next_multiple_of(SHARED_UNIT) } else { shared };
         self.block.shared.bytes.resize(rounded, 0);
         if self.launch.watch_shared && shared > 0 {
             let kernel = self.kernel;

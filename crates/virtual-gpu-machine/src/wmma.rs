@@ -19,6 +19,8 @@ type Elements = [u64; MOST];
 struct Piece {
     thread: usize,
     address: u64,
+    /// The number of bytes.
+    length: usize,
     /// The place of the first element, row by row.
     first: usize,
     /// The distance from one element to the next.
@@ -38,9 +40,9 @@ impl Machine<'_> {
         self.looks += 1;
         let size = usize::from(access.fragment.element.bytes());
         let mut elements = [0; MOST];
-        for Piece { thread, address, first, step } in self.pieces(access, warp, Kind::Read)? {
+        for Piece { thread, address, length, first, step } in self.pieces(access, warp, Kind::Read)? {
             let mut bytes = [0; 16];
-            let bytes = &mut bytes[..usize::from(access.fragment.piece())];
+            let bytes = &mut bytes[..length];
             self.watch_read(access.space, thread, address, bytes.len() as u64, false);
             self.read_bytes(access.space, Kind::Read, thread, address, bytes)?;
             for (at, element) in bytes.chunks_exact(size).enumerate() {
@@ -65,9 +67,9 @@ impl Machine<'_> {
         self.changes += 1;
         let size = usize::from(access.fragment.element.bytes());
         let elements = self.gather(&access.fragment, warp);
-        for Piece { thread, address, first, step } in self.pieces(access, warp, Kind::Write)? {
+        for Piece { thread, address, length, first, step } in self.pieces(access, warp, Kind::Write)? {
             let mut bytes = [0; 16];
-            let bytes = &mut bytes[..usize::from(access.fragment.piece())];
+            let bytes = &mut bytes[..length];
             for (at, element) in bytes.chunks_exact_mut(size).enumerate() {
                 element.copy_from_slice(&elements[first + at * step].to_le_bytes()[..size]);
             }
@@ -78,15 +80,26 @@ impl Machine<'_> {
     }
 
     /// Splits a matrix in memory into pieces, and deals them to the lanes in turn. All lanes must have the same address
-    /// and stride; those of the first lane are used.
-    fn pieces(&self, access: &FragmentAccess, warp: usize, kind: Kind) -> Result<Vec<Piece>, Stop> {
+    /// and stride; those of the first lane are used. If the matrix is at an address that the manual forbids, and the launch is
+    /// lenient, each piece is one element.
+    fn pieces(&mut self, access: &FragmentAccess, warp: usize, kind: Kind) -> Result<Vec<Piece>, Stop> {
         let fragment = &access.fragment;
-        let [rows, columns, piece, size] =
+        let [rows, columns, mut piece, size] =
             [fragment.rows, fragment.columns, fragment.piece(), fragment.element.bytes()].map(usize::from);
         let (lines, length) = if access.by_columns { (columns, rows) } else { (rows, columns) };
         let start = self.address_of(access.address, warp * 32);
-        self.check_alignment(access.space, kind, warp * 32, start, u64::from(fragment.bytes()))?;
         let stride = u64::from(self.block.files.word_of(access.stride, warp * 32)) * size as u64;
+        let first = (start, u64::from(fragment.bytes()));
+        for (address, alignment) in [first, (start.wrapping_add(stride), piece as u64)] {
+            let aligned = self.check_alignment(access.space, kind, warp * 32, address, alignment);
+            if let Err(fault) = aligned {
+                if !self.launch.is_lenient {
+                    return Err(fault);
+                }
+                self.unnoticed.get_or_insert(fault);
+                piece = size;
+            }
+        }
         let each = piece / size;
         let pieces = (0..lines * length / each).map(|number| {
             let (line, at) = (number * each / length, number * each % length);
@@ -96,7 +109,7 @@ impl Machine<'_> {
             };
             let address =
                 start.wrapping_add(stride.wrapping_mul(line as u64)).wrapping_add((at * size) as u64);
-            Piece { thread: warp * 32 + number % 32, address, first, step }
+            Piece { thread: warp * 32 + number % 32, address, length: piece, first, step }
         });
         Ok(pieces.collect())
     }

@@ -45,6 +45,8 @@ pub(crate) struct Gpu {
     /// The maximum number of instructions that one thread may execute.
     pub(crate) thread_limit: u64,
     pub(crate) dynamic_shared: u32,
+    /// As in [`Launch`].
+    pub(crate) is_lenient: bool,
     pub(crate) resident: u64,
     pub(crate) stack: u64,
     pub(crate) print_buffer: u64,
@@ -88,6 +90,7 @@ impl Gpu {
             limit: 1 << 32,
             thread_limit: 1 << 32,
             dynamic_shared: 0,
+            is_lenient: false,
             resident: 264,
             stack: 1 << 10,
             print_buffer: 1 << 20,
@@ -148,7 +151,7 @@ impl Gpu {
             stack: self.stack,
             print_buffer: self.print_buffer,
             watch_shared: true,
-            rounds_shared: false,
+            is_lenient: self.is_lenient,
             instruction_limit: self.limit,
             thread_limit: self.thread_limit,
         };

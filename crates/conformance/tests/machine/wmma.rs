@@ -423,6 +423,39 @@ fn a_matrix_must_be_aligned_and_inside_its_allocation() {
 }
 
 #[test]
+fn hardware_does_not_notice_how_a_matrix_is_aligned() {
+    for (offset, stride, needed) in [(4, 16, 32), (0, 17, 16), (0, 16, 0)] {
+        let source = format!(
+            ".version 8.0\n.target sm_80\n.address_size 64\n
+            .visible .entry test(.param .u64 x, .param .u64 y)
+            {{
+            .reg .b32 %r<8>; .reg .b64 %p, %q;
+            ld.param.u64 %p, [x]; ld.param.u64 %q, [y];
+            wmma.load.c.sync.aligned.row.m16n16k16.global.f32 {ALL}, [%p+{offset}], {stride};
+            wmma.store.d.sync.aligned.row.m16n16k16.global.f32 [%q+{offset}], {ALL}, {stride};
+            ret;
+            }}"
+        );
+        let mut gpu = Gpu::new(&source);
+        gpu.is_lenient = true;
+        let numbers: Vec<u32> = (0..300).collect();
+        let (x, y) = (gpu.buffer(&numbers), gpu.buffer(&[0_u32; 300]));
+        let done = gpu.launch("test", [1; 3], [32, 1, 1], arguments!(x, y)).unwrap();
+        let unnoticed = done.unnoticed.map(|fault| fault.kind);
+        match (needed, &unnoticed) {
+            (0, None) => {}
+            (needed, Some(FaultKind::Misaligned { needed: found })) if needed == *found => {}
+            _ => panic!("{offset}, {stride}: {unnoticed:?}"),
+        }
+        let start = offset / 4;
+        let is_in =
+            |at: usize| (0..16).any(|row| (start + row * stride..start + row * stride + 16).contains(&at));
+        let expected: Vec<u32> = (0..300).map(|at| if is_in(at) { at as u32 } else { 0 }).collect();
+        assert_eq!(gpu.read::<u32>(y), expected);
+    }
+}
+
+#[test]
 fn a_matrix_in_shared_memory_is_ordered_by_barriers() {
     let fill = "shl.b32 %r1, %r8, 2; cvt.u64.u32 %p, %r1; add.u64 %p, %p, %q;
         st.shared.u32 [%p], %r8; st.shared.u32 [%p+128], %r8; st.shared.u32 [%p+256], %r8;

@@ -81,8 +81,8 @@ impl Machine<'_> {
     /// Records the first access beyond the block's shared memory, and returns whether this is one.
     fn note_overrun(&mut self, location: Location, offset: u64, kind: Kind, thread: usize, len: u64) -> bool {
         let is_overrun = location == Location::Shared && offset + len > self.shared_size as u64;
-        if is_overrun && self.overrun.is_none() {
-            self.overrun = Some(self.bad_address(Space::Shared, kind, thread, offset, len));
+        if is_overrun && self.unnoticed.is_none() {
+            self.unnoticed = Some(self.bad_address(Space::Shared, kind, thread, offset, len));
         }
         is_overrun
     }

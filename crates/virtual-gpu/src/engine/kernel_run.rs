@@ -60,9 +60,9 @@ impl Engine {
             }
         };
         let race = execution.race.as_ref().map(|race| race_report(race, call_site));
-        let overrun = execution.overrun.as_ref();
-        let overrun = overrun.map(|fault| fault_report(fault, call_site, |report, _| report));
-        for report in [overrun, race, unwritten].into_iter().flatten() {
+        let unnoticed = execution.unnoticed.as_ref();
+        let unnoticed = unnoticed.map(|fault| fault_report(fault, call_site, |report, _| report));
+        for report in [unnoticed, race, unwritten].into_iter().flatten() {
             let failure = Failure::of_problem(CudaStatus::LaunchFailed, &report, self.config().checks);
             if let Some(failure) = failure {
                 return Err(failure);
@@ -101,7 +101,7 @@ impl Engine {
             stack: launch.stack,
             print_buffer: launch.print_buffer,
             watch_shared: self.config().checks != Checks::Off,
-            rounds_shared: self.config().checks != Checks::Error,
+            is_lenient: self.config().checks != Checks::Error,
             instruction_limit: INSTRUCTION_LIMIT,
             thread_limit: THREAD_LIMIT,
         };
