@@ -615,6 +615,11 @@ pub extern "C" fn ncclGetErrorString(code: c_uint) -> *const c_char {
     answer::nccl_error_text(code)
 }
 
+/// Does nothing. NCCL 2.24 to 2.29 declare this function without documentation, and bindings to them look it up when they
+/// load the library.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclResetDebugInit() {}
+
 /// Returns the message from this thread's last failed NCCL call. As in NCCL, the communicator does not matter.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGetLastError(_comm: Communicator) -> *const c_char {
