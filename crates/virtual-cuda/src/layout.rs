@@ -63,7 +63,7 @@ layouts! {
         at = "dst", pitch = "pitch", value = "value", element = "elementSize", width = "width", height = "height"
     }
     NodeParameters = "CUgraphNodeParams_st" {
-        kind = "type", reserved = "reserved0", body = "reserved1", more = "reserved2"
+        kind = "type", reserved = "reserved0", more = "reserved2"
     }
     CopyNodeParameters = "CUDA_MEMCPY_NODE_PARAMS_st" {
         flags = "flags", reserved = "reserved", context = "copyCtx", copy = "copyParams"

@@ -21,7 +21,7 @@ const RUNTIME: (&str, &str) = ("nvidia-cuda-runtime-cu12", "12.9.79");
 
 /// Functions whose arguments NVIDIA's driver checks before it checks whether it is initialized. The virtual driver
 /// checks that first, for all functions. Either is an error of the same program.
-const ARGUMENTS_FIRST: [&str; 55] = [
+const ARGUMENTS_FIRST: [&str; 56] = [
     "cuCtxDestroy",
     "cuCtxDestroy_v2",
     "cuCtxGetFlags",
@@ -38,6 +38,7 @@ const ARGUMENTS_FIRST: [&str; 55] = [
     "cuGraphAddEventRecordNode",
     "cuGraphAddEventWaitNode",
     "cuGraphAddHostNode",
+    "cuGraphAddNode",
     "cuGraphDebugDotPrint",
     "cuGraphExecKernelNodeSetParams_v2",
     "cuGraphKernelNodeGetParams_v2",
