@@ -57,7 +57,7 @@ impl Machine<'_> {
             Operation::ReadClock { clock, shift, d } => self.read_clock(*clock, *shift, *d, mask),
             Operation::Sleep { nanoseconds } => self.sleep(*nanoseconds, group, mask),
             Operation::IsSpace { space, d, a } => self.is_space(*space, *d, *a, mask),
-            Operation::Fence => {
+            Operation::Fence(_) => {
                 if self.block.shadow.is_on {
                     self.block.shadow.fence(*mask);
                 }

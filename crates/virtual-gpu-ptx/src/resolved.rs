@@ -1,9 +1,9 @@
 //! Resolved instructions: opcodes, types, and modifiers have been interpreted, but operands are still names.
 
 use super::instruction::{
-    AtomicOp, AtomicType, BoolOp, CarryOp, CompareAs, Comparison, Conversion, FloatMode, FloatOp, FloatType,
-    Fp8, FragmentElement, IntegerType, LongOp, MatrixElement, NarrowOp, NumberKind, Packed, Reduction,
-    Rounding, ShuffleMode, Space, VoteMode, WordOp,
+    AtomicOp, AtomicType, BoolOp, CarryOp, CompareAs, Comparison, Conversion, Fence, FloatMode, FloatOp,
+    FloatType, Fp8, FragmentElement, IntegerType, LongOp, MatrixElement, NarrowOp, NumberKind, Packed,
+    Reduction, Rounding, Scope, ShuffleMode, Space, VoteMode, WordOp,
 };
 use super::syntax::{File, Function, Operand, Statement, Written};
 use super::types::Type;
@@ -234,7 +234,7 @@ pub(crate) enum Form<'a> {
     WaitForAllCopies,
     /// Prefetches, which have no effect here.
     Nothing,
-    Fence,
+    Fence(Fence),
     Branch {
         target: Operand<'a>,
     },
@@ -377,9 +377,18 @@ pub(crate) struct MemoryAccess {
     pub(crate) space: Space,
     /// The type of one element.
     pub(crate) kind: Type,
-    pub(crate) communicates: bool,
+    /// `None` for a weak access.
+    pub(crate) scope: Option<Scope>,
     /// `.relaxed` or stronger.
     pub(crate) is_atomic: bool,
+    pub(crate) acquires: bool,
+    pub(crate) releases: bool,
+}
+
+/// `.sem` and `.scope` of `atom` and `red`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Semantics {
+    pub(crate) scope: Scope,
     pub(crate) acquires: bool,
     pub(crate) releases: bool,
 }
@@ -392,8 +401,7 @@ pub(crate) struct Atomic<'a> {
     /// The type of the operands.
     pub(crate) kind: Type,
     pub(crate) space: Space,
-    pub(crate) acquires: bool,
-    pub(crate) releases: bool,
+    pub(crate) semantics: Semantics,
     /// `None` for `red`.
     pub(crate) d: Option<Operand<'a>>,
     pub(crate) address: Operand<'a>,
@@ -410,8 +418,7 @@ pub(crate) struct AtomicVector<'a> {
     /// The type of an element.
     pub(crate) kind: Type,
     pub(crate) space: Space,
-    pub(crate) acquires: bool,
-    pub(crate) releases: bool,
+    pub(crate) semantics: Semantics,
     /// `None` for `red`.
     pub(crate) d: Option<Vec<Operand<'a>>>,
     pub(crate) address: Operand<'a>,

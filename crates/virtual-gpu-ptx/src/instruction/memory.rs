@@ -15,6 +15,32 @@ pub enum Space {
     Param,
 }
 
+/// `.scope`: the threads that can observe the order of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// `.cta`: the threads of the same block.
+    Block,
+    /// `.cluster`: the threads of the same cluster.
+    Cluster,
+    /// `.gpu`: the threads on the same GPU.
+    Gpu,
+    /// `.sys`: all threads, on all GPUs and on the host.
+    System,
+}
+
+/// `membar`, `fence`, and the fences implied by `.acquire` and `.release`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// The threads for which it orders accesses.
+    pub scope: Scope,
+    /// Whether what follows comes after everything that the thread's earlier reads have observed.
+    pub acquires: bool,
+    /// Whether what precedes is published by the thread's later writes.
+    pub releases: bool,
+    /// `.sc`: whether all such fences have one order.
+    pub is_sequential: bool,
+}
+
 /// What an atomic does to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "PTX's names")]
@@ -72,8 +98,9 @@ pub struct Access {
     pub bytes: u8,
     /// Whether the element is sign-extended (narrow loads only).
     pub signed: bool,
-    /// `.volatile`, `.relaxed`, `.acquire`, `.release`: other threads may be waiting for the access.
-    pub communicates: bool,
+    /// The scope of `.relaxed`, `.acquire`, and `.release`; `.sys` for `.volatile`, which the manual describes as having
+    /// the semantics of `.relaxed.sys`. `None` for a weak access, which no other thread may be waiting for.
+    pub scope: Option<Scope>,
     /// `.relaxed`, `.acquire`, `.release`: the access races with no other atomic access.
     pub is_atomic: bool,
     /// One value per element; `None` is `_`.
@@ -103,6 +130,8 @@ pub struct Atomic {
     pub kind: AtomicType,
     /// Global, shared, or generic.
     pub space: Space,
+    /// The scope: `.gpu` unless stated.
+    pub scope: Scope,
     /// The address.
     pub address: Address,
     /// The required alignment of the address in bytes: the size of the value, or of the vector that starts with it.

@@ -41,8 +41,7 @@ pub struct Instruction {
 pub enum Operation {
     /// Prefetches, which have no effect here.
     Nothing,
-    /// `membar`, `fence`, and the fences implied by `.acquire` and `.release`.
-    Fence,
+    Fence(Fence),
     Word {
         op: WordOp,
         d: Slot,
@@ -266,10 +265,10 @@ impl Operation {
     #[inline]
     pub fn communicates(&self) -> bool {
         match self {
-            Self::Load(access) | Self::Store(access) => access.communicates,
+            Self::Load(access) | Self::Store(access) => access.scope.is_some(),
             Self::Atomic(_)
             | Self::Mbarrier(_)
-            | Self::Fence
+            | Self::Fence(_)
             | Self::Sleep { .. }
             | Self::ReadClock { .. } => true,
             _ => false,

@@ -72,7 +72,7 @@ impl<'a> Lowering<'_, 'a> {
                 self.emitted(Operation::WaitForCopies { pending: 0 })
             }
             Form::Nothing => self.emitted(Operation::Nothing),
-            Form::Fence => self.emitted(Operation::Fence),
+            Form::Fence(fence) => self.emitted(Operation::Fence(*fence)),
             Form::Exit | Form::Return => self.emitted(Operation::Exit),
             Form::Trap => self.emitted(Operation::Trap),
             Form::Call(_) => Ok(()),

@@ -168,7 +168,7 @@ fn shared_bytes(instruction: &Instruction) -> Option<u8> {
 fn orders_parts(instruction: &Instruction) -> bool {
     match &instruction.operation {
         Operation::Barrier(barrier) => barrier.threads.is_some() || barrier.arrives_only,
-        Operation::Fence | Operation::Mbarrier(_) => true,
+        Operation::Fence(_) | Operation::Mbarrier(_) => true,
         _ => false,
     }
 }

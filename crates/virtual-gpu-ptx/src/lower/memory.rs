@@ -4,10 +4,10 @@ use super::builder::{Lowering, unused};
 use super::names::Binding;
 use super::operand::Lowered;
 use crate::instruction::{
-    Access, Address, Atomic, BulkCopy, Condition, LongOp, Operation, Slot, Space, Value, WordOp,
+    Access, Address, Atomic, BulkCopy, Condition, Fence, LongOp, Operation, Scope, Slot, Space, Value, WordOp,
 };
 use crate::kernel::Uniform;
-use crate::resolved::{Atomic as ResolvedAtomic, AtomicVector, MemoryAccess};
+use crate::resolved::{Atomic as ResolvedAtomic, AtomicVector, MemoryAccess, Semantics};
 use crate::syntax::{Operand, VariableSpace, Written};
 use crate::types::Type;
 
@@ -95,13 +95,11 @@ impl<'a> Lowering<'_, 'a> {
             address,
             bytes,
             signed: kind.is_signed(),
-            communicates: access.communicates,
+            scope: access.scope,
             is_atomic: access.is_atomic,
             values: values.into(),
         }));
-        if access.acquires {
-            self.emit(Operation::Fence);
-        }
+        self.fence_after(access.scope, access.acquires);
         Ok(())
     }
 
@@ -117,6 +115,20 @@ impl<'a> Lowering<'_, 'a> {
                 let a = self.uniform_long(parameter);
                 self.emit_long(LongOp::Move, d, [a]);
             }
+        }
+    }
+
+    /// Adds the fence of an acquire.
+    fn fence_after(&mut self, scope: Option<Scope>, acquires: bool) {
+        if let (Some(scope), true) = (scope, acquires) {
+            self.emit(Operation::Fence(Fence { scope, acquires, releases: false, is_sequential: false }));
+        }
+    }
+
+    /// Adds the fence of a release.
+    fn fence_before(&mut self, scope: Option<Scope>, releases: bool) {
+        if let (Some(scope), true) = (scope, releases) {
+            self.emit(Operation::Fence(Fence { scope, acquires: false, releases, is_sequential: false }));
         }
     }
 
@@ -136,15 +148,13 @@ impl<'a> Lowering<'_, 'a> {
         for operand in sources {
             values.push(Some(self.wide_value(operand, access.kind)?));
         }
-        if access.releases {
-            self.emit(Operation::Fence);
-        }
+        self.fence_before(access.scope, access.releases);
         self.emit(Operation::Store(Access {
             space,
             address,
             bytes: access.kind.bits() / 8,
             signed: false,
-            communicates: access.communicates,
+            scope: access.scope,
             is_atomic: access.is_atomic,
             values: values.into(),
         }));
@@ -153,7 +163,8 @@ impl<'a> Lowering<'_, 'a> {
 
     /// Lowers `atom` and `red`.
     pub(crate) fn atomic(&mut self, atomic: &ResolvedAtomic<'a>) -> Lowered {
-        let ResolvedAtomic { op, atomic_type, kind, .. } = *atomic;
+        let ResolvedAtomic { op, atomic_type, kind, semantics, .. } = *atomic;
+        let Semantics { scope, acquires, releases } = semantics;
         let (space, address) = self.address(&atomic.address, atomic.space)?;
         let a = self.value(&atomic.a, kind)?;
         let b = atomic.b.as_ref().map(|b| self.value(b, kind)).transpose()?;
@@ -161,39 +172,35 @@ impl<'a> Lowering<'_, 'a> {
             None | Some(Operand::Sink) => None,
             Some(d) => Some(self.value_destination(d, kind)?),
         };
-        if atomic.releases {
-            self.emit(Operation::Fence);
-        }
+        self.fence_before(Some(scope), releases);
         let align = atomic_type.bytes();
         self.emit(Operation::Atomic(Atomic {
             op,
             kind: atomic_type,
             space,
+            scope,
             address,
             align,
             destination,
             a,
             b,
         }));
-        if atomic.acquires {
-            self.emit(Operation::Fence);
-        }
+        self.fence_after(Some(scope), acquires);
         Ok(())
     }
 
     /// Lowers `atom` and `red` on a vector to one operation for each element. The destinations may also be sources, so
     /// they are written last.
     pub(crate) fn atomic_vector(&mut self, atomic: &AtomicVector<'a>) -> Lowered {
-        let AtomicVector { op, atomic_type, kind, .. } = *atomic;
+        let AtomicVector { op, atomic_type, kind, semantics, .. } = *atomic;
+        let Semantics { scope, acquires, releases } = semantics;
         let (space, address) = self.address(&atomic.address, atomic.space)?;
         let sources = atomic.a.iter().map(|a| self.word(a, kind)).collect::<Lowered<Vec<_>>>()?;
         let mut results = Vec::new();
         for d in atomic.d.iter().flatten() {
             results.push((self.new_word(), self.word_destination(d, kind)?));
         }
-        if atomic.releases {
-            self.emit(Operation::Fence);
-        }
+        self.fence_before(Some(scope), releases);
         let bytes = atomic_type.bytes();
         for (element, &a) in sources.iter().enumerate() {
             let offset = address.offset.wrapping_add(element as i64 * i64::from(bytes));
@@ -201,6 +208,7 @@ impl<'a> Lowering<'_, 'a> {
                 op,
                 kind: atomic_type,
                 space,
+                scope,
                 address: Address { offset, ..address },
                 align: if element == 0 { bytes * sources.len() as u8 } else { bytes },
                 destination: results.get(element).map(|&(result, _)| Value::Word(result)),
@@ -208,9 +216,7 @@ impl<'a> Lowering<'_, 'a> {
                 b: None,
             }));
         }
-        if atomic.acquires {
-            self.emit(Operation::Fence);
-        }
+        self.fence_after(Some(scope), acquires);
         for (result, d) in results {
             self.emit_word(WordOp::Move, d, [result]);
         }

@@ -1,7 +1,8 @@
 //! Parallel Synchronization and Communication Instructions: barriers and fences.
 
+use super::memory::scope_named;
 use super::modifiers::{Modifiers, Resolution, operands, unsupported, wrong_number};
-use crate::instruction::Reduction;
+use crate::instruction::{Fence, Reduction, Scope};
 use crate::opcode::Opcode;
 use crate::resolved::{BarrierReduction, Form};
 use crate::syntax::Written;
@@ -67,10 +68,14 @@ fn reduce<'a>(op: &str, kind: &str, aligned: bool, written: &mut Written<'a>) ->
 /// membar.level;    .level = { .cta, .gl, .sys };
 /// ```
 pub(super) fn membar<'a>(written: &Written<'a>) -> Resolution<Form<'a>> {
-    match written.modifiers.as_slice() {
-        ["cta" | "gl" | "sys"] => Ok(Form::Fence),
-        _ => unsupported(written),
-    }
+    let scope = match written.modifiers.as_slice() {
+        ["cta"] => Scope::Block,
+        ["gl"] => Scope::Gpu,
+        ["sys"] => Scope::System,
+        _ => return unsupported(written),
+    };
+    // The manual calls `membar` a synonym of `fence.sc`.
+    Ok(Form::Fence(Fence { scope, acquires: true, releases: true, is_sequential: true }))
 }
 
 /// `fence`
@@ -81,17 +86,17 @@ pub(super) fn membar<'a>(written: &Written<'a>) -> Resolution<Form<'a>> {
 /// fence.proxy.proxykind;    .proxykind = { .alias, .async, .async.global, .async.shared::{cta, cluster} };
 /// ```
 pub(super) fn fence<'a>(written: &Written<'a>) -> Resolution<Form<'a>> {
-    let scope = match written.modifiers.as_slice() {
-        ["sc" | "acq_rel" | "acquire" | "release", scope] | [scope] => *scope,
-        ["mbarrier_init", "release", "cluster"] => "cluster",
+    let (order, scope) = match written.modifiers.as_slice() {
+        [order @ ("sc" | "acq_rel" | "acquire" | "release"), scope] => (*order, *scope),
+        [scope] => ("acq_rel", *scope),
+        ["mbarrier_init", "release", "cluster"] => ("release", "cluster"),
         // Every access sees the same memory here.
         ["proxy", "alias" | "async"] | ["proxy", "async", "global" | "shared::cta" | "shared::cluster"] => {
             return Ok(Form::Nothing);
         }
         _ => return unsupported(written),
     };
-    match scope {
-        "cta" | "cluster" | "gpu" | "sys" => Ok(Form::Fence),
-        _ => unsupported(written),
-    }
+    let Some(scope) = scope_named(scope) else { return unsupported(written) };
+    let (acquires, releases) = (order != "release", order != "acquire");
+    Ok(Form::Fence(Fence { scope, acquires, releases, is_sequential: order == "sc" }))
 }

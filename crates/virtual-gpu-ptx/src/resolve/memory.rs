@@ -1,9 +1,9 @@
 //! Loads, stores, atomics, and asynchronous copies.
 
 use super::modifiers::{Modifiers, Resolution, operands, unsupported, wrong_number};
-use crate::instruction::{AtomicOp, AtomicType, Space};
+use crate::instruction::{AtomicOp, AtomicType, Scope, Space};
 use crate::opcode::Opcode;
-use crate::resolved::{Atomic, Form, MemoryAccess};
+use crate::resolved::{Atomic, Form, MemoryAccess, Semantics};
 use crate::syntax::{Operand, Written};
 use crate::types::Type;
 
@@ -15,6 +15,17 @@ pub(super) fn space_named(name: &str) -> Option<Space> {
         "shared" | "shared::cta" => Space::Shared,
         "local" => Space::Local,
         "param" | "param::entry" | "param::func" => Space::Param,
+        _ => return None,
+    })
+}
+
+/// Returns the scope that a modifier specifies.
+pub(super) fn scope_named(name: &str) -> Option<Scope> {
+    Some(match name {
+        "cta" => Scope::Block,
+        "cluster" => Scope::Cluster,
+        "gpu" => Scope::Gpu,
+        "sys" => Scope::System,
         _ => return None,
     })
 }
@@ -44,8 +55,7 @@ fn access(opcode: Opcode, written: &Written<'_>) -> Resolution<(MemoryAccess, us
     });
     let ordering = stated.unwrap_or(Ordering::Weak);
     let is_atomic = matches!(ordering, Ordering::Relaxed | Ordering::Strong);
-    let scope =
-        modifiers.choose(|name| ["cta", "cluster", "gpu", "sys"].into_iter().find(|&one| one == name));
+    let scope = modifiers.choose(scope_named);
     let (is_mmio, is_coherent) = (modifiers.take("mmio"), !modifiers.take("nc"));
     let elements = modifiers.choose(|name| match name {
         "v2" => Some(2),
@@ -66,7 +76,7 @@ fn access(opcode: Opcode, written: &Written<'_>) -> Resolution<(MemoryAccess, us
         && (ordering != Ordering::Volatile || !hints.has_priority)
         && (is_global || !hints.are_global && !is_wide)
         && (is_wide || !hints.has_level2);
-    let is_mmio_allowed = scope == Some("sys")
+    let is_mmio_allowed = scope == Some(Scope::System)
         && ordering == Ordering::Relaxed
         && is_global
         && elements.is_none()
@@ -82,9 +92,9 @@ fn access(opcode: Opcode, written: &Written<'_>) -> Resolution<(MemoryAccess, us
     }
     modifiers.finish()?;
     let strong = ordering == Ordering::Strong;
-    let communicates = ordering != Ordering::Weak;
     let (acquires, releases) = (strong && is_load, strong && !is_load);
-    let access = MemoryAccess { space, kind, communicates, is_atomic, acquires, releases };
+    let scope = if ordering == Ordering::Volatile { Some(Scope::System) } else { scope };
+    let access = MemoryAccess { space, kind, scope, is_atomic, acquires, releases };
     Ok((access, elements.unwrap_or(1)))
 }
 
@@ -229,7 +239,7 @@ pub(super) fn prefetch<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resolut
 pub(super) fn atomic<'a>(written: &mut Written<'a>, returns: bool) -> Resolution<Form<'a>> {
     let mut modifiers = Modifiers::of(written);
     let kind = modifiers.kind()?;
-    let [acquires, releases] = ordering(&mut modifiers, returns);
+    let semantics = semantics(&mut modifiers, returns);
     let is_half = kind.is_float() && !matches!(kind, Type::F32 | Type::F64);
     if modifiers.take("noftz") != is_half {
         return unsupported(written);
@@ -256,11 +266,11 @@ pub(super) fn atomic<'a>(written: &mut Written<'a>, returns: bool) -> Resolution
     let (Some(address), Some(a), true) = (address, a, b.is_some() == (op == AtomicOp::Cas)) else {
         return wrong_number(written);
     };
-    Ok(Form::Atomic(Atomic { op, atomic_type, kind, space, acquires, releases, d, address, a, b }))
+    Ok(Form::Atomic(Atomic { op, atomic_type, kind, space, semantics, d, address, a, b }))
 }
 
-/// Takes `.sem` and `.scope`. Returns whether the atomic is an acquire and a release.
-pub(super) fn ordering(modifiers: &mut Modifiers<'_, '_>, returns: bool) -> [bool; 2] {
+/// Takes `.sem` and `.scope`, which are `.relaxed` and `.gpu` unless stated.
+pub(super) fn semantics(modifiers: &mut Modifiers<'_, '_>, returns: bool) -> Semantics {
     let order = modifiers.choose(|name| match name {
         "relaxed" => Some([false, false]),
         "acquire" if returns => Some([true, false]),
@@ -268,8 +278,9 @@ pub(super) fn ordering(modifiers: &mut Modifiers<'_, '_>, returns: bool) -> [boo
         "acq_rel" if returns => Some([true, true]),
         _ => None,
     });
-    modifiers.choose(|name| matches!(name, "cta" | "cluster" | "gpu" | "sys").then_some(()));
-    order.unwrap_or_default()
+    let [acquires, releases] = order.unwrap_or_default();
+    let scope = modifiers.choose(scope_named).unwrap_or(Scope::Gpu);
+    Semantics { scope, acquires, releases }
 }
 
 fn atomic_op(name: &str) -> Option<AtomicOp> {

@@ -1,6 +1,6 @@
 //! Parallel Synchronization and Communication Instructions: `atom`, `red` on vectors.
 
-use super::memory::ordering;
+use super::memory::semantics;
 use super::modifiers::{Modifiers, Resolution, unsupported, wrong_number};
 use crate::instruction::{AtomicOp, AtomicType, Space};
 use crate::resolved::{AtomicVector, Form};
@@ -36,7 +36,7 @@ pub(super) fn atomic<'a>(written: &mut Written<'a>, returns: bool) -> Resolution
     let Some(count) = elements(written) else { return unsupported(written) };
     let mut modifiers = Modifiers::of(written);
     modifiers.choose(|name| matches!(name, "v2" | "v4" | "v8").then_some(()));
-    let [acquires, releases] = ordering(&mut modifiers, returns);
+    let semantics = semantics(&mut modifiers, returns);
     let space = if modifiers.take("global") { Space::Global } else { Space::Generic };
     let op = modifiers.choose(|name| match name {
         "add" => Some(AtomicOp::Add),
@@ -71,5 +71,5 @@ pub(super) fn atomic<'a>(written: &mut Written<'a>, returns: bool) -> Resolution
         _ => Err(format!("`{}` takes {count} registers in braces", written.name())),
     };
     let (d, a) = (d.map(parts).transpose()?, parts(a)?);
-    Ok(Form::AtomicVector(AtomicVector { op, atomic_type, kind, space, acquires, releases, d, address, a }))
+    Ok(Form::AtomicVector(AtomicVector { op, atomic_type, kind, space, semantics, d, address, a }))
 }
