@@ -160,8 +160,7 @@ fn the_doctor_reports_what_is_installed() {
 · from 4 ranks         needs 4 GPUs, but the virtual tier has 2 (VIRTUAL_GPU_COUNT)
 ✓ GPU 0                Virtual H100 80GB HBM3, compute capability 9.0, 80.0 of 80.0 GiB free
 ✓ GPU 1                Virtual H100 80GB HBM3, compute capability 9.0, 80.0 of 80.0 GiB free
-· peer access          no GPU can access another GPU's memory
-                       kernels can't use peer memory; copies and NCCL use the modeled node's links
+✓ peer access          every GPU can access every other GPU's memory
 · LAB_TIER=virtual     the tier that the checks run on
 · VIRTUAL_GPU_COUNT=2  the number of GPUs on the virtual tier
 ...

@@ -60,7 +60,7 @@ pub(crate) fn start() -> CudaResult<()> {
         let addresses = reserve(Engine::address_space(config.gpus)).map_err(bad)?;
         // SAFETY: `end` takes no arguments and doesn't unwind.
         unsafe { libc::atexit(end) };
-        let engine: &'static Engine = Box::leak(Box::new(Engine::new(config, addresses)));
+        let engine = Engine::start(config, addresses);
         Ok(Started { engine, nccl: Nccl::new(engine) })
     });
     made.as_ref().map(|_| ()).map_err(Error::clone)

@@ -1,5 +1,4 @@
-//! Direct access by one GPU to another GPU's memory, which is not supported. Copies and NCCL work across GPUs, but a
-//! kernel can't access another GPU's memory.
+//! Direct access by one GPU's kernels to another GPU's memory.
 
 use std::ffi::{c_int, c_uint};
 
@@ -10,21 +9,24 @@ use crate::engine;
 use crate::pointer::Out;
 use crate::types::{Context, Device};
 
-/// `CUdevice_P2PAttribute`: performance rank, access, atomics, arrays, and partial atomics only.
+/// `CU_DEVICE_P2P_ATTRIBUTE_…`: performance rank, access, atomics, arrays, and partial atomics only.
 const ATTRIBUTES: std::ops::RangeInclusive<c_uint> = 1..=5;
+
+/// `CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED` and `CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED`. NVLink has both.
+const OF_LINKS: std::ops::RangeInclusive<c_uint> = 2..=3;
 
 /// `cuDeviceCanAccessPeer`
 pub(crate) fn can_access(to: Out<c_int>, device: Device, peer: Device) -> CudaResult<()> {
     let engine = engine::get()?;
-    engine.check_device(device)?;
-    engine.check_device(peer)?;
-    to.give(0)
+    let (device, peer) = (engine.check_device(device)?, engine.check_device(peer)?);
+    to.give(engine.can_access_peer(device, peer).into())
 }
 
 /// `cuDeviceGetP2PAttribute`
 pub(crate) fn attribute(to: Out<c_int>, attribute: c_uint, from: Device, peer: Device) -> CudaResult<()> {
     let engine = engine::get()?;
-    if engine.check_device(from)? == engine.check_device(peer)? {
+    let (device, peer) = (engine.check_device(from)?, engine.check_device(peer)?);
+    if device == peer {
         return Err(Error::new(CudaStatus::InvalidDevice, format!("both devices are {from}")));
     }
     if !ATTRIBUTES.contains(&attribute) {
@@ -33,33 +35,22 @@ pub(crate) fn attribute(to: Out<c_int>, attribute: c_uint, from: Device, peer: D
             format!("{attribute} is not a peer-to-peer attribute"),
         ));
     }
-    to.give(0)
+    to.give((OF_LINKS.contains(&attribute) && engine.can_access_peer(device, peer)).into())
 }
 
 /// `cuCtxEnablePeerAccess`
 pub(crate) fn enable(peer: Context, flags: c_uint) -> CudaResult<()> {
-    check_peer(peer)?;
-    if flags != 0 {
-        return Err(Error::new(CudaStatus::InvalidValue, format!("the flags must be 0, not {flags}")));
-    }
-    let message = "virtual GPU: a kernel can't access another GPU's memory: call cuDeviceCanAccessPeer first";
-    Err(Error::new(CudaStatus::PeerAccessUnsupported, message))
-}
-
-/// `cuCtxDisablePeerAccess`
-pub(crate) fn disable(peer: Context) -> CudaResult<()> {
-    check_peer(peer)?;
-    Err(Error::new(CudaStatus::PeerAccessNotEnabled, "peer access was not enabled"))
-}
-
-/// Checks that `peer` is a context other than the current one.
-fn check_peer(peer: Context) -> CudaResult<()> {
     let engine = engine::get()?;
     let peer = ContextHandle(peer as u64);
     engine.current_device()?;
     engine.check_context(peer)?;
-    match engine.current() == Some(peer) {
-        true => Err(Error::new(CudaStatus::InvalidContext, "the peer is the current context itself")),
-        false => Ok(()),
+    if flags != 0 {
+        return Err(Error::new(CudaStatus::InvalidValue, format!("the flags must be 0, not {flags}")));
     }
+    engine.enable_peer_access(peer)
+}
+
+/// `cuCtxDisablePeerAccess`
+pub(crate) fn disable(peer: Context) -> CudaResult<()> {
+    engine::get()?.disable_peer_access(ContextHandle(peer as u64))
 }

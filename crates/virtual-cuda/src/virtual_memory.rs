@@ -234,16 +234,15 @@ pub(crate) fn access(
 
 /// `cuMemPoolSetAccess`. A pool's own GPU can always access its memory.
 pub(crate) fn set_pool_access(pool: Pool, list: Source<AccessDescription>, count: usize) -> CudaResult<()> {
-    let owner = engine::get()?.device_of_pool(PoolHandle(pool as u64))?;
+    let (engine, pool) = (engine::get()?, PoolHandle(pool as u64));
+    let owner = engine.device_of_pool(pool)?;
     for (device, access) in accesses(list, count, "cuMemPoolSetAccess")? {
         match access {
             MemoryAccess::None if device == owner => {
                 return Err(unsupported("cuMemPoolSetAccess that excludes the pool's own GPU"));
             }
-            MemoryAccess::ReadWrite if device != owner => {
-                let message =
-                    format!("cuMemPoolSetAccess: GPU {device} can't access the memory of GPU {owner}");
-                return Err(Error::new(CudaStatus::InvalidDevice, message));
+            access if device != owner => {
+                engine.set_pool_access(pool, device, access == MemoryAccess::ReadWrite)?;
             }
             _ => {}
         }
@@ -252,7 +251,9 @@ pub(crate) fn set_pool_access(pool: Pool, list: Source<AccessDescription>, count
 }
 
 pub(crate) fn pool_access(to: Out<c_uint>, pool: Pool, location: Source<MemoryLocation>) -> CudaResult<()> {
-    let owner = engine::get()?.device_of_pool(PoolHandle(pool as u64))?;
+    let (engine, pool) = (engine::get()?, PoolHandle(pool as u64));
+    engine.device_of_pool(pool)?;
     let device = gpu(location.value("the location")?, "cuMemPoolGetAccess")?;
-    to.give(flags(if device == owner { MemoryAccess::ReadWrite } else { MemoryAccess::None }))
+    let can_access = engine.pool_access(pool, device)?;
+    to.give(flags(if can_access { MemoryAccess::ReadWrite } else { MemoryAccess::None }))
 }

@@ -83,6 +83,7 @@ impl Machine<'_> {
 
     /// Records that the threads in `to` have waited for the threads in `from`.
     fn note_barrier(&mut self, from: &Mask, to: &Mask) {
+        self.observe_barrier(from, to);
         if !self.block.shadow.is_on {
             return;
         }

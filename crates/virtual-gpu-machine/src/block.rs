@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use crate::call_stack::CallStack;
+use crate::consistency::Observer;
 use crate::convergence::{ConvergenceGroup, PendingBarrier, Readiness};
 use crate::mask::Mask;
 use crate::mbarrier::Mbarriers;
@@ -37,6 +38,8 @@ pub(crate) struct Block {
     pub(crate) progress: Progress,
     pub(crate) shadow: Shadow,
     pub(crate) copies: Copies,
+    /// What its threads know, if launches on other GPUs access the same memory.
+    pub(crate) observer: Observer,
     /// Each thread's stack, if the kernel has functions that may call themselves.
     pub(crate) stacks: Vec<CallStack>,
 }

@@ -57,7 +57,8 @@ impl Machine<'_> {
             Operation::ReadClock { clock, shift, d } => self.read_clock(*clock, *shift, *d, mask),
             Operation::Sleep { nanoseconds } => self.sleep(*nanoseconds, group, mask),
             Operation::IsSpace { space, d, a } => self.is_space(*space, *d, *a, mask),
-            Operation::Fence(_) => {
+            Operation::Fence(fence) => {
+                self.observe_fence(fence, mask);
                 if self.block.shadow.is_on {
                     self.block.shadow.fence(*mask);
                 }

@@ -1,5 +1,6 @@
 //! The arguments of a kernel launch, and what the kernel did.
 
+use crate::consistency::DeviceRace;
 use crate::fault::{Fault, ThreadReport};
 use crate::memory::touched::Touched;
 use crate::printed::Printed;
@@ -93,6 +94,8 @@ pub struct Execution {
     pub unnoticed: Option<Box<Fault>>,
     /// The first race in shared memory. The kernel continued.
     pub race: Option<Box<Race>>,
+    /// The first race in device memory, if launches on other GPUs access the same memory. The kernel continued.
+    pub device_race: Option<Box<DeviceRace>>,
     /// The `printf` output.
     pub printed: Printed,
 }

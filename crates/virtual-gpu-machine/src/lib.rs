@@ -8,6 +8,7 @@ mod barrier;
 mod block;
 mod call;
 mod call_stack;
+mod consistency;
 mod control_flow;
 mod convergence;
 mod execute;
@@ -31,15 +32,18 @@ mod shadow;
 mod start;
 mod stuck;
 mod system_call;
+mod together;
 mod warp;
 mod warp_members;
 mod wmma;
 
+pub use consistency::{Consistency, DeviceRace, Missing};
 pub use fault::{Access, Assertion, Fault, FaultKind, MemoryAccess, ThreadReport};
 pub use launch::{Execution, Launch};
 pub use memory::touched::Touched;
 pub use printed::Printed;
 pub use race::{Race, SharedLocation};
+pub use together::{Others, Pause, Together};
 
 use virtual_gpu_core::memory::DeviceMemory;
 use virtual_gpu_ptx::Kernel;
@@ -54,6 +58,25 @@ use virtual_gpu_ptx::Kernel;
 pub fn run(kernel: &Kernel, launch: &Launch<'_>, memory: &mut DeviceMemory) -> Result<Execution, Box<Fault>> {
     let mut state = block::take_state();
     let outcome = machine::Machine::new(kernel, launch, memory, &mut state).run();
+    block::give_back(state);
+    outcome
+}
+
+/// Runs a kernel that accesses other GPUs' memory, or whose GPU's memory other GPUs access. It takes turns with other
+/// launches.
+///
+/// # Errors
+/// As for [`run`].
+pub fn run_together(
+    kernel: &Kernel,
+    launch: &Launch<'_>,
+    memory: &mut DeviceMemory,
+    together: Together<'_>,
+) -> Result<Execution, Box<Fault>> {
+    let mut state = block::take_state();
+    let mut machine = machine::Machine::new(kernel, launch, memory, &mut state);
+    machine.together = Some(together);
+    let outcome = machine.run();
     block::give_back(state);
     outcome
 }

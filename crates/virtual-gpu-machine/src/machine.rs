@@ -1,15 +1,17 @@
 //! A running launch.
 
 use crate::block::{Block, State};
+use crate::consistency::DeviceRace;
 use crate::fault::{Access, Fault, FaultKind, MemoryAccess, Stop, ThreadReport};
 use crate::launch::Launch;
 use crate::mask::{MAX_THREADS, Mask, WIDTH};
-use crate::memory::touched::Record;
+use crate::memory::touched::{Record, Touched};
 use crate::printed::Printed;
 use crate::race::Race;
+use crate::together::Together;
 use virtual_gpu_core::memory::DeviceMemory;
 use virtual_gpu_ptx::Kernel;
-use virtual_gpu_ptx::instruction::Space;
+use virtual_gpu_ptx::instruction::{Scope, Space};
 
 /// A running launch, and its current block.
 pub(crate) struct Machine<'l> {
@@ -50,6 +52,14 @@ pub(crate) struct Machine<'l> {
     /// The first race in shared memory. Later races are not detected.
     pub(crate) race: Option<Box<Race>>,
     pub(crate) printed: Printed,
+    /// What the launch has touched before its record was last drained.
+    pub(crate) touched: Vec<Touched>,
+    /// The scope of the access being executed, if it is strong.
+    pub(crate) scope: Option<Scope>,
+    /// The launches on other GPUs, if they access the same memory.
+    pub(crate) together: Option<Together<'l>>,
+    /// The first race in device memory that was found in this launch.
+    pub(crate) device_race: Option<Box<DeviceRace>>,
 }
 
 impl<'l> Machine<'l> {
@@ -87,6 +97,10 @@ impl<'l> Machine<'l> {
             unwritten: None,
             race: None,
             printed: Printed::default(),
+            touched: Vec::new(),
+            scope: None,
+            together: None,
+            device_race: None,
         }
     }
 

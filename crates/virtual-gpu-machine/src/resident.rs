@@ -7,14 +7,14 @@ use crate::block::{Block, Progress};
 use crate::fault::Stop;
 use crate::launch::Execution;
 use crate::machine::Machine;
-use crate::progress::Pause;
+use crate::progress;
+use crate::together::Pause;
 
 impl Machine<'_> {
     /// Runs every block and returns what the launch did.
     pub(crate) fn run(mut self) -> Result<Execution, Stop> {
         let outcome = self.run_blocks();
-        let memory = &*self.memory;
-        let touched = self.record.drain(|slot| memory.in_slot(slot).map(|allocation| allocation.id()));
+        self.drain_record();
         if let Err(mut fault) = outcome {
             fault.printed = self.printed;
             return Err(fault);
@@ -26,10 +26,11 @@ impl Machine<'_> {
             bytes_of_blocks: self.bytes_of_blocks,
             shared_bytes: self.shared_bytes,
             longest_thread: self.longest_thread,
-            touched,
+            touched: self.touched,
             unwritten: self.unwritten,
             unnoticed: self.unnoticed,
             race: self.race,
+            device_race: self.device_race,
             printed: self.printed,
         })
     }
@@ -42,13 +43,20 @@ impl Machine<'_> {
         let mut suspended: VecDeque<Block> = VecDeque::new();
         // Blocks that have ended, whose state is reused for the next blocks.
         let mut vacant: Vec<Block> = Vec::new();
+        // How many suspended blocks have had a turn since other launches last had theirs.
+        let mut turns = 0;
         self.prepare();
         loop {
+            if self.together.is_some() && turns > suspended.len() {
+                turns = 0;
+                self.let_others_run(Pause::Slice);
+            }
             if started < all && suspended.len() < room {
                 let [x, y, z] = [started % grid[0], started / grid[0] % grid[1], started / grid[0] / grid[1]];
                 self.start_block([x as u32, y as u32, z as u32]);
                 started += 1;
             } else if let Some(at) = suspended.iter().position(|block| !self.repeats(block)) {
+                turns += 1;
                 suspended.rotate_left(at);
                 let Some(block) = suspended.pop_front() else { continue };
                 vacant.push(std::mem::replace(self.block, block));
@@ -56,12 +64,25 @@ impl Machine<'_> {
                 self.block.shadow.is_on &= self.race.is_none();
             } else if suspended.is_empty() {
                 return Ok(());
+            } else if self.together.is_some() {
+                turns = 0;
+                let (waiting, unstarted) = (suspended.len() as u64, all - started);
+                let at = first(&suspended);
+                std::mem::swap(self.block, &mut suspended[at]);
+                let stop = self.waits_forever(waiting, unstarted);
+                std::mem::swap(self.block, &mut suspended[at]);
+                if !self.let_others_run(Pause::Waits(Box::new(stop.at.clone()))) {
+                    return Err(stop);
+                }
+                continue;
             } else {
                 return Err(self.all_wait(&mut suspended, all - started));
             }
             let pause = self.run_block()?;
             self.bytes_of_blocks += self.record.end_block();
-            if pause == Pause::Suspended {
+            if pause == progress::Pause::Ended {
+                self.end_observing();
+            } else {
                 let next = vacant.pop();
                 let is_ready = next.is_some();
                 suspended.push_back(std::mem::replace(self.block, next.unwrap_or_default()));
@@ -80,14 +101,18 @@ impl Machine<'_> {
     /// Returns the fault for a launch in which every resident block repeats itself, so that nothing can ever change.
     fn all_wait(&mut self, suspended: &mut VecDeque<Block>, unstarted: u64) -> Stop {
         let waiting = suspended.len() as u64;
-        let order = |block: &Block| {
-            let [x, y, z] = block.index;
-            [z, y, x]
-        };
-        let first = (0..suspended.len()).min_by_key(|&at| order(&suspended[at])).unwrap_or(0);
-        if let Some(block) = suspended.remove(first) {
+        if let Some(block) = suspended.remove(first(suspended)) {
             *self.block = block;
         }
         self.waits_forever(waiting, unstarted)
     }
+}
+
+/// Returns which of the suspended blocks comes first in the grid.
+fn first(suspended: &VecDeque<Block>) -> usize {
+    let order = |block: &Block| {
+        let [x, y, z] = block.index;
+        [z, y, x]
+    };
+    (0..suspended.len()).min_by_key(|&at| order(&suspended[at])).unwrap_or(0)
 }

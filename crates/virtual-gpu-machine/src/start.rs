@@ -58,6 +58,7 @@ impl Machine<'_> {
         if self.block.shadow.is_on {
             self.block.shadow.start();
         }
+        self.start_observing();
         self.block.exits.clear();
         self.block.progress = Progress::default();
         let mask = Mask::first_threads(self.threads);

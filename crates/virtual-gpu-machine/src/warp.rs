@@ -31,7 +31,8 @@ impl Machine<'_> {
             waits = waits.and(mask);
             threads = threads.without(&waits);
         }
-        if let (Operation::WarpBarrier { .. }, true) = (operation, self.block.shadow.is_on) {
+        let is_watched = self.block.shadow.is_on || self.together.is_some();
+        if let (Operation::WarpBarrier { .. }, true) = (operation, is_watched) {
             self.note_warp_barrier(members, threads);
         }
         for warp in 0..MAX_CHUNKS / 2 {
@@ -62,7 +63,10 @@ impl Machine<'_> {
                     together.set_warp(warp, present & named);
                 }
             }
-            self.block.shadow.synchronize_warps(together, &all);
+            if self.block.shadow.is_on {
+                self.block.shadow.synchronize_warps(together, &all);
+            }
+            self.observe_barrier(&together, &together);
             threads = threads.without(&together);
         }
     }

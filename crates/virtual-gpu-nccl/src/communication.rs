@@ -160,7 +160,7 @@ mod tests {
     /// Returns NCCL on two GPUs and a stream on the first GPU, whose context is current.
     fn nccl() -> (&'static Nccl, StreamHandle) {
         let config = Config { gpus: 2, ..Config::default() };
-        let engine = Box::leak(Box::new(Engine::new(config, 1 << 40)));
+        let engine = Engine::start(config, 1 << 40);
         let nccl = Nccl::new(engine);
         let context = engine.retain_primary(0).unwrap();
         engine.set_current(Some(context)).unwrap();

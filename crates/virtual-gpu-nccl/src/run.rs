@@ -218,7 +218,7 @@ impl Nccl {
                 for (part, touched) in parts.iter().zip(touched) {
                     let Some(op) = part.op() else { continue };
                     let what = part.operation.function().to_owned();
-                    self.engine.note_touched(state.engine, op.stream, what, touched, false);
+                    self.engine.note_touched(state.engine, op.stream, what, touched, false, false);
                 }
             }
         }
@@ -262,7 +262,14 @@ impl Nccl {
         for id in state.message_moved(moving, touched)? {
             let group = state.nccl.communicator_mut(id.comm)?.traffic.take_group(id)?;
             let stream = group.op.stream;
-            self.engine.note_touched(state.engine, stream, group.what().to_owned(), group.touched, false);
+            self.engine.note_touched(
+                state.engine,
+                stream,
+                group.what().to_owned(),
+                group.touched,
+                false,
+                false,
+            );
             let preset = state.engine.time.preset();
             let partners = group
                 .partners

@@ -61,7 +61,7 @@ fn machine() -> Machine {
         timeout: Timeout { duration: Duration::MAX, variable: "VIRTUAL_GPU_TIMEOUT" },
         ..Config::default()
     };
-    let engine = Box::leak(Box::new(Engine::new(config, 1 << 40)));
+    let engine = Engine::start(config, 1 << 40);
     Machine { engine, nccl: Nccl::new(engine) }
 }
 

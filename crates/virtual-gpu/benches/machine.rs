@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use virtual_gpu_core::memory::DeviceMemory;
 use virtual_gpu_core::source_location::CallSite;
-use virtual_gpu_machine::{self as machine, Execution, Launch};
+use virtual_gpu_machine::{self as machine, Consistency, Execution, Launch, Others, Pause, Together};
 use virtual_gpu_ptx::{self as ptx, Module};
 
 const AXPY: &str = include_str!("../../conformance/tests/ptx/axpy.ptx");
@@ -84,6 +84,14 @@ fn main() {
             *y += 1.5 * x;
         }
     });
+    bench.shares_memory = true;
+    let title = "axpy, shared with other GPUs";
+    bench.measure(title, AXPY, "axpy", [4096, 1, 1], [256, 1, 1], &axpy, &mut || {
+        for (x, y) in host_x.iter().zip(&mut host_y) {
+            *y += 1.5 * x;
+        }
+    });
+    bench.shares_memory = false;
     let (a, b, c) = (bench.floats(256 * 256), bench.floats(256 * 256), bench.floats(256 * 256));
     let size = Word::Int(256);
     let matmul = [Word::Long(a), Word::Long(b), Word::Long(c), size, size, size];
@@ -171,11 +179,22 @@ struct Bench {
     /// Part of the titles of the kernels to measure.
     only: Option<String>,
     memory: DeviceMemory,
+    /// Whether the next kernels run as if other GPUs could access the memory.
+    shares_memory: bool,
+}
+
+/// Other launches, of which there are none.
+struct Nobody;
+
+impl Others for Nobody {
+    fn run(&mut self, _: Pause, _: bool, _: &mut DeviceMemory, _: &mut Consistency) -> bool {
+        true
+    }
 }
 
 impl Bench {
     fn new(only: Option<String>) -> Self {
-        Self { only, memory: DeviceMemory::new(1 << 44, 1 << 32) }
+        Self { only, memory: DeviceMemory::new(1 << 44, 1 << 32), shares_memory: false }
     }
 
     fn zeros(&mut self, count: usize) -> u64 {
@@ -256,6 +275,14 @@ impl Bench {
             globals: &globals,
             ..Launch::default()
         };
-        machine::run(kernel, &launch, &mut self.memory).unwrap_or_else(|fault| panic!("{fault}"))
+        let outcome = if self.shares_memory {
+            let mut consistency = Consistency::default();
+            consistency.begin(0, kernel.clone(), 0, [grid, block], &[]);
+            let together = Together::new(&mut consistency, 0, Box::new(Nobody));
+            machine::run_together(kernel, &launch, &mut self.memory, together)
+        } else {
+            machine::run(kernel, &launch, &mut self.memory)
+        };
+        outcome.unwrap_or_else(|fault| panic!("{fault}"))
     }
 }

@@ -46,24 +46,28 @@ fn peers() -> anyhow::Result<()> {
     unsafe {
         let mut value = 7;
         sys::cuDeviceCanAccessPeer(&mut value, 0, 1).result()?;
-        assert_eq!(value, 0);
+        assert_eq!(value, 1);
+        sys::cuDeviceCanAccessPeer(&mut value, 1, 1).result()?;
+        assert_eq!(value, 0, "a GPU is not its own peer");
         fails(
             sys::cuDeviceCanAccessPeer(&mut value, 0, 8).result(),
             CUresult::CUDA_ERROR_INVALID_DEVICE,
             &["8"],
         );
         let attribute = sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED;
-        value = 7;
         sys::cuDeviceGetP2PAttribute(&mut value, attribute, 0, 1).result()?;
-        assert_eq!(value, 0);
+        assert_eq!(value, 1);
         let same = sys::cuDeviceGetP2PAttribute(&mut value, attribute, 1, 1).result();
         fails(same, CUresult::CUDA_ERROR_INVALID_DEVICE, &["both devices are 1"]);
         let enable = |peer: &CudaContext, flags| sys::cuCtxEnablePeerAccess(peer.cu_ctx(), flags).result();
-        fails(enable(&other, 0), CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, &["another GPU's memory"]);
+        let disable = || sys::cuCtxDisablePeerAccess(other.cu_ctx()).result();
+        fails(disable(), CUresult::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, &["could be disabled"]);
         fails(enable(&other, 1), CUresult::CUDA_ERROR_INVALID_VALUE, &["flags must be 0, not 1"]);
         fails(enable(&one, 0), CUresult::CUDA_ERROR_INVALID_CONTEXT, &["current context itself"]);
-        let disable = sys::cuCtxDisablePeerAccess(other.cu_ctx()).result();
-        fails(disable, CUresult::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, &["not enabled"]);
+        enable(&other, 0)?;
+        fails(enable(&other, 0), CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, &["already"]);
+        disable()?;
+        fails(disable(), CUresult::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, &["could be disabled"]);
     }
     Ok(())
 }

@@ -32,6 +32,7 @@ mod nccl_wrong;
 mod occupancy;
 mod order;
 mod overlap;
+mod peers;
 mod point_to_point;
 mod pools;
 mod printf;
@@ -95,6 +96,7 @@ fn main() -> ExitCode {
         leaks::checks(),
         libraries::checks(),
         litmus::checks(),
+        peers::checks(),
         managed::checks(),
         nccl::checks(),
         nccl_errors::checks(),

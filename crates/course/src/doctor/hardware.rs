@@ -55,7 +55,7 @@ fn peer_access(tier: Tier, count: usize) -> anyhow::Result<Diagnosis> {
         pairs if pairs.len() == count * (count - 1) => {
             note("no GPU can access another GPU's memory".to_owned()).help(match tier {
                 Tier::Virtual => {
-                    "kernels can't use peer memory; copies and NCCL use the modeled node's links"
+                    "the modeled node has no NVLink, so kernels can't use peer memory; copies and NCCL use its links"
                 }
                 _ => "kernels can't use peer memory; copies and NCCL go through host memory",
             })

@@ -193,19 +193,22 @@ impl DeviceMemory {
         None
     }
 
-    /// Makes the allocations in managed memory accessible through this memory until [`Self::give_back`] is called.
-    pub fn borrow(&mut self, managed: &mut Self) {
-        for (&base, &slot) in &managed.by_base {
-            let Some(allocation) = managed.slots[slot].take() else { continue };
+    /// Makes the allocations in another memory that `selects` accepts accessible through this memory, until
+    /// [`Self::give_back`] is called.
+    pub fn borrow(&mut self, other: &mut Self, selects: impl Fn(&Allocation) -> bool) {
+        for (&base, &slot) in &other.by_base {
+            let Some(allocation) = other.slots[slot].take_if(|allocation| selects(allocation)) else {
+                continue;
+            };
             self.insert_at(base, allocation);
         }
     }
 
     /// Undoes [`Self::borrow`].
-    pub fn give_back(&mut self, managed: &mut Self) {
-        for (base, &home) in &managed.by_base {
+    pub fn give_back(&mut self, other: &mut Self) {
+        for (base, &home) in &other.by_base {
             let Some(slot) = self.by_base.remove(base) else { continue };
-            managed.slots[home] = self.slots[slot].take();
+            other.slots[home] = self.slots[slot].take();
             self.vacant.push(slot);
         }
     }

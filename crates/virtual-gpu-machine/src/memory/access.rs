@@ -18,6 +18,7 @@ impl Machine<'_> {
         let unit = u64::from(access.bytes) * access.values.len() as u64;
         let mut left = *mask;
         match self.location_of_first(access, mask) {
+            Some((location, _)) if self.observes(location, access.scope) => {}
             Some((Location::Device(slot), _)) => {
                 if let Some(allocation) = self.memory.in_slot(slot) {
                     let (bytes, written) = allocation.parts();
@@ -72,6 +73,7 @@ impl Machine<'_> {
         let unit = u64::from(access.bytes) * access.values.len() as u64;
         let mut left = *mask;
         match self.location_of_first(access, mask) {
+            Some((location, _)) if self.observes(location, access.scope) => {}
             Some((Location::Device(slot), _)) => {
                 if let Some(allocation) = self.memory.in_slot_mut(slot) {
                     let base = allocation.base();
@@ -151,7 +153,19 @@ impl Machine<'_> {
         let mut bytes = [0; 32];
         let size = usize::from(access.bytes);
         self.watch_read(access.space, thread, address, unit, access.is_atomic);
-        self.read_bytes(access.space, Kind::Read, thread, address, &mut bytes[..unit as usize])?;
+        self.scope = access.scope;
+        let outcome = self.read_bytes(access.space, Kind::Read, thread, address, &mut bytes[..unit as usize]);
+        if outcome.is_ok()
+            && self.together.is_some()
+            && let Some(at) = self.locate(access.space, address, unit)
+        {
+            for (element, bytes) in (0..).zip(bytes[..unit as usize].chunks_exact_mut(size)) {
+                let at = (at.0, at.1 + element * size as u64);
+                self.observe_strong_read(at, thread, bytes, false);
+            }
+        }
+        self.scope = None;
+        outcome?;
         for (element, value) in access.values.iter().enumerate() {
             let bits = extend(read(&bytes[element * size..(element + 1) * size]), size, access.signed);
             match *value {
@@ -172,7 +186,35 @@ impl Machine<'_> {
             bytes[element * size..(element + 1) * size].copy_from_slice(&bits.to_le_bytes()[..size]);
         }
         self.watch_write(access.space, thread, address, &bytes[..unit as usize], access.is_atomic);
-        self.write_bytes(access.space, Kind::Write, thread, address, &bytes[..unit as usize])
+        if self.together.is_none() || access.scope.is_none() {
+            return self.write_bytes(access.space, Kind::Write, thread, address, &bytes[..unit as usize]);
+        }
+        self.store_strongly(access, thread, address, &bytes[..unit as usize])
+    }
+
+    /// Stores for one thread with a strong instruction that other launches may observe.
+    fn store_strongly(
+        &mut self,
+        access: &Access,
+        thread: usize,
+        address: u64,
+        bytes: &[u8],
+    ) -> Result<(), Stop> {
+        self.scope = access.scope;
+        let size = usize::from(access.bytes);
+        if let Some((location, offset)) = self.locate(access.space, address, bytes.len() as u64) {
+            let mut old = [0; 32];
+            let old = &mut old[..bytes.len()];
+            self.peek(location, offset, old);
+            for (element, values) in (0..).zip(old.chunks_exact(size).zip(bytes.chunks_exact(size))) {
+                let at = (location, offset + element * size as u64);
+                self.observe_strong_write(at, thread, values.into(), false);
+            }
+        }
+        let stored = self.write_bytes(access.space, Kind::Write, thread, address, bytes);
+        self.block.observer.end_write(thread);
+        self.scope = None;
+        stored
     }
 }
 

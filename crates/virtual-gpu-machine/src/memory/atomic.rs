@@ -26,7 +26,15 @@ impl Machine<'_> {
                 self.check_alignment(space, Kind::Atomic, thread, address, atomic.align.into())?;
             }
             let mut bytes = [0; 8];
+            self.scope = Some(atomic.scope);
             self.read_bytes(atomic.space, Kind::Atomic, thread, address, &mut bytes[..size])?;
+            let observed = match self.together {
+                Some(_) => self.locate(atomic.space, address, size as u64),
+                None => None,
+            };
+            if let Some(at) = observed {
+                self.observe_strong_read(at, thread, &mut bytes[..size], true);
+            }
             let old = u64::from_le_bytes(bytes);
             let in_global = concrete(atomic.space, address).0 == Space::Global;
             let new = match (atomic.op, atomic.kind) {
@@ -37,7 +45,14 @@ impl Machine<'_> {
             let new = new.to_le_bytes();
             self.changes += u64::from(new[..size] != bytes[..size]);
             self.watch_atomic(atomic.space, thread, address, size as u64);
+            if let Some(at) = observed {
+                self.observe_strong_write(at, thread, [&bytes[..size], &new[..size]], true);
+            }
             self.write_bytes(atomic.space, Kind::Atomic, thread, address, &new[..size])?;
+            if observed.is_some() {
+                self.block.observer.end_write(thread);
+            }
+            self.scope = None;
             match atomic.destination {
                 Some(Value::Word(slot)) => self.block.files.set_word(slot, thread, old as u32),
                 Some(Value::Long(slot)) => self.block.files.set_long(slot, thread, old),

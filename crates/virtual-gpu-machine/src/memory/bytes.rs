@@ -78,6 +78,13 @@ impl Machine<'_> {
         }
     }
 
+    /// Copies bytes that an access is about to change.
+    pub(crate) fn peek(&self, location: Location, offset: u64, into: &mut [u8]) {
+        if let Some((bytes, _)) = self.parts(location) {
+            into.copy_from_slice(&bytes[offset as usize..][..into.len()]);
+        }
+    }
+
     /// Records the first access beyond the block's shared memory, and returns whether this is one.
     fn note_overrun(&mut self, location: Location, offset: u64, kind: Kind, thread: usize, len: u64) -> bool {
         let is_overrun = location == Location::Shared && offset + len > self.shared_size as u64;
@@ -152,6 +159,7 @@ impl Machine<'_> {
         }
         if kind == Kind::Read {
             self.note(location, offset, len, kind);
+            self.observe(location, (offset, len), kind, thread, false);
         }
         if first_missing.is_some() && !is_overrun && self.unwritten.is_none() {
             self.unwritten = Some(self.report(thread, Some((space, kind, address, len))));
@@ -179,6 +187,13 @@ impl Machine<'_> {
         let Some((location, offset)) = self.locate(space, address, len) else {
             return Err(self.bad_address(space, kind, thread, address, len));
         };
+        if self.together.is_some() {
+            let changes = self.parts(location).is_some_and(|(bytes, written)| {
+                bytes[offset as usize..(offset + len) as usize] != *from
+                    || written.first_missing(offset..offset + len).is_some()
+            });
+            self.observe(location, (offset, len), kind, thread, changes);
+        }
         if let Some((bytes, written)) = self.parts_mut(location) {
             bytes[offset as usize..(offset + len) as usize].copy_from_slice(from);
             written.mark(offset..offset + len);

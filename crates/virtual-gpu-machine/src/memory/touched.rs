@@ -8,12 +8,29 @@ use virtual_gpu_core::memory::AllocationId;
 /// The bytes of an allocation that a launch accessed in a particular way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Touched {
-    /// The allocation.
+    /// The allocation, which may be another GPU's.
     pub allocation: AllocationId,
+    /// Its address.
+    pub base: u64,
     /// Ranges of byte offsets in the allocation, in ascending order; adjacent ranges are merged.
     pub ranges: Vec<Range<u64>>,
     /// How they were accessed.
     pub access: Access,
+}
+
+impl Touched {
+    /// Adds ranges in ascending order.
+    pub(crate) fn add(&mut self, ranges: Vec<Range<u64>>) {
+        let mut all = std::mem::take(&mut self.ranges);
+        all.extend(ranges);
+        all.sort_unstable_by_key(|range| range.start);
+        for range in all {
+            match self.ranges.last_mut() {
+                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+                _ => self.ranges.push(range),
+            }
+        }
+    }
 }
 
 /// A set of an allocation's bytes: the contiguous range that grew last, and one bit for each byte outside it. Most
@@ -162,7 +179,10 @@ impl Record {
     }
 
     /// Returns what the launch accessed, ordered by slot and address, and clears the record.
-    pub(crate) fn drain(&mut self, mut identity: impl FnMut(usize) -> Option<AllocationId>) -> Vec<Touched> {
+    pub(crate) fn drain(
+        &mut self,
+        mut identity: impl FnMut(usize) -> Option<(AllocationId, u64)>,
+    ) -> Vec<Touched> {
         self.end_block();
         self.of_launch.used.sort_unstable();
         let mut all: Vec<(usize, Access, Vec<Range<u64>>)> = Vec::new();
@@ -171,7 +191,7 @@ impl Record {
             _ => all.push((slot, access, vec![range])),
         });
         let touched = all.into_iter().filter_map(|(slot, access, ranges)| {
-            identity(slot).map(|allocation| Touched { allocation, ranges, access })
+            identity(slot).map(|(allocation, base)| Touched { allocation, base, ranges, access })
         });
         touched.collect()
     }

@@ -39,6 +39,8 @@ pub struct Fence {
     pub releases: bool,
     /// `.sc`: whether all such fences have one order.
     pub is_sequential: bool,
+    /// Whether it is part of an `.acquire` or `.release` and orders only that access.
+    pub is_implied: bool,
 }
 
 /// What an atomic does to memory.

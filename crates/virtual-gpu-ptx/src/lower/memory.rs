@@ -121,14 +121,26 @@ impl<'a> Lowering<'_, 'a> {
     /// Adds the fence of an acquire.
     fn fence_after(&mut self, scope: Option<Scope>, acquires: bool) {
         if let (Some(scope), true) = (scope, acquires) {
-            self.emit(Operation::Fence(Fence { scope, acquires, releases: false, is_sequential: false }));
+            self.emit(Operation::Fence(Fence {
+                scope,
+                acquires,
+                releases: false,
+                is_sequential: false,
+                is_implied: true,
+            }));
         }
     }
 
     /// Adds the fence of a release.
     fn fence_before(&mut self, scope: Option<Scope>, releases: bool) {
         if let (Some(scope), true) = (scope, releases) {
-            self.emit(Operation::Fence(Fence { scope, acquires: false, releases, is_sequential: false }));
+            self.emit(Operation::Fence(Fence {
+                scope,
+                acquires: false,
+                releases,
+                is_sequential: false,
+                is_implied: true,
+            }));
         }
     }
 

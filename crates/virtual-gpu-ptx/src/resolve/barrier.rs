@@ -75,7 +75,7 @@ pub(super) fn membar<'a>(written: &Written<'a>) -> Resolution<Form<'a>> {
         _ => return unsupported(written),
     };
     // The manual calls `membar` a synonym of `fence.sc`.
-    Ok(Form::Fence(Fence { scope, acquires: true, releases: true, is_sequential: true }))
+    Ok(Form::Fence(Fence { scope, acquires: true, releases: true, is_sequential: true, is_implied: false }))
 }
 
 /// `fence`
@@ -98,5 +98,5 @@ pub(super) fn fence<'a>(written: &Written<'a>) -> Resolution<Form<'a>> {
     };
     let Some(scope) = scope_named(scope) else { return unsupported(written) };
     let (acquires, releases) = (order != "release", order != "acquire");
-    Ok(Form::Fence(Fence { scope, acquires, releases, is_sequential: order == "sc" }))
+    Ok(Form::Fence(Fence { scope, acquires, releases, is_sequential: order == "sc", is_implied: false }))
 }

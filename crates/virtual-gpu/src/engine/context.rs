@@ -292,6 +292,7 @@ impl State {
             self.remove_stream(stream, 0);
         }
         self.streams_of_threads.retain(|&(_, of), _| of != context);
+        self.peer_access.retain(|&(from, to)| from != context && to != context);
         self.events.retain(|_, event| event.context != context);
         let modules = self.modules.entries().iter().filter(|(_, module)| module.context == context);
         let mut variables = Vec::new();

@@ -4,7 +4,9 @@ use crate::report::{Report, size};
 use virtual_gpu_core::memory::{BadAddress, DeviceMemory};
 use virtual_gpu_core::source_location::{CallSite, SourceLine};
 use virtual_gpu_core::status::CudaStatus;
-use virtual_gpu_machine::{Access, Assertion, Fault, FaultKind, MemoryAccess, Race, ThreadReport};
+use virtual_gpu_machine::{
+    Access, Assertion, DeviceRace, Fault, FaultKind, MemoryAccess, Missing, Race, ThreadReport,
+};
 use virtual_gpu_ptx::instruction::Space;
 
 /// Returns CUDA's result code for a fault.
@@ -147,6 +149,131 @@ pub(super) fn race_report(race: &Race, launched: &CallSite) -> Report {
     })
 }
 
+/// One of two accesses by launches on different GPUs, or on the same.
+pub(super) struct Side<'a> {
+    pub(super) gpu: usize,
+    pub(super) launched: CallSite,
+    pub(super) at: &'a ThreadReport,
+}
+
+/// Returns the start of the report for two unordered accesses to device memory, by threads of one launch or of two.
+pub(super) fn device_race_report([earlier, later]: [&Side<'_>; 2], is_one_launch: bool) -> Report {
+    let (first, second) = (&earlier.at.kernel, &later.at.kernel);
+    let headline = match is_one_launch {
+        true => format!("kernel `{first}` has a data race on GPU {}: two of its threads", earlier.gpu),
+        false if earlier.gpu == later.gpu => {
+            format!("data race on GPU {}: kernel `{first}` and kernel `{second}`", earlier.gpu)
+        }
+        false => format!(
+            "data race: kernel `{first}` on GPU {} and kernel `{second}` on GPU {}",
+            earlier.gpu, later.gpu
+        ),
+    };
+    let headline = format!("{headline} access the same bytes, and nothing orders the accesses");
+    let mut report = Report::new(headline);
+    for Side { gpu, at, .. } in [earlier, later] {
+        report = with_source_on(report, at, &format!(" on GPU {gpu}"));
+    }
+    let named = |side: &Side<'_>| format!("kernel `{}` was launched on GPU {}", side.at.kernel, side.gpu);
+    let report = report.before_at(named(earlier), &earlier.launched);
+    if is_one_launch { report } else { report.before_at(named(later), &later.launched) }
+}
+
+/// Adds to a report of a race in device memory why nothing orders the accesses, as far as that is known, and what to do.
+pub(super) fn device_race_help(report: Report, race: &DeviceRace, is_across_gpus: bool) -> Report {
+    let (fence, narrow) = match is_across_gpus {
+        true => ("__threadfence_system()", "another GPU"),
+        false => ("__threadfence()", "another block"),
+    };
+    if race.scope_is_too_small {
+        let system = match is_across_gpus {
+            true => {
+                "use system scope: atomicAdd_system() and the like, cuda::thread_scope_system, or `.sys` in PTX"
+            }
+            false => "use at least device scope: atomicAdd(), cuda::thread_scope_device, or `.gpu` in PTX",
+        };
+        return report
+            .fact(format!(
+                "both accesses are atomic, but the scope of one of them leaves out the threads of {narrow}"
+            ))
+            .help(system);
+    }
+    let Some((flag, why)) = &race.why else {
+        let help = format!(
+            "in between, one thread must call {fence} and write a flag (volatile or atomic), and the other must wait for the flag and call {fence}"
+        );
+        return report.fact("no flag and no barrier makes one access wait for the other").help(help);
+    };
+    let line = flag.as_ref().map_or_else(|| "an unknown line".to_owned(), line_of);
+    let (fact, help) = match why {
+        Missing::WritersFence => (
+            format!("the thread that writes the flag at {line} calls no fence before it"),
+            format!("call {fence} before the write at {line}"),
+        ),
+        Missing::ScopeOfWritersFence => (
+            format!("the fence before the flag is written at {line} has no effect on threads of {narrow}"),
+            format!("call {fence} before the write at {line}"),
+        ),
+        Missing::ReadersFence => (
+            format!("the flag written at {line} was read, but no fence follows the read"),
+            format!("call {fence} after the wait for the flag"),
+        ),
+        Missing::ScopeOfReadersFence => (
+            format!("the fence after the flag written at {line} was read has no effect on threads of {narrow}"),
+            format!("call {fence} after the wait for the flag"),
+        ),
+        Missing::LaterFence => (
+            format!("the last fence before the flag is written at {line} comes before the first access, or before the barrier that waits for it"),
+            format!("call {fence} after that, just before the write at {line}"),
+        ),
+        Missing::BarrierBeforeFlag => (
+            format!("another thread of the block writes the flag at {line}, without having waited for this one"),
+            format!("call __syncthreads() (within a warp, __syncwarp()) before the fence and the write at {line}"),
+        ),
+        Missing::BarrierAfterWait => (
+            "another thread of the block has waited for the first access, but this thread has not waited for that one".to_owned(),
+            "call __syncthreads() after the wait and its fence".to_owned(),
+        ),
+        Missing::ScopeOfFlag => (
+            format!("the flag written at {line} was read, but the scope of the write or of the read leaves out {narrow}"),
+            match is_across_gpus {
+                true => "write and read the flag with system scope: volatile, atomicExch_system(), or `.sys` in PTX".to_owned(),
+                false => "write and read the flag with at least device scope: volatile, atomicExch(), or `.gpu` in PTX".to_owned(),
+            },
+        ),
+    };
+    report.fact(fact).help(help)
+}
+
+/// Returns the report for kernels that wait for each other, or for a write that never comes: for each, a thread that is
+/// furthest behind, its GPU, and where the kernel was launched.
+pub(super) fn waiting_report(mut waiting: Vec<(ThreadReport, usize, CallSite)>) -> Report {
+    waiting.sort_by_key(|(_, gpu, _)| *gpu);
+    let names: Vec<String> =
+        waiting.iter().map(|(at, gpu, _)| format!("kernel `{}` on GPU {gpu}", at.kernel)).collect();
+    let headline = match &names[..] {
+        [] => "kernels wait forever".to_owned(),
+        [one] => format!("{one} waits forever"),
+        [all @ .., last] => format!("{} and {last} wait forever", all.join(", ")),
+    };
+    let mut report = Report::new(headline);
+    for (at, gpu, launched) in &waiting {
+        report = with_source_on(report, at, &format!(" on GPU {gpu}"))
+            .before_at(format!("kernel `{}` was launched on GPU {gpu}", at.kernel), launched);
+    }
+    let fact = match waiting.len() {
+        1 => {
+            "it repeats the same instructions, and nothing that runs or is enqueued can change what it reads"
+        }
+        _ => {
+            "each repeats the same instructions, and nothing that runs or is enqueued can change what they read"
+        }
+    };
+    report.fact(fact).help(
+        "which thread writes the value that each loop waits for? Is that kernel launched on a stream that can reach it, and does the write come before its own wait?",
+    )
+}
+
 /// Returns what CUDA prints to standard error for a failed assertion: one line for each thread.
 pub(super) fn assertion_lines(assertion: &Assertion, block: [u32; 3]) -> String {
     let Assertion { message, file, line, function, threads } = assertion;
@@ -188,6 +315,11 @@ fn headline(fault: &Fault) -> &'static str {
 
 /// Adds the thread, its access, and its source line.
 fn with_source(report: Report, at: &ThreadReport) -> Report {
+    with_source_on(report, at, "")
+}
+
+/// Like [`with_source`], with words that say where the thread runs.
+fn with_source_on(report: Report, at: &ThreadReport, place: &str) -> Report {
     let ([a, b, c], [x, y, z]) = (at.block, at.thread);
     let access = at.access.map_or_else(String::new, |MemoryAccess { access, bytes, address, .. }| {
         let verb = match access {
@@ -198,7 +330,7 @@ fn with_source(report: Report, at: &ThreadReport) -> Report {
         format!(" {verb} {} at {address:#x}", size(u64::from(bytes)))
     });
     let line = at.cuda_line.as_ref().map(|line| SourceLine::of_kernel(&line.file, line.line));
-    let text = format!("block ({a},{b},{c}), thread ({x},{y},{z}){access} (PTX line {})", at.ptx_line);
+    let text = format!("block ({a},{b},{c}), thread ({x},{y},{z}){place}{access} (PTX line {})", at.ptx_line);
     report.at_line(text, line)
 }
 

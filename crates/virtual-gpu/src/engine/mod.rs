@@ -20,6 +20,7 @@ mod launch;
 mod leaks;
 mod managed;
 mod module;
+mod peers;
 mod pointer;
 mod pool;
 mod print;
@@ -28,14 +29,15 @@ mod run;
 mod settings;
 mod stream;
 mod threads;
+mod together;
 mod touched;
 mod transfer;
 mod virtual_memory;
 mod wait;
 mod work;
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, TryLockError};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, OnceLock, TryLockError};
 use std::time::Duration;
 
 pub use capture::{CaptureMode, CaptureStatus};
@@ -77,6 +79,7 @@ use virtual_gpu_core::sorted::{SortedMap, SortedSet};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::{Condvar, Mutex, MutexGuard, thread};
 use virtual_gpu_core::thread::ThreadKey;
+use virtual_gpu_machine::Consistency;
 
 /// How many times an ending process tries to get the lock for the trace, a millisecond apart.
 const TRIES: usize = 1000;
@@ -94,6 +97,10 @@ pub struct Engine {
     /// pinned. It stays here until pending work no longer needs it.
     mapped: Mutex<BTreeMap<u64, (u64, usize)>>,
     virtual_memory: Mutex<virtual_memory::VirtualMemory>,
+    /// What kernels that share memory with other GPUs did to it. Locked after the memories.
+    consistency: Mutex<Consistency>,
+    /// The engine itself, for the threads that run such kernels.
+    whole: OnceLock<&'static Engine>,
     /// Locked after everything else.
     accessible: Mutex<virtual_memory::Accessible>,
     state: Mutex<State>,
@@ -159,6 +166,12 @@ pub struct State {
     captures: capture::Captures,
     graphs: graph::Graphs,
     pools: pool::Pools,
+    /// The contexts whose kernels can access memory of other contexts, with these.
+    peer_access: BTreeSet<(ContextHandle, ContextHandle)>,
+    /// Mappings that other GPUs than their own can access, by address.
+    shared_mappings: BTreeMap<u64, peers::SharedMapping>,
+    /// Launches that take turns with those on other GPUs.
+    together: together::Launches,
     pinned: host_memory::Pinned,
     /// Copies to or from pinned memory that no thread has waited for yet.
     held: Vec<host_memory::Held>,
@@ -210,7 +223,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Engine {
     /// Creates the GPUs that `config` requests. Their addresses start at `addresses` and take up
     /// [`Engine::address_space`] bytes.
-    pub fn new(config: Config, addresses: u64) -> Self {
+    pub fn start(config: Config, addresses: u64) -> &'static Self {
+        let engine: &'static Self = Box::leak(Box::new(Self::new(config, addresses)));
+        // This succeeds because the engine is new.
+        let _ = engine.whole.set(engine);
+        engine
+    }
+
+    fn new(config: Config, addresses: u64) -> Self {
         let start = |gpu: usize| addresses + gpu as u64 * ADDRESS_SPACE;
         let of_gpus: Vec<_> =
             (0..config.gpus).map(|gpu| DeviceMemory::new(start(gpu), TOTAL_MEMORY)).collect();
@@ -229,6 +249,9 @@ impl Engine {
             captures: capture::Captures::default(),
             graphs: graph::Graphs::default(),
             pools: pool::Pools::new(capacities),
+            peer_access: BTreeSet::new(),
+            shared_mappings: BTreeMap::new(),
+            together: together::Launches::default(),
             pinned: host_memory::Pinned::default(),
             held: Vec::new(),
             threads: SortedMap::default(),
@@ -264,6 +287,8 @@ impl Engine {
             parsed: Mutex::default(),
             mapped: Mutex::default(),
             virtual_memory: Mutex::default(),
+            consistency: Mutex::default(),
+            whole: OnceLock::new(),
             accessible: Mutex::default(),
             state: Mutex::new(state),
             changed: Condvar::new(),

@@ -5,6 +5,7 @@
 
 mod layout;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::transfer::{check_not_empty, out_of_memory};
@@ -78,6 +79,8 @@ struct Pool {
     reserved_high: u64,
     /// The maximum number of bytes in use since the last reset.
     used_high: u64,
+    /// The other GPUs that can access its memory.
+    shared_with: BTreeSet<usize>,
     /// Whether the pool was destroyed while some of its memory was in use.
     destroyed: bool,
 }
@@ -93,6 +96,7 @@ impl Pool {
             layout: Layout::default(),
             reserved_high: 0,
             used_high: 0,
+            shared_with: BTreeSet::new(),
             destroyed: false,
         }
     }
@@ -162,6 +166,45 @@ impl Pools {
         let (all, of_device, allocations) =
             (SortedMap::default(), SortedMap::default(), NumberMap::default());
         Self { capacities, all, of_device, allocations }
+    }
+
+    /// Lets another GPU access a pool's memory, or forbids it.
+    pub(super) fn set_access(&mut self, pool: PoolHandle, gpu: usize, can_access: bool) -> CudaResult<()> {
+        let shared_with = &mut self.get(pool)?.shared_with;
+        match can_access {
+            true => shared_with.insert(gpu),
+            false => shared_with.remove(&gpu),
+        };
+        Ok(())
+    }
+
+    /// Returns whether another GPU can access a pool's memory.
+    pub(super) fn can_access(&self, pool: PoolHandle, gpu: usize) -> bool {
+        self.all.get(&pool).is_some_and(|pool| pool.shared_with.contains(&gpu))
+    }
+
+    /// Returns the allocations of other GPUs' pools that a GPU can access, each with the GPU that has it.
+    pub(super) fn accessible_to(&self, gpu: usize) -> Vec<(usize, u64)> {
+        if !self.are_shared() {
+            return Vec::new();
+        }
+        let accessible = self.allocations.range(0..u64::MAX).filter_map(|(address, (pool, _))| {
+            let pool = self.all.get(pool).filter(|pool| pool.shared_with.contains(&gpu))?;
+            Some((pool.device, address))
+        });
+        accessible.collect()
+    }
+
+    /// Returns whether any GPU can access another GPU's pool.
+    pub(super) fn are_shared(&self) -> bool {
+        self.all.values().any(|pool| !pool.shared_with.is_empty())
+    }
+
+    /// Returns whether a GPU can access another GPU's pool, or the other way around.
+    pub(super) fn shares(&self, gpu: usize) -> bool {
+        self.all
+            .values()
+            .any(|pool| pool.device == gpu && !pool.shared_with.is_empty() || pool.shared_with.contains(&gpu))
     }
 
     fn insert(&mut self, pool: PoolHandle, device: usize, most: u64) {

@@ -2,6 +2,7 @@
 
 use super::communication::CommunicationJob;
 use super::stream::Op;
+use super::together::{Ended, Together};
 use super::touched::Done;
 use super::wait::Blocked;
 use super::work::Work;
@@ -17,6 +18,7 @@ use virtual_gpu_core::thread::ThreadKey;
 enum Job {
     Op { stream: StreamHandle, work: Work, turn: Turn },
     Communication(CommunicationJob),
+    Together(Together),
 }
 
 /// The information that an operation needs when it runs.
@@ -46,6 +48,7 @@ impl Engine {
     pub fn run_ready<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         state.forget_threads();
         let before = state.finished;
+        state.together.begin_pass();
         while let Some(job) = state.take_ready() {
             // Other threads may find that more work is ready.
             if !state.blocked.is_empty() && !state.runnable.is_empty() {
@@ -61,7 +64,7 @@ impl Engine {
                     let mut state = self.state();
                     let cost = match outcome {
                         Ok(Done { touched, cost }) => {
-                            self.note_touched(&mut state, stream, what, touched, frees);
+                            self.note_touched(&mut state, stream, what, touched, frees, false);
                             cost
                         }
                         Err(failure) => {
@@ -73,6 +76,25 @@ impl Engine {
                     state
                 }
                 Job::Communication(job) => job(self),
+                Job::Together(job) => {
+                    let ended = self.run_together(job);
+                    let mut state = self.state();
+                    if let Some(Ended { stream, what, outcome, learned }) = ended {
+                        state.learn(stream, &learned);
+                        let cost = match outcome {
+                            Ok(Done { touched, cost }) => {
+                                self.note_touched(&mut state, stream, what, touched, false, true);
+                                cost
+                            }
+                            Err(failure) => {
+                                state.fail_stream(stream, &failure);
+                                Cost::Nothing
+                            }
+                        };
+                        state.finish_after(stream, &View::default(), cost);
+                    }
+                    state
+                }
             };
             state.under_way -= 1;
         }
@@ -104,7 +126,8 @@ impl State {
                 continue;
             }
             let device = stream.device;
-            let failed = self.has_failed(stream.context);
+            let (failed, shares_memory) =
+                (self.has_failed(stream.context), self.shares_memory(stream.context));
             let Some(stream) = self.streams.get_mut(&handle) else { continue };
             let Some(op) = stream.queue.front_mut() else { continue };
             stream.busy = true;
@@ -138,10 +161,17 @@ impl State {
                     let op = OpRef { stream: handle, number: stream.done + 1 };
                     self.host_functions.extend(function.map(|function| (op, function)));
                 }
+                Work::Kernel(launch) if shares_memory => {
+                    let turn = Turn::of(op, device);
+                    let op = OpRef { stream: handle, number: stream.done + 1 };
+                    if let Some(job) = self.together(launch, turn, op) {
+                        return Some(Job::Together(job));
+                    }
+                }
                 work => return Some(Job::Op { stream: handle, work, turn: Turn::of(op, device) }),
             }
         }
-        None
+        self.take_suspended().map(Job::Together)
     }
 
     /// Removes the first operation from a stream, because it is done.

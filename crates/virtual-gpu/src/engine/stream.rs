@@ -99,6 +99,13 @@ pub(super) struct Op {
     pub(super) ticket: Ticket,
 }
 
+impl Op {
+    /// Returns whether it is a host function that has not returned.
+    pub(super) fn is_host_function(&self) -> bool {
+        matches!(self.work, Work::Host(_))
+    }
+}
+
 impl Stream {
     /// Returns whether the stream has reached `op`, which is then its first operation.
     pub fn is_at(&self, op: OpRef) -> bool {

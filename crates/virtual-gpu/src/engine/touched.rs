@@ -45,6 +45,7 @@ impl Touched {
 impl Engine {
     /// Records in [`Order`](crate::order::Order) what the first operation on `stream` has touched. An unordered access
     /// is reported and fails both GPUs' contexts, unless reports are only printed.
+    /// `is_together`: whether it is a kernel that runs at the same time as others on other GPUs.
     pub fn note_touched(
         &self,
         state: &mut State,
@@ -52,6 +53,7 @@ impl Engine {
         what: String,
         touched: Vec<Touched>,
         frees: bool,
+        is_together: bool,
     ) {
         if self.config().checks == Checks::Off || touched.is_empty() {
             return;
@@ -70,6 +72,7 @@ impl Engine {
             writes: false,
             extent: 0..0,
             frees,
+            is_together,
             what: what.into(),
             stream_name: entry.name.clone(),
             stream_device: entry.device,

@@ -315,6 +315,7 @@ impl Engine {
     /// Returns `InvalidValue` unless the range consists of whole mappings.
     pub fn unmap_memory(&self, address: u64, size: u64) -> CudaResult<()> {
         let range = range("cuMemUnmap", address, size)?;
+        self.state().unshare_mappings(&range);
         let mut all = lock(&self.virtual_memory);
         let mut gone = Vec::new();
         for (start, mapping) in all.whole_mappings("cuMemUnmap", &range)? {
@@ -343,13 +344,16 @@ impl Engine {
             all.memories.get(&mapping.memory).map(|memory| memory.device).filter(|&owner| owner != device)
         });
         if let Some(owner) = of_other {
-            return match access {
-                MemoryAccess::None => Ok(()),
-                MemoryAccess::ReadWrite => Err(Error::new(
-                    CudaStatus::InvalidDevice,
-                    format!("cuMemSetAccess: GPU {device} can't access the memory of GPU {owner}"),
-                )),
-            };
+            if access == MemoryAccess::ReadWrite && !self.can_access_peer(device, owner) {
+                let message = format!("cuMemSetAccess: GPU {device} can't access the memory of GPU {owner}");
+                return Err(Error::new(CudaStatus::InvalidDevice, message));
+            }
+            drop(all);
+            let mut state = self.state();
+            for (start, mapping) in mappings {
+                state.share_mapping(start..start + mapping.size, owner, device, access);
+            }
+            return Ok(());
         }
         let mut gone = Vec::new();
         for (start, mapping) in mappings {
@@ -374,7 +378,10 @@ impl Engine {
             .mapping(address)
             .ok_or_else(|| invalid(format!("cuMemGetAccess: nothing is mapped at {address:#x}")))?;
         let is_own = all.memories.get(&mapping.memory).is_some_and(|memory| memory.device == device);
-        Ok(match is_own && mapping.is_accessible {
+        let is_accessible = mapping.is_accessible;
+        drop(all);
+        let can_access = if is_own { is_accessible } else { self.state().shares_mapping(address, device) };
+        Ok(match can_access {
             true => MemoryAccess::ReadWrite,
             false => MemoryAccess::None,
         })

@@ -76,10 +76,14 @@ impl Engine {
             Wait::Ops(_) => state.timeout,
             Wait::Communicators(_) => state.bootstrap_timeout,
         };
+        state.together.look_again();
         loop {
             state = self.run_ready(state);
             if state.is_over(&wait) {
                 break;
+            }
+            if state.together.can_go_on() || state.end_stuck_launches() {
+                continue;
             }
             if let Some(deadlocked) = state.deadlocked(me) {
                 let report = state.communication.deadlock_report(&state, &deadlocked);
@@ -217,6 +221,9 @@ impl State {
         match self.blocked(thread).map(|blocked| blocked.wait.clone()) {
             Some(Wait::Ops(ops)) => {
                 let calls: Deadlocked = ops.iter().filter_map(|&op| self.collective_ahead(op)).collect();
+                if calls.is_empty() && self.give_up_launches(&ops) {
+                    return true;
+                }
                 if calls.is_empty() {
                     return self.give_up_host_functions(&ops, timeout);
                 }

@@ -28,6 +28,9 @@ pub(crate) struct Accessor {
     pub(crate) extent: Range<u64>,
     /// Whether the operation frees the memory.
     pub(crate) frees: bool,
+    /// Whether the operation is a kernel that runs at the same time as others on other GPUs. The machine finds their races
+    /// with each other, thread by thread.
+    pub(crate) is_together: bool,
     pub(crate) what: Arc<str>,
     pub(crate) stream_name: Arc<str>,
     /// The stream's GPU.
@@ -256,7 +259,7 @@ impl Last {
 }
 
 fn is_ordered(earlier: &Accessor, now: &Now) -> bool {
-    if earlier.stream == now.by.stream {
+    if earlier.stream == now.by.stream || earlier.is_together && now.by.is_together {
         return true;
     }
     let clock = if earlier.thread == now.by.thread { &now.view.own } else { &now.view.any };
@@ -277,6 +280,7 @@ mod tests {
             writes: true,
             extent: 0..0,
             frees: false,
+            is_together: false,
             what: "a test".into(),
             stream_name: "a stream".into(),
             stream_device: 0,

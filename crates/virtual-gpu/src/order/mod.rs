@@ -101,6 +101,17 @@ impl Order {
         Some(&self.gone)
     }
 
+    /// Returns whether the thread that enqueued an operation has seen it.
+    pub(crate) fn is_seen_by(&self, thread: ThreadKey, stream: StreamHandle, number: u64) -> bool {
+        let has_seen = self.seen_by.get(&thread).is_some_and(|clock| clock.covers(stream, number));
+        self.is_forgotten(stream) || has_seen && self.seen.covers(stream, number)
+    }
+
+    /// Returns whether a stream was forgotten. All its operations come before anything that is enqueued now.
+    pub(crate) fn is_forgotten(&self, stream: StreamHandle) -> bool {
+        self.gone.contains(&stream)
+    }
+
     /// Forgets what threads had seen that have since ended.
     pub(crate) fn forget_threads(&mut self, is_known: impl Fn(ThreadKey) -> bool) {
         self.seen_by.retain(|&thread, _| is_known(thread));

@@ -187,7 +187,7 @@ fn demand(preset: &Preset, cost: &Cost) -> Demand {
             let work = nanoseconds(traffic, preset.memory_bytes);
             Demand { lead: preset.copy_latency_ns, work, memory: 1.0, ..Demand::default() }
         }
-        Cost::Kernel { blocks, resident, instructions, traffic, longest_thread } => {
+        Cost::Kernel { blocks, resident, instructions, traffic, longest_thread, .. } => {
             // The busiest multiprocessor runs `each` blocks, rounded up, and the others run the same number or one
             // fewer.
             let each = blocks as f64 * preset.stands_for / preset.multiprocessors;
@@ -201,7 +201,8 @@ fn demand(preset: &Preset, cost: &Cost) -> Demand {
             let l2 = nanoseconds(traffic.l2, drawn.min(preset.l2_bytes));
             let memory = nanoseconds(traffic.memory, drawn.min(preset.memory_bytes));
             // A roofline model: the slowest part determines the time.
-            let work = (compute / share).max(l2).max(memory);
+            let link = nanoseconds(traffic.link, preset.peer_bytes);
+            let work = (compute / share).max(l2).max(memory).max(link);
             let part = |alone: f64| if work > 0.0 { alone / work } else { 0.0 };
             Demand {
                 room: (blocks as f64 / (resident.max(1) as f64 * preset.multiprocessors)).min(1.0),

@@ -91,6 +91,8 @@ pub struct Traffic {
     pub l1: u64,
     /// The number of bytes of shared memory that loads, stores, and atomics asked for.
     pub shared: u64,
+    /// The number of distinct bytes that the kernel accessed in other GPUs' memory: what the links transfer.
+    pub link: u64,
 }
 
 /// What an operation needs from its GPU.
@@ -110,6 +112,8 @@ pub enum Cost {
         traffic: Traffic,
         /// The slowest thread's time in nanoseconds, at one nanosecond per instruction.
         longest_thread: u64,
+        /// The kernels that it waited for while they ran. It takes its time after each of them has started.
+        partners: Vec<Ticket>,
     },
     /// The number of bytes copied from the host.
     Upload(u64),
@@ -411,11 +415,19 @@ impl Time {
                 self.set(key, Span { start, end });
             }
             cost => {
+                let mut latest = own;
+                if let Cost::Kernel { partners, .. } = cost {
+                    for partner in partners {
+                        let other = ready(partner.reaches_gpu, &partner.after).map_err(When::clone)?;
+                        latest = latest.max(other);
+                    }
+                }
                 let gpu = &mut self.gpus[key.0];
                 if let Some(unknown) = gpu.obstacle(key.1, &ticket.before) {
                     return Err(unknown);
                 }
-                let span = gpu.schedule(&self.preset, key.1, ticket.before.clone(), own, cost);
+                let mut span = gpu.schedule(&self.preset, key.1, ticket.before.clone(), own, cost);
+                span.end = span.end.max(latest + (span.end - span.start));
                 self.set(key, span);
             }
         }

@@ -9,13 +9,20 @@ fn dgx(gpus: usize) -> Time {
 /// Returns the cost of a kernel that takes this long and uses almost none of the GPU.
 fn kernel(blocks: u64, nanoseconds: u64) -> Cost {
     let traffic = Traffic::default();
-    Cost::Kernel { blocks, resident: 1, instructions: 0, traffic, longest_thread: nanoseconds }
+    Cost::Kernel {
+        blocks,
+        resident: 1,
+        instructions: 0,
+        traffic,
+        longest_thread: nanoseconds,
+        partners: Vec::new(),
+    }
 }
 
 /// Returns the cost of a kernel that fills `blocks` multiprocessors and transfers this many bytes.
 fn reader(blocks: u64, bytes: u64) -> Cost {
-    let traffic = Traffic { memory: bytes, l2: bytes, l1: bytes, shared: 0 };
-    Cost::Kernel { blocks, resident: 16, instructions: 0, traffic, longest_thread: 0 }
+    let traffic = Traffic { memory: bytes, l2: bytes, l1: bytes, shared: 0, link: 0 };
+    Cost::Kernel { blocks, resident: 16, instructions: 0, traffic, longest_thread: 0, partners: Vec::new() }
 }
 
 fn engine(time: &mut Time, gpu: usize, stream: u64, after: Vec<When>) -> Ticket {
@@ -71,6 +78,7 @@ fn a_partial_wave_takes_as_long_as_a_full_one() {
         instructions: 33_450_000 * blocks,
         traffic: Traffic::default(),
         longest_thread: 0,
+        partners: Vec::new(),
     };
     let [one_wave, _] = side_by_side([cost(132), kernel(1, 1)]);
     let [two_waves, _] = side_by_side([cost(133), kernel(1, 1)]);
@@ -311,4 +319,20 @@ fn times_do_not_depend_on_which_operation_runs_first_or_when_a_thread_looks() {
             assert_eq!(*first, spans, "seed {seed}, order {order}");
         }
     }
+}
+
+#[test]
+fn bytes_in_another_gpu_s_memory_take_as_long_as_a_copy() {
+    let bytes = 37_080_000;
+    let traffic = Traffic { link: bytes, ..Traffic::default() };
+    let cost = Cost::Kernel {
+        blocks: 132,
+        resident: 1,
+        instructions: 0,
+        traffic,
+        longest_thread: 0,
+        partners: Vec::new(),
+    };
+    let [far, _] = side_by_side([cost, kernel(1, 1)]);
+    assert_eq!(length(&far), 100_000);
 }

@@ -1,0 +1,116 @@
+//! The recent values of a variable that threads access with strong instructions.
+//!
+//! Without synchronization, a read may return an older value than the last one. Here, a thread sees all values, one after
+//! another, each as late as possible: a read returns the value after the one that the thread has read before. A program
+//! that relies on an order that nothing guarantees gets a wrong result, on every run.
+
+use super::clock::Knowledge;
+use super::stamp::Stamp;
+use virtual_gpu_core::map::Map;
+
+/// The maximum number of values that are kept.
+const VALUES: usize = 64;
+
+/// The maximum number of threads that are known to have read a value.
+const READERS: usize = 16;
+
+/// What a write tells its readers, by the scope that contains both threads.
+pub(crate) type Messages = [Option<Knowledge>; 4];
+
+/// A value, and who wrote it.
+#[derive(Clone, Debug)]
+pub(crate) struct Value {
+    bytes: [u8; 8],
+    /// `None` if a weak write or a copy wrote it, which this record doesn't observe.
+    pub(crate) writer: Option<Writer>,
+    readers: Vec<Stamp>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Writer {
+    pub(crate) stamp: Stamp,
+    pub(crate) messages: Messages,
+    /// Everything that the writer knew. A reader learns only what `messages` tell.
+    pub(crate) knew: Knowledge,
+}
+
+/// The recent values, oldest first.
+#[derive(Debug)]
+pub(crate) struct Variable {
+    size: usize,
+    values: Vec<Value>,
+    /// The number of the first of them, counted from the first value ever.
+    first: u64,
+    /// The number of the value that each thread has read last.
+    read: Map<(u32, u32, u16), u64>,
+}
+
+impl Variable {
+    pub(crate) fn new(bytes: &[u8]) -> Self {
+        Self { size: bytes.len(), values: vec![Value::of(bytes, None)], first: 0, read: Map::default() }
+    }
+
+    /// Adds a value that memory has although no strong write wrote it.
+    pub(crate) fn notice(&mut self, bytes: &[u8]) {
+        let is_known = self.values.last().is_some_and(|last| last.bytes[..self.size] == *bytes);
+        if bytes.len() != self.size || !is_known {
+            self.size = bytes.len();
+            self.first += self.values.len() as u64;
+            self.values = vec![Value::of(bytes, None)];
+        }
+    }
+
+    /// Returns the last value.
+    pub(crate) fn last(&mut self) -> Option<&mut Value> {
+        self.values.last_mut()
+    }
+
+    /// Adds a value.
+    pub(crate) fn write(&mut self, bytes: &[u8], writer: Writer) {
+        if self.values.len() == VALUES {
+            self.values.remove(0);
+            self.first += 1;
+        }
+        self.values.push(Value::of(bytes, Some(writer)));
+    }
+
+    /// Returns the value that a thread reads, stores it in `bytes`, and returns whether it is not the newest.
+    pub(crate) fn read(
+        &mut self,
+        now: Stamp,
+        known: &Knowledge,
+        bytes: &mut [u8],
+    ) -> Option<(&mut Value, bool)> {
+        let newest = self.values.len().checked_sub(1)?;
+        let is_seen = |stamp: &Stamp| stamp.is_by_thread_of(&now) || known.must_see(stamp);
+        let must_see = |value: &Value| {
+            value.writer.as_ref().is_none_or(|writer| is_seen(&writer.stamp))
+                || value.readers.iter().any(is_seen)
+        };
+        let oldest = self.values.iter().rposition(must_see).unwrap_or(0);
+        let thread = (now.launch, now.block, now.thread);
+        let next = self.read.get(&thread).map_or(0, |&last| (last + 1).saturating_sub(self.first) as usize);
+        let chosen = next.clamp(oldest, newest);
+        self.read.insert(thread, self.first + chosen as u64);
+        let value = &mut self.values[chosen];
+        bytes.copy_from_slice(&value.bytes[..bytes.len()]);
+        value.note_reader(now);
+        Some((value, chosen != newest))
+    }
+}
+
+impl Value {
+    fn of(bytes: &[u8], writer: Option<Writer>) -> Self {
+        let mut all = [0; 8];
+        all[..bytes.len()].copy_from_slice(bytes);
+        Self { bytes: all, writer, readers: Vec::new() }
+    }
+
+    pub(crate) fn note_reader(&mut self, now: Stamp) {
+        match self.readers.iter().position(|reader| reader.is_by_thread_of(&now)) {
+            Some(at) => self.readers[at] = now,
+            None if self.readers.len() < READERS => self.readers.push(now),
+            None => {}
+        }
+    }
+}

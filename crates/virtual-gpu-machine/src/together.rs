@@ -1,0 +1,212 @@
+//! A launch that runs at the same time as launches on other GPUs, whose memory it accesses.
+
+use crate::consistency::{Consistency, DeviceRace, Place, Stamp};
+use crate::fault::{Access, ThreadReport};
+use crate::machine::Machine;
+use crate::mask::Mask;
+use crate::memory::bytes::Location;
+use virtual_gpu_core::memory::DeviceMemory;
+use virtual_gpu_ptx::instruction::{Fence, Scope};
+
+/// Why a launch stops for a while.
+#[derive(Clone, Debug)]
+pub enum Pause {
+    /// It is time to let other launches run.
+    Slice,
+    /// Every thread repeats itself until another launch writes. The report is about the thread that is furthest behind.
+    Waits(Box<ThreadReport>),
+}
+
+/// Lets other launches run.
+pub trait Others {
+    /// Lets other launches use the memory and the record. `has_changed`: whether this launch may have changed memory since it
+    /// was resumed. Returns whether the launch continues; if not, nothing will ever
+    /// change what it waits for.
+    fn run(
+        &mut self,
+        pause: Pause,
+        has_changed: bool,
+        memory: &mut DeviceMemory,
+        consistency: &mut Consistency,
+    ) -> bool;
+}
+
+/// The other launches, and what all of them did.
+pub struct Together<'l> {
+    /// What the launches did to memory.
+    pub consistency: &'l mut Consistency,
+    /// The launch's number there.
+    pub launch: usize,
+    /// The other launches.
+    pub others: Box<dyn Others + 'l>,
+    is_reported: bool,
+    /// The machine's count of changes when the launch was resumed.
+    changes: u64,
+}
+
+impl<'l> Together<'l> {
+    /// Prepares the launch with this number.
+    pub fn new(consistency: &'l mut Consistency, launch: usize, others: Box<dyn Others + 'l>) -> Self {
+        Self { consistency, launch, others, is_reported: false, changes: 0 }
+    }
+}
+
+impl std::fmt::Debug for Together<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Together").field("launch", &self.launch).finish_non_exhaustive()
+    }
+}
+
+impl Machine<'_> {
+    /// Lets other launches run and returns whether this one continues.
+    pub(crate) fn let_others_run(&mut self, pause: Pause) -> bool {
+        // The slots may be different afterwards.
+        self.drain_record();
+        let Some(together) = &mut self.together else { return false };
+        let has_changed = self.changes > together.changes;
+        self.changes += 1;
+        together.changes = self.changes;
+        together.others.run(pause, has_changed, self.memory, together.consistency)
+    }
+
+    /// Moves what the launch has touched so far out of the record, whose slots are about to change.
+    pub(crate) fn drain_record(&mut self) {
+        let memory = &*self.memory;
+        let touched = self.record.drain(|slot| memory.in_slot(slot).map(|known| (known.id(), known.base())));
+        for new in touched {
+            let same = |known: &&mut crate::Touched| {
+                (known.base, known.allocation, known.access) == (new.base, new.allocation, new.access)
+            };
+            match self.touched.iter_mut().find(same) {
+                Some(known) => known.add(new.ranges),
+                None => self.touched.push(new),
+            }
+        }
+    }
+
+    /// Returns the number of the running block.
+    pub(crate) fn block_number(&self) -> u32 {
+        let ([x, y, z], [width, height, _]) = (self.block.index, self.launch.grid);
+        (z * height + y) * width + x
+    }
+
+    pub(crate) fn start_observing(&mut self) {
+        let (number, threads) = (self.block_number(), self.threads);
+        if let Some(together) = &self.together {
+            together.consistency.start_block(together.launch, number, threads, &mut self.block.observer);
+        }
+    }
+
+    pub(crate) fn end_observing(&mut self) {
+        let number = self.block_number();
+        if let Some(together) = &mut self.together {
+            together.consistency.end_block(together.launch, number, &self.block.observer);
+        }
+    }
+
+    /// Records a fence.
+    pub(crate) fn observe_fence(&mut self, fence: &Fence, mask: &Mask) {
+        let Some(together) = &mut self.together else { return };
+        for thread in mask.threads() {
+            together.consistency.fence(&mut self.block.observer, thread, fence);
+        }
+    }
+
+    /// Records that the threads in `to` have waited for the threads in `from`.
+    pub(crate) fn observe_barrier(&mut self, from: &Mask, to: &Mask) {
+        if self.together.is_some() {
+            let [from, to] = [from, to].map(|mask| mask.threads().collect::<Vec<_>>());
+            self.block.observer.barrier(&from, &to);
+        }
+    }
+
+    /// Records an access to device memory by a thread. `changes` is false for a write of what is there already.
+    pub(crate) fn observe(
+        &mut self,
+        location: Location,
+        (offset, len): (u64, u64),
+        access: Access,
+        thread: usize,
+        changes: bool,
+    ) {
+        let (Some(together), Location::Device(slot)) = (&mut self.together, location) else { return };
+        let Some(allocation) = self.memory.in_slot(slot) else { return };
+        let place = (allocation.base(), allocation.id());
+        let mut now = self.block.observer.stamp(thread, self.pc);
+        (now.access, now.scope) = (access, self.scope);
+        let observer = &self.block.observer;
+        let known = observer.knowledge(thread);
+        let Some((earlier, byte)) = together.consistency.access(place, offset, len, now, known, changes)
+        else {
+            return;
+        };
+        if together.is_reported {
+            return;
+        }
+        together.is_reported = true;
+        let consistency = &*together.consistency;
+        let report = |stamp: &Stamp| consistency.report(stamp, place.0 + byte, len as u32);
+        let why = observer.why_unknown(thread, &earlier);
+        let (Some(first), Some(second)) = (report(&earlier), report(&now)) else { return };
+        self.device_race = Some(Box::new(DeviceRace {
+            earlier: (earlier.launch as usize, first),
+            later: (now.launch as usize, second),
+            at: (place.0, byte),
+            scope_is_too_small: earlier.scope.is_some() && now.scope.is_some(),
+            why: why.map(|(flag, why)| (flag.and_then(|flag| report(&flag)), why)),
+        }));
+    }
+
+    /// Returns the place of a strong access.
+    fn place(&self, location: Location) -> Option<Place> {
+        match location {
+            Location::Device(slot) => {
+                self.memory.in_slot(slot).map(|allocation| Place::Device(allocation.base(), allocation.id()))
+            }
+            Location::Shared => {
+                self.together.as_ref().map(|it| Place::Shared(it.launch as u32, self.block_number()))
+            }
+        }
+    }
+
+    /// Replaces what a strong read has found in memory with what the thread sees.
+    pub(crate) fn observe_strong_read(
+        &mut self,
+        (location, offset): (Location, u64),
+        thread: usize,
+        bytes: &mut [u8],
+        is_atomic: bool,
+    ) {
+        let (Some(scope), Some(place)) = (self.scope, self.place(location)) else { return };
+        let Some(together) = &mut self.together else { return };
+        let mut now = self.block.observer.stamp(thread, self.pc);
+        now.scope = Some(scope);
+        let newest = is_atomic || location == Location::Shared;
+        let observer = &mut self.block.observer;
+        if together.consistency.read((place, offset), now, observer, bytes, newest) {
+            // The next read may return something else.
+            self.changes += 1;
+        }
+    }
+
+    /// Records a strong write of `new` over `old`.
+    pub(crate) fn observe_strong_write(
+        &mut self,
+        (location, offset): (Location, u64),
+        thread: usize,
+        values: [&[u8]; 2],
+        is_atomic: bool,
+    ) {
+        let (Some(scope), Some(place)) = (self.scope, self.place(location)) else { return };
+        let Some(together) = &mut self.together else { return };
+        let tells = self.block.observer.write(thread, scope);
+        let mut now = self.block.observer.stamp(thread, self.pc);
+        (now.scope, now.access) = (Some(scope), if is_atomic { Access::Atomic } else { Access::Write });
+        together.consistency.write((place, offset), now, tells, values, is_atomic);
+    }
+
+    /// Returns whether a strong access needs to be observed thread by thread.
+    pub(crate) fn observes(&self, location: Location, scope: Option<Scope>) -> bool {
+        self.together.is_some() && (scope.is_some() || location != Location::Shared)
+    }
+}
