@@ -6,9 +6,9 @@
 //! accesses to the same bytes race if at least one writes, neither thread knows of the other's, and they are not both
 //! strong with sufficient scopes.
 //!
-//! In two respects, the model follows the hardware and not the manual's words, which order less: what a thread's fence
-//! has published may be told by another thread's write after a barrier, and what a thread has read before a barrier is
-//! acquired by another thread's fence after it.
+//! In three respects, the model follows the hardware and not the manual's words, which promise less: what a thread's fence
+//! has published may be told by another thread's write after a barrier, what a thread has read before a barrier is acquired
+//! by another thread's fence after it, and a strong access to a vector of at most 16 bytes is one access.
 
 mod cells;
 mod clock;
@@ -26,6 +26,7 @@ pub use observer::Missing;
 pub(crate) use observer::Observer;
 use observer::merge;
 pub(crate) use stamp::Stamp;
+pub(crate) use variable::SIZE as LARGEST;
 use variable::{Variable, Writer};
 
 use crate::fault::{MemoryAccess, ThreadReport};
@@ -188,8 +189,8 @@ impl Consistency {
             value.note_reader(now);
             (value, false)
         } else {
-            let known = observer.knowledge(thread).clone();
-            let Some(read) = variable.read(now, &known, bytes) else { return false };
+            let (known, seen) = observer.reader(thread);
+            let Some(read) = variable.read(now, known, seen, bytes) else { return false };
             read
         };
         if let Some(writer) = value.writer.clone() {

@@ -55,6 +55,8 @@ pub(crate) struct Thread {
     pub(crate) known: Knowledge,
     /// The number of releases so far.
     releases: u32,
+    /// The number of new values that the thread has seen in variables that it had read before.
+    seen: u64,
     /// What the thread's fences have published, by scope.
     released: Messages,
     /// The scope of a release that applies only to the next write.
@@ -111,6 +113,12 @@ impl Observer {
 
     pub(crate) fn knowledge(&self, thread: usize) -> &Knowledge {
         &self.threads[thread].known
+    }
+
+    /// Returns what a thread knows, and the number of new values that it has seen.
+    pub(crate) fn reader(&mut self, thread: usize) -> (&Knowledge, &mut u64) {
+        let Thread { known, seen, .. } = &mut self.threads[thread];
+        (known, seen)
     }
 
     /// Returns why a thread doesn't know of an access, if that is clear, and the flag that should have told it.

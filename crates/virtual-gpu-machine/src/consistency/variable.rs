@@ -1,12 +1,16 @@
 //! The recent values of a variable that threads access with strong instructions.
 //!
 //! Without synchronization, a read may return an older value than the last one. Here, a thread sees all values, one after
-//! another, each as late as possible: a read returns the value after the one that the thread has read before. A program
-//! that relies on an order that nothing guarantees gets a wrong result, on every run.
+//! another, each late: a read returns the value after the one that the thread has read before. If the thread has seen a new
+//! value of another variable since then, it sees the same old value once more. A program that relies on an order that
+//! nothing guarantees gets a wrong result, on every run.
 
 use super::clock::Knowledge;
 use super::stamp::Stamp;
 use virtual_gpu_core::map::Map;
+
+/// The maximum number of bytes of a variable: those of the largest vector of 32-bit elements.
+pub(crate) const SIZE: usize = 16;
 
 /// The maximum number of values that are kept.
 const VALUES: usize = 64;
@@ -20,7 +24,7 @@ pub(crate) type Messages = [Option<Knowledge>; 4];
 /// A value, and who wrote it.
 #[derive(Clone, Debug)]
 pub(crate) struct Value {
-    bytes: [u8; 8],
+    bytes: [u8; SIZE],
     /// `None` if a weak write or a copy wrote it, which this record doesn't observe.
     pub(crate) writer: Option<Writer>,
     readers: Vec<Stamp>,
@@ -41,8 +45,8 @@ pub(crate) struct Variable {
     values: Vec<Value>,
     /// The number of the first of them, counted from the first value ever.
     first: u64,
-    /// The number of the value that each thread has read last.
-    read: Map<(u32, u32, u16), u64>,
+    /// The number of the value that each thread has read last, and how many new values it had seen by then.
+    read: Map<(u32, u32, u16), (u64, u64)>,
 }
 
 impl Variable {
@@ -74,11 +78,13 @@ impl Variable {
         self.values.push(Value::of(bytes, Some(writer)));
     }
 
-    /// Returns the value that a thread reads, stores it in `bytes`, and returns whether it is not the newest.
+    /// Returns the value that a thread reads, stores it in `bytes`, and returns whether it is not the newest. `seen` counts the
+    /// new values that the thread has seen.
     pub(crate) fn read(
         &mut self,
         now: Stamp,
         known: &Knowledge,
+        seen: &mut u64,
         bytes: &mut [u8],
     ) -> Option<(&mut Value, bool)> {
         let newest = self.values.len().checked_sub(1)?;
@@ -89,9 +95,14 @@ impl Variable {
         };
         let oldest = self.values.iter().rposition(must_see).unwrap_or(0);
         let thread = (now.launch, now.block, now.thread);
-        let next = self.read.get(&thread).map_or(0, |&last| (last + 1).saturating_sub(self.first) as usize);
+        let (last, seen_then) = self.read.get(&thread).copied().unwrap_or_default();
+        let is_first = !self.read.contains_key(&thread);
+        let step = u64::from(!is_first && *seen == seen_then);
+        let next = (last + step).saturating_sub(self.first) as usize;
         let chosen = next.clamp(oldest, newest);
-        self.read.insert(thread, self.first + chosen as u64);
+        let number = self.first + chosen as u64;
+        *seen += u64::from(!is_first && number > last);
+        self.read.insert(thread, (number, *seen));
         let value = &mut self.values[chosen];
         bytes.copy_from_slice(&value.bytes[..bytes.len()]);
         value.note_reader(now);
@@ -101,7 +112,7 @@ impl Variable {
 
 impl Value {
     fn of(bytes: &[u8], writer: Option<Writer>) -> Self {
-        let mut all = [0; 8];
+        let mut all = [0; SIZE];
         all[..bytes.len()].copy_from_slice(bytes);
         Self { bytes: all, writer, readers: Vec::new() }
     }

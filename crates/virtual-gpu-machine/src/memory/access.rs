@@ -6,6 +6,7 @@ use super::load::{self, Source};
 use super::store::{self, Target};
 use super::watched::{self, Watched};
 use crate::block::{Block, SharedMemory};
+use crate::consistency::LARGEST;
 use crate::fault::{Access as Kind, Stop};
 use crate::machine::Machine;
 use crate::mask::{Mask, WIDTH};
@@ -159,8 +160,9 @@ impl Machine<'_> {
             && self.together.is_some()
             && let Some(at) = self.locate(access.space, address, unit)
         {
-            for (element, bytes) in (0..).zip(bytes[..unit as usize].chunks_exact_mut(size)) {
-                let at = (at.0, at.1 + element * size as u64);
+            let whole = whole(unit as usize, size);
+            for (part, bytes) in (0..).zip(bytes[..unit as usize].chunks_exact_mut(whole)) {
+                let at = (at.0, at.1 + part * whole as u64);
                 self.observe_strong_read(at, thread, bytes, false);
             }
         }
@@ -206,8 +208,9 @@ impl Machine<'_> {
             let mut old = [0; 32];
             let old = &mut old[..bytes.len()];
             self.peek(location, offset, old);
-            for (element, values) in (0..).zip(old.chunks_exact(size).zip(bytes.chunks_exact(size))) {
-                let at = (location, offset + element * size as u64);
+            let whole = whole(bytes.len(), size);
+            for (part, values) in (0..).zip(old.chunks_exact(whole).zip(bytes.chunks_exact(whole))) {
+                let at = (location, offset + part * whole as u64);
                 self.observe_strong_write(at, thread, values.into(), false);
             }
         }
@@ -216,6 +219,12 @@ impl Machine<'_> {
         self.scope = None;
         stored
     }
+}
+
+/// Returns the number of bytes that a strong access of `unit` bytes reads or writes at once. The manual promises no more than
+/// an element, but hardware does not split a vector, and the LL protocol of NCCL relies on it.
+fn whole(unit: usize, element: usize) -> usize {
+    if unit <= LARGEST { unit } else { element }
 }
 
 /// Reads up to eight bytes, little-endian.

@@ -258,3 +258,42 @@ extern "C" __global__ void fill(unsigned *to, unsigned value, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) to[i] = value;
 }
+
+// Sends each word with its flag in one vector, as NCCL's protocol LL does. No fence is needed.
+extern "C" __global__ void send_lines(unsigned *lines, int rounds, int split) {
+    for (int round = 1; round <= rounds; round++) {
+        unsigned *line = lines + 2 * (round - 1), value = 100 + round, flag = 1;
+        if (split) {
+            *(volatile unsigned *)line = value;
+            *(volatile unsigned *)(line + 1) = flag;
+        } else {
+            asm volatile("st.volatile.global.v2.u32 [%0], {%1, %2};" ::"l"(line), "r"(value), "r"(flag) : "memory");
+        }
+    }
+}
+
+extern "C" __global__ void receive_lines(unsigned *lines, unsigned *out, int rounds, int split) {
+    for (int round = 1; round <= rounds; round++) {
+        unsigned *line = lines + 2 * (round - 1), value, flag;
+        do {
+            if (split) {
+                flag = *(volatile unsigned *)(line + 1);
+                value = *(volatile unsigned *)line;
+            } else {
+                asm volatile("ld.volatile.global.v2.u32 {%0, %1}, [%2];" : "=r"(value), "=r"(flag) : "l"(line) : "memory");
+            }
+        } while (flag != 1);
+        out[round - 1] = value;
+    }
+}
+
+// Gives up after some attempts.
+extern "C" __global__ void receive_patiently(unsigned *data, unsigned *flag, unsigned *out, int kind, int attempts) {
+    for (int i = 0; i < attempts; i++) {
+        if (get(flag, VOLATILE) == 1) {
+            fence(kind);
+            *out = *data;
+            return;
+        }
+    }
+}
