@@ -4,8 +4,8 @@
 use std::process::{Command, ExitCode};
 
 use crate::{
-    nccl, nccl_threads, overlap, same_reports, shared_overruns, shared_races, strict, topology, trace,
-    traffic,
+    contexts, nccl, nccl_threads, overlap, same_reports, shared_overruns, shared_races, strict, topology,
+    trace, traffic,
 };
 
 /// The variable that tells this process which program to run.
@@ -14,7 +14,8 @@ const PROGRAM: &str = "LAB_TESTS_PROGRAM";
 type Program = fn() -> anyhow::Result<()>;
 
 /// The programs, by name.
-const PROGRAMS: [(&str, Program); 21] = [
+const PROGRAMS: [(&str, Program); 22] = [
+    ("contexts::reach", contexts::reach),
     ("nccl::aborts_at_exit", nccl::aborts_at_exit),
     ("nccl::late", nccl::late),
     ("nccl_threads::asks", nccl_threads::asks),

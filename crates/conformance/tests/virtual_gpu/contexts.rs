@@ -6,6 +6,7 @@ use cudarc::driver::sys::{CUctx_flags, CUdevice_attribute, CUevent_flags, CUfunc
 use cudarc::driver::{CudaContext, DriverError, Profiler, result, sys};
 use lab::Check;
 
+use crate::child;
 use crate::fails;
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -30,7 +31,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("contexts::a_destroyed_context_stays_current_on_other_threads", destroyed_elsewhere),
         Check::new("contexts::streams_and_kernels_belong_to_one_context", belongs_to_one_context),
         Check::new("contexts::a_failure_does_not_leave_its_context", failure_stays),
-        Check::new("contexts::no_gpu_reaches_another_s_memory", peers),
+        Check::new("contexts::a_gpu_reaches_another_s_memory", peers),
+        Check::new("contexts::only_nvlink_reaches_another_gpu_s_memory", links),
         Check::new("contexts::bad_arguments_are_named", bad_arguments),
     ]
 }
@@ -68,6 +70,41 @@ fn peers() -> anyhow::Result<()> {
         fails(enable(&other, 0), CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, &["already"]);
         disable()?;
         fails(disable(), CUresult::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, &["could be disabled"]);
+    }
+    Ok(())
+}
+
+fn links() -> anyhow::Result<()> {
+    for (topology, count, reached) in [("pcie", "2", "1: 0\n"), ("2x8-h100", "9", "1: 1\n8: 0\n")] {
+        let switches = [("VIRTUAL_GPU_TOPOLOGY", topology), ("VIRTUAL_GPU_COUNT", count)];
+        let (well, said) = child::start("contexts::reach", &switches)?;
+        anyhow::ensure!(well && said.ends_with(reached), "{topology}: {said}");
+    }
+    Ok(())
+}
+
+/// Prints whether GPU 0 can access the memory of GPU 1 and of GPU 8, and checks that nothing else says otherwise.
+pub(crate) fn reach() -> anyhow::Result<()> {
+    lab::attach(2)?;
+    let (one, count) = (context()?, CudaContext::device_count()?);
+    for gpu in [1, 8].into_iter().filter(|&gpu| gpu < count) {
+        let other = CudaContext::new(gpu as usize)?;
+        one.bind_to_thread()?;
+        let mut reaches = 7;
+        // SAFETY: the number is writable, and the contexts are alive.
+        let enabled = unsafe {
+            sys::cuDeviceCanAccessPeer(&mut reaches, 0, gpu).result()?;
+            sys::cuCtxEnablePeerAccess(other.cu_ctx(), 0).result()
+        };
+        println!("{gpu}: {reaches}");
+        match reaches {
+            1 => enabled?,
+            _ => fails(
+                enabled,
+                CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
+                &["cuDeviceCanAccessPeer returns 0"],
+            ),
+        }
     }
     Ok(())
 }
