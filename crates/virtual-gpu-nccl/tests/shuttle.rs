@@ -20,7 +20,7 @@ use shuttle::sync::atomic::{AtomicU32, Ordering};
 use shuttle::sync::mpsc::channel;
 use shuttle::thread;
 use virtual_gpu::config::{Config, Timeout};
-use virtual_gpu::engine::{Engine, HostKind, Region};
+use virtual_gpu::engine::{Engine, HostKind, LaunchShape, Region};
 use virtual_gpu_core::handle::{CommHandle, StreamHandle};
 use virtual_gpu_core::status::{CudaResult, CudaStatus};
 use virtual_gpu_nccl::{
@@ -276,6 +276,51 @@ fn threads_that_share_a_gpu_learn_their_times() {
                 machine.engine.record_event(end, gpu.stream).unwrap();
                 machine.engine.synchronize_event(end).unwrap();
                 assert!(machine.engine.elapsed(start, end).unwrap() > 0.0);
+            })
+        });
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+/// Sets its own flag and waits for the other one.
+const MEET: &str = "\
+.version 8.0
+.target sm_70
+.address_size 64
+.visible .entry meet(.param .u64 mine, .param .u64 theirs)
+{
+    .reg .b32 %r<2>; .reg .b64 %rd<3>; .reg .pred %p<2>;
+    ld.param.u64 %rd1, [mine]; ld.param.u64 %rd2, [theirs];
+    st.release.sys.global.u32 [%rd1], 1;
+again:
+    ld.acquire.sys.global.u32 %r1, [%rd2];
+    setp.eq.u32 %p1, %r1, 0;
+    @%p1 bra again;
+    ret;
+}
+";
+
+#[test]
+fn kernels_on_two_gpus_wait_for_each_other() {
+    check(|machine| {
+        let ((to_one, of_zero), (to_zero, of_one)) = (channel(), channel());
+        let ends = [(0, 1, to_one, of_one), (1, 0, to_zero, of_zero)];
+        let threads = ends.map(|(number, other, tell, hear)| {
+            thread::spawn(move || {
+                let gpu = Gpu::new(machine, number);
+                let peer = machine.engine.retain_primary(other).unwrap();
+                machine.engine.enable_peer_access(peer).unwrap();
+                let mine = gpu.buffer(0);
+                gpu.synchronize().unwrap();
+                tell.send(mine).unwrap();
+                let theirs: u64 = hear.recv().unwrap();
+                let module = machine.engine.load_module(MEET).unwrap();
+                let meet = machine.engine.function(module, "meet").unwrap();
+                let shape = LaunchShape { grid: [1; 3], block: [1; 3], dynamic_shared: 0 };
+                let parameters = [mine, theirs].map(u64::to_le_bytes).concat();
+                machine.engine.launch(meet, shape, gpu.stream, parameters).unwrap();
+                gpu.synchronize().unwrap();
+                assert_eq!(gpu.read(mine), 1);
             })
         });
         threads.into_iter().for_each(|thread| thread.join().unwrap());

@@ -100,7 +100,9 @@ impl Engine {
         }
         state = self.release_freed(state);
         state.announce_forgotten_streams();
-        if state.finished != before && (state.waiting_for_times > 0 || state.is_a_wait_over()) {
+        let may_go_on = state.finished != before && (state.waiting_for_times > 0 || state.is_a_wait_over());
+        // A launch that has run for a while goes on in another thread's pass.
+        if may_go_on || state.together.can_go_on() {
             self.changed.notify_all();
         }
         if !state.host_functions.is_empty() {
