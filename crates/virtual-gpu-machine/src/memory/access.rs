@@ -158,6 +158,7 @@ impl Machine<'_> {
         let outcome = self.read_bytes(access.space, Kind::Read, thread, address, &mut bytes[..unit as usize]);
         if outcome.is_ok()
             && self.together.is_some()
+            && access.scope.is_some()
             && let Some(at) = self.locate(access.space, address, unit)
         {
             let whole = whole(unit as usize, size);

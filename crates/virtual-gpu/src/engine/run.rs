@@ -3,7 +3,7 @@
 use super::communication::CommunicationJob;
 use super::stream::Op;
 use super::together::{Ended, Together};
-use super::touched::Done;
+use super::touched::{Done, Outcome};
 use super::wait::Blocked;
 use super::work::Work;
 use super::{Engine, State};
@@ -62,17 +62,7 @@ impl Engine {
                     let frees = matches!(work, Work::Free { .. });
                     let outcome = self.execute(work, &turn);
                     let mut state = self.state();
-                    let cost = match outcome {
-                        Ok(Done { touched, cost }) => {
-                            self.note_touched(&mut state, stream, what, touched, frees, false);
-                            cost
-                        }
-                        Err(failure) => {
-                            state.fail_stream(stream, &failure);
-                            Cost::Nothing
-                        }
-                    };
-                    state.finish_after(stream, &View::default(), cost);
+                    self.conclude_op(&mut state, stream, what, outcome, frees, false);
                     state
                 }
                 Job::Communication(job) => job(self),
@@ -81,17 +71,7 @@ impl Engine {
                     let mut state = self.state();
                     if let Some(Ended { stream, what, outcome, learned }) = ended {
                         state.learn(stream, &learned);
-                        let cost = match outcome {
-                            Ok(Done { touched, cost }) => {
-                                self.note_touched(&mut state, stream, what, touched, false, true);
-                                cost
-                            }
-                            Err(failure) => {
-                                state.fail_stream(stream, &failure);
-                                Cost::Nothing
-                            }
-                        };
-                        state.finish_after(stream, &View::default(), cost);
+                        self.conclude_op(&mut state, stream, what, outcome, false, true);
                     }
                     state
                 }
@@ -109,6 +89,30 @@ impl Engine {
             self.host.notify_one();
         }
         state
+    }
+
+    /// Records what the first operation on `stream` has touched, or its failure, and removes it. `frees` and `is_together`: as
+    /// for [`Self::note_touched`].
+    fn conclude_op(
+        &self,
+        state: &mut State,
+        stream: StreamHandle,
+        what: String,
+        outcome: Outcome,
+        frees: bool,
+        is_together: bool,
+    ) {
+        let cost = match outcome {
+            Ok(Done { touched, cost }) => {
+                self.note_touched(state, stream, what, touched, frees, is_together);
+                cost
+            }
+            Err(failure) => {
+                state.fail_stream(stream, &failure);
+                Cost::Nothing
+            }
+        };
+        state.finish_after(stream, &View::default(), cost);
     }
 }
 

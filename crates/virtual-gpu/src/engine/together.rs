@@ -487,9 +487,11 @@ impl State {
         }
     }
 
-    /// Lets all suspended launches end with one report. If a GPU has failed before, its failure is the reason.
+    /// Lets all suspended launches end with one report. If a context that shares memory has failed before, its failure is the
+    /// reason: its kernels write nothing anymore.
     fn end_launches(&mut self, add: impl FnOnce(Report) -> Report) {
-        let earlier = self.contexts.values_mut().find_map(|context| context.failure.clone());
+        let contexts = self.contexts.entries().iter().filter(|(context, _)| self.shares_memory(*context));
+        let earlier = contexts.filter_map(|(_, context)| context.failure.clone()).next();
         let waiting: Vec<(ThreadReport, usize, CallSite)> = self
             .together
             .suspended

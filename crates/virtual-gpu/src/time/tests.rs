@@ -336,3 +336,20 @@ fn bytes_in_another_gpu_s_memory_take_as_long_as_a_copy() {
     let [far, _] = side_by_side([cost, kernel(1, 1)]);
     assert_eq!(length(&far), 100_000);
 }
+
+#[test]
+fn a_kernel_that_waits_for_another_takes_its_time_after_that_one_has_started() {
+    let mut time = dgx(2);
+    let before = engine(&mut time, 1, 2, vec![]);
+    let partner = engine(&mut time, 1, 2, vec![before.when.clone()]);
+    let waits = engine(&mut time, 0, 1, vec![]);
+    let [start, end] = [before.when.clone(), waits.when.clone()];
+    time.finish(before, kernel(1, 500_000));
+    let mut cost = kernel(1, 100_000);
+    if let Cost::Kernel { partners, .. } = &mut cost {
+        partners.push(partner);
+    }
+    time.finish(waits, cost);
+    time.settle();
+    assert_eq!(span(&end).end, span(&start).end + 100_000);
+}
