@@ -51,8 +51,8 @@ impl Life {
 const PARENT_WATCH: &str = "parent watch";
 
 /// Returns the number of this process's threads that don't wait for another thread without a deadline, as the kernel sees
-/// it. The other threads can't do anything until one of these does. `None` if the kernel doesn't tell, or if the threads are
-/// not the kernel's own.
+/// it. The other threads can't do anything until one of these does. `None` if the kernel doesn't show this, or if the threads
+/// are not the kernel's own.
 pub fn awake() -> Option<usize> {
     if cfg!(shuttle) {
         return None;
@@ -62,7 +62,7 @@ pub fn awake() -> Option<usize> {
         let task = task.ok()?.path();
         let (Ok(call), Ok(name)) = (read_to_string(task.join("syscall")), read_to_string(task.join("comm")))
         else {
-            // The kernel doesn't tell, or the thread has just ended.
+            // The kernel doesn't show it, or the thread has just ended.
             if task.exists() {
                 return None;
             }

@@ -199,10 +199,10 @@ impl Machine<'_> {
     ) {
         let (Some(scope), Some(place)) = (self.scope, self.place(location)) else { return };
         let Some(together) = &mut self.together else { return };
-        let tells = self.block.observer.write(thread, scope);
+        let published = self.block.observer.write(thread, scope);
         let mut now = self.block.observer.stamp(thread, self.pc);
         (now.scope, now.access) = (Some(scope), if is_atomic { Access::Atomic } else { Access::Write });
-        together.consistency.write((place, offset), now, tells, values, is_atomic);
+        together.consistency.write((place, offset), now, published, values, is_atomic);
     }
 
     /// Returns whether a strong access needs to be observed thread by thread.

@@ -183,10 +183,10 @@ struct Bench {
     shares_memory: bool,
 }
 
-/// Other launches, of which there are none.
-struct Nobody;
+/// A launch without other launches.
+struct Alone;
 
-impl Others for Nobody {
+impl Others for Alone {
     fn run(&mut self, _: Pause, _: bool, _: &mut DeviceMemory, _: &mut Consistency) -> bool {
         true
     }
@@ -278,7 +278,7 @@ impl Bench {
         let outcome = if self.shares_memory {
             let mut consistency = Consistency::default();
             consistency.begin(0, kernel.clone(), 0, [grid, block], &[]);
-            let together = Together::new(&mut consistency, 0, Box::new(Nobody));
+            let together = Together::new(&mut consistency, 0, Box::new(Alone));
             machine::run_together(kernel, &launch, &mut self.memory, together)
         } else {
             machine::run(kernel, &launch, &mut self.memory)

@@ -218,7 +218,7 @@ impl Node {
     fn unwritten(&self, gpu: usize, count: usize) -> Result<u64, DriverError> {
         let context = CudaContext::new(gpu)?;
         context.bind_to_thread()?;
-        // SAFETY: nobody reads the memory before it is written, except in programs that are wrong.
+        // SAFETY: right programs write the memory before they read it, and wrong ones test what happens otherwise.
         let address = unsafe { result::malloc_sync(count * 4) };
         std::mem::forget(context);
         address

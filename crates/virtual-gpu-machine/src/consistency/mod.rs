@@ -6,9 +6,9 @@
 //! accesses to the same bytes race if at least one writes, neither thread knows of the other's, and they are not both
 //! strong with sufficient scopes.
 //!
-//! In three respects, the model follows the hardware and not the manual's words, which promise less: what a thread's fence
-//! has published may be told by another thread's write after a barrier, what a thread has read before a barrier is acquired
-//! by another thread's fence after it, and a strong access to a vector of at most 16 bytes is one access.
+//! In three respects, the model follows the hardware and not the manual's words, which promise less. What a thread has
+//! published with a fence is also published by another thread's write after a barrier. What a thread has read before a
+//! barrier is acquired by another thread's fence after it. A strong access to a vector of at most 16 bytes is one access.
 
 mod cells;
 mod clock;
@@ -199,8 +199,8 @@ impl Consistency {
         is_old
     }
 
-    /// A strong write of `bytes`, which memory had until now, by a thread whose stamp `now` is. An atomic continues what
-    /// the value before told its readers.
+    /// A strong write of `bytes`, which memory had until now, by a thread whose stamp `now` is. An atomic also publishes
+    /// what the value before it published.
     pub(crate) fn write(
         &mut self,
         at: (Place, u64),

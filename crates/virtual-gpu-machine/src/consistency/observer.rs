@@ -49,7 +49,7 @@ struct Pending {
     has_narrow_fence: bool,
 }
 
-/// What a thread knows, and what it tells others.
+/// What a thread knows, and what it publishes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Thread {
     pub(crate) known: Knowledge,
@@ -121,7 +121,7 @@ impl Observer {
         (known, seen)
     }
 
-    /// Returns why a thread doesn't know of an access, if that is clear, and the flag that should have told it.
+    /// Returns why a thread doesn't know of an access, if that is clear, and the flag whose message lacks it.
     pub(crate) fn why_unknown(&self, thread: usize, access: &Stamp) -> Option<(Option<Stamp>, Missing)> {
         let Thread { pending, missed, .. } = &self.threads[thread];
         let waits = pending.iter().rev().find(|pending| pending.message.order.covers(access));
@@ -149,7 +149,7 @@ impl Observer {
         waits.or_else(missed).or_else(of_others).or_else(later).or_else(before)
     }
 
-    /// Prepares a strong write: returns its stamp's number of releases and what the write tells its readers.
+    /// Prepares a strong write: returns its stamp's number of releases and what the write publishes to its readers.
     pub(crate) fn write(&mut self, thread: usize, scope: Scope) -> (Messages, Knowledge) {
         let block = self.block;
         let entry = &mut self.threads[thread];
@@ -252,8 +252,8 @@ impl Observer {
         self.gpu
     }
 
-    /// Records a barrier: the threads in `to` have waited for the threads in `from`. What a thread's fence has published
-    /// before the barrier may also be told by a write of another thread after it: the fence has made it visible.
+    /// Records a barrier: the threads in `to` have waited for the threads in `from`. What one of these has published with a
+    /// fence is visible, so the others' later writes publish it, too.
     pub(crate) fn barrier(&mut self, from: &[usize], to: &[usize]) {
         let is_whole = from.len() == self.threads.len() && to.len() == self.threads.len();
         let mut all = Thread { known: Knowledge::of(Arc::default(), self.gpu), ..Thread::default() };

@@ -36,10 +36,10 @@ impl Two {
     }
 
     fn set(&mut self, gpu: usize, thread: usize, scope: Scope, value: u32) {
-        let tells = self.observers[gpu].write(thread, scope);
+        let published = self.observers[gpu].write(thread, scope);
         let now = Stamp { scope: Some(scope), access: Access::Write, ..self.observers[gpu].stamp(thread, 0) };
         let old = (value - 1).to_le_bytes();
-        self.record.write(FLAG, now, tells, [&old, &value.to_le_bytes()], false);
+        self.record.write(FLAG, now, published, [&old, &value.to_le_bytes()], false);
         self.observers[gpu].end_write(thread);
     }
 

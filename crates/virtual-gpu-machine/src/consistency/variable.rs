@@ -18,7 +18,7 @@ const VALUES: usize = 64;
 /// The maximum number of threads that are known to have read a value.
 const READERS: usize = 16;
 
-/// What a write tells its readers, by the scope that contains both threads.
+/// What a write publishes to its readers, by the scope that contains both threads.
 pub(crate) type Messages = [Option<Knowledge>; 4];
 
 /// A value, and who wrote it.
@@ -34,7 +34,7 @@ pub(crate) struct Value {
 pub(crate) struct Writer {
     pub(crate) stamp: Stamp,
     pub(crate) messages: Messages,
-    /// Everything that the writer knew. A reader learns only what `messages` tell.
+    /// Everything that the writer knew. A reader learns only what `messages` contain.
     pub(crate) knew: Knowledge,
 }
 

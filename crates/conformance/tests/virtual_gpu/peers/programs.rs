@@ -1,4 +1,4 @@
-//! The programs, and what the wrong ones must be told.
+//! The programs, and what the reports about the wrong ones must contain.
 
 use cudarc::driver::result;
 
@@ -272,7 +272,7 @@ pub(super) const PAIRS: &[Pair] = &[
         wrong: Reported(LAUNCH_TIMEOUT, &["`meet` on GPU 0", "`meet` on GPU 1", "kernels.cu"]),
     },
     Pair {
-        name: "a_value_that_nobody_writes",
+        name: "a_value_that_is_never_written",
         program: |node, is_wrong| meet(node, false, if is_wrong { 2 } else { 1 }),
         wrong: Reported(LAUNCH_TIMEOUT, &["`meet` on GPU 0", "`meet` on GPU 1"]),
     },
