@@ -5,7 +5,8 @@ use std::mem::offset_of;
 use crate::{
     AccessDescription, Affinity, AllocationProperties, Copy2D, Copy3D, CopyNodeParameters, CreateParameters,
     DeviceProperties, EdgeData, HostParameters, Id, IpcHandle, KernelParameters, LaunchAttribute,
-    LaunchConfig, MemoryLocation, NodeParameters, PoolProperties, SetParameters, SimulationInfo, UpdateInfo,
+    LaunchConfig, MemoryLocation, NodeParameters, PoolProperties, SetParameters, SimulationInfo, TensorMap,
+    UpdateInfo,
 };
 
 /// The layout of a C structure.
@@ -84,6 +85,7 @@ layouts! {
     IpcHandle = "CUipcMemHandle_st" {}
     IpcHandle = "CUipcEventHandle_st" {}
     Id = "ncclUniqueId" {}
+    TensorMap = "CUtensorMap_st" {}
     SimulationInfo = "ncclSimInfo_v22200" {
         size = "size", magic = "magic", version = "version", time = "estimatedTime"
     }

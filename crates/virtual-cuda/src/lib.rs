@@ -38,6 +38,7 @@ mod pool;
 mod rows;
 mod stream;
 mod symbols;
+mod tensor_map;
 mod types;
 mod virtual_memory;
 
@@ -64,6 +65,7 @@ pub use occupancy::{BlockToShared, LaunchAttribute, LaunchConfig};
 pub use pointer::{Arguments, Bytes, Out, Outs, Source, Text};
 pub use pool::{Pool, PoolProperties};
 pub use rows::{Copy2D, Copy3D, Plane, Volume};
+pub use tensor_map::TensorMap;
 pub use types::{Context, Device, DevicePointer, Event, Function, Module, Stream};
 pub use virtual_memory::{AccessDescription, AllocationProperties};
 
@@ -108,6 +110,10 @@ macro_rules! exports {
                 fn cuDeviceGetProperties(properties: Out<DeviceProperties>, device: Device) = device::properties;
                 fn cuDeviceGetExecAffinitySupport(supported: Out<c_int>, kind: c_uint, device: Device) = device::affinity_support;
                 fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: Device) = device::device_total_memory;
+
+                fn cuTensorMapEncodeTiled(map: Out<TensorMap>, element: c_uint, rank: c_uint, address: DevicePointer, dimensions: Source<c_ulonglong>, strides: Source<c_ulonglong>, size: Source<c_uint>, steps: Source<c_uint>, interleave: c_uint, swizzle: c_uint, promotion: c_uint, fill: c_uint) = tensor_map::encode_tiled;
+                fn cuTensorMapEncodeIm2col(map: Out<TensorMap>, element: c_uint, rank: c_uint, address: DevicePointer, dimensions: Source<c_ulonglong>, strides: Source<c_ulonglong>, lower: Source<c_int>, upper: Source<c_int>, channels: c_uint, pixels: c_uint, steps: Source<c_uint>, interleave: c_uint, swizzle: c_uint, promotion: c_uint, fill: c_uint) = tensor_map::encode_im2col;
+                fn cuTensorMapReplaceAddress(map: Out<TensorMap>, address: DevicePointer) = tensor_map::replace_address;
 
                 fn cuDevicePrimaryCtxRetain(context: Out<Context>, device: Device) = context::retain_primary;
                 fn cuDevicePrimaryCtxRelease_v2(device: Device) = context::release_primary;
@@ -462,9 +468,9 @@ macro_rules! exports {
                 cuStreamWaitValue64_v2 cuStreamWaitValue64_v2_ptsz cuStreamWriteValue32 cuStreamWriteValue32_ptsz
                 cuStreamWriteValue32_v2 cuStreamWriteValue32_v2_ptsz cuStreamWriteValue64 cuStreamWriteValue64_ptsz
                 cuStreamWriteValue64_v2 cuStreamWriteValue64_v2_ptsz cuSurfObjectCreate cuSurfObjectDestroy
-                cuSurfObjectGetResourceDesc cuSurfRefGetArray cuSurfRefSetArray cuTensorMapEncodeIm2col
-                cuTensorMapEncodeIm2colWide cuTensorMapEncodeTiled cuTensorMapReplaceAddress cuTexObjectCreate
-                cuTexObjectDestroy cuTexObjectGetResourceDesc cuTexObjectGetResourceViewDesc cuTexObjectGetTextureDesc
+                cuSurfObjectGetResourceDesc cuSurfRefGetArray cuSurfRefSetArray cuTensorMapEncodeIm2colWide
+                cuTexObjectCreate cuTexObjectDestroy cuTexObjectGetResourceDesc cuTexObjectGetResourceViewDesc
+                cuTexObjectGetTextureDesc
                 cuTexRefCreate cuTexRefDestroy cuTexRefGetAddress cuTexRefGetAddressMode cuTexRefGetAddress_v2
                 cuTexRefGetArray cuTexRefGetBorderColor cuTexRefGetFilterMode cuTexRefGetFlags cuTexRefGetFormat
                 cuTexRefGetMaxAnisotropy cuTexRefGetMipmapFilterMode cuTexRefGetMipmapLevelBias

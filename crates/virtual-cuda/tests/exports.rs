@@ -44,6 +44,8 @@ signature!(A B C D E F G);
 signature!(A B C D E F G H);
 signature!(A B C D E F G H I J);
 signature!(A B C D E F G H I J K);
+signature!(A B C D E F G H I J K L);
+signature!(A B C D E F G H I J K L M N O);
 
 /// The names that cudarc may use for a type in the table of exports: C handles, structures, and enumerations.
 const TYPES: &[(&str, &[&str])] = &[
@@ -83,6 +85,7 @@ const TYPES: &[(&str, &[&str])] = &[
     ("StreamCallback", &["Option<unsafe extern \"C\" fn(*mut CUstream_st, cudaError_enum, *mut c_void)>"]),
     ("Copy2D", &["CUDA_MEMCPY2D_st"]),
     ("Copy3D", &["CUDA_MEMCPY3D_st", "CUDA_MEMCPY3D_PEER_st"]),
+    ("TensorMap", &["CUtensorMap_st"]),
     ("Outs", &["*mut *mut c_void"]),
     ("LaunchConfig", &["CUlaunchConfig_st"]),
     ("PoolProperties", &["CUmemPoolProps_st"]),
@@ -121,6 +124,11 @@ const TYPES: &[(&str, &[&str])] = &[
             "CUmemAllocationGranularity_flags_enum",
             "CUmemAccess_flags_enum",
             "CUmem_advise_enum",
+            "CUtensorMapDataType_enum",
+            "CUtensorMapInterleave_enum",
+            "CUtensorMapSwizzle_enum",
+            "CUtensorMapL2promotion_enum",
+            "CUtensorMapFloatOOBfill_enum",
             "CUstreamCaptureMode_enum",
             "CUstreamCaptureStatus_enum",
             "CUdriverProcAddressQueryResult_enum",

@@ -14,6 +14,7 @@ pub mod source_location;
 mod stack;
 pub mod status;
 pub mod sync;
+pub mod tensor_map;
 pub mod thread;
 
 pub use loaded_file::path_of_code;

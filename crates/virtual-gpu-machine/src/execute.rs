@@ -51,6 +51,8 @@ impl Machine<'_> {
                 self.begin_copies(*to, *from, usize::from(*bytes), *present, mask)?;
             }
             Operation::BulkCopy(copy) => self.bulk_copy(copy, mask)?,
+            Operation::TensorCopy(copy) => self.tensor_copy(copy, mask)?,
+            Operation::BulkReduction(reduction) => self.bulk_reduction(reduction, mask)?,
             Operation::CommitCopies => self.commit_copies(mask),
             Operation::WaitForCopies { pending } => self.end_copies(*pending, mask),
             Operation::ActiveMask { d } => self.active_mask(*d, mask),

@@ -225,6 +225,16 @@ pub(crate) enum Form<'a> {
         mbarrier: Option<Operand<'a>>,
         policy: Option<Operand<'a>>,
     },
+    TensorCopy(TensorCopy<'a>),
+    /// `cp.reduce.async.bulk`
+    BulkReduction {
+        to: Operand<'a>,
+        from: Operand<'a>,
+        bytes: Operand<'a>,
+        op: AtomicOp,
+        kind: AtomicType,
+        policy: Option<Operand<'a>>,
+    },
     CommitCopies,
     /// Waits for all groups except the last `pending`.
     WaitForCopies {
@@ -408,6 +418,23 @@ pub(crate) struct Atomic<'a> {
     pub(crate) a: Operand<'a>,
     /// For `cas`: the new value.
     pub(crate) b: Option<Operand<'a>>,
+}
+
+/// `cp.async.bulk.tensor` and `cp.reduce.async.bulk.tensor`; a copy to shared memory has an mbarrier.
+#[derive(Debug)]
+pub(crate) struct TensorCopy<'a> {
+    pub(crate) map: Operand<'a>,
+    /// Innermost first.
+    pub(crate) coordinates: Vec<Operand<'a>>,
+    pub(crate) is_im2col: bool,
+    /// The offsets of im2col.
+    pub(crate) offsets: Vec<Operand<'a>>,
+    /// The address in shared memory.
+    pub(crate) shared: Operand<'a>,
+    pub(crate) mbarrier: Option<Operand<'a>>,
+    /// Of `cp.reduce`.
+    pub(crate) op: Option<AtomicOp>,
+    pub(crate) policy: Option<Operand<'a>>,
 }
 
 /// `atom` and `red` on the elements of a vector, each of which is atomic.

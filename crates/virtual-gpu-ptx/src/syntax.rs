@@ -138,8 +138,12 @@ pub(crate) enum Operand<'a> {
         name: Option<&'a str>,
         offset: i64,
     },
-    /// `[%rd1, {%f1,%f2}]`: not used by any supported instruction.
-    Compound,
+    /// `[%rd1, {%r1,%r2}]`: a tensor map or texture, and coordinates.
+    Compound {
+        name: &'a str,
+        offset: i64,
+        coordinates: Vec<Operand<'a>>,
+    },
     /// `(param0, param1)`
     List(Vec<&'a str>),
     /// `_`

@@ -189,7 +189,7 @@ fn instructions_of_tensor_cores_and_textures_are_refused_by_name() {
         "wgmma.fence.sync.aligned;",
         "tex.2d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [tex, {%r1, %r2}];",
         "suld.b.1d.b32.trap {%r1}, [surf, {%r2}];",
-        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%r1], [%r2], 16;",
+        "tensormap.replace.tile.global_address.global.b1024.b64 [%r1], %r2;",
         "mbarrier.init.shared.b32 [%r1], 4;",
         "cvt.rn.satfinite.e2m1x2.f32 %h1, %f1, %f2;",
     ];

@@ -102,6 +102,40 @@ fn a_copy_to_global_memory_reads_shared_memory() {
 }
 
 #[test]
+fn a_reduction_combines_elements_with_global_memory() {
+    let write = "add.u32 %v, %t, 5; st.shared.u32 [%a], %v; fence.proxy.async.shared::cta; bar.sync 0;";
+    let old: Vec<u32> = vec![7; 64];
+    let new = |combine: fn(u32, u32) -> u32| -> Vec<u32> {
+        old.iter().zip(0..).map(|(&old, at)| combine(old, at + 5)).collect()
+    };
+    let inc = |old, most| if old >= most { 0 } else { old + 1 };
+    let dec = |old, most| if old == 0 || old > most { most } else { old - 1 };
+    for (op, expected) in [
+        ("add.u32", new(|a, b| a + b)),
+        ("add.s32", new(|a, b| a + b)),
+        ("min.u32", new(u32::min)),
+        ("max.s32", new(u32::max)),
+        ("and.b32", new(|a, b| a & b)),
+        ("or.b32", new(|a, b| a | b)),
+        ("xor.b32", new(|a, b| a ^ b)),
+        ("inc.u32", new(inc)),
+        ("dec.u32", new(dec)),
+    ] {
+        let reduce = format!(
+            "@%p1 cp.reduce.async.bulk.global.shared::cta.bulk_group.{op} [%y], [tile], 256;
+             @%p1 cp.async.bulk.commit_group; @%p1 cp.async.bulk.wait_group 0;"
+        );
+        let (done, got) = run(&format!("{write} {reduce}")).unwrap_or_else(|fault| panic!("{fault}"));
+        assert!(done.race.is_none() && done.unwritten.is_none(), "{op}");
+        assert_eq!(got, expected, "{op}");
+    }
+    let reduce = "@%p1 cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.add.f32 [%y], [tile], 16, %policy;";
+    let (_, got) =
+        run(&format!("mov.b32 %v, 0f3F800000; st.shared.u32 [%a], %v; bar.sync 0; {reduce}")).unwrap();
+    assert_eq!(got[..5], [1.0_f32.to_bits(); 4].into_iter().chain([7]).collect::<Vec<_>>());
+}
+
+#[test]
 fn copies_without_a_wait_need_bounded_memory() {
     // Each copy is expected, and completed in the end, so the number of pending transactions stays small.
     let body = format!(
@@ -142,9 +176,12 @@ fn forms_that_do_not_exist_are_refused_by_name() {
         "cp.async.bulk.global.shared::cta.bulk_group [%x], [tile], 256, [bar];",
         "cp.async.bulk.global.shared::cta.mbarrier::complete_tx::bytes [%x], [tile], 256, [bar];",
         "cp.async.bulk.wait_group %n;",
-        "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [tile], [%x, {%n}], [bar];",
-        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%x], [tile], 256;",
-        "fence.proxy.tensormap::generic.release.gpu;",
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.cas.b32 [%x], [tile], 256;",
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f16 [%x], [tile], 256;",
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.min.noftz.f16 [%x], [tile], 256;",
+        "cp.reduce.async.bulk.global.shared::cta.add.u32 [%x], [tile], 256;",
+        "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 [tile], [tile], 256, [bar];",
+        "fence.proxy.tensormap::generic.relaxed.gpu;",
     ] {
         let declarations =
             ".reg .b32 %n; .reg .b64 %x; .reg .b16 %h; .shared .b64 bar; .shared .align 16 .b8 tile[256];";

@@ -69,6 +69,12 @@ impl Gpu {
         gpu
     }
 
+    /// Returns the GPU without a real one that repeats its launches, for those whose arguments only this one can read.
+    pub(crate) fn virtual_alone(mut self) -> Self {
+        self.twin = None;
+        self
+    }
+
     /// Creates a GPU with a module. Returns `None` if the module's variables need too much memory.
     pub(crate) fn with(module: Module) -> Option<Self> {
         let mut memory = DeviceMemory::new(1 << 44, 1 << 30);

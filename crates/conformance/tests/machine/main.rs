@@ -21,6 +21,7 @@ mod reader;
 mod recursion;
 mod resident;
 mod shared_races;
+mod tensor_copies;
 mod traffic;
 mod training;
 mod twin;

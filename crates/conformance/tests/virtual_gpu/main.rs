@@ -46,6 +46,7 @@ mod shared_overruns;
 mod shared_races;
 mod strict;
 mod symbols;
+mod tensor_maps;
 mod thread_streams;
 mod time;
 mod topology;
@@ -122,6 +123,7 @@ fn main() -> ExitCode {
         shared_races::checks(),
         strict::checks(),
         symbols::checks(),
+        tensor_maps::checks(),
         thread_streams::checks(),
         time::checks(),
         topology::checks(),

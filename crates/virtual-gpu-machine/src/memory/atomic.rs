@@ -25,33 +25,8 @@ impl Machine<'_> {
                 let (space, address) = concrete(atomic.space, address);
                 self.check_alignment(space, Kind::Atomic, thread, address, atomic.align.into())?;
             }
-            let mut bytes = [0; 8];
             self.scope = Some(atomic.scope);
-            self.read_bytes(atomic.space, Kind::Atomic, thread, address, &mut bytes[..size])?;
-            let observed = match self.together {
-                Some(_) => self.locate(atomic.space, address, size as u64),
-                None => None,
-            };
-            if let Some(at) = observed {
-                self.observe_strong_read(at, thread, &mut bytes[..size], true);
-            }
-            let old = u64::from_le_bytes(bytes);
-            let in_global = concrete(atomic.space, address).0 == Space::Global;
-            let new = match (atomic.op, atomic.kind) {
-                // Subnormals are flushed in global memory, but not in shared memory.
-                (AtomicOp::Add, AtomicType::F32) if in_global => u64::from(add_flushed(old as u32, a as u32)),
-                (op, kind) => combine(op, kind, old, a, b),
-            };
-            let new = new.to_le_bytes();
-            self.changes += u64::from(new[..size] != bytes[..size]);
-            self.watch_atomic(atomic.space, thread, address, size as u64);
-            if let Some(at) = observed {
-                self.observe_strong_write(at, thread, [&bytes[..size], &new[..size]], true);
-            }
-            self.write_bytes(atomic.space, Kind::Atomic, thread, address, &new[..size])?;
-            if observed.is_some() {
-                self.block.observer.end_write(thread);
-            }
+            let old = self.update(atomic.space, thread, address, (atomic.op, atomic.kind), [a, b])?;
             self.scope = None;
             match atomic.destination {
                 Some(Value::Word(slot)) => self.block.files.set_word(slot, thread, old as u32),
@@ -60,6 +35,45 @@ impl Machine<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Changes a value in memory in one step and returns what it was, within the scope of the instruction.
+    pub(crate) fn update(
+        &mut self,
+        space: Space,
+        thread: usize,
+        address: u64,
+        (op, kind): (AtomicOp, AtomicType),
+        [a, b]: [u64; 2],
+    ) -> Result<u64, Stop> {
+        let size = usize::from(kind.bytes());
+        let mut bytes = [0; 8];
+        self.read_bytes(space, Kind::Atomic, thread, address, &mut bytes[..size])?;
+        let observed = match self.together {
+            Some(_) => self.locate(space, address, size as u64),
+            None => None,
+        };
+        if let Some(at) = observed {
+            self.observe_strong_read(at, thread, &mut bytes[..size], true);
+        }
+        let old = u64::from_le_bytes(bytes);
+        let in_global = concrete(space, address).0 == Space::Global;
+        let new = match (op, kind) {
+            // Subnormals are flushed in global memory, but not in shared memory.
+            (AtomicOp::Add, AtomicType::F32) if in_global => u64::from(add_flushed(old as u32, a as u32)),
+            (op, kind) => combine(op, kind, old, a, b),
+        };
+        let new = new.to_le_bytes();
+        self.changes += u64::from(new[..size] != bytes[..size]);
+        self.watch_atomic(space, thread, address, size as u64);
+        if let Some(at) = observed {
+            self.observe_strong_write(at, thread, [&bytes[..size], &new[..size]], true);
+        }
+        self.write_bytes(space, Kind::Atomic, thread, address, &new[..size])?;
+        if observed.is_some() {
+            self.block.observer.end_write(thread);
+        }
+        Ok(old)
     }
 }
 

@@ -8,11 +8,8 @@ use super::copies::{BULK, Copy};
 use crate::fault::{Access as Kind, FaultKind, Stop};
 use crate::machine::Machine;
 use crate::mask::Mask;
-use crate::mbarrier::Place;
-use virtual_gpu_ptx::instruction::{BulkCopy, Space};
-
-/// The size of a piece; the size of a copy is a multiple of it.
-const PIECE: u64 = 16;
+use virtual_gpu_core::tensor_map::PIECE;
+use virtual_gpu_ptx::instruction::{BulkCopy, BulkReduction, Slot, Space};
 
 impl Machine<'_> {
     /// Executes `cp.async.bulk`. It is not inlined, because that would make every other operation slower.
@@ -21,58 +18,84 @@ impl Machine<'_> {
         self.changes += 1;
         self.looks += 1;
         for thread in mask.threads() {
-            let bytes = self.block.files.word_of(copy.bytes, thread);
-            if !u64::from(bytes).is_multiple_of(PIECE) {
-                let why = "the size of a bulk copy must be a multiple of 16 bytes";
-                return Err(self.fault(FaultKind::Undefined(why), thread));
-            }
+            let size = self.bulk_size(copy.bytes, thread)?;
             let (to, from) = (self.address_of(copy.to, thread), self.address_of(copy.from, thread));
-            match copy.mbarrier {
-                Some(mbarrier) => {
-                    self.begin_bulk_copy((Space::Shared, mbarrier), thread, [to, from], bytes)?;
+            let begin = self.block.copies.begun;
+            for at in (0..u64::from(size)).step_by(PIECE) {
+                let mut bytes = [0; PIECE];
+                match copy.mbarrier {
+                    Some(_) => {
+                        self.read_bytes(Space::Global, Kind::Read, thread, from + at, &mut bytes)?;
+                        self.begin_piece(thread, to + at, bytes)?;
+                    }
+                    None => {
+                        self.read_piece(thread, from + at, &mut bytes)?;
+                        self.write_bytes(Space::Global, Kind::Write, thread, to + at, &bytes)?;
+                    }
                 }
-                None => self.store_in_bulk(thread, [to, from], bytes)?,
+            }
+            if let Some(mbarrier) = copy.mbarrier {
+                self.end_oldest_copies();
+                let copies = begin..self.block.copies.begun;
+                self.complete_after((Space::Shared, mbarrier), thread, copies, size)?;
             }
         }
         Ok(())
     }
 
-    /// Begins a copy to shared memory.
-    fn begin_bulk_copy(
-        &mut self,
-        mbarrier: Place,
-        thread: usize,
-        [to, from]: [u64; 2],
-        size: u32,
-    ) -> Result<(), Stop> {
-        let begin = self.block.copies.begun;
-        for at in (0..u64::from(size)).step_by(PIECE as usize) {
-            let mut bytes = [0; PIECE as usize];
-            self.read_bytes(Space::Global, Kind::Read, thread, from + at, &mut bytes)?;
-            let target = to + at;
-            self.check_alignment(Space::Shared, Kind::Write, thread, target, PIECE)?;
-            let Some((Location::Shared, offset)) = self.locate(Space::Shared, target, PIECE) else {
-                return Err(self.bad_address(Space::Shared, Kind::Write, thread, target, PIECE));
-            };
-            self.watch_copy(thread, offset, PIECE);
-            let number = self.block.copies.begun;
-            self.block.copies.begun += 1;
-            let (offset, len) = (offset as usize, PIECE as usize);
-            let piece = Copy { thread, number, pc: self.pc, group: BULK, offset, len, bytes };
-            self.block.copies.under_way.push(piece);
+    /// Executes `cp.reduce.async.bulk`.
+    #[inline(never)]
+    pub(crate) fn bulk_reduction(&mut self, reduction: &BulkReduction, mask: &Mask) -> Result<(), Stop> {
+        self.changes += 1;
+        self.looks += 1;
+        for thread in mask.threads() {
+            let size = self.bulk_size(reduction.bytes, thread)?;
+            let (to, from) = (self.address_of(reduction.to, thread), self.address_of(reduction.from, thread));
+            self.check_alignment(Space::Global, Kind::Atomic, thread, to, PIECE as u64)?;
+            for at in (0..u64::from(size)).step_by(PIECE) {
+                let mut bytes = [0; PIECE];
+                self.read_piece(thread, from + at, &mut bytes)?;
+                self.reduce_elements(thread, to + at, &bytes, (reduction.op, reduction.kind))?;
+            }
         }
-        self.end_oldest_copies();
-        self.complete_after(mbarrier, thread, begin..self.block.copies.begun, size)
+        Ok(())
     }
 
-    /// Copies to global memory.
-    fn store_in_bulk(&mut self, thread: usize, [to, from]: [u64; 2], size: u32) -> Result<(), Stop> {
-        for at in (0..u64::from(size)).step_by(PIECE as usize) {
-            let mut bytes = [0; PIECE as usize];
-            self.watch_read(Space::Shared, thread, from + at, PIECE, false);
-            self.read_bytes(Space::Shared, Kind::Read, thread, from + at, &mut bytes)?;
-            self.write_bytes(Space::Global, Kind::Write, thread, to + at, &bytes)?;
+    /// Returns the number of bytes that a thread copies.
+    fn bulk_size(&self, bytes: Slot, thread: usize) -> Result<u32, Stop> {
+        let size = self.block.files.word_of(bytes, thread);
+        match (size as usize).is_multiple_of(PIECE) {
+            true => Ok(size),
+            false => {
+                let why = "the size of a bulk copy must be a multiple of 16 bytes";
+                Err(self.fault(FaultKind::Undefined(why), thread))
+            }
         }
+    }
+
+    /// Reads a piece from shared memory.
+    fn read_piece(&mut self, thread: usize, address: u64, bytes: &mut [u8; PIECE]) -> Result<(), Stop> {
+        self.watch_read(Space::Shared, thread, address, PIECE as u64, false);
+        self.read_bytes(Space::Shared, Kind::Read, thread, address, bytes)
+    }
+
+    /// Begins to copy a piece to shared memory.
+    pub(super) fn begin_piece(
+        &mut self,
+        thread: usize,
+        address: u64,
+        bytes: [u8; PIECE],
+    ) -> Result<(), Stop> {
+        let len = PIECE as u64;
+        self.check_alignment(Space::Shared, Kind::Write, thread, address, len)?;
+        let Some((location @ Location::Shared, offset)) = self.locate(Space::Shared, address, len) else {
+            return Err(self.bad_address(Space::Shared, Kind::Write, thread, address, len));
+        };
+        self.note_overrun(location, offset, Kind::Write, thread, len);
+        self.watch_copy(thread, offset, len);
+        let (number, pc, offset, len) = (self.block.copies.begun, self.pc, offset as usize, PIECE);
+        self.block.copies.begun += 1;
+        self.block.copies.under_way.push(Copy { thread, number, pc, group: BULK, offset, len, bytes });
         Ok(())
     }
 }

@@ -86,7 +86,14 @@ impl Machine<'_> {
     }
 
     /// Records the first access beyond the block's shared memory, and returns whether this is one.
-    fn note_overrun(&mut self, location: Location, offset: u64, kind: Kind, thread: usize, len: u64) -> bool {
+    pub(crate) fn note_overrun(
+        &mut self,
+        location: Location,
+        offset: u64,
+        kind: Kind,
+        thread: usize,
+        len: u64,
+    ) -> bool {
         let is_overrun = location == Location::Shared && offset + len > self.shared_size as u64;
         if is_overrun && self.unnoticed.is_none() {
             self.unnoticed = Some(self.bad_address(Space::Shared, kind, thread, offset, len));
@@ -127,8 +134,8 @@ impl Machine<'_> {
         self.read_located(space, kind, thread, address, into)
     }
 
-    /// Reads from shared or device memory.
-    fn read_located(
+    /// Reads from shared or device memory, at any alignment.
+    pub(crate) fn read_located(
         &mut self,
         space: Space,
         kind: Kind,
@@ -184,6 +191,19 @@ impl Machine<'_> {
             self.block.local[at..at + from.len()].copy_from_slice(from);
             return Ok(());
         }
+        self.write_located(space, kind, thread, address, from)
+    }
+
+    /// Writes to shared or device memory, at any alignment.
+    pub(crate) fn write_located(
+        &mut self,
+        space: Space,
+        kind: Kind,
+        thread: usize,
+        address: u64,
+        from: &[u8],
+    ) -> Result<(), Stop> {
+        let len = from.len() as u64;
         let Some((location, offset)) = self.locate(space, address, len) else {
             return Err(self.bad_address(space, kind, thread, address, len));
         };

@@ -38,9 +38,11 @@ impl Machine<'_> {
             }
             let target = self.address_of(to, thread);
             self.check_alignment(Space::Shared, Kind::Write, thread, target, len as u64)?;
-            let Some((Location::Shared, offset)) = self.locate(Space::Shared, target, len as u64) else {
+            let found = self.locate(Space::Shared, target, len as u64);
+            let Some((location @ Location::Shared, offset)) = found else {
                 return Err(self.bad_address(Space::Shared, Kind::Write, thread, target, len as u64));
             };
+            self.note_overrun(location, offset, Kind::Write, thread, len as u64);
             self.watch_copy(thread, offset, len as u64);
             let group = self.block.copies.committed[thread];
             let number = self.block.copies.begun;
@@ -85,7 +87,7 @@ impl Machine<'_> {
         let shared = &mut self.block.shared;
         shared.bytes[offset..offset + len].copy_from_slice(&bytes[..len]);
         shared.written.mark(offset as u64..(offset + len) as u64);
-        if self.block.shadow.is_on {
+        if self.block.shadow.is_on && offset + len <= self.shared_size {
             self.block.shadow.end_copy(offset as u64, len as u64, thread, pc);
         }
     }

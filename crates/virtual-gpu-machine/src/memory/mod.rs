@@ -10,6 +10,7 @@ pub(crate) mod copies;
 mod copy_async;
 mod load;
 mod store;
+mod tensor;
 pub(crate) mod touched;
 mod watch;
 mod watched;

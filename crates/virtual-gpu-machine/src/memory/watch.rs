@@ -72,10 +72,9 @@ impl Machine<'_> {
 
     /// Records that a thread starts a copy to shared memory.
     pub(crate) fn watch_copy(&mut self, thread: usize, offset: u64, len: u64) {
-        if self.block.shadow.is_on {
-            let found = self.block.shadow.begin_copy(offset, len, thread, self.pc);
-            self.note_race(found, thread, Kind::Write, offset, len);
-        }
+        let Some(offset) = self.watched(Space::Shared, offset, len) else { return };
+        let found = self.block.shadow.begin_copy(offset, len, thread, self.pc);
+        self.note_race(found, thread, Kind::Write, offset, len);
     }
 
     /// Returns the offset in shared memory if the access lies within it and race detection is on.
@@ -121,7 +120,8 @@ fn bytes_of(operation: &Operation) -> u64 {
         }
         Operation::Atomic(atomic) => u64::from(atomic.kind.bytes()),
         Operation::CopyToShared { bytes, .. } => u64::from(*bytes),
-        Operation::LoadMatrices(_) | Operation::BulkCopy(_) => 16,
+        Operation::LoadMatrices(_) | Operation::BulkCopy(_) | Operation::TensorCopy(_) => 16,
+        Operation::BulkReduction(reduction) => u64::from(reduction.kind.bytes()),
         Operation::Mbarrier(_) => 8,
         Operation::LoadFragment(access) | Operation::StoreFragment(access) => {
             u64::from(access.fragment.piece())

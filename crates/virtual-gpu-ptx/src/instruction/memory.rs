@@ -59,6 +59,13 @@ pub enum AtomicOp {
     Dec,
 }
 
+impl AtomicOp {
+    /// Returns whether the operation combines the operand with the value in memory, as all operations of `red` do.
+    pub fn reduces(self) -> bool {
+        !matches!(self, Self::Exch | Self::Cas)
+    }
+}
+
 /// How an atomic interprets memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "PTX's types")]
@@ -121,6 +128,41 @@ pub struct BulkCopy {
     /// The mbarrier object whose transactions the copy completes, for a copy from global to shared memory; `None` for a
     /// copy from shared to global memory.
     pub mbarrier: Option<Address>,
+}
+
+/// `cp.async.bulk.tensor` and `cp.reduce.async.bulk.tensor`
+#[derive(Clone, Debug, PartialEq)]
+pub struct TensorCopy {
+    /// The generic address of the tensor map.
+    pub map: Address,
+    /// The coordinates of the first element, innermost first.
+    pub coordinates: Box<[Slot]>,
+    /// Whether the part is one of im2col, and not a tile.
+    pub is_im2col: bool,
+    /// The offsets of im2col along W, H, and D; empty without.
+    pub offsets: Box<[Slot]>,
+    /// The first address in shared memory.
+    pub shared: Address,
+    /// The mbarrier object whose transactions the copy completes, for a copy to shared memory; `None` for a copy to the
+    /// tensor.
+    pub mbarrier: Option<Address>,
+    /// What a copy to the tensor does with the element in it: without, it replaces it.
+    pub reduction: Option<AtomicOp>,
+}
+
+/// `cp.reduce.async.bulk`: combines elements in shared memory with those in global memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BulkReduction {
+    /// The first address in global memory.
+    pub to: Address,
+    /// The first address in shared memory.
+    pub from: Address,
+    /// The number of bytes.
+    pub bytes: Slot,
+    /// How elements are combined.
+    pub op: AtomicOp,
+    /// The type of the elements.
+    pub kind: AtomicType,
 }
 
 /// `atom` and `red`.

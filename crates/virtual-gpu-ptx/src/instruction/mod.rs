@@ -187,6 +187,8 @@ pub enum Operation {
         present: Slot,
     },
     BulkCopy(Box<BulkCopy>),
+    TensorCopy(Box<TensorCopy>),
+    BulkReduction(Box<BulkReduction>),
     /// `cp.async.commit_group`
     CommitCopies,
     /// `cp.async.wait_group`: waits for all of the thread's groups except the last `pending`.

@@ -65,6 +65,10 @@ impl<'a> Lowering<'_, 'a> {
             Form::BulkCopy { to, from, bytes, mbarrier, policy } => {
                 self.bulk_copy(written, [to, from], bytes, mbarrier.as_ref(), policy.as_ref())
             }
+            Form::TensorCopy(copy) => self.tensor_copy(written, copy),
+            Form::BulkReduction { to, from, bytes, op, kind, policy } => {
+                self.bulk_reduction(written, [to, from, bytes], *op, *kind, policy.as_ref())
+            }
             Form::CommitCopies => self.emitted(Operation::CommitCopies),
             Form::WaitForCopies { pending } => self.emitted(Operation::WaitForCopies { pending: *pending }),
             Form::WaitForAllCopies => {

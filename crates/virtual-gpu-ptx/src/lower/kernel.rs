@@ -154,7 +154,8 @@ fn shared_bytes(instruction: &Instruction) -> Option<u8> {
         Operation::Atomic(atomic) => (atomic.space, atomic.kind.bytes()),
         Operation::CopyToShared { bytes, .. } => (Space::Shared, *bytes),
         Operation::LoadMatrices(load) => (load.space, 16),
-        Operation::BulkCopy(_) => (Space::Shared, 8),
+        Operation::BulkCopy(_) | Operation::TensorCopy(_) => (Space::Shared, 8),
+        Operation::BulkReduction(reduction) => (Space::Shared, reduction.kind.bytes()),
         Operation::Mbarrier(mbarrier) => (mbarrier.space, 8),
         Operation::LoadFragment(access) | Operation::StoreFragment(access) => {
             (access.space, access.fragment.piece())

@@ -4,7 +4,7 @@ use super::builder::{Lowering, unused};
 use super::names::Binding;
 use super::operand::Lowered;
 use crate::instruction::{
-    Access, Address, Atomic, BulkCopy, Condition, Fence, LongOp, Operation, Scope, Slot, Space, Value, WordOp,
+    Access, Address, Atomic, Condition, Fence, LongOp, Operation, Scope, Slot, Space, Value, WordOp,
 };
 use crate::kernel::Uniform;
 use crate::resolved::{Atomic as ResolvedAtomic, AtomicVector, MemoryAccess, Semantics};
@@ -232,32 +232,6 @@ impl<'a> Lowering<'_, 'a> {
         for (result, d) in results {
             self.emit_word(WordOp::Move, d, [result]);
         }
-        Ok(())
-    }
-
-    /// Lowers `cp.async.bulk`.
-    pub(crate) fn bulk_copy(
-        &mut self,
-        written: &Written<'a>,
-        [to, from]: [&Operand<'a>; 2],
-        bytes: &Operand<'a>,
-        mbarrier: Option<&Operand<'a>>,
-        policy: Option<&Operand<'a>>,
-    ) -> Lowered {
-        let to_shared = mbarrier.is_some();
-        let spaces = if to_shared { [Space::Shared, Space::Global] } else { [Space::Global, Space::Shared] };
-        let ((to_space, to), (from_space, from)) =
-            (self.address(to, spaces[0])?, self.address(from, spaces[1])?);
-        let mbarrier = mbarrier.map(|mbarrier| self.address(mbarrier, Space::Shared)).transpose()?;
-        if [to_space, from_space] != spaces || mbarrier.is_some_and(|(space, _)| space != Space::Shared) {
-            return Err(written.unsupported());
-        }
-        if let Some(policy) = policy {
-            self.long(policy, Type::B64)?;
-        }
-        let bytes = self.word(bytes, Type::U32)?;
-        let mbarrier = mbarrier.map(|(_, mbarrier)| mbarrier);
-        self.emit(Operation::BulkCopy(BulkCopy { to, from, bytes, mbarrier }.into()));
         Ok(())
     }
 

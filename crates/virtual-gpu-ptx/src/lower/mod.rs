@@ -3,6 +3,7 @@
 mod arithmetic;
 mod bits;
 mod builder;
+mod bulk;
 mod call_graph;
 mod compare;
 mod control;

@@ -9,15 +9,7 @@ impl<'a> Parser<'a> {
     pub(crate) fn operand(&mut self) -> Parsed<Operand<'a>> {
         match self.peek() {
             Some(Token::Mark(b'[')) => self.address(),
-            Some(Token::Mark(b'{')) => {
-                self.at += 1;
-                let mut elements = vec![self.simple_operand()?];
-                while self.accept(b',') {
-                    elements.push(self.simple_operand()?);
-                }
-                self.expect(b'}')?;
-                Ok(Operand::Vector(elements))
-            }
+            Some(Token::Mark(b'{')) => Ok(Operand::Vector(self.vector()?)),
             Some(Token::Mark(b'(')) => {
                 self.at += 1;
                 let mut names = Vec::new();
@@ -31,6 +23,16 @@ impl<'a> Parser<'a> {
             }
             _ => self.simple_operand(),
         }
+    }
+
+    fn vector(&mut self) -> Parsed<Vec<Operand<'a>>> {
+        self.expect(b'{')?;
+        let mut elements = vec![self.simple_operand()?];
+        while self.accept(b',') {
+            elements.push(self.simple_operand()?);
+        }
+        self.expect(b'}')?;
+        Ok(elements)
     }
 
     fn simple_operand(&mut self) -> Parsed<Operand<'a>> {
@@ -74,13 +76,19 @@ impl<'a> Parser<'a> {
             }
             _ => (None, self.integer()?),
         };
-        if self.peek() == Some(Token::Mark(b',')) {
-            // The coordinates of a texture or tensor.
-            while !matches!(self.peek(), None | Some(Token::Mark(b']' | b';'))) {
-                self.at += 1;
+        if let Some(name) = name
+            && self.accept(b',')
+        {
+            let coordinates = match self.peek() {
+                Some(Token::Mark(b'{')) => self.vector()?,
+                _ => vec![self.simple_operand()?],
+            };
+            // A texture may follow its sampler.
+            while self.accept(b',') {
+                self.vector()?;
             }
             self.expect(b']')?;
-            return Ok(Operand::Compound);
+            return Ok(Operand::Compound { name, offset, coordinates });
         }
         self.expect(b']')?;
         Ok(Operand::Address { name, offset })

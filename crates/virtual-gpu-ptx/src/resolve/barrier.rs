@@ -83,6 +83,8 @@ pub(super) fn membar<'a>(written: &Written<'a>) -> Resolution<Form<'a>> {
 /// ```text
 /// fence{.sem}.scope;    .sem = { .sc, .acq_rel, .acquire, .release };  .scope = { .cta, .cluster, .gpu, .sys };
 /// fence.mbarrier_init.release.cluster;
+/// fence.proxy.tensormap::generic.release.scope;
+/// fence.proxy.tensormap::generic.acquire.scope  [addr], size;
 /// fence.proxy.proxykind;    .proxykind = { .alias, .async, .async.global, .async.shared::{cta, cluster} };
 /// ```
 pub(super) fn fence<'a>(written: &Written<'a>) -> Resolution<Form<'a>> {
@@ -92,6 +94,10 @@ pub(super) fn fence<'a>(written: &Written<'a>) -> Resolution<Form<'a>> {
         ["mbarrier_init", "release", "cluster"] => ("release", "cluster"),
         // Every access sees the same memory here.
         ["proxy", "alias" | "async"] | ["proxy", "async", "global" | "shared::cta" | "shared::cluster"] => {
+            return Ok(Form::Nothing);
+        }
+        // The same for tensor maps, which the manual orders after `tensormap.replace` only.
+        ["proxy", "tensormap::generic", "acquire" | "release", scope] if scope_named(scope).is_some() => {
             return Ok(Form::Nothing);
         }
         _ => return unsupported(written),

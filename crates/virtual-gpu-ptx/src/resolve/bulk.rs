@@ -1,8 +1,11 @@
 //! Data Movement and Conversion Instructions: Bulk copy.
 
+use super::memory::{atomic_op, atomic_type};
 use super::modifiers::{Modifiers, Resolution, operands, unsupported, wrong_number};
+use crate::instruction::{AtomicOp, AtomicType};
 use crate::resolved::Form;
 use crate::syntax::{Operand, Written};
+use crate::types::Type;
 
 /// `cp.async.bulk`, `cp.async.bulk.prefetch`, `cp.async.bulk.commit_group`, `cp.async.bulk.wait_group`. A block is a
 /// cluster of its own, so `.shared::cluster` is its own shared memory.
@@ -47,4 +50,44 @@ pub(super) fn copy<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
         return wrong_number(written);
     }
     Ok(Form::BulkCopy { to, from, bytes, mbarrier, policy })
+}
+
+/// `cp.reduce.async.bulk`
+///
+/// ```text
+/// cp.reduce.async.bulk.global.shared::cta.bulk_group{.L2::cache_hint}.redOp.type
+///     [dstMem], [srcMem], size{, cache-policy};
+/// cp.reduce.async.bulk.global.shared::cta.bulk_group{.L2::cache_hint}.add.noftz.type  (.f16, .bf16)
+/// .redOp = { .and, .or, .xor, .add, .inc, .dec, .min, .max };
+/// .type = { .f16, .bf16, .b32, .u32, .s32, .b64, .u64, .s64, .f32, .f64 };
+/// ```
+pub(super) fn reduction<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
+    let mut modifiers = Modifiers::of(written);
+    let type_ = modifiers.kind()?;
+    let has_hint = modifiers.take("L2::cache_hint");
+    let op = modifiers.choose(|name| atomic_op(name).filter(|op| op.reduces()));
+    let is_half = matches!(type_, Type::F16 | Type::Bf16);
+    // The manual writes `.noftz` for additions only.
+    if modifiers.take("noftz") != (is_half && op == Some(AtomicOp::Add)) {
+        return modifiers.unsupported();
+    }
+    let kind = op.and_then(|op| match (op, type_) {
+        (AtomicOp::Min | AtomicOp::Max, Type::F16) => Some(AtomicType::F16),
+        (AtomicOp::Min | AtomicOp::Max, Type::Bf16) => Some(AtomicType::Bf16),
+        _ => atomic_type(op, type_),
+    });
+    let (Some(op), Some(kind), ["reduce", "async", "bulk", "global", "shared::cta", "bulk_group"]) =
+        (op, kind, modifiers.rest.as_slice())
+    else {
+        return modifiers.unsupported();
+    };
+    let mut operands = std::mem::take(&mut written.operands).into_iter();
+    let (Some(to), Some(from), Some(bytes)) = (operands.next(), operands.next(), operands.next()) else {
+        return wrong_number(written);
+    };
+    let policy = if has_hint { operands.next() } else { None };
+    if policy.is_some() != has_hint || operands.next().is_some() {
+        return wrong_number(written);
+    }
+    Ok(Form::BulkReduction { to, from, bytes, op, kind, policy })
 }

@@ -206,12 +206,14 @@ pub(super) fn st<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resolution<Fo
 /// ```text
 /// prefetch{.space}.level                    [a];    .space = { .global, .local };  .level = { .L1, .L2 };
 /// prefetch.global.level::eviction_priority  [a];    .level::eviction_priority = { .L2::evict_last, .L2::evict_normal };
+/// prefetch{.tensormap_space}.tensormap      [a];    .tensormap_space = { .const, .param };
 /// prefetchu.L1                              [a];
 /// ```
 pub(super) fn prefetch<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resolution<Form<'a>> {
     match (opcode, written.modifiers.as_slice()) {
         (Opcode::Prefetch, ["global" | "local", "L1" | "L2"] | ["L1" | "L2"]) => {}
         (Opcode::Prefetch, ["global", "L2::evict_last" | "L2::evict_normal"]) => {}
+        (Opcode::Prefetch, ["tensormap"] | ["const" | "param", "tensormap"]) => {}
         (Opcode::Prefetchu, ["L1"]) => {}
         _ => return unsupported(written),
     }
@@ -246,7 +248,7 @@ pub(super) fn atomic<'a>(written: &mut Written<'a>, returns: bool) -> Resolution
     }
     let space = modifiers.choose(space_named).unwrap_or(Space::Generic);
     let op = modifiers.choose(atomic_op);
-    let op = op.filter(|op| returns || !matches!(op, AtomicOp::Cas | AtomicOp::Exch));
+    let op = op.filter(|op| returns || op.reduces());
     let atomic_type = op.and_then(|op| atomic_type(op, kind));
     let (Some(op), Some(atomic_type), Space::Generic | Space::Global | Space::Shared) =
         (op, atomic_type, space)
@@ -283,7 +285,7 @@ pub(super) fn semantics(modifiers: &mut Modifiers<'_, '_>, returns: bool) -> Sem
     Semantics { scope, acquires, releases }
 }
 
-fn atomic_op(name: &str) -> Option<AtomicOp> {
+pub(super) fn atomic_op(name: &str) -> Option<AtomicOp> {
     Some(match name {
         "add" => AtomicOp::Add,
         "and" => AtomicOp::And,
@@ -300,7 +302,7 @@ fn atomic_op(name: &str) -> Option<AtomicOp> {
 }
 
 /// Returns how an atomic operation interprets a type that it accepts.
-fn atomic_type(op: AtomicOp, kind: Type) -> Option<AtomicType> {
+pub(super) fn atomic_type(op: AtomicOp, kind: Type) -> Option<AtomicType> {
     use AtomicOp::{Add, And, Cas, Dec, Exch, Inc, Max, Min, Or, Xor};
     Some(match (op, kind) {
         (And | Or | Xor | Exch | Cas, Type::B32) => AtomicType::U32,

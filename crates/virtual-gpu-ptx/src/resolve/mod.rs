@@ -19,6 +19,7 @@ mod mbarrier;
 mod memory;
 mod modifiers;
 mod parts;
+mod tensor;
 mod transfer;
 mod vector;
 mod warp;
@@ -87,6 +88,8 @@ fn form<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
         Atom => memory::atomic(written, true),
         Red => memory::atomic(written, false),
         Cp if matches!(written.modifiers.get(1), Some(&"mbarrier")) => mbarrier::arrive_after_copies(written),
+        Cp if written.modifiers.contains(&"tensor") => tensor::copy(written),
+        Cp if written.modifiers.first() == Some(&"reduce") => bulk::reduction(written),
         Cp if matches!(written.modifiers.get(1), Some(&"bulk")) => bulk::copy(written),
         Cp => memory::cp_async(written),
         Prefetch | Prefetchu => memory::prefetch(opcode, written),
