@@ -7,7 +7,9 @@ use crate::arithmetic::rounding::to_half;
 use crate::arithmetic::single::NAN;
 use crate::fault::{Access as Kind, FaultKind, Stop};
 use crate::machine::Machine;
-use virtual_gpu_ptx::instruction::{Fp8, MatrixElement, MatrixLoad, MatrixProduct, Rounding, Slot};
+use virtual_gpu_ptx::instruction::{
+    Accumulator, Fp8, IntegerSum, MatrixElement, MatrixLoad, MatrixProduct, PackedElement, Rounding, Slot,
+};
 
 /// The number of rows of `a` and of the result.
 const ROWS: usize = 16;
@@ -54,13 +56,20 @@ impl Machine<'_> {
         present: u32,
     ) -> Result<(), Stop> {
         self.need_whole_warp(warp, present)?;
+        let in_halves = match (product.elements, product.accumulator) {
+            ([MatrixElement::Packed(a), MatrixElement::Packed(b)], Accumulator::S32(sum)) => {
+                self.multiply_integers(product, [a, b], sum, warp, present);
+                return Ok(());
+            }
+            (_, accumulator) => accumulator == Accumulator::F16,
+        };
         let word = |slot: Slot, lane: usize| self.block.files.word_of(slot, warp * 32 + lane);
         // The number of elements in a register, and the distance to the elements in a lane's next register, for `a` and
         // `b`.
         let (each, step) = match product.elements[0] {
             MatrixElement::Tf32 => (1, 4),
             MatrixElement::F16 | MatrixElement::Bf16 => (2, 8),
-            MatrixElement::E4m3 | MatrixElement::E5m2 => (4, 16),
+            MatrixElement::E4m3 | MatrixElement::E5m2 | MatrixElement::Packed(_) => (4, 16),
         };
         let (mut a, mut b) = ([[0.0; MOST_INNER]; ROWS], [[0.0; COLUMNS]; MOST_INNER]);
         for lane in 0..32 {
@@ -82,7 +91,7 @@ impl Machine<'_> {
                 sums.iter_mut().zip(b).for_each(|(sum, b)| *sum += a * b);
             }
         }
-        let addend = |lane: usize, at: usize| match product.in_halves {
+        let addend = |lane: usize, at: usize| match in_halves {
             true => value(MatrixElement::F16, word(product.c[at / 2], lane), at % 2),
             false => f64::from(f32::from_bits(word(product.c[at], lane))),
         };
@@ -90,7 +99,7 @@ impl Machine<'_> {
             let total = std::array::from_fn(|at| {
                 sums[lane / 4 + 8 * (at / 2)][2 * (lane % 4) + at % 2] + addend(lane, at)
             });
-            let [first, second, third, fourth] = match product.in_halves {
+            let [first, second, third, fourth] = match in_halves {
                 true => total.map(half_bits),
                 false => return total.map(single_bits),
             };
@@ -100,6 +109,35 @@ impl Machine<'_> {
             self.block.files.set_words_of_warp(d, warp, present, |lane| results[lane][at]);
         }
         Ok(())
+    }
+
+    /// `mma` for integers. A register of `a` and one of `b` hold parts of the same length of a row and a column.
+    fn multiply_integers(
+        &mut self,
+        product: &MatrixProduct,
+        elements: [PackedElement; 2],
+        sum: IntegerSum,
+        warp: usize,
+        present: u32,
+    ) {
+        let word = |slot: Slot, lane: usize| self.block.files.word_of(slot, warp * 32 + lane);
+        let results: [[u32; 4]; 32] = std::array::from_fn(|lane| {
+            std::array::from_fn(|at| {
+                let Some(&c) = product.c.get(at) else { return 0 };
+                let (row, column) = (lane / 4 + 8 * (at / 2), 2 * (lane % 4) + at % 2);
+                let parts = product.b.iter().enumerate().flat_map(|(register, &b)| {
+                    let a = product.a[row / 8 + 2 * register];
+                    (0..4).map(move |part| (a, row % 8 * 4 + part, b, column * 4 + part))
+                });
+                let products = parts.map(|(a, a_lane, b, b_lane)| {
+                    dot(elements, [word(a, a_lane), word(b, b_lane)], sum.is_xor)
+                });
+                total(i64::from(word(c, lane).cast_signed()) + products.sum::<i64>(), sum)
+            })
+        });
+        for (at, &d) in product.d.iter().enumerate() {
+            self.block.files.set_words_of_warp(d, warp, present, |lane| results[lane][at]);
+        }
     }
 
     /// Rejects a matrix instruction executed by only some lanes of a warp, because its behavior is undefined.
@@ -120,6 +158,7 @@ pub(crate) fn value(element: MatrixElement, word: u32, at: usize) -> f64 {
         MatrixElement::Bf16 => bf16::from_bits(half).to_f64(),
         MatrixElement::Tf32 if f32::from_bits(word).is_nan() => f64::NAN,
         MatrixElement::Tf32 => f64::from(f32::from_bits(word & !0x1fff)),
+        MatrixElement::Packed(element) => packed(element, word, at) as f64,
         MatrixElement::E4m3 => from_fp8((word >> (8 * at)) as u8, Fp8::E4m3),
         MatrixElement::E5m2 => from_fp8((word >> (8 * at)) as u8, Fp8::E5m2),
     }
@@ -131,4 +170,31 @@ pub(crate) fn half_bits(sum: f64) -> u32 {
 
 pub(crate) fn single_bits(sum: f64) -> u32 {
     if sum.is_nan() { NAN } else { (sum as f32).to_bits() }
+}
+
+/// Returns the `at`th number in a register.
+fn packed(element: PackedElement, word: u32, at: usize) -> i64 {
+    let bits = u32::from(element.bits());
+    let aligned = word << (32 - bits * (at as u32 + 1));
+    match element {
+        PackedElement::S8 | PackedElement::S4 => i64::from(aligned.cast_signed() >> (32 - bits)),
+        PackedElement::U8 | PackedElement::U4 | PackedElement::B1 => i64::from(aligned >> (32 - bits)),
+    }
+}
+
+/// Returns the sum of the products of the numbers in two registers.
+pub(crate) fn dot([a, b]: [PackedElement; 2], [x, y]: [u32; 2], is_xor: bool) -> i64 {
+    match (a, is_xor) {
+        (PackedElement::B1, true) => (x ^ y).count_ones().into(),
+        (PackedElement::B1, false) => (x & y).count_ones().into(),
+        _ => (0..32 / usize::from(a.bits())).map(|at| packed(a, x, at) * packed(b, y, at)).sum(),
+    }
+}
+
+/// Returns the bits of a sum of 32-bit integers.
+pub(crate) fn total(sum: i64, IntegerSum { saturate, .. }: IntegerSum) -> u32 {
+    match saturate {
+        true => sum.clamp(i32::MIN.into(), i32::MAX.into()) as u32,
+        false => sum as u32,
+    }
 }

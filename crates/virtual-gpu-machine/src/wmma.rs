@@ -4,7 +4,7 @@
 use crate::arithmetic::rounding::fma_double;
 use crate::fault::{Access as Kind, Stop};
 use crate::machine::Machine;
-use crate::matrix::{half_bits, single_bits, value};
+use crate::matrix::{dot, half_bits, single_bits, total, value};
 use virtual_gpu_ptx::instruction::{
     Fragment, FragmentAccess, FragmentElement, FragmentProduct, MatrixElement, Value,
 };
@@ -88,7 +88,8 @@ impl Machine<'_> {
             [fragment.rows, fragment.columns, fragment.piece(), fragment.element.bytes()].map(usize::from);
         let (lines, length) = if access.by_columns { (columns, rows) } else { (rows, columns) };
         let start = self.address_of(access.address, warp * 32);
-        let stride = u64::from(self.block.files.word_of(access.stride, warp * 32)) * size as u64;
+        let stride = u64::from(self.block.files.word_of(access.stride, warp * 32)) * size as u64
+            / u64::from(fragment.element.numbers());
         let first = (start, u64::from(fragment.bytes()));
         for (address, alignment) in [first, (start.wrapping_add(stride), piece as u64)] {
             let aligned = self.check_alignment(access.space, kind, warp * 32, address, alignment);
@@ -124,7 +125,7 @@ impl Machine<'_> {
         present: u32,
     ) -> Result<(), Stop> {
         self.need_whole_warp(warp, present)?;
-        let FragmentProduct { a, b, c, d, rounding, saturate, .. } = product;
+        let FragmentProduct { a, b, c, d, rounding, sum: of_integers, .. } = product;
         let [x, y, mut sums] = [a, b, c].map(|fragment| self.gather(fragment, warp));
         let [rows, inner, columns] = [a.rows, a.columns, b.columns].map(usize::from);
         match a.element {
@@ -138,8 +139,15 @@ impl Machine<'_> {
                 let [x, y, mut totals] = [(a, &x), (b, &y), (c, &sums)]
                     .map(|(fragment, elements)| elements.map(|bits| integer(fragment.element, bits)));
                 add_products(&x, &y, &mut totals, [rows, inner, columns], |x, y, sum| sum + x * y);
-                let clamped = |sum: i64| sum.clamp(i32::MIN.into(), i32::MAX.into());
-                sums = totals.map(|sum| if *saturate { clamped(sum) } else { sum } as u64);
+                sums = totals.map(|sum| total(sum, *of_integers).into());
+            }
+            FragmentElement::Packed(element) => {
+                let [x, y] = [x, y].map(|elements| elements.map(u64::cast_signed));
+                let mut totals = sums.map(|bits| integer(c.element, bits));
+                add_products(&x, &y, &mut totals, [rows, inner, columns], |x, y, sum| {
+                    sum + dot([element; 2], [x as u32, y as u32], of_integers.is_xor)
+                });
+                sums = totals.map(|sum| total(sum, *of_integers).into());
             }
             _ => {
                 let [x, y, z] = [(a, &x), (b, &y), (c, &sums)]

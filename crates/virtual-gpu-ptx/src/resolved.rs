@@ -1,9 +1,9 @@
 //! Resolved instructions: opcodes, types, and modifiers have been interpreted, but operands are still names.
 
 use super::instruction::{
-    AtomicOp, AtomicType, BoolOp, CarryOp, CompareAs, Comparison, Conversion, Fence, FloatMode, FloatOp,
-    FloatType, Fp8, FragmentElement, IntegerType, LongOp, MatrixElement, NarrowOp, NumberKind, Packed,
-    Reduction, Rounding, Scope, ShuffleMode, Space, VoteMode, WordOp,
+    Accumulator, AtomicOp, AtomicType, BoolOp, CarryOp, CompareAs, Comparison, Conversion, Fence, FloatMode,
+    FloatOp, FloatType, Fp8, FragmentElement, IntegerSum, IntegerType, LongOp, MatrixElement, NarrowOp,
+    NumberKind, Packed, Reduction, Rounding, Scope, ShuffleMode, Space, VoteMode, WordOp,
 };
 use super::syntax::{File, Function, Operand, Statement, Written};
 use super::types::Type;
@@ -311,7 +311,7 @@ pub(crate) enum Form<'a> {
     /// `mma`
     MultiplyMatrices {
         elements: [MatrixElement; 2],
-        in_halves: bool,
+        accumulator: Accumulator,
         /// `d`, `a`, `b`, `c`.
         fragments: [Vec<Operand<'a>>; 4],
     },
@@ -329,7 +329,7 @@ pub(crate) enum Form<'a> {
         /// `d`, `a`, `b`, `c`.
         fragments: [FragmentOperand<'a>; 4],
         rounding: Rounding,
-        saturate: bool,
+        sum: IntegerSum,
     },
 }
 

@@ -10,6 +10,7 @@ mod faults;
 mod forms;
 mod fp8;
 mod gpu;
+mod integer_matrices;
 mod kernels;
 mod manual;
 mod matrix;

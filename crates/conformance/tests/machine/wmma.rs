@@ -490,7 +490,6 @@ fn forms_that_do_not_exist_are_refused_by_name() {
         (format!("wmma.load.a.sync.aligned.m16n16k16.f16 {eight}, [%p];"), "unsupported"),
         (format!("wmma.load.a.sync.aligned.row.m16n16k16.local.f16 {eight}, [%p];"), "unsupported"),
         (format!("wmma.load.d.sync.aligned.row.m16n16k16.f16 {eight}, [%p];"), "unsupported"),
-        ("wmma.load.a.sync.aligned.row.m8n8k32.s4 {%r0}, [%p];".to_owned(), "unsupported"),
         ("wmma.load.a.sync.aligned.row.m16n16k16.f16 {%r0}, [%p];".to_owned(), "8 registers"),
         (format!("wmma.load.a.sync.aligned.row.m16n16k16.f16 {eight};"), "operands"),
         (format!("wmma.store.d.sync.aligned.row.m16n16k16.bf16 [%p], {eight};"), "unsupported"),
@@ -502,11 +501,6 @@ fn forms_that_do_not_exist_are_refused_by_name() {
         ),
         (
             "wmma.mma.sync.aligned.row.col.m16n16k16.s32.s8.u8.s32 {%r0}, {%r0}, {%r0}, {%r0};".to_owned(),
-            "unsupported",
-        ),
-        (
-            "wmma.mma.xor.popc.sync.aligned.row.col.m8n8k128.s32.b1.b1.s32 {%r0}, {%r0}, {%r0}, {%r0};"
-                .to_owned(),
             "unsupported",
         ),
     ] {

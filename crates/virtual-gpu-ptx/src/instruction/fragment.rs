@@ -3,6 +3,7 @@
 use super::float::Rounding;
 use super::memory::Space;
 use super::register::{Address, Slot, Value};
+use super::warp::{IntegerSum, PackedElement};
 
 /// The elements of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub enum FragmentElement {
     S8,
     U8,
     S32,
+    /// 8 or 32 numbers of 4 bits or 1 bit, which are consecutive in a row of `a` or a column of `b`.
+    Packed(PackedElement),
 }
 
 impl FragmentElement {
@@ -26,8 +29,17 @@ impl FragmentElement {
         match self {
             Self::S8 | Self::U8 => 1,
             Self::F16 | Self::Bf16 => 2,
-            Self::Tf32 | Self::F32 | Self::S32 => 4,
+            Self::Tf32 | Self::F32 | Self::S32 | Self::Packed(_) => 4,
             Self::F64 => 8,
+        }
+    }
+
+    /// Returns the number of numbers in an element.
+    #[inline]
+    pub fn numbers(self) -> u8 {
+        match self {
+            Self::Packed(element) => 32 / element.bits(),
+            _ => 1,
         }
     }
 }
@@ -75,7 +87,7 @@ pub struct FragmentAccess {
     pub space: Space,
     /// The address of the first element.
     pub address: Address,
-    /// The number of elements from one row (column) to the next.
+    /// The number of numbers from one row (column) to the next.
     pub stride: Slot,
     /// All lanes of the warp.
     pub members: Slot,
@@ -91,8 +103,8 @@ pub struct FragmentProduct {
     pub d: Fragment,
     /// For `.f64`: the rounding of each sum.
     pub rounding: Rounding,
-    /// For `.s32`: whether the result is clamped; otherwise, it wraps.
-    pub saturate: bool,
+    /// For `.s32`: how integers are multiplied and added.
+    pub sum: IntegerSum,
     /// All lanes of the warp.
     pub members: Slot,
 }

@@ -33,6 +33,49 @@ pub enum MatrixElement {
     Tf32,
     E4m3,
     E5m2,
+    Packed(PackedElement),
+}
+
+/// The numbers of 8, 4, or 1 bits that `mma` and `wmma` multiply, of which a register holds 4, 8, or 32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "PTX's types")]
+pub enum PackedElement {
+    S8,
+    U8,
+    S4,
+    U4,
+    B1,
+}
+
+impl PackedElement {
+    /// Returns the number of bits of a number.
+    pub fn bits(self) -> u8 {
+        match self {
+            Self::S8 | Self::U8 => 8,
+            Self::S4 | Self::U4 => 4,
+            Self::B1 => 1,
+        }
+    }
+}
+
+/// The numbers that `mma` adds products to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accumulator {
+    /// Pairs of half-precision numbers.
+    F16,
+    /// Single-precision numbers.
+    F32,
+    /// Integers of 32 bits.
+    S32(IntegerSum),
+}
+
+/// How integers are multiplied and added.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IntegerSum {
+    /// Whether the result is clamped; otherwise, it wraps.
+    pub saturate: bool,
+    /// For `.b1`: whether the product of two bits is their exclusive or; otherwise, it is their conjunction.
+    pub is_xor: bool,
 }
 
 /// `ldmatrix`: one 8 × 8 matrix of 16-bit elements for each destination.
@@ -50,17 +93,17 @@ pub struct MatrixLoad {
     pub members: Slot,
 }
 
-/// `mma`: `d = a * b + c` for matrices that are spread across a warp's registers: `a` has 16 rows, and `b` has 8
-/// columns.
+/// `mma`: `d = a * b + c` for matrices that are spread across a warp's registers: `a` has 16 rows, or 8 if a lane has one
+/// register of it, and `b` has 8 columns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MatrixProduct {
     /// The elements of `a` and of `b`, which have the same size.
     pub elements: [MatrixElement; 2],
-    /// Whether `c` and `d` are pairs of half-precision numbers; otherwise they are single-precision numbers.
-    pub in_halves: bool,
-    /// The registers with the fragment of `a`: 2 or 4.
+    /// The elements of `c` and `d`.
+    pub accumulator: Accumulator,
+    /// The registers with the fragment of `a`: 1, 2, or 4.
     pub a: Box<[Slot]>,
-    /// The registers with the fragment of `b`: half as many as for `a`.
+    /// The registers with the fragment of `b`: half as many as for `a`, and at least 1.
     pub b: Box<[Slot]>,
     /// The registers with the fragment of `c`: 2 or 4.
     pub c: Box<[Slot]>,

@@ -96,14 +96,14 @@ impl<'a> Lowering<'_, 'a> {
             Form::LoadMatrices { space, transposed, d, address } => {
                 self.load_matrices(written, *space, *transposed, d, address)
             }
-            Form::MultiplyMatrices { elements, in_halves, fragments } => {
-                self.multiply_matrices(*elements, *in_halves, fragments)
+            Form::MultiplyMatrices { elements, accumulator, fragments } => {
+                self.multiply_matrices(*elements, *accumulator, fragments)
             }
             Form::AccessFragment { fragment, is_store, by_columns, space, address, stride } => {
                 self.access_fragment(written, fragment, [*is_store, *by_columns], *space, [address, stride])
             }
-            Form::MultiplyFragments { fragments, rounding, saturate } => {
-                self.multiply_fragments(fragments, *rounding, *saturate)
+            Form::MultiplyFragments { fragments, rounding, sum } => {
+                self.multiply_fragments(fragments, *rounding, *sum)
             }
         }
     }

@@ -3,8 +3,8 @@
 use super::builder::Lowering;
 use super::operand::Lowered;
 use crate::instruction::{
-    MatrixElement, MatrixLoad, MatrixProduct, Operation, ReductionTarget, ShuffleMode, Slot, Space, VoteMode,
-    WordOp,
+    Accumulator, MatrixElement, MatrixLoad, MatrixProduct, Operation, ReductionTarget, ShuffleMode, Slot,
+    Space, VoteMode, WordOp,
 };
 use crate::kernel::Uniform;
 use crate::syntax::{Operand, Written};
@@ -105,13 +105,13 @@ impl<'a> Lowering<'_, 'a> {
     pub(crate) fn multiply_matrices(
         &mut self,
         elements: [MatrixElement; 2],
-        in_halves: bool,
+        accumulator: Accumulator,
         [d, a, b, c]: &[Vec<Operand<'a>>; 4],
     ) -> Lowered {
         let (a, b) = (self.read_fragment(a)?, self.read_fragment(b)?);
         let (c, d) = (self.read_fragment(c)?, self.written_fragment(d)?);
         let members = self.whole_warp();
-        let product = MatrixProduct { elements, in_halves, a, b, c, d, members };
+        let product = MatrixProduct { elements, accumulator, a, b, c, d, members };
         self.emit(Operation::MultiplyMatrices(product.into()));
         Ok(())
     }

@@ -3,7 +3,7 @@
 use super::builder::Lowering;
 use super::operand::Lowered;
 use crate::instruction::{
-    Fragment, FragmentAccess, FragmentElement, FragmentProduct, Operation, Rounding, Space,
+    Fragment, FragmentAccess, FragmentElement, FragmentProduct, IntegerSum, Operation, Rounding, Space,
 };
 use crate::resolved::FragmentOperand;
 use crate::syntax::{Operand, Written};
@@ -36,12 +36,12 @@ impl<'a> Lowering<'_, 'a> {
         &mut self,
         [d, a, b, c]: &[FragmentOperand<'a>; 4],
         rounding: Rounding,
-        saturate: bool,
+        sum: IntegerSum,
     ) -> Lowered {
         let (a, b) = (self.read(a)?, self.read(b)?);
         let (c, d) = (self.read(c)?, self.written(d)?);
         let members = self.whole_warp();
-        let product = FragmentProduct { a, b, c, d, rounding, saturate, members };
+        let product = FragmentProduct { a, b, c, d, rounding, sum, members };
         self.emit(Operation::MultiplyFragments(product.into()));
         Ok(())
     }

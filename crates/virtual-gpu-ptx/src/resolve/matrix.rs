@@ -1,7 +1,8 @@
 //! Warp Level Matrix Multiply-Accumulate Instructions.
 
 use super::modifiers::{Resolution, operands, unsupported};
-use crate::instruction::{MatrixElement, Space};
+use crate::instruction::PackedElement::{self, B1, S4, S8, U4, U8};
+use crate::instruction::{Accumulator, IntegerSum, MatrixElement, Space};
 use crate::resolved::Form;
 use crate::syntax::{Operand, Written};
 
@@ -44,34 +45,77 @@ pub(super) fn ldmatrix<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
 /// mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32    d, a, b, c;
 /// mma.sync.aligned.shape.row.col.dtype.f8type.f8type.ctype  d, a, b, c;
 /// .shape = { .m16n8k16, .m16n8k32 };  .f8type = { .e4m3, .e5m2 };  .ctype = .dtype = { .f16, .f32 };
+///
+/// mma.sync.aligned.shape.row.col{.satfinite}.s32.atype.btype.s32  d, a, b, c;
+/// .shape = { .m8n8k16, .m16n8k16, .m16n8k32 };  .atype, .btype = { .s8, .u8 };
+/// .shape = { .m8n8k32, .m16n8k32, .m16n8k64 };  .atype, .btype = { .s4, .u4 };
+/// mma.sync.aligned.shape.row.col.s32.b1.b1.s32.bitOp.popc  d, a, b, c;
+/// .shape = { .m8n8k128, .m16n8k128, .m16n8k256 };  .bitOp = { .xor, .and };
 /// ```
 pub(super) fn mma<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
-    use MatrixElement::{Bf16, E4m3, E5m2, F16, Tf32};
+    use MatrixElement::{Bf16, E4m3, E5m2, F16, Packed, Tf32};
     let ["sync", "aligned", shape, "row", "col", types @ ..] = written.modifiers.as_slice() else {
         return unsupported(written);
     };
     let fp8 = |name: &str| if name == "e4m3" { E4m3 } else { E5m2 };
-    let (elements, in_halves) = match types {
-        ["f16", "f16", "f16", "f16"] => ([F16; 2], true),
-        ["f32", "f16", "f16", "f32"] => ([F16; 2], false),
-        ["f32", "bf16", "bf16", "f32"] => ([Bf16; 2], false),
-        ["f32", "tf32", "tf32", "f32"] => ([Tf32; 2], false),
-        ["f32", a @ ("e4m3" | "e5m2"), b @ ("e4m3" | "e5m2"), "f32"] => ([fp8(a), fp8(b)], false),
-        ["f16", a @ ("e4m3" | "e5m2"), b @ ("e4m3" | "e5m2"), "f16"] => ([fp8(a), fp8(b)], true),
-        _ => return unsupported(written),
+    let (elements, accumulator) = match types {
+        ["f16", "f16", "f16", "f16"] => ([F16; 2], Accumulator::F16),
+        ["f32", "f16", "f16", "f32"] => ([F16; 2], Accumulator::F32),
+        ["f32", "bf16", "bf16", "f32"] => ([Bf16; 2], Accumulator::F32),
+        ["f32", "tf32", "tf32", "f32"] => ([Tf32; 2], Accumulator::F32),
+        ["f32", a @ ("e4m3" | "e5m2"), b @ ("e4m3" | "e5m2"), "f32"] => ([fp8(a), fp8(b)], Accumulator::F32),
+        ["f16", a @ ("e4m3" | "e5m2"), b @ ("e4m3" | "e5m2"), "f16"] => ([fp8(a), fp8(b)], Accumulator::F16),
+        _ => match integers(types) {
+            Some((elements, sum)) => (elements.map(Packed), Accumulator::S32(sum)),
+            None => return unsupported(written),
+        },
     };
     let sources = match (*shape, elements[0]) {
+        ("m8n8k16", Packed(S8 | U8)) | ("m8n8k32", Packed(S4 | U4)) | ("m8n8k128", Packed(B1)) => 1,
+        ("m16n8k16", Packed(S8 | U8)) | ("m16n8k32", Packed(S4 | U4)) | ("m16n8k128", Packed(B1)) => 2,
+        ("m16n8k32", Packed(S8 | U8)) | ("m16n8k64", Packed(S4 | U4)) | ("m16n8k256", Packed(B1)) => 4,
         ("m16n8k16", E4m3 | E5m2) => 2,
         ("m16n8k32", E4m3 | E5m2) => 4,
         ("m16n8k8", F16 | Bf16) | ("m16n8k4", Tf32) => 2,
         ("m16n8k16", F16 | Bf16) | ("m16n8k8", Tf32) => 4,
         _ => return unsupported(written),
     };
-    let results = if in_halves { 2 } else { 4 };
+    let results = if accumulator == Accumulator::F16 || sources == 1 { 2 } else { 4 };
     let [d, a, b, c] = operands(written)?;
-    let (a, b) = (fragment(written, a, sources)?, fragment(written, b, sources / 2)?);
+    let (a, b) = (fragment(written, a, sources)?, fragment(written, b, sources.div_ceil(2))?);
     let (c, d) = (fragment(written, c, results)?, fragment(written, d, results)?);
-    Ok(Form::MultiplyMatrices { elements, in_halves, fragments: [d, a, b, c] })
+    Ok(Form::MultiplyMatrices { elements, accumulator, fragments: [d, a, b, c] })
+}
+
+/// Returns how `mma` multiplies integers of these types.
+fn integers(types: &[&str]) -> Option<([PackedElement; 2], IntegerSum)> {
+    let (saturate, types) = match types {
+        ["satfinite", rest @ ..] => (true, rest),
+        rest => (false, rest),
+    };
+    Some(match *types {
+        ["s32", "b1", "b1", "s32", op @ ("xor" | "and"), "popc"] if !saturate => {
+            ([B1; 2], IntegerSum { saturate, is_xor: op == "xor" })
+        }
+        ["s32", a, b, "s32"] => {
+            let elements = [packed(a)?, packed(b)?];
+            let is_allowed = elements[0] != B1 && elements[0].bits() == elements[1].bits();
+            is_allowed.then_some((elements, IntegerSum { saturate, is_xor: false }))?
+        }
+        _ => return None,
+    })
+}
+
+/// Returns the packed type with this name.
+pub(super) fn packed(name: &str) -> Option<PackedElement> {
+    Some(match name {
+        "s8" => S8,
+        "u8" => U8,
+        "s4" => S4,
+        "u4" => U4,
+        "b1" => B1,
+        _ => return None,
+    })
 }
 
 /// Returns the registers in braces.

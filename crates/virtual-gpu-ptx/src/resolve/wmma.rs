@@ -1,9 +1,9 @@
 //! Warp Level Matrix Multiply-Accumulate Instructions: `wmma`.
 
 use super::float::rounding;
-use super::matrix::fragment;
+use super::matrix::{fragment, packed};
 use super::modifiers::{Modifiers, Resolution, operands, unsupported, wrong_number};
-use crate::instruction::{FragmentElement, Space};
+use crate::instruction::{FragmentElement, IntegerSum, PackedElement, Space};
 use crate::resolved::{Form, FragmentOperand};
 use crate::syntax::{Operand, Written};
 
@@ -40,6 +40,11 @@ enum Matrix {
 ///     .atype = .btype = { .s8, .u8 };   .ctype = .dtype = { .s32 };
 /// .shape = { .m16n16k8 };  .atype = .btype = { .tf32 };  .ctype = .dtype = { .f32 };
 /// .shape = { .m8n8k4 };    .atype = .btype = .ctype = .dtype = { .f64 };
+///
+/// wmma.mma.sync.aligned.row.col.shape.s32.atype.btype.s32{.satfinite}           d, a, b, c;
+/// wmma.mma.op.popc.sync.aligned.row.col.shape.s32.atype.btype.s32               d, a, b, c;    .op = { .xor, .and };
+/// .shape = { .m8n8k32 };   .atype = .btype = { .s4, .u4 };  .ctype = .dtype = { .s32 };
+/// .shape = { .m8n8k128 };  .atype = .btype = { .b1 };       .ctype = .dtype = { .s32 };
 /// ```
 ///
 /// `.aligned` is implicit before PTX 6.3. The manual's examples also have the layouts after the shape or the space.
@@ -49,7 +54,7 @@ pub(super) fn wmma<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
         ["load", "b", "sync", ..] => (Matrix::B, false),
         ["load", "c", "sync", ..] => (Matrix::Accumulator, false),
         ["store", "d", "sync", ..] => (Matrix::Accumulator, true),
-        ["mma", "sync", ..] => return multiply(written),
+        ["mma", "sync", ..] | ["mma", "xor" | "and", "popc", "sync", ..] => return multiply(written),
         _ => return unsupported(written),
     };
     access(written, matrix, is_store)
@@ -70,7 +75,8 @@ fn access<'a>(written: &mut Written<'a>, matrix: Matrix, is_store: bool) -> Reso
         return unsupported(written);
     };
     modifiers.finish()?;
-    if !has_element(matrix, shape, element) {
+    let is_turned = matches!(element, FragmentElement::Packed(_)) && by_columns != (matrix == Matrix::B);
+    if !has_element(matrix, shape, element) || is_turned {
         return unsupported(written);
     }
     let mut operands = std::mem::take(&mut written.operands).into_iter();
@@ -83,17 +89,22 @@ fn access<'a>(written: &mut Written<'a>, matrix: Matrix, is_store: bool) -> Reso
     let fragment = operand(written, registers, matrix, shape, element)?;
     let space = space.unwrap_or(Space::Generic);
     let default = if by_columns { fragment.rows } else { fragment.columns };
-    let stride = stride.unwrap_or(Operand::Integer(default.into()));
+    let default = i64::from(default) * i64::from(element.numbers());
+    let stride = stride.unwrap_or(Operand::Integer(default));
     Ok(Form::AccessFragment { fragment, is_store, by_columns, space, address, stride })
 }
 
 fn multiply<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
-    use FragmentElement::{Bf16, F16, F32, F64, S8, S32, Tf32, U8};
+    use FragmentElement::{Bf16, F16, F32, F64, Packed, S8, S32, Tf32, U8};
     let mut modifiers = Modifiers::of(written);
-    modifiers.rest.drain(..2);
+    let bit_op = match modifiers.rest[1] {
+        "sync" => None,
+        op => Some(op == "xor"),
+    };
+    modifiers.rest.drain(..if bit_op.is_some() { 4 } else { 2 });
     modifiers.take("aligned");
     let layouts = (modifiers.choose(layout), modifiers.choose(layout));
-    let ((Some(_), Some(_)), Some(shape)) = (layouts, modifiers.choose(shape)) else {
+    let ((Some(a_layout), Some(b_layout)), Some(shape)) = (layouts, modifiers.choose(shape)) else {
         return unsupported(written);
     };
     let (saturate, rounding) = (modifiers.take("satfinite"), modifiers.choose(rounding));
@@ -107,9 +118,18 @@ fn multiply<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
         ["f64", "f64", "f64", "f64"] => (F64, F64, F64),
         ["s32", "s8", "s8", "s32"] => (S32, S8, S32),
         ["s32", "u8", "u8", "s32"] => (S32, U8, S32),
+        ["s32", "s4", "s4", "s32"] => (S32, Packed(PackedElement::S4), S32),
+        ["s32", "u4", "u4", "s32"] => (S32, Packed(PackedElement::U4), S32),
+        ["s32", "b1", "b1", "s32"] => (S32, Packed(PackedElement::B1), S32),
         _ => return unsupported(written),
     };
-    if !has_element(Matrix::A, shape, multiplicand) || saturate && c != S32 || rounding.is_some() && c != F64
+    let is_of_bits = multiplicand == Packed(PackedElement::B1);
+    let is_turned = matches!(multiplicand, Packed(_)) && (a_layout, b_layout) != (false, true);
+    if !has_element(Matrix::A, shape, multiplicand)
+        || saturate && (c != S32 || is_of_bits)
+        || rounding.is_some() && c != F64
+        || bit_op.is_some() != is_of_bits
+        || is_turned
     {
         return unsupported(written);
     }
@@ -119,7 +139,8 @@ fn multiply<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let b = operand(written, of_b, Matrix::B, shape, multiplicand)?;
     let c = operand(written, of_c, Matrix::Accumulator, shape, c)?;
     let rounding = rounding.unwrap_or_default();
-    Ok(Form::MultiplyFragments { fragments: [d, a, b, c], rounding, saturate })
+    let sum = IntegerSum { saturate, is_xor: bit_op == Some(true) };
+    Ok(Form::MultiplyFragments { fragments: [d, a, b, c], rounding, sum })
 }
 
 /// Returns whether a layout is column-major.
@@ -138,6 +159,8 @@ fn shape(name: &str) -> Option<Shape> {
         "m32n8k16" => [32, 8, 16],
         "m16n16k8" => [16, 16, 8],
         "m8n8k4" => [8, 8, 4],
+        "m8n8k32" => [8, 8, 32],
+        "m8n8k128" => [8, 8, 128],
         _ => return None,
     })
 }
@@ -152,14 +175,18 @@ fn element(name: &str) -> Option<FragmentElement> {
         "s8" => FragmentElement::S8,
         "u8" => FragmentElement::U8,
         "s32" => FragmentElement::S32,
+        "s4" | "u4" | "b1" => FragmentElement::Packed(packed(name)?),
         _ => return None,
     })
 }
 
 /// Returns whether a matrix can have these elements in a product with this shape.
 fn has_element(matrix: Matrix, [_, _, inner]: Shape, element: FragmentElement) -> bool {
-    use FragmentElement::{Bf16, F16, F32, F64, S8, S32, Tf32, U8};
+    use FragmentElement::{Bf16, F16, F32, F64, Packed, S8, S32, Tf32, U8};
     match (matrix, inner) {
+        (Matrix::A | Matrix::B, 32) => matches!(element, Packed(PackedElement::S4 | PackedElement::U4)),
+        (Matrix::A | Matrix::B, 128) => element == Packed(PackedElement::B1),
+        (Matrix::Accumulator, 32 | 128) => element == S32,
         (Matrix::A | Matrix::B, 16) => matches!(element, F16 | Bf16 | S8 | U8),
         (Matrix::A | Matrix::B, 8) => element == Tf32,
         (Matrix::Accumulator, 16) => matches!(element, F16 | F32 | S32),
@@ -176,9 +203,10 @@ fn operand<'a>(
     [m, n, k]: Shape,
     element: FragmentElement,
 ) -> Resolution<FragmentOperand<'a>> {
+    let inner = k / element.numbers();
     let (rows, columns) = match matrix {
-        Matrix::A => (m, k),
-        Matrix::B => (k, n),
+        Matrix::A => (m, inner),
+        Matrix::B => (inner, n),
         Matrix::Accumulator => (m, n),
     };
     let each = usize::from(rows) * usize::from(columns) / 32;
