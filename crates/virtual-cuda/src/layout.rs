@@ -6,7 +6,7 @@ use crate::{
     AccessDescription, Affinity, AllocationProperties, Copy2D, Copy3D, CopyNodeParameters, CreateParameters,
     DeviceProperties, EdgeData, HostParameters, Id, IpcHandle, KernelParameters, LaunchAttribute,
     LaunchConfig, MemoryLocation, NodeParameters, PoolProperties, SetParameters, SimulationInfo, TensorMap,
-    UpdateInfo,
+    UpdateInfo, WaitDescription,
 };
 
 /// The layout of a C structure.
@@ -86,6 +86,9 @@ layouts! {
     IpcHandle = "CUipcEventHandle_st" {}
     Id = "ncclUniqueId" {}
     TensorMap = "CUtensorMap_st" {}
+    WaitDescription = "ncclWaitSignalDesc_t" {
+        count = "opCnt", peer = "peer", signal = "sigIdx", context = "ctx"
+    }
     SimulationInfo = "ncclSimInfo_v22200" {
         size = "size", magic = "magic", version = "version", time = "estimatedTime"
     }

@@ -60,7 +60,7 @@ pub use layout::{LAYOUTS, Layout};
 pub use library::{Kernel, Library};
 pub use link::{LinkState, OptionValue};
 pub use managed::MemoryLocation;
-pub use nccl::{Communicator, Id, SimulationInfo, Window};
+pub use nccl::{Communicator, Id, SimulationInfo, WaitDescription, Window};
 pub use occupancy::{BlockToShared, LaunchAttribute, LaunchConfig};
 pub use pointer::{Arguments, Bytes, Out, Outs, Source, Text};
 pub use pool::{Pool, PoolProperties};
@@ -392,6 +392,9 @@ macro_rules! exports {
                 fn ncclGather(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, root: c_int, comm: Communicator, stream: Stream) = nccl::gather;
                 fn ncclScatter(send: DevicePointer, receive: DevicePointer, count: usize, data_type: c_uint, root: c_int, comm: Communicator, stream: Stream) = nccl::scatter;
                 fn ncclSend(buffer: DevicePointer, count: usize, data_type: c_uint, peer: c_int, comm: Communicator, stream: Stream) = nccl::send;
+                fn ncclPutSignal(buffer: DevicePointer, count: usize, data_type: c_uint, peer: c_int, window: Window, offset: usize, signal: c_int, context: c_int, flags: c_uint, comm: Communicator, stream: Stream) = nccl::put_signal;
+                fn ncclSignal(peer: c_int, signal: c_int, context: c_int, flags: c_uint, comm: Communicator, stream: Stream) = nccl::signal;
+                fn ncclWaitSignal(count: c_int, descriptions: Source<WaitDescription>, comm: Communicator, stream: Stream) = nccl::wait_signal;
                 fn ncclRecv(buffer: DevicePointer, count: usize, data_type: c_uint, peer: c_int, comm: Communicator, stream: Stream) = nccl::receive;
             }
             unsupported cuda {
@@ -484,7 +487,6 @@ macro_rules! exports {
             }
             unsupported nccl {
                 ncclCommGrow ncclCommGetUniqueId ncclCommSuspend ncclCommResume
-                ncclPutSignal ncclSignal ncclWaitSignal
             }
         }
     };

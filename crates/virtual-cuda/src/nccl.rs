@@ -5,8 +5,8 @@ use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use virtual_gpu_core::handle::{CommHandle, StreamHandle};
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 use virtual_gpu_nccl::{
-    Buffers, Collective, CommConfig, DataType, Direction, Nccl, Operation, Operator, Request, Scale,
-    Transfer, UniqueId,
+    Buffers, Collective, CommConfig, DataType, Direction, Nccl, OneSided, Operation, Operator, Put, Request,
+    Scale, Transfer, UniqueId,
 };
 
 use crate::answer;
@@ -268,12 +268,15 @@ pub(crate) fn revoke(of: Communicator, flags: c_int) -> NcclResult<()> {
 ///
 /// # Errors
 /// Returns `InvalidArgument` for a null buffer, no bytes, or bytes that no window can have.
+/// `NCCL_WIN_COLL_SYMMETRIC`
+const SYMMETRIC: c_int = 1;
+
 pub(crate) fn register_window(
     of: Communicator,
     buffer: DevicePointer,
     bytes: usize,
     to: Out<Window>,
-    _flags: c_int,
+    flags: c_int,
 ) -> NcclResult<()> {
     let nccl = started_for(of)?;
     if to.is_null() {
@@ -290,7 +293,8 @@ pub(crate) fn register_window(
     let deliver = move |window: CommHandle| {
         let _ = Out::at(to).give(window.0 as Window);
     };
-    nccl.register_window(comm(of), buffer, bytes as u64, Box::new(deliver))
+    let is_symmetric = flags & SYMMETRIC != 0;
+    nccl.register_window(comm(of), buffer, bytes as u64, is_symmetric, Box::new(deliver))
 }
 
 pub(crate) fn deregister_window(of: Communicator, window: Window) -> NcclResult<()> {
@@ -552,6 +556,91 @@ pub(crate) fn receive(
     stream: Stream,
 ) -> NcclResult<()> {
     transfer("ncclRecv", Direction::Receive, buffer, count, data_type, peer, of, stream)
+}
+
+/// `ncclWaitSignalDesc_t`
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct WaitDescription {
+    /// The number of signals.
+    pub(crate) count: c_int,
+    pub(crate) peer: c_int,
+    pub(crate) signal: c_int,
+    pub(crate) context: c_int,
+}
+
+/// Checks that numbers that NCCL keeps for later versions are 0 ("One-Sided Point-to-Point Operations", NCCL's user guide).
+fn check_reserved(function: &str, signal: c_int, context: c_int, flags: c_uint) -> NcclResult<()> {
+    match (signal, context, flags) {
+        (0, 0, 0) => Ok(()),
+        _ => Err(invalid(format!(
+            "{function}: sigIdx, ctx, and flags must be 0, and they are {signal}, {context}, and {flags}"
+        ))),
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "ncclPutSignal has this many parameters")]
+pub(crate) fn put_signal(
+    buffer: DevicePointer,
+    count: usize,
+    data_type: c_uint,
+    peer: c_int,
+    window: Window,
+    offset: usize,
+    signal: c_int,
+    context: c_int,
+    flags: c_uint,
+    of: Communicator,
+    stream: Stream,
+) -> NcclResult<()> {
+    const FUNCTION: &str = "ncclPutSignal";
+    let nccl = started_for(of)?;
+    nccl.identity(comm(of))?;
+    let data_type = element(FUNCTION, data_type)?;
+    check_reserved(FUNCTION, signal, context, flags)?;
+    let (count, window, offset) = (count as u64, window as u64, offset as u64);
+    let put = OneSided::Put(Put { peer, buffer, count, data_type, window, offset });
+    nccl.call(comm(of), Request::OneSided(put), StreamHandle(stream as u64))
+}
+
+pub(crate) fn signal(
+    peer: c_int,
+    signal: c_int,
+    context: c_int,
+    flags: c_uint,
+    of: Communicator,
+    stream: Stream,
+) -> NcclResult<()> {
+    let nccl = started_for(of)?;
+    nccl.identity(comm(of))?;
+    check_reserved("ncclSignal", signal, context, flags)?;
+    let request = Request::OneSided(OneSided::Signal { peer });
+    nccl.call(comm(of), request, StreamHandle(stream as u64))
+}
+
+pub(crate) fn wait_signal(
+    count: c_int,
+    descriptions: Source<WaitDescription>,
+    of: Communicator,
+    stream: Stream,
+) -> NcclResult<()> {
+    const FUNCTION: &str = "ncclWaitSignal";
+    let nccl = started_for(of)?;
+    nccl.identity(comm(of))?;
+    if count <= 0 || descriptions.is_null() {
+        return Err(invalid(format!("{FUNCTION}: it needs at least one description, and there are {count}")));
+    }
+    let descriptions =
+        descriptions.values(count as usize).map_err(|error| invalid(error.message.to_string()))?;
+    let mut waits = Vec::new();
+    for WaitDescription { count, peer, signal, context } in descriptions {
+        check_reserved(FUNCTION, signal, context, 0)?;
+        if count <= 0 {
+            return Err(invalid(format!("{FUNCTION}: opCnt must be at least 1, not {count}")));
+        }
+        waits.push(Request::OneSided(OneSided::Wait { peer, count: count as u64 }));
+    }
+    nccl.call_all(comm(of), &waits, StreamHandle(stream as u64))
 }
 
 /// Makes a send or receive. As in NCCL, the communicator is checked first.

@@ -86,6 +86,7 @@ const TYPES: &[(&str, &[&str])] = &[
     ("Copy2D", &["CUDA_MEMCPY2D_st"]),
     ("Copy3D", &["CUDA_MEMCPY3D_st", "CUDA_MEMCPY3D_PEER_st"]),
     ("TensorMap", &["CUtensorMap_st"]),
+    ("WaitDescription", &["ncclWaitSignalDesc_t"]),
     ("Outs", &["*mut *mut c_void"]),
     ("LaunchConfig", &["CUlaunchConfig_st"]),
     ("PoolProperties", &["CUmemPoolProps_st"]),

@@ -48,6 +48,8 @@ pub enum CallKey {
     Collective(CollectiveId),
     /// The sends and receives that one rank launches together.
     PointToPoint(PointToPointId),
+    /// The puts, signals, and waits for signals that one rank launches together.
+    OneSided(OneSidedId),
     /// A call in which all ranks' threads wait: a split or a finalize.
     Management(ManagementId),
 }
@@ -72,6 +74,17 @@ pub struct PointToPointId {
     pub sequence: SequenceNumber,
 }
 
+/// The one-sided calls that a rank launches together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OneSidedId {
+    /// The communicator.
+    pub comm: CommId,
+    /// The rank.
+    pub rank: Rank,
+    /// The group's number among the rank's groups of one-sided calls.
+    pub sequence: SequenceNumber,
+}
+
 /// A split or finalize on a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ManagementId {
@@ -88,6 +101,7 @@ impl CallKey {
         match self {
             Self::Collective(id) => id.comm,
             Self::PointToPoint(id) => id.comm,
+            Self::OneSided(id) => id.comm,
             Self::Management(id) => id.comm,
         }
     }

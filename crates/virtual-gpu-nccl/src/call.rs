@@ -1,10 +1,11 @@
 //! Calls that move data: their arguments, which each call checks in NCCL's order.
 
+use super::Nccl;
 use super::log;
+use super::one_sided::OneSided;
 use super::operation::{Buffers, Operation, Plan};
 use super::scale::Scale;
 use super::transfer::{Direction, Transfer};
-use super::{Guard, Nccl};
 use std::sync::Arc;
 use virtual_gpu::engine::{Failure, address_report};
 use virtual_gpu::report::size;
@@ -22,6 +23,8 @@ pub enum Request<R = Rank> {
     Collective(Operation<R>, Buffers),
     /// A send or a receive, with the device address of its buffer.
     Transfer(Transfer<R>, u64),
+    /// A put, a signal, or a wait for signals.
+    OneSided(OneSided<R>),
 }
 
 /// A range of bytes that a request reads or writes.
@@ -33,12 +36,13 @@ pub(crate) struct Access {
     pub(crate) writes: bool,
 }
 
-impl<R> Request<R> {
+impl<R: Copy> Request<R> {
     /// Returns the name of the C function.
     pub(crate) fn function(&self) -> &'static str {
         match self {
             Self::Collective(operation, _) => operation.function(),
             Self::Transfer(transfer, _) => transfer.direction.function(),
+            Self::OneSided(call) => call.function(),
         }
     }
 }
@@ -66,6 +70,12 @@ impl Request<i32> {
                     .checked(world_size)
                     .map_err(|peer| format!("{function}: peer {peer} of {world_size} ranks"))?;
                 Request::Transfer(transfer, buffer)
+            }
+            Self::OneSided(call) => {
+                let call = call
+                    .checked(world_size)
+                    .map_err(|peer| format!("{function}: peer {peer} of {world_size} ranks"))?;
+                Request::OneSided(call)
             }
         })
     }
@@ -95,6 +105,10 @@ impl Request {
                 Direction::Send => access(send, *buffer, transfer.bytes(), false),
                 Direction::Receive => access(receive, *buffer, transfer.bytes(), true),
             }],
+            Self::OneSided(OneSided::Put(put)) if put.bytes() > 0 => {
+                vec![access(("local", "localbuff"), put.buffer, put.bytes(), false)]
+            }
+            Self::OneSided(_) => Vec::new(),
         }
     }
 
@@ -103,7 +117,7 @@ impl Request {
     fn dropped(&self) -> Option<Operation> {
         match self {
             Self::Collective(operation, _) => Some(*operation).filter(|operation| operation.count == 0),
-            Self::Transfer(..) => None,
+            Self::Transfer(..) | Self::OneSided(_) => None,
         }
     }
 }
@@ -113,6 +127,7 @@ impl std::fmt::Display for Request {
         match self {
             Self::Collective(operation, _) => operation.fmt(f),
             Self::Transfer(transfer, _) => transfer.fmt(f),
+            Self::OneSided(call) => call.fmt(f),
         }
     }
 }
@@ -148,22 +163,40 @@ impl Nccl {
         request: Request<i32>,
         stream: StreamHandle,
     ) -> NcclResult<()> {
-        let checked = self.check_call(handle, request, stream);
-        let (call, mut guard) = match checked {
-            Err(error) => {
-                if let Some(group) = self.lock().nccl.open_group() {
-                    group.remember(&error);
+        self.call_all(handle, &[request], stream)
+    }
+
+    /// Makes calls that move data on `stream` and are launched together, such as the parts of `ncclWaitSignal`.
+    ///
+    /// # Errors
+    /// Fails like [`Self::call`]; no call is launched then.
+    pub fn call_all(
+        &'static self,
+        handle: CommHandle,
+        requests: &[Request<i32>],
+        stream: StreamHandle,
+    ) -> NcclResult<()> {
+        let mut calls = Vec::new();
+        for &request in requests {
+            match self.check_call(handle, request, stream) {
+                Ok(call) => calls.extend(call),
+                Err(error) => {
+                    if let Some(group) = self.lock().nccl.open_group() {
+                        group.remember(&error);
+                    }
+                    return Err(error);
                 }
-                return Err(error);
             }
-            Ok(None) => return Ok(()),
-            Ok(Some(checked)) => checked,
-        };
-        if let Some(group) = guard.nccl.open_group() {
-            group.calls.push(call);
+        }
+        if calls.is_empty() {
             return Ok(());
         }
-        self.launch_calls(vec![call], guard)
+        let mut guard = self.lock();
+        if let Some(group) = guard.nccl.open_group() {
+            group.calls.extend(calls);
+            return Ok(());
+        }
+        self.launch_calls(calls, guard)
     }
 
     /// Checks a call's arguments. Returns `None` for a call that moves nothing.
@@ -172,7 +205,7 @@ impl Nccl {
         handle: CommHandle,
         request: Request<i32>,
         stream: StreamHandle,
-    ) -> NcclResult<Option<(Checked, Guard<'_>)>> {
+    ) -> NcclResult<Option<Checked>> {
         let bad = |message: String| Error::new(NcclStatus::InvalidArgument, message);
         let function = request.function();
         let mut guard = self.lock();
@@ -183,6 +216,9 @@ impl Nccl {
         }
         let (world_size, device) = (entry.ranks.len(), entry.ranks[rank].device);
         let request = request.checked(world_size).map_err(bad)?;
+        if let Request::OneSided(OneSided::Put(put)) = &request {
+            guard.nccl.check_put(handle, put).map_err(bad)?;
+        }
         log::call(entry, handle, rank, &request, stream);
         let call_site = CallSite::here();
         if let Some(operation) = request.dropped() {
@@ -218,12 +254,9 @@ impl Nccl {
                 let plan = operation.plan(preset, enabled, world);
                 Some(plan.map_err(invalid_usage)?)
             }
-            Request::Transfer(..) => None,
+            Request::Transfer(..) | Request::OneSided(_) => None,
         };
-        Ok(Some((
-            Checked { comm, rank, world_size, stream, request, captured: None, call_site, plan },
-            guard,
-        )))
+        Ok(Some(Checked { comm, rank, world_size, stream, request, captured: None, call_site, plan }))
     }
 
     /// Checks that a buffer lies within one allocation on its rank's GPU.

@@ -12,7 +12,8 @@ use virtual_gpu::engine::{Awaited, CapturedCalls, State as EngineState};
 use virtual_gpu_core::handle::{CommId, Rank, StreamHandle};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, NcclResult, NcclStatus};
 
-/// The captured calls that a graph node makes at each launch: either one collective, or a group's sends and receives.
+/// The captured calls that a graph node makes at each launch: one collective, a group's sends and receives, or its
+/// one-sided calls.
 #[derive(Clone)]
 struct Captured {
     nccl: &'static Nccl,
@@ -50,10 +51,10 @@ impl Locked<'_> {
     /// Adds the calls that a rank launches together to the graph that captures its streams. As outside of a graph,
     /// these calls wait for all the streams and block all of them.
     pub(crate) fn capture_plan(&mut self, nccl: &'static Nccl, plan: Plan) -> NcclResult<()> {
-        let Plan { comm, rank, streams, collectives, transfers } = plan;
+        let Plan { comm, rank, streams, collectives, transfers, one_sided } = plan;
         self.engine.join_captured(&streams);
         let alone = collectives.into_iter().map(|call| vec![call]);
-        for mut calls in alone.chain([transfers]).filter(|calls| !calls.is_empty()) {
+        for mut calls in alone.chain([transfers, one_sided]).filter(|calls| !calls.is_empty()) {
             let entry = &mut self.nccl.communicator_mut(comm)?.ranks[rank];
             entry.captured = entry.captured.next();
             let sequence = entry.captured;
@@ -105,6 +106,7 @@ impl Locked<'_> {
         let calls: Vec<Checked> = calls.iter().map(|call| Checked { stream, ..call.clone() }).collect();
         let made = match calls.first().map(|call| call.request) {
             Some(Request::Transfer(..)) => self.enqueue_transfers((*comm, *rank), calls, after),
+            Some(Request::OneSided(_)) => self.enqueue_one_sided((*comm, *rank), calls, after),
             _ => calls.into_iter().try_for_each(|call| self.enqueue_collective(call, after.clone())),
         };
         made.map_err(|error| Error::new(CudaStatus::InvalidValue, error.message))?;

@@ -94,6 +94,10 @@ impl super::State {
                 let pending = self.communicator(id.comm)?.pending(id);
                 pending.into_iter().map(|pending| pending.missing).collect()
             }
+            CallKey::OneSided(id) => {
+                let pending = self.communicator(id.comm)?.pending_signals(id);
+                pending.into_iter().map(|pending| pending.missing).collect()
+            }
             // Another thread may abort the last rank while a thread is waiting in a split.
             CallKey::Management(id) => {
                 let comm = self.communicators.get(&id.comm);
@@ -113,6 +117,7 @@ impl Locked<'_> {
         match call {
             CallKey::Collective(id) => self.arrive_at_collective(id),
             CallKey::PointToPoint(id) => self.arrive_at_transfers(id),
+            CallKey::OneSided(id) => Ok(self.arrive_at_signals(id)?.then_some(Job::Signals(id))),
             CallKey::Management(_) => Ok(None),
         }
     }
@@ -143,6 +148,7 @@ impl Locked<'_> {
         match call {
             CallKey::Collective(id) => self.fail_collective(id, failure),
             CallKey::PointToPoint(id) => self.fail_transfers(id, failure),
+            CallKey::OneSided(id) => self.fail_signals(id, failure),
             CallKey::Management(id) => self.nccl.fail_management_call(id, NcclStatus::Timeout, failure),
         }
     }

@@ -10,6 +10,7 @@ use super::internal::vanished;
 use super::log;
 use super::management::ManagementCall;
 use super::membership::Membership;
+use super::one_sided::Signals;
 use super::operation::Operation;
 use super::point_to_point::Traffic;
 use super::ranks::Ranks;
@@ -33,6 +34,8 @@ pub(crate) struct Communicator {
     pub(crate) calls: BTreeMap<SequenceNumber, Call>,
     /// The sends and receives that are not done.
     pub(crate) traffic: Traffic,
+    /// The one-sided calls that are not done, and the signals that have come.
+    pub(crate) signals: Signals,
     /// The splits and finalizes that not all ranks have reached, by sequence number, starting at 1.
     pub(crate) management_calls: BTreeMap<SequenceNumber, ManagementCall>,
     /// The asynchronous error, if any.
@@ -71,6 +74,8 @@ pub(crate) struct RankState {
     pub(crate) captured: SequenceNumber,
     /// The number of groups of sends and receives that the rank has launched.
     pub(crate) transfer_groups: SequenceNumber,
+    /// The number of groups of one-sided calls that the rank has launched.
+    pub(crate) signal_groups: SequenceNumber,
     /// The rank's last call that moves data, with its operation on the stream.
     pub(crate) last: Option<LastCall>,
     /// The number of splits and finalizes that the rank has reached.
@@ -120,6 +125,7 @@ impl RankState {
             issued: SequenceNumber::default(),
             captured: SequenceNumber::default(),
             transfer_groups: SequenceNumber::default(),
+            signal_groups: SequenceNumber::default(),
             last: None,
             management_calls: SequenceNumber::default(),
             config,
@@ -183,7 +189,10 @@ impl Communicator {
     /// Returns whether all ranks in this process have left and no work is pending.
     fn is_over(&self) -> bool {
         let mut here = self.ranks.values().filter(|rank| rank.process.is_none());
-        here.all(|rank| rank.left.is_some()) && self.calls.is_empty() && self.traffic.is_empty()
+        here.all(|rank| rank.left.is_some())
+            && self.calls.is_empty()
+            && self.traffic.is_empty()
+            && self.signals.is_empty()
     }
 
     /// Records an asynchronous error; only the first failure is kept.
@@ -314,6 +323,7 @@ impl Locked<'_> {
             ranks,
             calls,
             traffic,
+            signals: Signals::default(),
             management_calls,
             failed: None,
             call_site,

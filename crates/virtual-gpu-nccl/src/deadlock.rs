@@ -5,10 +5,11 @@ use std::borrow::Cow;
 use super::State;
 use super::collective::Call;
 use super::communicator::{Communicator, RankState};
+use super::one_sided::PendingSignal;
 use super::point_to_point::Pending;
 use virtual_gpu::engine::{Deadlocked, Missing, State as EngineState};
 use virtual_gpu::report::{Report, ranks};
-use virtual_gpu_core::handle::{CallKey, PointToPointId, Rank, SequenceNumber};
+use virtual_gpu_core::handle::{CallKey, OneSidedId, PointToPointId, Rank, SequenceNumber};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::thread::ThreadKey;
 
@@ -18,6 +19,7 @@ const EVERY_RANK_OF_PARENT: &str = "every rank of the communicator must make thi
 const EVERY_RANK_THAT_STAYS: &str = "every rank that is not excluded must make this call, with the same list; one thread with several ranks needs a group";
 const EVERY_END: &str = "every send needs a receive on the other rank, and every receive a send: look for an error or a condition";
 const EMPTY: &str = "a collective of zero elements returns immediately without waiting for other ranks: every rank must pass the same count";
+const EVERY_SIGNAL: &str = "each ncclPutSignal and ncclSignal counts once: the other rank must make as many of them as all waits for it ask for together";
 const CAUSE_FIRST: &str = "fix that failure first: its own report says where it is";
 const TOGETHER: &str =
     "put sends and receives that need each other between one group_start and one group_end";
@@ -27,10 +29,12 @@ pub(crate) fn deadlock_report(engine: &EngineState, nccl: &State, calls: &Deadlo
     let management = calls.iter().any(|call| matches!(call, CallKey::Management(_)));
     let collective = calls.iter().any(|call| matches!(call, CallKey::Collective(_)));
     let point_to_point = calls.iter().any(|call| matches!(call, CallKey::PointToPoint(_)));
-    let report = Report::new(match (collective, point_to_point, management) {
-        (true, false, false) => "deadlock: a collective that never completes",
-        (false, true, false) => "deadlock: a send or receive that never completes",
-        (false, false, _) => "deadlock: a call that every rank must make, but one rank never makes",
+    let one_sided = calls.iter().any(|call| matches!(call, CallKey::OneSided(_)));
+    let report = Report::new(match (collective, point_to_point, one_sided, management) {
+        (true, false, false, false) => "deadlock: a collective that never completes",
+        (false, true, false, false) => "deadlock: a send or receive that never completes",
+        (false, false, true, false) => "deadlock: a wait for a signal that never comes",
+        (false, false, false, _) => "deadlock: a call that every rank must make, but one rank never makes",
         _ => "deadlock: calls that never complete",
     });
     explain(engine, nccl, calls, report)
@@ -52,6 +56,7 @@ pub(crate) fn explain(engine: &EngineState, nccl: &State, calls: &Deadlocked, re
             CallKey::Collective(id) => explanation.collective(&snapshot, id.sequence),
             CallKey::Management(id) => explanation.management(&snapshot, id.sequence),
             CallKey::PointToPoint(id) => explanation.point_to_point(&snapshot, id),
+            CallKey::OneSided(id) => explanation.one_sided(&snapshot, id),
         };
     }
     match explanation.help {
@@ -132,6 +137,22 @@ impl Explanation {
             self.help.get_or_insert(help);
             let other = pending.key.rank(own.transfer.direction.other());
             self = self.failed_before(snapshot.comm, other);
+        }
+        self
+    }
+
+    fn one_sided(mut self, snapshot: &Snapshot<'_>, id: OneSidedId) -> Self {
+        for pending in snapshot.comm.pending_signals(id) {
+            let lacks = match pending.lacking {
+                1 => "1 signal has not come".to_owned(),
+                number => format!("{number} signals have not come"),
+            };
+            let text = format!("rank {} waits in {}: {lacks}", id.rank, pending.request);
+            self.report = self.report.at(text, &pending.call_site);
+            let (text, call_site, help) = snapshot.sender(&pending);
+            self.report = self.report.at(text, &call_site);
+            self.help.get_or_insert(help);
+            self = self.failed_before(snapshot.comm, pending.from);
         }
         self
     }
@@ -256,6 +277,26 @@ impl Snapshot<'_> {
                 let (where_it_is, call_site) = self.whereabouts(rank, *thread);
                 let help = if where_it_is.contains("ended") { EVERY_END } else { TOGETHER };
                 (format!("rank {rank} never calls the matching {function}: {where_it_is}"), call_site, help)
+            }
+        }
+    }
+
+    /// Returns why the next signal does not come, and advice for the reader.
+    fn sender(&self, pending: &PendingSignal) -> (String, CallSite, &'static str) {
+        let rank = pending.from;
+        match (&pending.missing, &pending.sender) {
+            (Missing::InStream(_), Some((request, call_site))) => (
+                format!("rank {rank} has called {request}, but is stuck behind work that never completes"),
+                call_site.clone(),
+                "a put or signal runs when its stream reaches it: look at what comes before it",
+            ),
+            (Missing::NotCalled(thread) | Missing::Handed { thread, .. }, _) => {
+                let (where_it_is, call_site) = self.whereabouts(rank, *thread);
+                (format!("rank {rank} never sends it: {where_it_is}"), call_site, EVERY_SIGNAL)
+            }
+            _ => {
+                let (how, call_site) = departure(self.comm, rank);
+                (format!("rank {rank} never sends it, and {how}"), call_site, EVERY_SIGNAL)
             }
         }
     }

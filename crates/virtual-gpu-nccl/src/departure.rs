@@ -86,7 +86,7 @@ impl State {
     fn leave(&mut self, handle: CommHandle, comm: CommId, rank: Rank, aborts: bool) -> NcclResult<()> {
         self.memberships.remove(&handle);
         self.registered.retain(|_, of| *of != handle);
-        self.windows.retain(|_, (of, _)| *of != handle);
+        self.windows.retain(|_, window| window.of != handle);
         let call_site = CallSite::here();
         let gpu_failure = self.communicator(comm)?.ranks[rank].gpu_failure.clone();
         self.publish(comm, &Event::Leaves { rank, aborts, gpu_failure, call_site: call_site.clone() })?;
@@ -134,6 +134,7 @@ impl Locked<'_> {
             self.engine.finish(stream);
         }
         self.cancel_transfers(comm, rank)?;
+        self.cancel_signals(comm, rank)?;
         let call_site = CallSite::here();
         let own = &mut self.nccl.communicator_mut(comm)?.ranks[rank];
         own.revoked |= revokes;
@@ -156,6 +157,7 @@ impl Locked<'_> {
             self.engine.finish(stream);
         }
         self.cancel_transfers(comm, rank)?;
+        self.cancel_signals(comm, rank)?;
         self.nccl.leave(handle, comm, rank, true)
     }
 
@@ -224,6 +226,7 @@ impl LastCall {
         let call = match request {
             Request::Collective(..) => "collective",
             Request::Transfer(..) => "send or receive",
+            Request::OneSided(..) => "put, signal, or wait",
         };
         let report =
             Report::new(format!("rank {rank} aborts its communicator while a {call} may be in flight"))

@@ -14,7 +14,7 @@ use super::wire::{Payload, Reader, Wire, Writer, structure};
 use super::{Locked, State};
 use virtual_gpu::engine::Failure;
 use virtual_gpu::order::{Clock, View};
-use virtual_gpu_core::handle::{CallKey, CommId, OpRef, Rank, SequenceNumber, StreamHandle};
+use virtual_gpu_core::handle::{CallKey, CommId, OneSidedId, OpRef, Rank, SequenceNumber, StreamHandle};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{NcclResult, NcclStatus};
 
@@ -61,6 +61,8 @@ pub(crate) enum Failed {
     Collective(SequenceNumber),
     Message(MessageName),
     Management(SequenceNumber),
+    /// The signals from one rank to another.
+    Signals(Rank, Rank),
 }
 
 /// A message, identified within its communicator.
@@ -95,6 +97,16 @@ pub(crate) enum Event {
     Cancels { rank: Rank, revokes: bool, call_site: CallSite },
     /// A call has failed.
     Fails(Fails),
+    /// A rank's stream has reached a put or signal, which is sent with the data.
+    Signals {
+        from: Rank,
+        to: Rank,
+        /// The registration of the window to write to, and the offset there.
+        number: SequenceNumber,
+        offset: u64,
+        arrival: Arrival,
+        call_site: CallSite,
+    },
 }
 
 /// How a call has failed.
@@ -120,6 +132,7 @@ impl Wire for Failed {
             Self::Collective(number) => to.put(&0u8).put(number),
             Self::Message(message) => to.put(&1u8).put(message),
             Self::Management(number) => to.put(&2u8).put(number),
+            Self::Signals(sender, receiver) => to.put(&3u8).put(sender).put(receiver),
         };
     }
 
@@ -128,6 +141,7 @@ impl Wire for Failed {
             0 => Self::Collective(from.get()?),
             1 => Self::Message(from.get()?),
             2 => Self::Management(from.get()?),
+            3 => Self::Signals(from.get()?, from.get()?),
             _ => return None,
         })
     }
@@ -152,6 +166,9 @@ impl Wire for Event {
             }
             Self::Fails(fails) => to.put(&6u8).put(fails),
             Self::Cancels { rank, revokes, call_site } => to.put(&7u8).put(rank).put(revokes).put(call_site),
+            Self::Signals { from, to: receiver, number, offset, arrival, call_site } => {
+                to.put(&8u8).put(from).put(receiver).put(number).put(offset).put(arrival).put(call_site)
+            }
         };
     }
 
@@ -186,6 +203,14 @@ impl Wire for Event {
             },
             6 => Self::Fails(from.get()?),
             7 => Self::Cancels { rank: from.get()?, revokes: from.get()?, call_site: from.get()? },
+            8 => Self::Signals {
+                from: from.get()?,
+                to: from.get()?,
+                number: from.get()?,
+                offset: from.get()?,
+                arrival: from.get()?,
+                call_site: from.get()?,
+            },
             _ => return None,
         })
     }
@@ -307,7 +332,7 @@ impl State {
             CallKey::Collective(id) => (id.comm, Failed::Collective(id.sequence)),
             CallKey::Management(id) => (id.comm, Failed::Management(id.sequence)),
             // Only the process at the other end of each message needs to know, so callers publish these separately.
-            CallKey::PointToPoint(_) => return Ok(()),
+            CallKey::PointToPoint(_) | CallKey::OneSided(_) => return Ok(()),
         };
         let (cuda, report) = (failure.status as u32, failure.report.to_string());
         self.publish(comm, &Event::Fails(Fails { call, cuda, status, report }))
@@ -328,5 +353,16 @@ impl State {
         let (cuda, report) = (failure.status as u32, failure.report.to_string());
         let status = NcclStatus::InvalidUsage;
         self.publish_to(comm, other, &Event::Fails(Fails { call, cuda, status, report }))
+    }
+
+    /// Tells a rank that the signals of another rank's one-sided calls will not come.
+    ///
+    /// # Errors
+    /// Fails like [`Self::link_of`].
+    pub(crate) fn publish_lost_signal(&self, id: OneSidedId, to: Rank, failure: &Failure) -> NcclResult<()> {
+        let call = Failed::Signals(id.rank, to);
+        let (cuda, report) = (failure.status as u32, failure.report.to_string());
+        let status = NcclStatus::InvalidUsage;
+        self.publish_to(id.comm, to, &Event::Fails(Fails { call, cuda, status, report }))
     }
 }

@@ -17,6 +17,7 @@ pub(crate) struct Plan {
     pub(crate) streams: Vec<StreamHandle>,
     pub(crate) collectives: Vec<Checked>,
     pub(crate) transfers: Vec<Checked>,
+    pub(crate) one_sided: Vec<Checked>,
 }
 
 impl Nccl {
@@ -62,8 +63,9 @@ fn plans(calls: Vec<Checked>) -> Vec<Plan> {
         let at = known.unwrap_or_else(|| {
             let sibling = plans.iter().rposition(|plan| plan.comm == call.comm);
             let at = sibling.map_or(plans.len(), |sibling| sibling + 1);
-            let (collectives, transfers) = (Vec::new(), Vec::new());
-            let plan = Plan { comm: call.comm, rank: call.rank, streams: Vec::new(), collectives, transfers };
+            let (comm, rank, streams) = (call.comm, call.rank, Vec::new());
+            let (collectives, transfers, one_sided) = (Vec::new(), Vec::new(), Vec::new());
+            let plan = Plan { comm, rank, streams, collectives, transfers, one_sided };
             plans.insert(at, plan);
             at
         });
@@ -74,6 +76,7 @@ fn plans(calls: Vec<Checked>) -> Vec<Plan> {
         match call.request {
             Request::Collective(..) => plan.collectives.push(call),
             Request::Transfer(..) => plan.transfers.push(call),
+            Request::OneSided(_) => plan.one_sided.push(call),
         }
     }
     plans
@@ -108,12 +111,12 @@ impl State {
 }
 
 impl Locked<'_> {
-    /// Enqueues collectives before point-to-point calls. If the plan uses several streams, the entire plan waits for
+    /// Enqueues collectives before point-to-point calls, and one-sided calls last. If the plan uses several streams, the entire plan waits for
     /// all of them and blocks all of them (User Guide, "Mixing Multiple Streams within the same ncclGroupStart/End()
     /// group").
     fn enqueue_plan(&mut self, plan: Plan) -> NcclResult<()> {
-        let Plan { comm, rank, streams, collectives, transfers } = plan;
-        let first = collectives.iter().chain(&transfers).next();
+        let Plan { comm, rank, streams, collectives, transfers, one_sided } = plan;
+        let first = collectives.iter().chain(&transfers).chain(&one_sided).next();
         let Some(call_site) = first.map(|call| call.call_site.clone()) else { return Ok(()) };
         let several = streams.len() > 1;
         let mut before = Vec::new();
@@ -124,7 +127,10 @@ impl Locked<'_> {
             self.enqueue_collective(call, before.clone())?;
         }
         if !transfers.is_empty() {
-            self.enqueue_transfers((comm, rank), transfers, before)?;
+            self.enqueue_transfers((comm, rank), transfers, before.clone())?;
+        }
+        if !one_sided.is_empty() {
+            self.enqueue_one_sided((comm, rank), one_sided, before)?;
         }
         let mut ends = Vec::new();
         for &stream in streams.iter().filter(|_| several) {
@@ -150,6 +156,8 @@ impl Locked<'_> {
                     comm.behind_in_collectives(call, calls, self.engine.is_capturing(call.stream))
                 }
                 Request::Transfer(transfer, _) => comm.behind_in_transfers(call, transfer, calls),
+                // A put needs nothing of its peer, and a wait blocks only its stream.
+                Request::OneSided(_) => Vec::new(),
             };
             let verb = if missing.len() == 1 { "is" } else { "are" };
             (!missing.is_empty()).then(|| {
@@ -197,7 +205,7 @@ impl Communicator {
                     (other.comm, other.rank, other_transfer.peer, other_transfer.direction)
                         == (call.comm, rank, peer, direction)
                 }
-                Request::Collective(..) => false,
+                Request::Collective(..) | Request::OneSided(_) => false,
             });
             self.traffic.called(rank, peer, direction) + now.count() as u64
         };

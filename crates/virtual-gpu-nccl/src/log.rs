@@ -11,10 +11,11 @@ use std::sync::{Mutex, Once, OnceLock};
 
 use super::Request;
 use super::communicator::Communicator;
+use super::one_sided::OneSided;
 use super::ranks::Ranks;
 use super::strict::{self, AbortLog};
 use virtual_gpu_core::handle::{CommHandle, Rank, StreamHandle};
-use virtual_gpu_machine::reduction::Operator;
+use virtual_gpu_machine::reduction::{DataType, Operator};
 
 /// The levels of `NCCL_DEBUG`. Each level includes all levels before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -287,6 +288,11 @@ pub(crate) fn call(
             Request::Transfer(transfer, buffer) => {
                 (0, *buffer, transfer.count, transfer.data_type, Operator::Sum, transfer.peer)
             }
+            Request::OneSided(OneSided::Put(put)) => {
+                (put.buffer, 0, put.count, put.data_type, Operator::Sum, put.peer)
+            }
+            Request::OneSided(OneSided::Signal { peer }) => (0, 0, 0, DataType::Int8, Operator::Sum, *peer),
+            Request::OneSided(OneSided::Wait { .. }) => (0, 0, 0, DataType::Int32, Operator::Sum, Rank(0)),
         };
         let name = request.function().trim_start_matches("nccl");
         format!(

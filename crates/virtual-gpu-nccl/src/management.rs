@@ -11,6 +11,7 @@ use super::event::Event;
 use super::log;
 use super::membership::{Gathering, Membership};
 use super::ranks::Ranks;
+use super::registration::Window;
 use super::session::{CommTag, FIRST_SPLIT_TAG, Link, ProcessNumber};
 use super::wire::structure;
 use super::{Guard, Locked, Nccl, State};
@@ -200,7 +201,8 @@ impl Nccl {
     }
 
     /// Implements `ncclCommWindowRegister`: all ranks call it, each with bytes of its own GPU. Once they have, calls
-    /// `deliver` with a handle for [`Self::deregister_window`]. A window only makes collectives faster.
+    /// `deliver` with a handle for [`Self::deregister_window`]. Puts write to symmetric windows; otherwise, a window only makes
+    /// collectives faster.
     ///
     /// # Errors
     /// Returns `InvalidArgument` unless the bytes are in one buffer and start at a multiple of 4096 bytes in it;
@@ -210,13 +212,15 @@ impl Nccl {
         handle: CommHandle,
         address: u64,
         bytes: u64,
+        is_symmetric: bool,
         deliver: Deliver,
     ) -> NcclResult<()> {
         self.check_window(handle, address, bytes)?;
         let mut guard = self.lock();
         let (comm, rank) = guard.nccl.ready_member(handle)?;
         let window = guard.engine.new_handle();
-        guard.nccl.windows.insert(window, (handle, address));
+        let number = guard.nccl.communicator(comm)?.ranks[rank].management_calls.next();
+        guard.nccl.windows.insert(window, Window { of: handle, address, bytes, is_symmetric, number });
         let child = Child { handle: CommHandle(window), deliver };
         self.join_management_call(comm, rank, Purpose::Window(Some(child)), guard)
     }

@@ -1,11 +1,83 @@
 //! Buffers that a program registers with a communicator ("User Buffer Registration", NCCL's user guide).
 
-use super::Nccl;
-use virtual_gpu_core::handle::CommHandle;
+use super::membership::Membership;
+use super::one_sided::Put;
+use super::{Nccl, State};
+use virtual_gpu_core::handle::{CommHandle, CommId, Rank, SequenceNumber};
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
 /// The offset of a window in its buffer is a multiple of this (`NCCL_WIN_REQUIRED_ALIGNMENT`).
 const WINDOW_ALIGNMENT: u64 = 4096;
+
+/// A rank's window.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    /// The rank's communicator.
+    pub(crate) of: CommHandle,
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    /// Whether the ranks have registered it as symmetric memory (`NCCL_WIN_COLL_SYMMETRIC`), which puts need.
+    pub(crate) is_symmetric: bool,
+    /// The number of the registration, which is the same on all ranks.
+    pub(crate) number: SequenceNumber,
+}
+
+impl Window {
+    /// Returns whether the window holds these bytes.
+    pub(crate) fn holds(&self, offset: u64, bytes: u64) -> bool {
+        offset.checked_add(bytes).is_some_and(|end| end <= self.bytes)
+    }
+}
+
+impl State {
+    /// Returns a rank's window by the number of its registration, and the rank's GPU. The rank is in this process.
+    pub(crate) fn window_of(
+        &self,
+        comm: CommId,
+        rank: Rank,
+        number: SequenceNumber,
+    ) -> Option<(Window, usize)> {
+        let is_rank = |window: &&Window| matches!(self.memberships.get(&window.of), Some(&Membership::Member { comm: of, rank: own }) if (of, own) == (comm, rank));
+        let window = self.windows.values().filter(|window| window.number == number).find(is_rank)?;
+        Some((*window, self.communicators.get(&comm)?.ranks[rank].device))
+    }
+
+    /// Checks the windows of a put: the local data and the target must be in symmetric windows of the rank's communicator.
+    ///
+    /// # Errors
+    /// Returns a sentence that explains what is wrong.
+    pub(crate) fn check_put<R>(&self, handle: CommHandle, put: &Put<R>) -> Result<(), String> {
+        let own = || self.windows.iter().filter(|(_, window)| window.of == handle);
+        let needs = "every rank must register it with NCCL_WIN_COLL_SYMMETRIC";
+        let Some((_, target)) = own().find(|(number, _)| **number == put.window) else {
+            return Err(format!(
+                "ncclPutSignal: {:#x} is not a window of this communicator, or is no longer one",
+                put.window
+            ));
+        };
+        if !target.is_symmetric {
+            return Err(format!("ncclPutSignal: the window is not symmetric: {needs}"));
+        }
+        let bytes = put.bytes();
+        if !target.holds(put.offset, bytes) {
+            return Err(format!(
+                "ncclPutSignal: {bytes} bytes at offset {} are not in the window of {} bytes",
+                put.offset, target.bytes
+            ));
+        }
+        let holds = |window: &Window| {
+            let offset = put.buffer.checked_sub(window.address);
+            window.is_symmetric && offset.is_some_and(|offset| window.holds(offset, bytes))
+        };
+        match bytes == 0 || own().any(|(_, window)| holds(window)) {
+            true => Ok(()),
+            false => Err(format!(
+                "ncclPutSignal: the {bytes} bytes at {:#x} are in no symmetric window of this rank: {needs}",
+                put.buffer
+            )),
+        }
+    }
+}
 
 impl Nccl {
     /// Implements `ncclCommRegister`: returns a handle. Registration only makes collectives faster.
@@ -54,7 +126,7 @@ impl Nccl {
     pub fn window_address(&self, handle: CommHandle, window: u64) -> NcclResult<u64> {
         self.identity(handle)?;
         match self.lock().nccl.windows.get(&window) {
-            Some(&(of, address)) if of == handle => Ok(address),
+            Some(window) if window.of == handle => Ok(window.address),
             _ => {
                 let message =
                     format!("{window:#x} is not a window of this communicator, or is no longer one");

@@ -4,6 +4,7 @@ use super::Locked;
 use super::communicator::Communicator;
 use super::deadlock::explain;
 use super::event::{Event, Failed, Fails, MessageName};
+use super::one_sided::Delivery;
 use super::point_to_point::{End, MessageKey};
 use super::run::Job;
 use super::session::{CommTag, ProcessNumber, SessionId, of_process};
@@ -11,7 +12,7 @@ use super::transfer::Direction;
 use super::wire::EventError;
 use virtual_gpu::engine::Failure;
 use virtual_gpu::report::{Report, ranks};
-use virtual_gpu_core::handle::{CollectiveId, CommId, ManagementId, Rank};
+use virtual_gpu_core::handle::{CollectiveId, CommId, ManagementId, Rank, SequenceNumber};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
@@ -35,6 +36,10 @@ impl Event {
                 Direction::Send => is_theirs(message.from) && is_rank(message.to),
                 Direction::Receive => is_theirs(message.to) && is_rank(message.from),
             },
+            Self::Signals { from, to, .. } => {
+                is_theirs(*from) && is_rank(*to) && comm.ranks[*to].process.is_none()
+            }
+            Self::Fails(Fails { call: Failed::Signals(from, to), .. }) => is_theirs(*from) && is_rank(*to),
             Self::Fails(_) => true,
         }
     }
@@ -127,6 +132,11 @@ impl Locked<'_> {
                 self.fails_elsewhere(comm, fails)?;
                 None
             }
+            Event::Signals { from, to, number, offset, arrival, call_site } => {
+                let arrived = self.keep(arrival);
+                let target = (number != SequenceNumber::default()).then_some((number, offset));
+                Some(Job::Delivery(Delivery { comm, from, to, target, arrived, call_site }))
+            }
         })
     }
 
@@ -139,6 +149,7 @@ impl Locked<'_> {
             Failed::Message(MessageName { from, to, sequence }) => {
                 self.message_lost(MessageKey { comm, from, to, sequence }, &failure)
             }
+            Failed::Signals(from, to) => self.signals_lost(comm, from, to, &failure),
             Failed::Management(sequence) => {
                 self.nccl.management_call_failed(ManagementId { comm, sequence }, status, &failure)
             }

@@ -3,6 +3,7 @@
 use super::buffer::{BufferLocation, PartShare, Share, Source, move_pieces};
 use super::collective::{Part, PartLocation};
 use super::internal;
+use super::one_sided::Delivery;
 use super::operation::{Operation, Piece, ReductionOrder};
 use super::point_to_point::{End, Moving, MovingEnd};
 use super::strict;
@@ -12,7 +13,7 @@ use virtual_gpu::engine::{Failure, Touched};
 use virtual_gpu::order::View;
 use virtual_gpu::time::Cost;
 use virtual_gpu::time::tuning::point_to_point;
-use virtual_gpu_core::handle::{CollectiveId, PointToPointId, Rank};
+use virtual_gpu_core::handle::{CollectiveId, OneSidedId, PointToPointId, Rank};
 use virtual_gpu_core::status::NcclResult;
 use virtual_gpu_machine::reduction::Reduction;
 
@@ -29,6 +30,10 @@ pub(crate) enum Job {
     Ends(PointToPointId),
     /// Messages that the streams at both ends have reached.
     Messages(Vec<Moving>),
+    /// One-sided calls that a rank of this process has reached.
+    Signals(OneSidedId),
+    /// A put or signal from another process.
+    Delivery(Delivery),
 }
 
 /// The memory that each rank of a collective touched, or the reason why the collective failed.
@@ -61,6 +66,14 @@ impl Nccl {
             Job::Ends(id) => {
                 internal::report(self.publish_ends(id));
                 self.run_next(|state| state.published_ends(id))
+            }
+            Job::Signals(id) => {
+                internal::report(self.run_signals(id));
+                self.lock()
+            }
+            Job::Delivery(delivery) => {
+                internal::report(self.deliver(delivery));
+                self.lock()
             }
             Job::Messages(messages) => {
                 let outcomes: Vec<_> =

@@ -9,6 +9,7 @@ use super::event::Foreign;
 use super::group::Group;
 use super::id::UniqueId;
 use super::membership::Membership;
+use super::registration::Window;
 use super::session::{Session, SessionId};
 use super::strict;
 use virtual_gpu::engine::{Engine, State as EngineState, Wait};
@@ -49,8 +50,8 @@ pub(crate) struct State {
     pub(crate) foreign: Foreign,
     /// The registered buffers' handles, with the rank's communicator.
     pub(crate) registered: Map<u64, CommHandle>,
-    /// The windows' handles, with the rank's communicator and the address.
-    pub(crate) windows: Map<u64, (CommHandle, u64)>,
+    /// The windows, by handle.
+    pub(crate) windows: Map<u64, Window>,
     /// Each thread's open group.
     groups: Map<ThreadKey, Group>,
 }

@@ -78,6 +78,7 @@ impl Connection {
                 Some(Self::Algorithm(choice.algorithm))
             }
             Request::Transfer(transfer, _) => Some(Self::Peer(transfer.peer, transfer.direction)),
+            Request::OneSided(_) => None,
         }
     }
 }

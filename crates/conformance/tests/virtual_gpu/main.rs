@@ -30,6 +30,7 @@ mod nccl_threads;
 mod nccl_values;
 mod nccl_wrong;
 mod occupancy;
+mod one_sided;
 mod order;
 mod overlap;
 mod peers;
@@ -110,6 +111,7 @@ fn main() -> ExitCode {
         nccl_values::checks(),
         nccl_wrong::checks(),
         occupancy::checks(),
+        one_sided::checks(),
         order::checks(),
         overlap::checks(),
         point_to_point::checks(),

@@ -14,6 +14,7 @@ use anyhow::{Context, ensure};
 use cudarc::nccl::sys::{self, ncclComm_t, ncclResult_t};
 use lab::Check;
 
+use crate::one_sided;
 use crate::rank_processes::{Plan, Program, run};
 use crate::raw::{Function, address, answer};
 use crate::twins::{Said, TestRank, driver, peer, said};
@@ -62,7 +63,7 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 /// The programs that these checks' processes run.
-pub(crate) const PROGRAMS: [(&str, Program); 16] = [
+pub(crate) const PROGRAMS: [(&str, Program); 20] = [
     ("sums", values::sums),
     ("again", ids::again),
     ("functions", values::functions),
@@ -79,6 +80,10 @@ pub(crate) const PROGRAMS: [(&str, Program); 16] = [
     ("root_returns", killed::root_returns),
     ("random", crate::random::programs_of_processes),
     ("joins", |_| Ok(())),
+    ("one_sided_neighbors", one_sided::neighbors),
+    ("one_sided_again", one_sided::again),
+    ("one_sided_counts", one_sided::counts),
+    ("one_sided_deregistered", one_sided::deregistered),
 ];
 
 const SHORT: [(&str, &str); 1] = [("VIRTUAL_GPU_TIMEOUT", "2")];

@@ -298,7 +298,8 @@ impl Communicator {
         let management_calls = self.management_calls.iter().filter(|(_, call)| call.lacks_any(lost));
         let management_calls =
             management_calls.map(|(&sequence, _)| CallKey::Management(ManagementId { comm, sequence }));
-        collectives.chain(transfer_groups).chain(management_calls).collect()
+        let signals = self.waiting_for_signals_of(lost);
+        collectives.chain(transfer_groups).chain(signals).chain(management_calls).collect()
     }
 }
 
