@@ -369,8 +369,12 @@ macro_rules! exports {
                 fn ncclCommInitRankScalable(to: Out<Communicator>, world_size: c_int, rank: c_int, ids: c_int, id: Source<Id>, config: Bytes) = nccl::init_rank_scalable;
                 fn ncclCommRegister(comm: Communicator, buffer: DevicePointer, bytes: usize, to: Out<*mut c_void>) = nccl::register;
                 fn ncclCommDeregister(comm: Communicator, registration: *mut c_void) = nccl::deregister;
+                fn ncclCommGetUniqueId(comm: Communicator, id: Out<Id>) = nccl::unique_id_of;
+                fn ncclCommGrow(comm: Communicator, world_size: c_int, id: Source<Id>, rank: c_int, to: Out<Communicator>, config: Bytes) = nccl::grow;
                 fn ncclCommShrink(comm: Communicator, excluded: Source<c_int>, count: c_int, to: Out<Communicator>, config: Bytes, flags: c_int) = nccl::shrink;
                 fn ncclCommRevoke(comm: Communicator, flags: c_int) = nccl::revoke;
+                fn ncclCommSuspend(comm: Communicator, flags: c_int) = nccl::suspend;
+                fn ncclCommResume(comm: Communicator) = nccl::resume;
                 fn ncclCommWindowRegister(comm: Communicator, buffer: DevicePointer, bytes: usize, to: Out<Window>, flags: c_int) = nccl::register_window;
                 fn ncclCommWindowDeregister(comm: Communicator, window: Window) = nccl::deregister_window;
                 fn ncclWinGetUserPtr(comm: Communicator, window: Window, to: Out<*mut c_void>) = nccl::window_pointer;
@@ -486,7 +490,9 @@ macro_rules! exports {
                 cuWaitExternalSemaphoresAsync_ptsz
             }
             unsupported nccl {
-                ncclCommGrow ncclCommGetUniqueId ncclCommSuspend ncclCommResume
+                ncclParamBind ncclParamDumpAll ncclParamGet ncclParamGetAllParameterKeys ncclParamGetI16 ncclParamGetI32
+                ncclParamGetI64 ncclParamGetI8 ncclParamGetParameter ncclParamGetStr ncclParamGetU16 ncclParamGetU32
+                ncclParamGetU64 ncclParamGetU8
             }
         }
     };

@@ -245,6 +245,48 @@ pub(crate) fn shrink(
     nccl.shrink(comm(of), &excluded, flags & SHRINK_ABORT != 0, config, Box::new(deliver))
 }
 
+/// Creates the id for a larger communicator, which its new ranks need.
+pub(crate) fn unique_id_of(of: Communicator, to: Out<Id>) -> NcclResult<()> {
+    started_for(of)?.identity(comm(of))?;
+    unique_id(to)
+}
+
+/// Makes a larger communicator. A rank of the communicator keeps its number, and passes -1 for it; a new rank has no
+/// communicator, and passes its number.
+pub(crate) fn grow(
+    of: Communicator,
+    world_size: c_int,
+    id: Source<Id>,
+    rank: c_int,
+    to: Out<Communicator>,
+    config: Bytes,
+) -> NcclResult<()> {
+    const FUNCTION: &str = "ncclCommGrow";
+    let nccl = started()?;
+    if to.is_null() {
+        return Err(invalid("ncclCommGrow: the pointer to the communicator is null"));
+    }
+    give(to, std::ptr::null_mut())?;
+    let config = read_config(config)?;
+    let given = match id.is_null() {
+        true => None,
+        false => Some(id.value("the id").map_err(|error| invalid(error.message.to_string()))?),
+    };
+    if of.is_null() {
+        let given = given.ok_or_else(|| invalid(format!("{FUNCTION}: a new rank needs the id")))?;
+        return init(FUNCTION, to, world_size, given, rank, config.unwrap_or_default());
+    }
+    nccl.identity(comm(of))?;
+    if rank != -1 {
+        let message =
+            format!("{FUNCTION}: a rank of the communicator keeps its number, and must pass -1, not {rank}");
+        return Err(invalid(message));
+    }
+    let id = given.map(|id| UniqueId::from_bytes(id.0)).transpose()?;
+    let grown = nccl.grow(comm(of), world_size, id, config)?;
+    give(to, grown.0 as Communicator)
+}
+
 /// `NCCL_SHRINK_ABORT`
 const SHRINK_ABORT: c_int = 1;
 
@@ -309,7 +351,24 @@ pub(crate) fn window_pointer(of: Communicator, window: Window, to: Out<*mut c_vo
     give(to, nccl.window_address(comm(of), window as u64)? as *mut c_void)
 }
 
-/// Returns 0, because communicators of the virtual NCCL use none of the GPU's memory and can't be suspended.
+/// `ncclStatGpuMemSuspended`
+const IS_SUSPENDED: c_uint = 1;
+/// `NCCL_SUSPEND_MEM`
+const SUSPENDS_MEMORY: c_int = 1;
+
+/// Suspends nothing without `NCCL_SUSPEND_MEM`, as in NCCL.
+pub(crate) fn suspend(of: Communicator, flags: c_int) -> NcclResult<()> {
+    let nccl = started_for(of)?;
+    nccl.identity(comm(of))?;
+    if flags & SUSPENDS_MEMORY == 0 { Ok(()) } else { nccl.suspend(comm(of), true) }
+}
+
+pub(crate) fn resume(of: Communicator) -> NcclResult<()> {
+    started_for(of)?.suspend(comm(of), false)
+}
+
+/// Returns 0 for each number of bytes, because communicators of the virtual NCCL use none of the GPU's memory, and whether
+/// the communicator is suspended.
 ///
 /// # Errors
 /// Returns `InvalidArgument` for a statistic that doesn't exist.
@@ -319,6 +378,7 @@ pub(crate) fn memory_statistic(of: Communicator, statistic: c_uint, to: Out<c_ul
         return Err(invalid("ncclCommMemStats: the pointer to the value is null"));
     }
     match statistic {
+        IS_SUSPENDED => give(to, started()?.is_suspended(comm(of))?.into()),
         0..=3 => give(to, 0),
         _ => Err(invalid(format!("ncclCommMemStats: {statistic} is not a ncclCommMemStat_t (0 to 3)"))),
     }

@@ -88,13 +88,26 @@ impl Nccl {
         rank: i32,
         config: CommConfig,
     ) -> NcclResult<CommHandle> {
+        let device = self.engine.current_device()?;
+        self.join_ranks("ncclCommInitRank", world_size, id, rank, device, config)
+    }
+
+    /// Like [`Self::init_rank`], for a given GPU; `function` is what the caller has called.
+    pub(crate) fn join_ranks(
+        &'static self,
+        function: &'static str,
+        world_size: i32,
+        id: UniqueId,
+        rank: i32,
+        device: usize,
+        config: CommConfig,
+    ) -> NcclResult<CommHandle> {
         let bad = |message: String| Error::new(NcclStatus::InvalidArgument, message);
         let size = usize::try_from(world_size).ok().filter(|&size| size > 0);
         let size =
             size.ok_or_else(|| bad(format!("a communicator of {world_size} ranks: at least 1 is needed")))?;
         let rank = Rank::checked(rank, size)
             .ok_or_else(|| bad(format!("rank {rank} of {size}: ranks go from 0 to {}", size - 1)))?;
-        let device = self.engine.current_device()?;
         check_choice()?;
         let session = self.session_for(id, rank)?;
 
@@ -113,7 +126,7 @@ impl Nccl {
             group.joining.push(awaiting);
         } else if config.blocking {
             let guard = self.create_slowly(guard);
-            self.finish_joining(vec![awaiting], "ncclCommInitRank", guard)?;
+            self.finish_joining(vec![awaiting], function, guard)?;
         } else {
             self.unlock_and_wake(guard);
         }

@@ -214,6 +214,10 @@ impl Nccl {
         if entry.ranks[rank].revoked {
             return Err(invalid_usage(format!("{function}: the communicator has been revoked")));
         }
+        if entry.ranks[rank].suspended {
+            let message = format!("{function}: the communicator is suspended; call ncclCommResume first");
+            return Err(invalid_usage(message));
+        }
         let (world_size, device) = (entry.ranks.len(), entry.ranks[rank].device);
         let request = request.checked(world_size).map_err(bad)?;
         if let Request::OneSided(OneSided::Put(put)) = &request {

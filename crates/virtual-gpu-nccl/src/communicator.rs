@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::call::Request;
 use super::collective::Call;
 use super::config::CommConfig;
+use super::id::UniqueId;
 use super::internal::vanished;
 use super::log;
 use super::management::ManagementCall;
@@ -38,6 +39,8 @@ pub(crate) struct Communicator {
     pub(crate) signals: Signals,
     /// The splits and finalizes that not all ranks have reached, by sequence number, starting at 1.
     pub(crate) management_calls: BTreeMap<SequenceNumber, ManagementCall>,
+    /// The ids of the larger communicators that the ranks have agreed on, by the number of the call.
+    pub(crate) grown: BTreeMap<SequenceNumber, UniqueId>,
     /// The asynchronous error, if any.
     pub(crate) failed: Option<Error<NcclStatus>>,
     /// The call site at which rank 0's handle was created.
@@ -86,6 +89,7 @@ pub(crate) struct RankState {
     /// How often the rank has excluded a set of ranks, by the set's hash.
     pub(crate) shrinks: SortedMap<u64, u64>,
     pub(crate) finalized: bool,
+    pub(crate) suspended: bool,
     /// Whether the rank has revoked the communicator.
     pub(crate) revoked: bool,
     /// How and where the rank canceled its work.
@@ -132,6 +136,7 @@ impl RankState {
             scales: Scales::default(),
             shrinks: SortedMap::default(),
             finalized: false,
+            suspended: false,
             revoked: false,
             canceled: None,
             polls: 0,
@@ -325,6 +330,7 @@ impl Locked<'_> {
             traffic,
             signals: Signals::default(),
             management_calls,
+            grown: BTreeMap::new(),
             failed: None,
             call_site,
             link: link.clone(),

@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::OnceLock;
 
+use super::wire::{Reader, Wire, Writer};
 use virtual_gpu_core::status::{Error, NcclResult, NcclStatus};
 
 /// The first bytes of every id. The last two of them are the format version.
@@ -32,6 +33,22 @@ fn random() -> u64 {
 /// | 48..56 | key of the process that made it |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UniqueId([u8; 128]);
+
+impl Wire for UniqueId {
+    fn write(&self, to: &mut Writer) {
+        self.0.as_chunks::<8>().0.iter().for_each(|word| {
+            to.put(word);
+        });
+    }
+
+    fn read(from: &mut Reader<'_>) -> Option<Self> {
+        let mut bytes = [0; 128];
+        for word in bytes.as_chunks_mut::<8>().0 {
+            *word = from.get()?;
+        }
+        Some(Self(bytes))
+    }
+}
 
 impl UniqueId {
     /// Creates an id for this process. `address` is where the process listens, if it listens at all.

@@ -18,6 +18,7 @@ mod deadlock;
 mod departure;
 mod event;
 mod group;
+mod grow;
 mod id;
 mod internal;
 mod launch;

@@ -1,5 +1,5 @@
-//! Calls that the ranks of a communicator make together and wait in: split, shrink, finalize, and the registration of
-//! windows.
+//! Calls that the ranks of a communicator make together and wait in: split, shrink, finalize, suspend, resume, and the
+//! registration of windows.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,6 +8,8 @@ use super::communicator::{Communicator, RankState};
 use super::config::CommConfig;
 use super::deadlock::deadlock_report;
 use super::event::Event;
+use super::grow::Grow;
+use super::id::UniqueId;
 use super::log;
 use super::membership::{Gathering, Membership};
 use super::ranks::Ranks;
@@ -43,7 +45,7 @@ struct Participant {
 }
 
 /// A rank's call.
-enum Purpose {
+pub(crate) enum Purpose {
     /// In a split, a rank with a color but no child is in another process.
     Split {
         color: i32,
@@ -60,6 +62,9 @@ enum Purpose {
     Finalize,
     /// The registration of a window. A rank without one is in another process.
     Window(Option<Child>),
+    Suspend,
+    Resume,
+    Grow(Grow),
 }
 
 /// A call by a rank in another process.
@@ -69,20 +74,26 @@ pub(crate) struct Joins {
     key: i32,
     blocking: bool,
     excluded: Vec<Rank>,
+    /// Of a grow: the number of ranks, and the id if the rank has it.
+    world_size: i32,
+    id: Option<UniqueId>,
 }
 
-structure! { Joins { kind, color, key, blocking, excluded } }
+structure! { Joins { kind, color, key, blocking, excluded, world_size, id } }
 
 /// The kinds of calls that ranks in other processes make.
 const FINALIZE: u8 = 0;
 const SPLIT: u8 = 1;
 const SHRINK: u8 = 2;
 const WINDOW: u8 = 3;
+const SUSPEND: u8 = 4;
+const RESUME: u8 = 5;
+const GROW: u8 = 6;
 
 impl Joins {
     /// Returns whether a communicator of this many ranks can receive it.
     pub(crate) fn is_plausible(&self, world_size: usize) -> bool {
-        self.kind <= WINDOW && self.excluded.iter().all(|rank| rank.0 < world_size)
+        self.kind <= GROW && self.excluded.iter().all(|rank| rank.0 < world_size)
     }
 }
 
@@ -91,7 +102,7 @@ impl Joins {
 const FIRST_SHRINK: u64 = 1 << 63;
 
 /// A rank's handle to a communicator created by a split or shrink, or to a window.
-struct Child {
+pub(crate) struct Child {
     handle: CommHandle,
     deliver: Deliver,
 }
@@ -103,6 +114,9 @@ impl Purpose {
             Self::Shrink { .. } => "ncclCommShrink",
             Self::Finalize => "ncclCommFinalize",
             Self::Window(_) => "ncclCommWindowRegister",
+            Self::Suspend => "ncclCommSuspend",
+            Self::Resume => "ncclCommResume",
+            Self::Grow(_) => "ncclCommGrow",
         }
     }
 
@@ -112,7 +126,7 @@ impl Purpose {
             Self::Split { child, config, .. } | Self::Shrink { child, config, .. } => {
                 Some((child.as_ref()?.handle, *config))
             }
-            Self::Finalize | Self::Window(_) => None,
+            Self::Finalize | Self::Window(_) | Self::Suspend | Self::Resume | Self::Grow(_) => None,
         }
     }
 }
@@ -225,6 +239,35 @@ impl Nccl {
         self.join_management_call(comm, rank, Purpose::Window(Some(child)), guard)
     }
 
+    /// Implements `ncclCommSuspend` and `ncclCommResume`, which all ranks call. NCCL gives its memory back and takes it
+    /// again. The virtual NCCL uses none, but doesn't let a suspended communicator communicate.
+    ///
+    /// # Errors
+    /// Returns `InvalidUsage` if the rank's communicator is suspended already, or is not suspended; `Timeout` if a rank never
+    /// calls; and `InProgress` for a nonblocking communicator.
+    pub fn suspend(&self, handle: CommHandle, suspends: bool) -> NcclResult<()> {
+        let guard = self.lock();
+        let (comm, rank) = guard.nccl.ready_member(handle)?;
+        let purpose = if suspends { Purpose::Suspend } else { Purpose::Resume };
+        let state = match (guard.nccl.communicator(comm)?.ranks[rank].suspended, suspends) {
+            (true, true) => "suspended already",
+            (false, false) => "not suspended",
+            _ => return self.join_management_call(comm, rank, purpose, guard),
+        };
+        let message = format!("{}: the communicator is {state}", purpose.function());
+        Err(Error::new(NcclStatus::InvalidUsage, message))
+    }
+
+    /// Returns whether a rank's communicator is suspended.
+    ///
+    /// # Errors
+    /// Returns `InvalidArgument` for an invalid handle.
+    pub fn is_suspended(&self, handle: CommHandle) -> NcclResult<bool> {
+        let guard = self.lock();
+        let (comm, rank) = guard.nccl.ready_member(handle)?;
+        Ok(guard.nccl.communicator(comm)?.ranks[rank].suspended)
+    }
+
     /// Implements `ncclCommFinalize`: returns once the rank's enqueued work is done and all ranks have called.
     ///
     /// # Errors
@@ -247,7 +290,7 @@ impl Nccl {
         self.join_management_call(comm, rank, Purpose::Finalize, guard)
     }
 
-    fn join_management_call<'a>(
+    pub(crate) fn join_management_call<'a>(
         &'a self,
         comm: CommId,
         rank: Rank,
@@ -339,7 +382,13 @@ impl ManagementCall {
         let participants = self.participants.values().flatten();
         let functions: Vec<_> = participants.map(|participant| participant.purpose.function()).collect();
         if functions.windows(2).all(|pair| pair[0] == pair[1]) {
-            return None;
+            let calls = self.participants.iter().filter_map(|(rank, participant)| match participant {
+                Some(Participant { purpose: Purpose::Grow(grow), call_site, .. }) => {
+                    Some((rank, *grow, call_site))
+                }
+                _ => None,
+            });
+            return Grow::disagreement(&calls.collect::<Vec<_>>());
         }
         let mut report = Report::new("ranks disagree about a call that all of them make together");
         for (rank, participant) in self.participants.iter() {
@@ -386,7 +435,11 @@ impl Communicator {
             let joiner = match purpose {
                 Purpose::Split { color, key, config, child } => Some((color, key, config, child)),
                 Purpose::Shrink { config, child, .. } => Some((0, 0, config, child)),
-                Purpose::Finalize => None,
+                Purpose::Finalize | Purpose::Suspend | Purpose::Resume => None,
+                Purpose::Grow(grow) => {
+                    self.grown.extend(grow.id.map(|id| (sequence, id)));
+                    None
+                }
                 Purpose::Window(window) => {
                     if let Some(Child { handle, deliver }) = window {
                         deliver(handle);
@@ -414,12 +467,15 @@ impl Communicator {
         joins: Joins,
         call_site: CallSite,
     ) {
-        let Joins { kind, color, key, blocking, excluded } = joins;
+        let Joins { kind, color, key, blocking, excluded, world_size, id } = joins;
         let config = CommConfig { blocking };
         let purpose = match kind {
             SPLIT => Purpose::Split { color, key, config, child: None },
             SHRINK => Purpose::Shrink { excluded: excluded.clone(), config, child: None },
             WINDOW => Purpose::Window(None),
+            SUSPEND => Purpose::Suspend,
+            RESUME => Purpose::Resume,
+            GROW => Purpose::Grow(Grow { world_size, id }),
             _ => Purpose::Finalize,
         };
         if kind != SHRINK {
@@ -527,7 +583,12 @@ impl Locked<'_> {
                 own.management_calls
             }
         };
-        own.finalized |= matches!(participant.purpose, Purpose::Finalize);
+        match participant.purpose {
+            Purpose::Finalize => own.finalized = true,
+            Purpose::Suspend => own.suspended = true,
+            Purpose::Resume => own.suspended = false,
+            Purpose::Split { .. } | Purpose::Shrink { .. } | Purpose::Window(_) | Purpose::Grow(_) => {}
+        }
         let blocking = own.config.blocking;
         own.awaits = (!blocking).then_some(sequence);
         let id = ManagementId { comm, sequence };
@@ -535,7 +596,10 @@ impl Locked<'_> {
             let joining = Membership::Joining(Gathering::Split(id), config);
             self.nccl.memberships.insert(handle, joining);
         }
-        let other = |kind| Joins { kind, color: NO_COLOR, key: 0, blocking, excluded: Vec::new() };
+        let other = |kind| {
+            let excluded = Vec::new();
+            Joins { kind, color: NO_COLOR, key: 0, blocking, excluded, world_size: 0, id: None }
+        };
         let joins = match &participant.purpose {
             Purpose::Split { color, key, config, .. } => {
                 Joins { color: *color, key: *key, blocking: config.blocking, ..other(SPLIT) }
@@ -545,6 +609,11 @@ impl Locked<'_> {
             }
             Purpose::Finalize => other(FINALIZE),
             Purpose::Window(_) => other(WINDOW),
+            Purpose::Suspend => other(SUSPEND),
+            Purpose::Resume => other(RESUME),
+            Purpose::Grow(Grow { world_size, id }) => {
+                Joins { world_size: *world_size, id: *id, ..other(GROW) }
+            }
         };
         let entry = self.nccl.communicator_mut(comm)?;
         let call = entry.management_call_or_new(sequence);

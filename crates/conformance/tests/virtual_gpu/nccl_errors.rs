@@ -435,9 +435,9 @@ fn not_blocking() -> anyhow::Result<()> {
 fn not_there() -> anyhow::Result<()> {
     ranks(0, 1, |_, _| {
         // SAFETY: the function does nothing but report that it is not supported.
-        let code = unsafe { sys::ncclCommResume(std::ptr::null_mut()) };
-        refused(answer(code), ncclInternalError, &["ncclCommResume is not supported"]);
-        assert!(last_error().contains("ncclCommResume"));
+        let code = unsafe { sys::ncclParamGetI32(std::ptr::null_mut(), std::ptr::null_mut()) };
+        refused(answer(code), ncclInternalError, &["ncclParamGetI32 is not supported"]);
+        assert!(last_error().contains("ncclParamGetI32"));
     });
     Ok(())
 }

@@ -4,12 +4,15 @@ use std::ptr::null_mut;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
 use cudarc::nccl::result::get_uniqueid;
-use cudarc::nccl::sys::{self, ncclComm_t, ncclResult_t};
+use cudarc::nccl::sys::{self, ncclComm_t, ncclResult_t, ncclUniqueId};
 use lab::Check;
 
 use crate::contains;
 use crate::nccl::stream;
-use crate::raw::{Answer, Function, Rank, address, answer, config, floats, in_group, raw_ranks};
+use crate::raw::{
+    Answer, Function, Rank, address, answer, communicators, config, floats, in_group, raw_ranks,
+};
+use crate::twins::{Said, TestRank, said, twins};
 
 use ncclResult_t::{ncclInProgress, ncclInvalidArgument, ncclInvalidUsage};
 
@@ -24,6 +27,10 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("nccl_management::all_ranks_register_a_window", windows),
         Check::new("nccl_management::a_simulated_group_only_estimates_its_time", simulated),
         Check::new("nccl_management::a_communicator_uses_no_gpu_memory", statistics),
+        Check::new("nccl_management::a_suspended_communicator_is_resumed", suspended),
+        Check::new("nccl_management::a_communicator_grows", grows),
+        Check::new("nccl_management::ranks_agree_about_a_larger_communicator", disagree_about_growth),
+        Check::new("nccl_management::every_rank_must_suspend", || twins(2, suspends, &SUSPENDS)),
     ]
 }
 
@@ -325,6 +332,138 @@ fn statistics() -> anyhow::Result<()> {
             let none = answer(sys::ncclCommMemStats(own.comm, total, null_mut()));
             refused(none, ncclInvalidArgument, &["the pointer to the value is null"]);
         }
+    });
+    Ok(())
+}
+
+/// `NCCL_SUSPEND_MEM`
+const MEMORY: i32 = 1;
+const SUSPENDS: [&str; 2] = ["rank 0 waits in ncclCommSuspend", "rank 1 never makes the call"];
+
+fn suspend(of: &Rank, flags: i32) -> Answer {
+    // SAFETY: the library checks the communicator.
+    answer(unsafe { sys::ncclCommSuspend(of.comm, flags) })
+}
+
+fn resume(of: &Rank) -> Answer {
+    // SAFETY: the library checks the communicator.
+    answer(unsafe { sys::ncclCommResume(of.comm) })
+}
+
+fn suspended() -> anyhow::Result<()> {
+    raw_ranks(0, 2, |own| {
+        let is_suspended = || {
+            let mut value = 7;
+            let statistic = sys::ncclCommMemStat_t::ncclStatGpuMemSuspended;
+            // SAFETY: the result is writable.
+            answer(unsafe { sys::ncclCommMemStats(own.comm, statistic, &mut value) }).unwrap();
+            value
+        };
+        refused(resume(&own), ncclInvalidUsage, &["ncclCommResume: the communicator is not suspended"]);
+        suspend(&own, 0).unwrap();
+        assert_eq!(is_suspended(), 0, "no flag asks for anything");
+        for round in 0..2 {
+            suspend(&own, MEMORY).unwrap();
+            assert_eq!(is_suspended(), 1);
+            refused(suspend(&own, MEMORY), ncclInvalidUsage, &["the communicator is suspended already"]);
+            let buffer = own.stream.clone_htod(&[1.0_f32]).unwrap();
+            let early = own.call(Function::AllReduce, address(&buffer), address(&buffer), floats(1));
+            refused(early, ncclInvalidUsage, &["ncclAllReduce", "call ncclCommResume first"]);
+            if round == 0 {
+                resume(&own).unwrap();
+                assert_eq!(is_suspended(), 0);
+                assert_eq!(sum(&own, 1.0), 2.0);
+            }
+        }
+    });
+    // One thread suspends several communicators in a group.
+    let comms = communicators(&[2, 3]).unwrap();
+    let all = |function: unsafe fn(ncclComm_t) -> ncclResult_t| {
+        // SAFETY: the library checks the communicators.
+        in_group(|| comms.iter().for_each(|&comm| answer(unsafe { function(comm) }).unwrap())).unwrap();
+    };
+    all(|comm| {
+        // SAFETY: as above.
+        unsafe { sys::ncclCommSuspend(comm, MEMORY) }
+    });
+    all(sys::ncclCommResume);
+    // SAFETY: the communicators are not used again.
+    comms.iter().for_each(|&comm| answer(unsafe { sys::ncclCommDestroy(comm) }).unwrap());
+    Ok(())
+}
+
+/// In the wrong twin, rank 1 leaves without suspending its communicator.
+fn suspends(me: &TestRank) -> Said {
+    if me.is_wrong(1) {
+        return Ok(());
+    }
+    said(suspend(&me.own, MEMORY))?;
+    said(resume(&me.own))
+}
+
+/// Makes a larger communicator. `of` is null for a new rank.
+fn grow(
+    of: ncclComm_t,
+    size: i32,
+    id: Option<&ncclUniqueId>,
+    rank: i32,
+) -> Result<ncclComm_t, (ncclResult_t, String)> {
+    let mut made = null_mut();
+    let id = id.map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the id is null or valid, and the result is writable.
+    answer(unsafe { sys::ncclCommGrow(of, size, id, rank, &mut made, null_mut()) }).map(|()| made)
+}
+
+fn id_of(of: &Rank) -> ncclUniqueId {
+    let mut id = ncclUniqueId { internal: [0; 128] };
+    // SAFETY: the id is writable.
+    answer(unsafe { sys::ncclCommGetUniqueId(of.comm, &mut id) }).unwrap();
+    id
+}
+
+fn grows() -> anyhow::Result<()> {
+    let (ids, for_new_rank) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let own = stream(2);
+            own.context().bind_to_thread().unwrap();
+            let id = for_new_rank.recv().unwrap();
+            let rank = Rank::of(grow(null_mut(), 3, Some(&id), 2).unwrap(), own);
+            assert_eq!((rank.n, rank.rank), (3, 2));
+            assert_eq!(sum(&rank, 4.0), 7.0);
+        });
+        raw_ranks(0, 2, |own| {
+            let id = (own.rank == 1).then(|| id_of(&own));
+            if let Some(id) = id {
+                ids.send(id).unwrap();
+            }
+            let larger = Rank::of(grow(own.comm, 3, id.as_ref(), -1).unwrap(), own.stream.clone());
+            assert_eq!((larger.n, larger.rank), (3, own.rank));
+            assert_eq!(sum(&larger, (own.rank + 1) as f32), 7.0);
+            // The parent still works.
+            assert_eq!(sum(&own, 1.0), 2.0);
+        });
+    });
+    Ok(())
+}
+
+fn disagree_about_growth() -> anyhow::Result<()> {
+    raw_ranks(0, 2, |own| {
+        refused(grow(own.comm, 2, None, -1).map(drop), ncclInvalidArgument, &["must have more, not 2"]);
+        refused(grow(own.comm, 3, None, 1).map(drop), ncclInvalidArgument, &["must pass -1, not 1"]);
+        refused(grow(null_mut(), 3, None, 2).map(drop), ncclInvalidArgument, &["a new rank needs the id"]);
+        let id = id_of(&own);
+        let two = grow(own.comm, 3, Some(&id), -1).map(drop);
+        refused(two, ncclInvalidUsage, &["2 ranks of the communicator pass an id", "exactly one must"]);
+    });
+    raw_ranks(2, 2, |own| {
+        let id = (own.rank == 0).then(|| id_of(&own));
+        let sizes = grow(own.comm, 3 + own.rank as i32, id.as_ref(), -1).map(drop);
+        refused(
+            sizes,
+            ncclInvalidUsage,
+            &["disagree about the size", "rank 1: ncclCommGrow(4 ranks, no id)"],
+        );
     });
     Ok(())
 }
