@@ -18,6 +18,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("pools::a_pool_of_another_gpu", pool_of_another_gpu),
         Check::new("pools::a_destroyed_pool_lives_as_long_as_its_memory", destroyed_in_use),
         Check::new("pools::a_bounded_pool_is_not_exceeded", bounded),
+        Check::new("pools::nothing_can_be_allocated_and_freed", nothing),
         Check::new("pools::bad_arguments_are_named", bad_arguments),
     ];
     checks.extend(holes::checks());
@@ -197,8 +198,29 @@ fn bounded() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn bad_arguments() -> anyhow::Result<()> {
+/// CUDA's manual lists 0 bytes as an error of `cuMemAlloc`, but not of `cuMemAllocAsync`. cubecl allocates 0 bytes for
+/// each kernel that has no metadata.
+fn nothing() -> anyhow::Result<()> {
     let stream = stream(0)?;
+    let default = default_pool(0)?;
+    // SAFETY: no byte of the memory is used, and each allocation is freed once.
+    unsafe {
+        for made in [
+            result::malloc_async(stream.cu_stream(), 0)?,
+            result::mem_pool::alloc_async(default, 0, stream.cu_stream())?,
+        ] {
+            assert_eq!(made, 0);
+            result::free_async(made, stream.cu_stream())?;
+        }
+        fails(result::malloc_sync(0), CUresult::CUDA_ERROR_INVALID_VALUE, &["can't allocate 0 bytes"]);
+    }
+    let empty = stream.alloc_zeros::<f32>(0)?;
+    assert_eq!(stream.clone_dtoh(&empty)?, Vec::<f32>::new());
+    assert_eq!(figure(default, Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?, 0);
+    Ok(())
+}
+
+fn bad_arguments() -> anyhow::Result<()> {
     let invalid = CUresult::CUDA_ERROR_INVALID_VALUE;
     let default = default_pool(0)?;
     fails(create(&properties(8)), invalid, &["there is no GPU 8"]);
@@ -227,8 +249,6 @@ fn bad_arguments() -> anyhow::Result<()> {
         fails(result::mem_pool::destroy(default), invalid, &words);
         let unknown = 0x44_0000 as CUmemoryPool;
         fails(result::mem_pool::trim_to(unknown, 0), invalid, &["0x440000 is not a memory pool"]);
-        let nothing = result::mem_pool::alloc_async(default, 0, stream.cu_stream());
-        fails(nothing, invalid, &["can't allocate 0 bytes"]);
     }
     Ok(())
 }

@@ -43,7 +43,8 @@ impl Engine {
         Ok(())
     }
 
-    /// `cuMemFreeAsync`: frees the memory once the work enqueued on `stream` is done.
+    /// `cuMemFreeAsync`: frees the memory once the work enqueued on `stream` is done. Address 0 is an allocation of 0
+    /// bytes, which there is nothing to free of.
     pub fn free_in(&self, stream: StreamHandle, address: u64) -> CudaResult<()> {
         let call_site = CallSite::here();
         let mut state = self.state();
@@ -54,6 +55,9 @@ impl Engine {
                 "{address:#x} is not memory that belongs to the graph being captured: free it after the capture"
             );
             return Err(Error::new(CudaStatus::InvalidValue, message));
+        }
+        if address == 0 {
+            return Ok(());
         }
         drop(state);
         let freed = self.free_from_now(address, &call_site)?;

@@ -8,7 +8,7 @@ mod layout;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::transfer::{check_not_empty, out_of_memory};
+use super::transfer::out_of_memory;
 use super::{Engine, State};
 use crate::report::size;
 use layout::{GRANULE, Layout, Place};
@@ -398,13 +398,13 @@ impl Engine {
     /// `cuMemAllocFromPoolAsync`: allocates `bytes` from a pool, on its GPU. None of the bytes count as written.
     ///
     /// Later work in this stream can use the address at once, as CUDA promises. The engine does not reuse an address
-    /// until the operation that frees it has run.
+    /// until the operation that frees it has run. An allocation of 0 bytes returns 0, the null address: CUDA's manual
+    /// does not list it as an error, and libraries for deep learning depend on it.
     ///
     /// # Errors
     /// Returns `NotSupported` in a captured stream, because a graph would own the memory.
     pub fn allocate_from(&self, pool: PoolHandle, stream: StreamHandle, bytes: u64) -> CudaResult<u64> {
         self.usable_stream_device(stream)?;
-        check_not_empty(bytes)?;
         let (device, place) = {
             let mut state = self.state();
             let stream = state.resolve_stream(stream)?;
@@ -414,6 +414,9 @@ impl Engine {
                 return Err(Error::new(CudaStatus::NotSupported, message));
             }
             let pool = state.pools.get(pool)?;
+            if bytes == 0 {
+                return Ok(0);
+            }
             (pool.device, pool.place(bytes, stream)?)
         };
         let made = self.memory(device).allocate_in_pool(bytes, CallSite::here());

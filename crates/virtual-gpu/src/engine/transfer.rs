@@ -22,14 +22,6 @@ use virtual_gpu_core::sync::Mutex;
 /// The default stream, on which calls without a stream run.
 const DEFAULT: StreamHandle = StreamHandle(0);
 
-/// Refuses an allocation of 0 bytes.
-pub(super) fn check_not_empty(bytes: u64) -> CudaResult<()> {
-    match bytes {
-        0 => Err(Error::new(CudaStatus::InvalidValue, "can't allocate 0 bytes")),
-        _ => Ok(()),
-    }
-}
-
 /// Returns the error of an allocation that a GPU has no memory for.
 pub(super) fn out_of_memory(device: usize, refused: OutOfMemory) -> Error<CudaStatus> {
     let OutOfMemory { asked, free } = refused;
@@ -54,7 +46,9 @@ impl Engine {
     }
 
     fn allocate_on(&self, device: usize, bytes: u64, call_site: CallSite) -> CudaResult<u64> {
-        check_not_empty(bytes)?;
+        if bytes == 0 {
+            return Err(Error::new(CudaStatus::InvalidValue, "can't allocate 0 bytes"));
+        }
         let made = self.memory(device).allocate(bytes, call_site);
         made.map_err(|refused| out_of_memory(device, refused))
     }
