@@ -16,21 +16,28 @@ const MODELED: Version = Version::new(2, 30);
 
 /// The functions that the virtual NCCL implements but the oldest NCCL for the course lacks. The course must not call
 /// them.
-const NEWER: [(&str, Version); 15] = [
+const NEWER: [(&str, Version); 22] = [
     ("ncclAlltoAll", Version::new(2, 28)),
     ("ncclCommDeregister", Version::new(2, 19)),
+    ("ncclCommGetUniqueId", Version::new(2, 29)),
+    ("ncclCommGrow", Version::new(2, 29)),
     ("ncclCommInitRankScalable", Version::new(2, 23)),
     ("ncclCommMemStats", Version::new(2, 29)),
     ("ncclCommRegister", Version::new(2, 19)),
+    ("ncclCommResume", Version::new(2, 29)),
     ("ncclCommRevoke", Version::new(2, 28)),
     ("ncclCommShrink", Version::new(2, 27)),
+    ("ncclCommSuspend", Version::new(2, 29)),
     ("ncclCommWindowDeregister", Version::new(2, 27)),
     ("ncclCommWindowRegister", Version::new(2, 27)),
     ("ncclGather", Version::new(2, 28)),
     ("ncclGroupSimulateEnd", Version::new(2, 22)),
     ("ncclMemAlloc", Version::new(2, 19)),
     ("ncclMemFree", Version::new(2, 19)),
+    ("ncclPutSignal", Version::new(2, 29)),
     ("ncclScatter", Version::new(2, 28)),
+    ("ncclSignal", Version::new(2, 29)),
+    ("ncclWaitSignal", Version::new(2, 29)),
     ("ncclWinGetUserPtr", Version::new(2, 29)),
 ];
 
