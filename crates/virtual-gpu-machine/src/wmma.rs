@@ -1,12 +1,12 @@
-//! `wmma`: matrices that are loaded, multiplied, and stored by a warp. [`Fragment`] defines which lane holds which
-//! elements.
+//! `wmma`: matrices that are loaded, multiplied, and stored by a warp, and `mma` for `.f64`. [`FragmentLayout`] defines
+//! which lane holds which elements.
 
 use crate::arithmetic::rounding::fma_double;
 use crate::fault::{Access as Kind, Stop};
 use crate::machine::Machine;
 use crate::matrix::{dot, half_bits, single_bits, total, value};
 use virtual_gpu_ptx::instruction::{
-    Fragment, FragmentAccess, FragmentElement, FragmentProduct, MatrixElement, Value,
+    Fragment, FragmentAccess, FragmentElement, FragmentLayout, FragmentProduct, MatrixElement, Value,
 };
 
 /// The maximum number of elements of a matrix.
@@ -115,7 +115,7 @@ impl Machine<'_> {
         Ok(pieces.collect())
     }
 
-    /// `wmma.mma`. As for `mma`, products and sums of small floating-point types are computed in double precision and
+    /// `wmma.mma`, and `mma` for `.f64`. As for `mma`, products and sums of small floating-point types are computed in double precision and
     /// rounded once. The sums of `.f64` are rounded after each product, in the order of the columns of `a`.
     #[inline(never)]
     pub(crate) fn multiply_fragments(
@@ -169,10 +169,10 @@ impl Machine<'_> {
         let (each, bits, mask) = layout(fragment);
         let mut elements = [0; MOST];
         for lane in 0..32 {
-            for (at, element) in elements[lane * each..][..each].iter_mut().enumerate() {
+            for at in 0..each {
                 let register =
                     self.value_of(fragment.registers[at * bits / width(fragment)], warp * 32 + lane);
-                *element = register >> (at * bits % width(fragment)) & mask;
+                elements[place(fragment, each, lane, at)] = register >> (at * bits % width(fragment)) & mask;
             }
         }
         elements
@@ -183,10 +183,10 @@ impl Machine<'_> {
         let (each, bits, mask) = layout(fragment);
         let in_register = width(fragment) / bits;
         for lane in 0..32 {
-            let own = &elements[lane * each..][..each];
             for (register, &value) in fragment.registers.iter().enumerate() {
                 let packed = (0..in_register).fold(0, |packed, at| {
-                    let element = own[(register * in_register + at) % each] & mask;
+                    let own = (register * in_register + at) % each;
+                    let element = elements[place(fragment, each, lane, own)] & mask;
                     packed | element << (at * bits)
                 });
                 match value {
@@ -221,6 +221,19 @@ fn add_products<T: Copy>(
 fn layout(fragment: &Fragment) -> (usize, usize, u64) {
     let bits = 8 * usize::from(fragment.element.bytes());
     (usize::from(fragment.rows) * usize::from(fragment.columns) / 32, bits, u64::MAX >> (64 - bits))
+}
+
+/// Returns the place, row by row, of the `at`th element of a lane, which has `each` elements.
+fn place(fragment: &Fragment, each: usize, lane: usize, at: usize) -> usize {
+    let (columns, tall) = (usize::from(fragment.columns), usize::from(fragment.rows / 8));
+    let (group, in_group) = (lane / 4, lane % 4);
+    let (row, column) = match fragment.layout {
+        FragmentLayout::Consecutive => return lane * each + at,
+        FragmentLayout::Left => (group + 8 * (at % tall), in_group + 4 * (at / tall)),
+        FragmentLayout::Right => (in_group + 4 * at, group),
+        FragmentLayout::Sum => (group + 8 * (at / 2), 2 * in_group + at % 2),
+    };
+    row * columns + column
 }
 
 /// Returns the number of bits of a register.

@@ -2,8 +2,8 @@
 
 use super::instruction::{
     Accumulator, AtomicOp, AtomicType, BoolOp, CarryOp, CompareAs, Comparison, Conversion, Fence, FloatMode,
-    FloatOp, FloatType, Fp8, FragmentElement, IntegerSum, IntegerType, LongOp, MatrixElement, NarrowOp,
-    NumberKind, Packed, Reduction, Rounding, Scope, ShuffleMode, Space, VoteMode, WordOp,
+    FloatOp, FloatType, Fp8, FragmentElement, FragmentLayout, IntegerSum, IntegerType, LongOp, MatrixElement,
+    NarrowOp, NumberKind, Packed, Reduction, Rounding, Scope, ShuffleMode, Space, VoteMode, WordOp,
 };
 use super::syntax::{File, Function, Operand, Statement, Written};
 use super::types::Type;
@@ -324,7 +324,7 @@ pub(crate) enum Form<'a> {
         address: Operand<'a>,
         stride: Operand<'a>,
     },
-    /// `wmma.mma`
+    /// `wmma.mma`, and `mma` with `.f64`
     MultiplyFragments {
         /// `d`, `a`, `b`, `c`.
         fragments: [FragmentOperand<'a>; 4],
@@ -333,12 +333,13 @@ pub(crate) enum Form<'a> {
     },
 }
 
-/// A matrix of `wmma`, with its registers.
+/// A matrix of `wmma`, or of `mma` with `.f64`, with its registers.
 #[derive(Debug)]
 pub(crate) struct FragmentOperand<'a> {
     pub(crate) element: FragmentElement,
     pub(crate) rows: u8,
     pub(crate) columns: u8,
+    pub(crate) layout: FragmentLayout,
     pub(crate) registers: Vec<Operand<'a>>,
 }
 

@@ -5,6 +5,7 @@ mod bad_input;
 mod bulk_copies;
 mod copies;
 mod differential;
+mod double_matrices;
 mod exact;
 mod faults;
 mod forms;

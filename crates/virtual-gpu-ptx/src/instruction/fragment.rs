@@ -44,10 +44,26 @@ impl FragmentElement {
     }
 }
 
+/// Which elements of a matrix a lane holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FragmentLayout {
+    /// With `n` elements per lane, counted row by row, lane 0 holds the first `n` elements, lane 1 the next `n`, and so
+    /// on. The manual leaves the layout for `wmma` open.
+    Consecutive,
+    /// The manual's layout of `a` for `mma` with `.f64`: lane `4 * i + j` has the elements of rows `i` and `i + 8` in every
+    /// fourth column from `j` on, one column after the other.
+    Left,
+    /// The manual's layout of `b` for `mma` with `.f64`: lane `4 * i + j` has the elements of column `i` in every fourth
+    /// row from `j` on.
+    Right,
+    /// The manual's layout of `c` and `d` for `mma` with `.f64`: lane `4 * i + j` has the elements in columns `2 * j` and
+    /// `2 * j + 1` of row `i`, and then of row `i + 8`.
+    Sum,
+}
+
 /// A matrix that is spread across a warp's registers.
 ///
-/// With `n` elements per lane, counted row by row, lane 0 holds the first `n` elements, lane 1 the next `n`, and so on.
-/// A lane's elements fill its registers from the lowest bits up. If the registers have room for more than `n`
+/// A lane's elements fill its registers from the lowest bits up. If the registers have room for more than the lane's
 /// elements, the elements are repeated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fragment {
@@ -57,6 +73,8 @@ pub struct Fragment {
     pub rows: u8,
     /// The number of columns.
     pub columns: u8,
+    /// Which elements a lane holds.
+    pub layout: FragmentLayout,
     /// A lane's registers: 64-bit ones for `.f64`, 32-bit ones for the other types.
     pub registers: Box<[Value]>,
 }

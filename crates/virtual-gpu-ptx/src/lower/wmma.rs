@@ -31,7 +31,7 @@ impl<'a> Lowering<'_, 'a> {
         Ok(())
     }
 
-    /// Lowers `wmma.mma`.
+    /// Lowers `wmma.mma`, and `mma` with `.f64`.
     pub(crate) fn multiply_fragments(
         &mut self,
         [d, a, b, c]: &[FragmentOperand<'a>; 4],
@@ -47,16 +47,16 @@ impl<'a> Lowering<'_, 'a> {
     }
 
     fn read(&mut self, operand: &FragmentOperand<'a>) -> Lowered<Fragment> {
-        let &FragmentOperand { element, rows, columns, .. } = operand;
+        let &FragmentOperand { element, rows, columns, layout, .. } = operand;
         let registers = operand.registers.iter().map(|register| self.value(register, register_type(element)));
-        Ok(Fragment { element, rows, columns, registers: registers.collect::<Lowered<_>>()? })
+        Ok(Fragment { element, rows, columns, layout, registers: registers.collect::<Lowered<_>>()? })
     }
 
     fn written(&mut self, operand: &FragmentOperand<'a>) -> Lowered<Fragment> {
-        let &FragmentOperand { element, rows, columns, .. } = operand;
+        let &FragmentOperand { element, rows, columns, layout, .. } = operand;
         let registers =
             operand.registers.iter().map(|register| self.value_destination(register, register_type(element)));
-        Ok(Fragment { element, rows, columns, registers: registers.collect::<Lowered<_>>()? })
+        Ok(Fragment { element, rows, columns, layout, registers: registers.collect::<Lowered<_>>()? })
     }
 }
 

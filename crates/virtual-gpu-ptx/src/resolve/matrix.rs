@@ -1,9 +1,12 @@
 //! Warp Level Matrix Multiply-Accumulate Instructions.
 
+use super::float::rounding;
 use super::modifiers::{Resolution, operands, unsupported};
 use crate::instruction::PackedElement::{self, B1, S4, S8, U4, U8};
-use crate::instruction::{Accumulator, IntegerSum, MatrixElement, Space};
-use crate::resolved::Form;
+use crate::instruction::{
+    Accumulator, FragmentElement, FragmentLayout, IntegerSum, MatrixElement, Rounding, Space,
+};
+use crate::resolved::{Form, FragmentOperand};
 use crate::syntax::{Operand, Written};
 
 /// `ldmatrix`
@@ -51,12 +54,24 @@ pub(super) fn ldmatrix<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
 /// .shape = { .m8n8k32, .m16n8k32, .m16n8k64 };  .atype, .btype = { .s4, .u4 };
 /// mma.sync.aligned.shape.row.col.s32.b1.b1.s32.bitOp.popc  d, a, b, c;
 /// .shape = { .m8n8k128, .m16n8k128, .m16n8k256 };  .bitOp = { .xor, .and };
+///
+/// mma.sync.aligned.shape.row.col.f64.f64.f64.f64{.rnd}  d, a, b, c;
+/// .shape = { .m8n8k4, .m16n8k4, .m16n8k8, .m16n8k16 };  .rnd = { .rn, .rz, .rm, .rp };
 /// ```
 pub(super) fn mma<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     use MatrixElement::{Bf16, E4m3, E5m2, F16, Packed, Tf32};
     let ["sync", "aligned", shape, "row", "col", types @ ..] = written.modifiers.as_slice() else {
         return unsupported(written);
     };
+    let shape = *shape;
+    if let ["f64", "f64", "f64", "f64", rnd @ ..] = types {
+        let rounding = match rnd {
+            [] => Some(Rounding::default()),
+            [name] => rounding(name),
+            _ => None,
+        };
+        return doubles(written, shape, rounding);
+    }
     let fp8 = |name: &str| if name == "e4m3" { E4m3 } else { E5m2 };
     let (elements, accumulator) = match types {
         ["f16", "f16", "f16", "f16"] => ([F16; 2], Accumulator::F16),
@@ -70,7 +85,7 @@ pub(super) fn mma<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
             None => return unsupported(written),
         },
     };
-    let sources = match (*shape, elements[0]) {
+    let sources = match (shape, elements[0]) {
         ("m8n8k16", Packed(S8 | U8)) | ("m8n8k32", Packed(S4 | U4)) | ("m8n8k128", Packed(B1)) => 1,
         ("m16n8k16", Packed(S8 | U8)) | ("m16n8k32", Packed(S4 | U4)) | ("m16n8k128", Packed(B1)) => 2,
         ("m16n8k32", Packed(S8 | U8)) | ("m16n8k64", Packed(S4 | U4)) | ("m16n8k256", Packed(B1)) => 4,
@@ -85,6 +100,30 @@ pub(super) fn mma<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let (a, b) = (fragment(written, a, sources)?, fragment(written, b, sources.div_ceil(2))?);
     let (c, d) = (fragment(written, c, results)?, fragment(written, d, results)?);
     Ok(Form::MultiplyMatrices { elements, accumulator, fragments: [d, a, b, c] })
+}
+
+/// Resolves `mma` with `.f64`. The manual shows no rounding in its syntax, but defines the four, which NVIDIA's assembler
+/// accepts at the end.
+fn doubles<'a>(written: &mut Written<'a>, shape: &str, rounding: Option<Rounding>) -> Resolution<Form<'a>> {
+    let (rows, inner, rounding): (u8, u8, _) = match (shape, rounding) {
+        ("m8n8k4", Some(rounding)) => (8, 4, rounding),
+        ("m16n8k4", Some(rounding)) => (16, 4, rounding),
+        ("m16n8k8", Some(rounding)) => (16, 8, rounding),
+        ("m16n8k16", Some(rounding)) => (16, 16, rounding),
+        _ => return unsupported(written),
+    };
+    let [d, a, b, c] = operands(written)?;
+    let matrix = |operand, rows, columns, layout| {
+        let registers = fragment(written, operand, usize::from(rows) * usize::from(columns) / 32)?;
+        Ok::<_, String>(FragmentOperand { element: FragmentElement::F64, rows, columns, layout, registers })
+    };
+    let fragments = [
+        matrix(d, rows, 8, FragmentLayout::Sum)?,
+        matrix(a, rows, inner, FragmentLayout::Left)?,
+        matrix(b, inner, 8, FragmentLayout::Right)?,
+        matrix(c, rows, 8, FragmentLayout::Sum)?,
+    ];
+    Ok(Form::MultiplyFragments { fragments, rounding, sum: IntegerSum::default() })
 }
 
 /// Returns how `mma` multiplies integers of these types.

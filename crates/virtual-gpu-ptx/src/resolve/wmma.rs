@@ -3,7 +3,7 @@
 use super::float::rounding;
 use super::matrix::{fragment, packed};
 use super::modifiers::{Modifiers, Resolution, operands, unsupported, wrong_number};
-use crate::instruction::{FragmentElement, IntegerSum, PackedElement, Space};
+use crate::instruction::{FragmentElement, FragmentLayout, IntegerSum, PackedElement, Space};
 use crate::resolved::{Form, FragmentOperand};
 use crate::syntax::{Operand, Written};
 
@@ -216,5 +216,5 @@ fn operand<'a>(
         _ => each * usize::from(element.bytes()) / 4,
     };
     let registers = fragment(written, registers, count)?;
-    Ok(FragmentOperand { element, rows, columns, registers })
+    Ok(FragmentOperand { element, rows, columns, layout: FragmentLayout::Consecutive, registers })
 }
