@@ -57,18 +57,25 @@ export async function serve(folder) {
   return { server, address: `http://127.0.0.1:${server.address().port}/some/path/` };
 }
 
-/** Returns the violations of WCAG 2.1 A and AA that axe finds, in the whole page or in the elements that `part` selects. */
-export async function violations(page, part) {
+const LEVELS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"];
+/** The rules of these levels whose result depends on a page's colors. */
+const COLORS = ["color-contrast", "link-in-text-block"];
+
+/**
+ * Returns the violations of WCAG 2.1 A and AA that axe finds, in the whole page or in the elements that `part` selects. With
+ * `onlyColors`, it looks only for those that depend on colors: enough for a page that was checked in another color scheme.
+ */
+export async function violations(page, { part, onlyColors = false } = {}) {
   if (!(await page.evaluate(() => "axe" in globalThis))) await page.evaluate(axe);
   const { violations } = await page.evaluate(
-    (part) =>
+    ([part, runOnly]) =>
       globalThis.axe.run(part ?? document, {
-        runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"],
+        runOnly,
         resultTypes: ["violations"],
         // With preload, axe would request the style sheets itself, and a browser refuses that for files.
         preload: false,
       }),
-    part,
+    [part, onlyColors ? COLORS : LEVELS],
   );
   return violations.map(({ id, help, nodes }) => `${id}: ${help} (${nodes.length} times): ${nodes[0].html.slice(0, 200)} ${nodes[0].any[0]?.message ?? ""}`);
 }

@@ -14,6 +14,7 @@ const { values, positionals } = parseArgs({
   options: { shots: { type: "string" }, deck: { type: "string" } },
 });
 const folder = resolve(positionals[0] ?? "target/slides");
+const SCHEMES = ["light", "dark"];
 const SCREEN = { width: 1280, height: 720 };
 /** The smallest height of letters, in pixels of a slide. */
 const SMALLEST = { text: 20, code: 26 };
@@ -119,40 +120,50 @@ async function eachSlide(page, look) {
   return places.length;
 }
 
-for (const deck of decks) {
-  const url = pathToFileURL(join(folder, deck, "index.html")).href;
-  await each(["light", "dark"], async (colorScheme) => {
-    await open(url, { colorScheme }, async (page, found) => {
-      await ready(page);
-      await page.evaluate(() => Reveal.configure({ fragments: false }));
-      found.push(...(await violations(page)));
-      counts[deck] = await eachSlide(page, async (id) => {
-        const html = await page.evaluate(() => [...Reveal.getCurrentSlide().children].filter((one) => one.localName !== "aside").map((one) => one.outerHTML).join(""));
-        if (seen.has(colorScheme + html)) return;
-        seen.add(colorScheme + html);
-        const wrong = await violations(page, `[id="${id}"]`);
-        if (colorScheme === "light") {
-          wrong.push(...(await page.evaluate(misfits, { ...SCREEN, smallest: SMALLEST, withNotes: false })));
-        }
-        found.push(...wrong.map((text) => `slide ${id}, ${colorScheme}: ${text}`));
-        if (values.shots) {
-          await mkdir(join(values.shots, deck), { recursive: true });
-          await page.screenshot({ path: join(values.shots, deck, `${id}-${colorScheme}.png`) });
-        }
-      });
-    });
-    await open(`${url}?showNotes=true`, { colorScheme }, async (page, found) => {
-      await ready(page);
-      await page.evaluate(() => Reveal.configure({ fragments: false }));
-      await eachSlide(page, async (id) => {
-        const wrong = await page.evaluate(misfits, { ...SCREEN, smallest: SMALLEST, withNotes: true });
-        found.push(...wrong.map((text) => `slide ${id}, ${colorScheme}, with notes: ${text}`));
-      });
-      found.push(...(await violations(page, ".speaker-notes")).map((text) => `the notes, ${colorScheme}: ${text}`));
+const fileOf = (deck) => pathToFileURL(join(folder, deck, "index.html")).href;
+
+/** Checks each slide that no other deck has shown yet. What fits in one color scheme fits in the other. */
+async function checkSlides(deck, colorScheme) {
+  const isFirst = colorScheme === SCHEMES[0];
+  await open(fileOf(deck), { colorScheme }, async (page, found) => {
+    await ready(page);
+    await page.evaluate(() => Reveal.configure({ fragments: false }));
+    found.push(...(await violations(page, { onlyColors: !isFirst })));
+    counts[deck] = await eachSlide(page, async (id) => {
+      const html = await page.evaluate(() => [...Reveal.getCurrentSlide().children].filter((one) => one.localName !== "aside").map((one) => one.outerHTML).join(""));
+      if (seen.has(colorScheme + html)) return;
+      seen.add(colorScheme + html);
+      const wrong = await violations(page, { part: `[id="${id}"]`, onlyColors: !isFirst });
+      if (isFirst) wrong.push(...(await page.evaluate(misfits, { ...SCREEN, smallest: SMALLEST, withNotes: false })));
+      found.push(...wrong.map((text) => `slide ${id}, ${colorScheme}: ${text}`));
+      if (values.shots) {
+        await mkdir(join(values.shots, deck), { recursive: true });
+        await page.screenshot({ path: join(values.shots, deck, `${id}-${colorScheme}.png`) });
+      }
     });
   });
+}
 
-  await open(url, { colorScheme: "light" }, async (page, found) => {
+/** Checks the view with a slide and its notes side by side. */
+async function checkNotes(deck, colorScheme) {
+  const isFirst = colorScheme === SCHEMES[0];
+  await open(`${fileOf(deck)}?showNotes=true`, { colorScheme }, async (page, found) => {
+    await ready(page);
+    await page.evaluate(() => Reveal.configure({ fragments: false }));
+    if (isFirst) {
+      await eachSlide(page, async (id) => {
+        const wrong = await page.evaluate(misfits, { ...SCREEN, smallest: SMALLEST, withNotes: true });
+        found.push(...wrong.map((text) => `slide ${id}, with notes: ${text}`));
+      });
+    }
+    const wrong = await violations(page, { part: ".speaker-notes", onlyColors: !isFirst });
+    found.push(...wrong.map((text) => `the notes, ${colorScheme}: ${text}`));
+  });
+}
+
+/** Checks the key that changes the color scheme, and the speaker's view. */
+async function checkSpeaker(deck) {
+  await open(fileOf(deck), { colorScheme: "light" }, async (page, found) => {
     await ready(page);
     await page.keyboard.press("t");
     const scheme = await page.evaluate(() => getComputedStyle(document.documentElement).colorScheme);
@@ -166,8 +177,11 @@ for (const deck of decks) {
       if (values.shots) await speaker.screenshot({ path: join(values.shots, deck, `speaker-${layout}.png`) });
     }
   });
+}
 
-  await open(`${url}?print-pdf`, {}, async (page, found) => {
+/** Checks that a PDF has one page for each slide. */
+async function checkPaper(deck) {
+  await open(`${fileOf(deck)}?print-pdf`, {}, async (page, found) => {
     await ready(page);
     await page.waitForFunction(() => document.querySelectorAll(".pdf-page").length > 0);
     const pdf = await page.pdf({ preferCSSPageSize: true, printBackground: true });
@@ -175,6 +189,12 @@ for (const deck of decks) {
     if (pages !== counts[deck]) found.push(`${pages} pages for ${counts[deck]} slides`);
   });
 }
+
+const inSchemes = (check) => decks.flatMap((deck) => SCHEMES.map((scheme) => () => check(deck, scheme)));
+const now = (check) => check();
+// The other checks need the numbers of slides.
+await each(inSchemes(checkSlides), now);
+await each([...inSchemes(checkNotes), ...decks.flatMap((deck) => [() => checkSpeaker(deck), () => checkPaper(deck)])], now);
 
 // Every link must lead to an existing file, and to a slide in it.
 for (const name of ["", ...decks]) {
