@@ -118,6 +118,12 @@ pub(crate) struct Fails {
     pub(crate) report: String,
 }
 
+impl Fails {
+    fn new(call: Failed, status: NcclStatus, failure: &Failure) -> Self {
+        Self { call, cuda: failure.status as u32, status, report: failure.report.to_string() }
+    }
+}
+
 structure! {
     Stamp { ready, own, any }
     Arrival { stamp, bytes, scale, payload }
@@ -334,8 +340,7 @@ impl State {
             // Only the process at the other end of each message needs to know, so callers publish these separately.
             CallKey::PointToPoint(_) | CallKey::OneSided(_) => return Ok(()),
         };
-        let (cuda, report) = (failure.status as u32, failure.report.to_string());
-        self.publish(comm, &Event::Fails(Fails { call, cuda, status, report }))
+        self.publish(comm, &Event::Fails(Fails::new(call, status, failure)))
     }
 
     /// Tells the other end of a message that the message has failed.
@@ -350,9 +355,7 @@ impl State {
     ) -> NcclResult<()> {
         let MessageKey { comm, from, to, sequence } = key;
         let call = Failed::Message(MessageName { from, to, sequence });
-        let (cuda, report) = (failure.status as u32, failure.report.to_string());
-        let status = NcclStatus::InvalidUsage;
-        self.publish_to(comm, other, &Event::Fails(Fails { call, cuda, status, report }))
+        self.publish_to(comm, other, &Event::Fails(Fails::new(call, NcclStatus::InvalidUsage, failure)))
     }
 
     /// Tells a rank that the signals of another rank's one-sided calls will not come.
@@ -361,8 +364,6 @@ impl State {
     /// Fails like [`Self::link_of`].
     pub(crate) fn publish_lost_signal(&self, id: OneSidedId, to: Rank, failure: &Failure) -> NcclResult<()> {
         let call = Failed::Signals(id.rank, to);
-        let (cuda, report) = (failure.status as u32, failure.report.to_string());
-        let status = NcclStatus::InvalidUsage;
-        self.publish_to(id.comm, to, &Event::Fails(Fails { call, cuda, status, report }))
+        self.publish_to(id.comm, to, &Event::Fails(Fails::new(call, NcclStatus::InvalidUsage, failure)))
     }
 }

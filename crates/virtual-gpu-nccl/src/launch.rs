@@ -111,9 +111,9 @@ impl State {
 }
 
 impl Locked<'_> {
-    /// Enqueues collectives before point-to-point calls, and one-sided calls last. If the plan uses several streams, the entire plan waits for
-    /// all of them and blocks all of them (User Guide, "Mixing Multiple Streams within the same ncclGroupStart/End()
-    /// group").
+    /// Enqueues collectives before point-to-point calls, and one-sided calls last. If the plan uses several streams, the
+    /// entire plan waits for all of them and blocks all of them (User Guide, "Mixing Multiple Streams within the same
+    /// ncclGroupStart/End() group").
     fn enqueue_plan(&mut self, plan: Plan) -> NcclResult<()> {
         let Plan { comm, rank, streams, collectives, transfers, one_sided } = plan;
         let first = collectives.iter().chain(&transfers).chain(&one_sided).next();

@@ -37,7 +37,10 @@ impl State {
         rank: Rank,
         number: SequenceNumber,
     ) -> Option<(Window, usize)> {
-        let is_rank = |window: &&Window| matches!(self.memberships.get(&window.of), Some(&Membership::Member { comm: of, rank: own }) if (of, own) == (comm, rank));
+        let is_rank = |window: &&Window| match self.memberships.get(&window.of) {
+            Some(&Membership::Member { comm: of, rank: own }) => (of, own) == (comm, rank),
+            _ => false,
+        };
         let window = self.windows.values().filter(|window| window.number == number).find(is_rank)?;
         Some((*window, self.communicators.get(&comm)?.ranks[rank].device))
     }

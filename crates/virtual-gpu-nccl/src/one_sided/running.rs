@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Come, OneSided, Put, Send, Signaled};
-use crate::buffer::{Memories, Share, Source, move_pieces};
+use crate::buffer::{BufferLocation, Memories, Share, Source, move_pieces};
 use crate::call::Request;
 use crate::collective::failed_gpu;
 use crate::event::{Arrival, Arrived, Event, Stamp};
@@ -16,7 +16,8 @@ use virtual_gpu::engine::{Failure, Touched};
 use virtual_gpu::report::Report;
 use virtual_gpu::time::Cost;
 use virtual_gpu::time::tuning::point_to_point;
-use virtual_gpu_core::handle::{CommId, OneSidedId, OperationNumber, Rank, SequenceNumber};
+use virtual_gpu_core::handle::{CommId, OneSidedId, OpRef, OperationNumber, Rank, SequenceNumber};
+use virtual_gpu_core::memory::AFTER_ALL;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, NcclResult};
 
@@ -117,7 +118,7 @@ impl Nccl {
         let target = window.filter(|(window, _)| window.holds(offset, bytes));
         let Some((window, device)) = target else { return Err(outside(*from, *to, call_site)) };
         let (peer, request) = (*to, Request::OneSided(OneSided::Signal { peer: *to }));
-        let enqueued = virtual_gpu_core::memory::AFTER_ALL;
+        let enqueued = AFTER_ALL;
         let share =
             Share { rank: peer, device, enqueued, request, call_site: call_site.clone(), is_checked: true };
         let mut memories = self.memories([device].into_iter());
@@ -126,13 +127,7 @@ impl Nccl {
         Ok(Some(written))
     }
 
-    fn write(
-        &self,
-        memories: &mut Memories<'_>,
-        source: Source,
-        target: crate::buffer::BufferLocation,
-        bytes: u64,
-    ) {
+    fn write(&self, memories: &mut Memories<'_>, source: Source, target: BufferLocation, bytes: u64) {
         // For this move, both ends are one rank.
         let only = Rank(0);
         let piece = Piece { sources: vec![(only, 0)], destinations: vec![(only, 0)], bytes };
@@ -246,7 +241,7 @@ impl Locked<'_> {
             self.fail_signals(id, &failure)?;
             return Ok(Vec::new());
         }
-        let enqueued = self.engine.enqueued_as(op).unwrap_or(virtual_gpu_core::memory::AFTER_ALL);
+        let enqueued = self.engine.enqueued_as(op).unwrap_or(AFTER_ALL);
         let sendings = sends.into_iter().map(|send| {
             let peer = send.request.peer();
             let is_here = self.nccl.communicators[&id.comm].ranks[peer].process.is_none();
@@ -265,12 +260,7 @@ impl Locked<'_> {
     }
 
     /// Returns the signal of a put or signal that has been executed for a rank in this process.
-    fn own_signal(
-        &mut self,
-        id: OneSidedId,
-        op: virtual_gpu_core::handle::OpRef,
-        send: &Send,
-    ) -> Option<Come> {
+    fn own_signal(&mut self, id: OneSidedId, op: OpRef, send: &Send) -> Option<Come> {
         self.nccl.communicators.get(&id.comm)?;
         let view = self.engine.view_at_end_of(op)?;
         let ready = self.engine.time.ready_at(&self.engine.ticket_of(op)?);
