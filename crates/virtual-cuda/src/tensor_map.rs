@@ -5,7 +5,7 @@ use std::fmt::Display;
 
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::tensor_map::{
-    BYTES, ElementType, MOST_DIMENSIONS, PIECE, Part, Swizzle, TensorMap as Map,
+    BYTES, ElementType, MOST_DIMENSIONS, MOST_ELEMENTS, PIECE, Part, STRIDES_END, Swizzle, TensorMap as Map,
 };
 
 use crate::pointer::{Out, Source};
@@ -18,10 +18,6 @@ pub struct TensorMap {
     opaque: [u8; BYTES],
 }
 
-/// The most elements along each dimension.
-const MOST_ELEMENTS: u64 = 1 << 32;
-/// The distance between two elements is less than this number of bytes.
-const STRIDE_END: u64 = 1 << 40;
 /// The most elements along each dimension of a tile, and the most channels of im2col.
 const LARGEST_TILE: u32 = 256;
 /// The most pixels of im2col.
@@ -202,7 +198,7 @@ fn map(least_rank: usize, layout: &Layout, modes: &Modes) -> CudaResult<Map> {
         *to = from;
     }
     for (at, (to, from)) in map.strides.iter_mut().zip(layout.strides.values(rank - 1)?).enumerate() {
-        if !from.is_multiple_of(PIECE as u64) || from >= STRIDE_END {
+        if !from.is_multiple_of(PIECE as u64) || from >= STRIDES_END {
             let message = format!(
                 "globalStrides[{at}] must be a multiple of 16 bytes and less than 2^40, and it is {from}"
             );

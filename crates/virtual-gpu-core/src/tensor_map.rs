@@ -13,6 +13,12 @@ pub const PIECE: usize = 16;
 /// The most dimensions of a tensor.
 pub const MOST_DIMENSIONS: usize = 5;
 
+/// The most elements along one dimension.
+pub const MOST_ELEMENTS: u64 = 1 << 32;
+
+/// The distance between two elements is less than this number of bytes.
+pub const STRIDES_END: u64 = 1 << 40;
+
 /// The first bytes of every map.
 const MARK: [u8; 4] = *b"TMAP";
 
@@ -229,14 +235,21 @@ impl TensorMap {
                 map.part = Part::Im2col { lower, upper, channels: take(2)? as u16, pixels: take(2)? as u16 };
             }
         }
-        let is_sound =
-            (1..=MOST_DIMENSIONS).contains(&rank) && map.steps[..rank].iter().all(|&step| step > 0);
+        let is_sound = (1..=MOST_DIMENSIONS).contains(&rank)
+            && map.steps[..rank].iter().all(|&step| step > 0)
+            && map.dimensions[..rank].iter().all(|size| (1..=MOST_ELEMENTS).contains(size))
+            && map.strides[..rank - 1].iter().all(|&stride| stride < STRIDES_END);
         is_sound.then_some(map)
     }
 
     /// Returns the number of bytes in a part, which count as transactions of an mbarrier object.
     pub fn part_bytes(&self) -> u64 {
         (self.row_count() * self.row_bytes()) as u64
+    }
+
+    /// Returns the number of bytes that a part takes in shared memory.
+    pub fn extent(&self) -> u64 {
+        (self.row_count() * self.pitch()) as u64
     }
 
     /// Returns the bytes that elements outside of the tensor have in shared memory.
@@ -251,6 +264,11 @@ impl TensorMap {
             Part::Im2col { channels, .. } => channels,
         };
         usize::from(elements) * self.element.bytes()
+    }
+
+    /// Returns the distance in bytes between two rows in shared memory. With a pattern, each row takes the whole span.
+    fn pitch(&self) -> usize {
+        self.swizzle.span().unwrap_or(0).max(self.row_bytes())
     }
 
     fn row_count(&self) -> usize {
@@ -284,8 +302,7 @@ impl TensorMap {
             *to = i64::from(*from);
         }
         let start = at;
-        // With a pattern, each row takes the whole span.
-        let pitch = self.swizzle.span().unwrap_or(0).max(self.row_bytes());
+        let pitch = self.pitch();
         for row in 0..self.row_count() {
             self.row(&at, offsets, (row * pitch) as u64, &mut act)?;
             match self.part {
@@ -398,6 +415,12 @@ mod tests {
         assert_eq!(TensorMap::from_bytes(&[0; BYTES]), None);
         let no_step = TensorMap { steps: [0; MOST_DIMENSIONS], ..tile };
         assert_eq!(TensorMap::from_bytes(&no_step.to_bytes()), None);
+        let empty = TensorMap { dimensions: [10, 0, 0, 0, 0], ..tile };
+        assert_eq!(TensorMap::from_bytes(&empty.to_bytes()), None);
+        let large = TensorMap { dimensions: [10, u64::MAX, 0, 0, 0], ..tile };
+        assert_eq!(TensorMap::from_bytes(&large.to_bytes()), None);
+        let wide = TensorMap { strides: [u64::MAX, 0, 0, 0], ..tile };
+        assert_eq!(TensorMap::from_bytes(&wide.to_bytes()), None);
     }
 
     #[test]

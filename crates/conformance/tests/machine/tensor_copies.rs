@@ -287,6 +287,19 @@ fn wrong_maps_and_addresses_are_faults() {
     assert!(matches!(found.kind, FaultKind::Misaligned { needed: 128 }), "{found}");
     let found = fault(&matrix(), &replaced("[tile]", "[tile+2048]"));
     assert!(matches!(found.kind, FaultKind::SharedOutOfBounds { .. }), "{found}");
+    // A box of 2^32 rows, all of them outside of the tensor.
+    let huge = TensorMap {
+        rank: 5,
+        dimensions: [16, 8, 1, 1, 1],
+        strides: [64, 512, 512, 512],
+        part: Part::Tile { size: [8, 256, 256, 256, 256] },
+        ..matrix()
+    };
+    let outside = "{0, -300, 0, 0, 0}";
+    let store =
+        format!("@%p1 cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%map, {outside}], [tile];");
+    let found = run(&huge, &numbers(), &store).unwrap_err();
+    assert!(matches!(found.kind, FaultKind::SharedOutOfBounds { .. }), "{found}");
     let found = fault(&matrix(), &replaced("%map", "%map+32"));
     assert!(matches!(found.kind, FaultKind::Misaligned { needed: 64 }), "{found}");
     let found = fault(&matrix(), &replaced("%map", "%y"));

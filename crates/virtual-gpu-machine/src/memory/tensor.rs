@@ -47,6 +47,10 @@ impl Machine<'_> {
                 let fault = FaultKind::Misaligned { needed: ALIGNMENT as u32 };
                 return Err(self.access_fault(fault, Space::Shared, kind, thread, shared, PIECE as u64));
             }
+            let extent = map.extent();
+            if self.locate(Space::Shared, shared, extent).is_none() {
+                return Err(self.bad_address(Space::Shared, kind, thread, shared, extent));
+            }
             let copied = Copied { thread, map: &map, shared };
             let begin = self.block.copies.begun;
             map.each_piece(&coordinates, &offsets, |piece| match (copy.mbarrier, copy.reduction) {

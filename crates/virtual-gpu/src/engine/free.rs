@@ -43,8 +43,8 @@ impl Engine {
         Ok(())
     }
 
-    /// `cuMemFreeAsync`: frees the memory once the work enqueued on `stream` is done. Address 0 is an allocation of 0
-    /// bytes, which there is nothing to free of.
+    /// `cuMemFreeAsync`: frees the memory once the work enqueued on `stream` is done. Address 0 stands for an allocation
+    /// of 0 bytes, and is ignored.
     pub fn free_in(&self, stream: StreamHandle, address: u64) -> CudaResult<()> {
         let call_site = CallSite::here();
         let mut state = self.state();
