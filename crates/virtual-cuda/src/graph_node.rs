@@ -153,7 +153,7 @@ fn launch(given: KernelParameters) -> CudaResult<(FunctionHandle, LaunchShape, V
     }?;
     let packed = module::parameters(function, given.parameters, given.extra)?;
     let KernelParameters { grid, block, dynamic_shared, .. } = given;
-    Ok((function, LaunchShape { grid, block, dynamic_shared }, packed))
+    Ok((function, LaunchShape::new(grid, block, dynamic_shared), packed))
 }
 
 pub(crate) fn add_copy(
@@ -390,7 +390,7 @@ pub(crate) fn kernel(of: GraphNode, to: Out<KernelParameters>) -> CudaResult<()>
         owned.insert(of as u64, Owned { packed, addresses });
     }
     let addresses = owned.get(&(of as u64)).map_or(0, |owned| owned.addresses.as_ptr() as usize);
-    let LaunchShape { grid, block, dynamic_shared } = launch.shape;
+    let LaunchShape { grid, block, dynamic_shared, .. } = launch.shape;
     to.give(KernelParameters {
         function: handle(launch.function.0),
         grid,

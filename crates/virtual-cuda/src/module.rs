@@ -5,7 +5,7 @@ use std::ffi::{c_uint, c_void};
 use virtual_gpu::engine::{FunctionHandle, LaunchShape, ModuleHandle};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
-use crate::occupancy::LaunchConfig;
+use crate::occupancy::{LaunchConfig, stated_cluster};
 use crate::pointer::{Arguments, Out, Source, Text};
 use crate::types::{Function, Module, Stream, handle, invalid, stream};
 use crate::{engine, library};
@@ -88,8 +88,7 @@ pub(crate) fn launch(
 ) -> CudaResult<()> {
     let function = library::resolve(function)?;
     let packed = parameters(function, arguments, extra)?;
-    let shape =
-        LaunchShape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], dynamic_shared };
+    let shape = LaunchShape::new([grid_x, grid_y, grid_z], [block_x, block_y, block_z], dynamic_shared);
     engine::get()?.launch(function, shape, stream(of), packed)
 }
 
@@ -136,8 +135,8 @@ pub(crate) fn parameters(
     Source::<u8>::at(buffer.unwrap_or(0)).values(needed)
 }
 
-/// `cuLaunchKernelEx`: launches a kernel with attributes. A cooperative launch is honored, and so is a cluster of one
-/// block. Attributes that are only hints are ignored.
+/// `cuLaunchKernelEx`: launches a kernel with attributes. A cooperative launch is honored, and so is the size of a cluster.
+/// Attributes that are only hints are ignored.
 ///
 /// # Errors
 /// Returns `NotSupported` with the number of an attribute that would change what the launch does.
@@ -149,13 +148,15 @@ pub(crate) fn launch_with_attributes(
 ) -> CudaResult<()> {
     let launch = launch.value("the pointer to the launch configuration")?;
     let mut is_cooperative = false;
-    for attribute in launch.attributes.values(launch.attribute_count as usize)? {
+    let attributes = launch.attributes.values(launch.attribute_count as usize)?;
+    let cluster = stated_cluster(&attributes);
+    for attribute in attributes {
         match (attribute.number, attribute.value) {
-            // Ignored entries, the cluster scheduling policy, the priority, the memory synchronization domain and its
-            // map, and the carveout: none of them changes results.
-            (0 | 5 | 8 | 9 | 10 | 14, _) => {}
+            // The size of a cluster, which is read below. Ignored entries, the cluster scheduling policy, the priority, the
+            // memory synchronization domain and its map, and the carveout: none of them changes results.
+            (0 | 4 | 5 | 8 | 9 | 10 | 14, _) => {}
             (2, value) => is_cooperative = value[0] != 0,
-            (4 | 11, [1, 1, 1, ..]) => {}
+            (11, [1, 1, 1, ..]) => {}
             // Programmatic stream serialization that is turned off, which is the default.
             (6, [0, ..]) => {}
             (number @ ..=14, _) => {
@@ -169,7 +170,7 @@ pub(crate) fn launch_with_attributes(
     let function = library::resolve(function)?;
     let packed = parameters(function, arguments, extra)?;
     let LaunchConfig { grid, block, dynamic_shared, stream: of, .. } = launch;
-    let (shape, engine) = (LaunchShape { grid, block, dynamic_shared }, engine::get()?);
+    let (shape, engine) = (LaunchShape { grid, block, dynamic_shared, cluster }, engine::get()?);
     match is_cooperative {
         true => engine.launch_cooperative(function, shape, stream(of), packed),
         false => engine.launch(function, shape, stream(of), packed),
@@ -191,8 +192,7 @@ pub(crate) fn launch_cooperative(
 ) -> CudaResult<()> {
     let function = library::resolve(function)?;
     let packed = pack(function, arguments)?;
-    let shape =
-        LaunchShape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], dynamic_shared };
+    let shape = LaunchShape::new([grid_x, grid_y, grid_z], [block_x, block_y, block_z], dynamic_shared);
     engine::get()?.launch_cooperative(function, shape, stream(of), packed)
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint};
 
 use virtual_gpu::device::MULTIPROCESSORS;
-use virtual_gpu::engine::FunctionHandle;
+use virtual_gpu::engine::{FunctionHandle, LaunchShape};
 use virtual_gpu::occupancy::Usage;
 use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
@@ -38,6 +38,13 @@ pub struct LaunchAttribute {
 
 /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`
 const CLUSTER_DIMENSION: c_uint = 4;
+
+/// Returns the size of a cluster that a launch's attributes state.
+pub(crate) fn stated_cluster(attributes: &[LaunchAttribute]) -> Option<[c_uint; 3]> {
+    let stated = attributes.iter().rfind(|attribute| attribute.number == CLUSTER_DIMENSION)?;
+    let [x, y, z, ..] = stated.value;
+    Some([x, y, z])
+}
 
 fn invalid(message: impl Into<String>) -> Error<CudaStatus> {
     Error::new(CudaStatus::InvalidValue, message.into())
@@ -138,30 +145,22 @@ fn config(of: Source<LaunchConfig>) -> CudaResult<(LaunchConfig, u32)> {
     Ok((config, threads))
 }
 
-/// Returns 1: the virtual GPU does not launch clusters, so each block is its own cluster.
 pub(crate) fn cluster_size(to: Out<c_int>, of: Function, launch: Source<LaunchConfig>) -> CudaResult<()> {
     usage(of)?;
     config(launch)?;
-    to.give(1)
+    to.give(engine::get()?.largest_cluster(FunctionHandle(of as u64))? as c_int)
 }
 
 pub(crate) fn clusters(to: Out<c_int>, of: Function, launch: Source<LaunchConfig>) -> CudaResult<()> {
     let usage = usage(of)?;
     let (config, threads) = config(launch)?;
     let attributes = config.attributes.values(config.attribute_count as usize)?;
-    let cluster = attributes.iter().rfind(|attribute| attribute.number == CLUSTER_DIMENSION);
-    match cluster.map(|attribute| attribute.value) {
-        Some([1, 1, 1, ..]) => {
-            let blocks = usage.blocks(threads, u64::from(config.dynamic_shared));
-            to.give((blocks * MULTIPROCESSORS) as c_int)
-        }
-        Some([x, y, z, ..]) => {
-            let message = format!("virtual GPU: clusters of {x} x {y} x {z} blocks are not supported");
-            Err(Error::new(CudaStatus::NotSupported, message))
-        }
-        None => {
-            let message = "cuOccupancyMaxActiveClusters: the launch configuration has no cluster size";
-            Err(Error::new(CudaStatus::InvalidClusterSize, message))
-        }
-    }
+    let LaunchConfig { grid, block, dynamic_shared, .. } = config;
+    let shape = LaunchShape { grid, block, dynamic_shared, cluster: stated_cluster(&attributes) };
+    let Some(size) = engine::get()?.cluster(FunctionHandle(of as u64), &shape)? else {
+        let message = "cuOccupancyMaxActiveClusters: the launch configuration has no cluster size";
+        return Err(Error::new(CudaStatus::InvalidClusterSize, message));
+    };
+    let blocks = usage.blocks(threads, u64::from(dynamic_shared)) * MULTIPROCESSORS;
+    to.give((blocks / size.into_iter().product::<u32>()) as c_int)
 }

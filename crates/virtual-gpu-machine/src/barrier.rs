@@ -4,6 +4,7 @@ use crate::convergence::{ConvergenceGroup, Next, PendingBarrier, Readiness};
 use crate::fault::{FaultKind, Stop};
 use crate::machine::Machine;
 use crate::mask::Mask;
+use crate::order::Order;
 use virtual_gpu_ptx::instruction::{Barrier, Operation, Reduction, ReductionTarget};
 
 impl Machine<'_> {
@@ -84,14 +85,7 @@ impl Machine<'_> {
     /// Records that the threads in `to` have waited for the threads in `from`.
     fn note_barrier(&mut self, from: &Mask, to: &Mask) {
         self.observe_barrier(from, to);
-        if !self.block.shadow.is_on {
-            return;
-        }
-        let all = Mask::first_threads(self.threads);
-        match *from == all && *to == all {
-            true => self.block.shadow.synchronize_all(),
-            false => self.block.shadow.synchronize(*from, *to),
-        }
+        self.order(Order::Barrier { from: *from, to: *to });
     }
 
     /// Checks that all threads of a warp have reached the same instruction if the barrier is `.aligned`.

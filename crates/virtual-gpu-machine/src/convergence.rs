@@ -17,6 +17,8 @@ pub(crate) enum Readiness {
     Yielded,
     /// The group is waiting for other lanes of its warp.
     Waiting,
+    /// The group is waiting for threads of all blocks of its cluster.
+    WaitingForCluster,
 }
 
 /// What the running group does after an instruction.

@@ -8,7 +8,8 @@ use crate::fault::{FaultKind, Stop};
 use crate::machine::Machine;
 use crate::mask::{FULL, Mask, bits};
 use crate::memory::address::concrete;
-use virtual_gpu_ptx::instruction::{Clock, Operation, Predicate, Slot, Space, Value};
+use crate::order::Order;
+use virtual_gpu_ptx::instruction::{Clock, Operation, Predicate, Scope, Slot, Space, Value};
 
 impl Machine<'_> {
     /// Executes `operation` for the threads in `mask`: the threads in `group` for which the guard is true.
@@ -25,6 +26,9 @@ impl Machine<'_> {
             Operation::Return => return self.return_from_call(group, mask),
             Operation::Exit => {
                 self.block.exits.push((group.pc, *mask));
+                if !self.cluster.is_alone() {
+                    self.leave_cluster(mask);
+                }
                 return Ok(Next::Leave(*mask));
             }
             Operation::Trap => {
@@ -33,6 +37,12 @@ impl Machine<'_> {
                 }
             }
             Operation::Barrier(barrier) => return self.barrier(barrier, mask),
+            Operation::ClusterBarrier(barrier) => return self.cluster_barrier(*barrier, group, mask),
+            Operation::MapAddress { d, a, b, is_generic } => {
+                self.map_address((*d, *a), *b, *is_generic, mask)?;
+            }
+            Operation::BlockOfAddress { d, a } => self.block_of_address(*d, *a, mask)?,
+            Operation::StoreAsync(store) => self.store_async(store, mask)?,
             Operation::Mbarrier(mbarrier) => self.mbarrier(mbarrier, mask)?,
             Operation::Load(access) => self.load(access, mask)?,
             Operation::Store(access) => self.store(access, mask)?,
@@ -58,12 +68,12 @@ impl Machine<'_> {
             Operation::ActiveMask { d } => self.active_mask(*d, mask),
             Operation::ReadClock { clock, shift, d } => self.read_clock(*clock, *shift, *d, mask),
             Operation::Sleep { nanoseconds } => self.sleep(*nanoseconds, group, mask),
-            Operation::IsSpace { space, d, a } => self.is_space(*space, *d, *a, mask),
+            Operation::IsSpace { space, in_cluster, d, a } => {
+                self.is_space(*space, *in_cluster, *d, *a, mask);
+            }
             Operation::Fence(fence) => {
                 self.observe_fence(fence, mask);
-                if self.block.shadow.is_on {
-                    self.block.shadow.fence(*mask);
-                }
+                self.order(Order::Fence(*mask, fence.scope > Scope::Block));
             }
             Operation::System(call) => self.system_call(**call, mask)?,
             Operation::Nothing => {}
@@ -162,14 +172,16 @@ impl Machine<'_> {
         }
     }
 
-    fn is_space(&mut self, space: Space, d: Predicate, a: Slot, mask: &Mask) {
+    fn is_space(&mut self, space: Space, in_cluster: bool, d: Predicate, a: Slot, mask: &Mask) {
         for chunk in 0..self.block.files.chunks {
             let mut found = 0;
             for i in bits(mask.0[chunk]) {
                 let address = self.block.files.longs[self.block.files.long(a).at(chunk)].0[i];
-                let (actual, _) = concrete(Space::Generic, address);
+                let (actual, within) = concrete(Space::Generic, address);
                 let is_const = space == Space::Const && actual == Space::Global;
-                found |= u16::from(actual == space || is_const) << i;
+                let is_own = || self.owner(within).is_some_and(|(rank, _)| rank == self.cluster.rank);
+                let is_here = space != Space::Shared || in_cluster || is_own();
+                found |= u16::from((actual == space || is_const) && is_here) << i;
             }
             self.block.files.set_predicate(d, chunk, found, mask.0[chunk]);
         }

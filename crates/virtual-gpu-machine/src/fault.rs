@@ -146,6 +146,15 @@ pub enum FaultKind {
         /// The number of expected transactions that are not complete.
         transactions: i64,
     },
+    /// Threads are waiting at the barrier of their cluster, which others can no longer reach.
+    ClusterBarrier {
+        /// The number of waiting threads.
+        arrived: u32,
+        /// The number of threads that the barrier waits for.
+        expected: u32,
+        /// Where a thread is that has not arrived.
+        missing: Box<ThreadReport>,
+    },
     /// An operation that has no defined result, and why.
     Undefined(&'static str),
     /// A barrier number that no GPU supports.
@@ -254,6 +263,10 @@ impl fmt::Display for Fault {
                     _ => write!(f, ", and {transactions} transactions are pending"),
                 }
             }
+            FaultKind::ClusterBarrier { arrived, expected, missing } => write!(
+                f,
+                ": {arrived} of {expected} threads have arrived at the cluster's barrier, which the others will never reach: {missing}"
+            ),
             FaultKind::Undefined(why) => write!(f, ": {why}"),
             FaultKind::NoSuchBarrier { id } => write!(f, ": barrier {id}; a block has 0 to 15"),
         }

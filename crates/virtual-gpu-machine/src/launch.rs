@@ -17,6 +17,10 @@ pub struct Launch<'a> {
     pub grid: [u32; 3],
     /// The number of threads in a block along each axis; at most 1024 in total.
     pub block: [u32; 3],
+    /// The number of blocks in a cluster along each axis, which divides the grid; at most 16 in total.
+    pub cluster: [u32; 3],
+    /// Whether the launch or the kernel states the size of a cluster.
+    pub is_explicit_cluster: bool,
     /// The number of bytes of dynamic shared memory.
     pub dynamic_shared: u32,
     /// The parameters' bytes, laid out as in [`virtual_gpu_ptx::Kernel::parameters`].
@@ -53,6 +57,8 @@ impl Default for Launch<'_> {
         Self {
             grid: [1; 3],
             block: [1; 3],
+            cluster: [1; 3],
+            is_explicit_cluster: false,
             dynamic_shared: 0,
             parameters: &[],
             globals: &[],

@@ -8,6 +8,7 @@ mod barrier;
 mod block;
 mod call;
 mod call_stack;
+mod cluster;
 mod consistency;
 mod control_flow;
 mod convergence;
@@ -20,6 +21,7 @@ mod mask;
 mod matrix;
 mod mbarrier;
 mod memory;
+mod order;
 mod printed;
 mod printf;
 mod progress;
@@ -42,7 +44,7 @@ pub use fault::{Access, Assertion, Fault, FaultKind, MemoryAccess, ThreadReport}
 pub use launch::{Execution, Launch};
 pub use memory::touched::Touched;
 pub use printed::Printed;
-pub use race::{Race, SharedLocation};
+pub use race::{Lifetime, Race, SharedLocation};
 pub use together::{Others, Pause, Together};
 
 use virtual_gpu_core::memory::DeviceMemory;

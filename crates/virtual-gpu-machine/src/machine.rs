@@ -1,6 +1,7 @@
 //! A running launch.
 
 use crate::block::{Block, State};
+use crate::cluster::Cluster;
 use crate::consistency::DeviceRace;
 use crate::fault::{Access, Fault, FaultKind, MemoryAccess, Stop, ThreadReport};
 use crate::launch::Launch;
@@ -19,6 +20,8 @@ pub(crate) struct Machine<'l> {
     pub(crate) launch: &'l Launch<'l>,
     pub(crate) memory: &'l mut DeviceMemory,
     pub(crate) block: &'l mut Block,
+    /// The running block's cluster.
+    pub(crate) cluster: Cluster,
     pub(crate) record: &'l mut Record,
     /// The number of threads in a block.
     pub(crate) threads: usize,
@@ -76,6 +79,7 @@ impl<'l> Machine<'l> {
             launch,
             memory,
             block: &mut state.block,
+            cluster: Cluster::default(),
             record: &mut state.record,
             threads: threads.min(MAX_THREADS),
             local_bytes: u64::from(kernel.local_bytes()) + stack,
@@ -113,12 +117,22 @@ impl<'l> Machine<'l> {
 
     /// Returns a report of the current instruction, one thread, and the access.
     pub(crate) fn report(&self, thread: usize, access: Option<(Space, Access, u64, u64)>) -> ThreadReport {
+        self.report_of((self.cluster.rank, thread), self.pc, access)
+    }
+
+    /// Returns a report of an instruction, a thread of the block with the given rank in the cluster, and the access.
+    pub(crate) fn report_of(
+        &self,
+        (rank, thread): (usize, usize),
+        pc: usize,
+        access: Option<(Space, Access, u64, u64)>,
+    ) -> ThreadReport {
         ThreadReport {
             kernel: self.kernel.name().to_owned(),
-            block: self.block.index,
+            block: self.block_at(rank).index,
             thread: self.thread_index(thread),
-            ptx_line: self.kernel.line(self.pc),
-            cuda_line: self.kernel.cuda_line(self.pc).cloned(),
+            ptx_line: self.kernel.line(pc),
+            cuda_line: self.kernel.cuda_line(pc).cloned(),
             access: access.map(|(space, access, address, bytes)| MemoryAccess {
                 space,
                 access,
@@ -130,6 +144,11 @@ impl<'l> Machine<'l> {
 
     pub(crate) fn fault(&self, kind: FaultKind, thread: usize) -> Stop {
         Box::new(Fault { kind, at: self.report(thread, None), printed: Printed::default() })
+    }
+
+    /// Returns a fault for an operation that has no defined result.
+    pub(crate) fn undefined(&self, why: &'static str, thread: usize) -> Stop {
+        self.fault(FaultKind::Undefined(why), thread)
     }
 
     pub(crate) fn access_fault(

@@ -9,6 +9,7 @@ use crate::mask::Mask;
 use crate::memory::address::concrete;
 use crate::memory::bytes::Location;
 use crate::memory::copies::BULK;
+use crate::order::{Order, Phase};
 use crate::shadow::{How, Stamp};
 use virtual_gpu_ptx::instruction::{Address, Mbarrier, MbarrierOp, Predicate, Slot, Space, Value};
 
@@ -56,6 +57,8 @@ struct Object {
 /// An arrival, or the completion of transactions, that happens when a thread's copies complete.
 #[derive(Debug)]
 struct AfterCopies {
+    /// The rank of the thread's block in the cluster.
+    rank: usize,
     thread: usize,
     /// The numbers of the copies that it waits for.
     copies: Range<u64>,
@@ -91,6 +94,11 @@ impl Mbarriers {
         }
     }
 
+    /// Returns whether threads have only failed tests for many rounds.
+    pub(crate) fn has_only_failed(&self) -> bool {
+        self.idle_rounds >= MOST_IDLE_ROUNDS
+    }
+
     fn next_phase(&mut self) -> u32 {
         self.phases += 1;
         self.phases
@@ -109,10 +117,10 @@ struct Arrival {
 
 /// Threads, by the number of a phase.
 #[derive(Default)]
-struct ByPhase(Vec<(u32, Mask)>);
+struct ByPhase(Vec<(Phase, Mask)>);
 
 impl ByPhase {
-    fn add(&mut self, phase: u32, thread: usize) {
+    fn add(&mut self, phase: Phase, thread: usize) {
         match self.0.iter_mut().find(|(known, _)| *known == phase) {
             Some((_, threads)) => *threads = threads.or(&Mask::of(thread)),
             None => self.0.push((phase, Mask::of(thread))),
@@ -142,33 +150,38 @@ impl Machine<'_> {
                     self.initialize(place, thread, count)?;
                 }
                 MbarrierOp::Invalidate => {
-                    let at = self.object(place, thread, How::Write(true), false)?;
+                    let at = self.own_object(place, thread, How::Write(true), false)?;
                     self.block.mbarriers.objects.swap_remove(at);
                 }
                 MbarrierOp::Expect { transactions } => {
-                    let at = self.object(place, thread, How::Write(true), true)?;
+                    let (rank, at) = self.object(place, thread, How::Write(true), true)?;
                     let count = self.block.files.word_of(transactions, thread);
-                    self.expect(at, thread, count.into())?;
+                    self.at_owner(rank, |machine| machine.expect(at, thread, count.into()))?;
                 }
                 MbarrierOp::Complete { transactions } => {
-                    let at = self.object(place, thread, How::Write(true), true)?;
+                    let (rank, at) = self.object(place, thread, How::Write(true), true)?;
                     let count = self.block.files.word_of(transactions, thread);
-                    self.expect(at, thread, -i64::from(count))?;
-                    self.complete_phase(at);
+                    self.at_owner(rank, |machine| {
+                        machine.expect(at, thread, -i64::from(count))?;
+                        machine.complete_phase(at);
+                        Ok(())
+                    })?;
                 }
                 MbarrierOp::ArriveAfterCopies { increments } => {
-                    let at = self.object(place, thread, How::Write(true), true)?;
-                    let end = self.block.copies.begun;
+                    let at = self.own_object(place, thread, How::Write(true), true)?;
+                    let (end, rank) = (self.block.copies.begun, self.cluster.rank);
                     let object = &mut self.block.mbarriers.objects[at];
                     object.pending += u32::from(increments);
-                    object.after_copies.push(AfterCopies { thread, copies: 0..end, bytes: None });
+                    object.after_copies.push(AfterCopies { rank, thread, copies: 0..end, bytes: None });
                     let arrivals = object.after_copies.iter().filter(|after| after.bytes.is_none());
                     let excess = arrivals.count() > object.pending as usize;
                     if i64::from(object.pending) > MOST {
-                        return Err(self.misuse("the pending count of an mbarrier exceeds 1048575", thread));
+                        return Err(
+                            self.undefined("the pending count of an mbarrier exceeds 1048575", thread)
+                        );
                     }
                     if excess {
-                        return Err(self.misuse(TOO_MANY, thread));
+                        return Err(self.undefined(TOO_MANY, thread));
                     }
                 }
                 MbarrierOp::Test { .. } | MbarrierOp::Arrive { .. } => {}
@@ -177,41 +190,85 @@ impl Machine<'_> {
         Ok(())
     }
 
-    fn misuse(&self, why: &'static str, thread: usize) -> Stop {
-        self.fault(FaultKind::Undefined(why), thread)
-    }
-
-    /// Returns the offset of a thread's object in shared memory.
-    fn object_offset(&mut self, (space, address): Place, thread: usize) -> Result<u64, Stop> {
-        let (space, address) = concrete(space, self.address_of(address, thread));
+    /// Returns the block that has a thread's object, by its rank, and the object's offset in shared memory.
+    fn object_offset(&mut self, space: Space, address: u64, thread: usize) -> Result<(usize, u64), Stop> {
+        let (space, address) = concrete(space, address);
         if space != Space::Shared {
-            return Err(self.misuse("an mbarrier must be in shared memory", thread));
+            return Err(self.undefined("an mbarrier must be in shared memory", thread));
         }
         self.check_alignment(space, Kind::Atomic, thread, address, 8)?;
         match self.locate(space, address, 8) {
-            Some((Location::Shared, offset)) => Ok(offset),
+            Some((Location::Shared, offset)) => Ok((self.cluster.rank, offset)),
+            Some((Location::Other(rank), offset)) => Ok((rank, offset)),
             _ => Err(self.bad_address(space, Kind::Atomic, thread, address, 8)),
         }
     }
 
-    /// Returns the index of a thread's object, and records the access.
-    fn object(&mut self, place: Place, thread: usize, how: How, is_atomic: bool) -> Result<usize, Stop> {
-        let offset = self.object_offset(place, thread)?;
-        let objects = &self.block.mbarriers.objects;
+    /// Returns the block that has a thread's object, by its rank, and the object's index there. Records the access.
+    fn object(
+        &mut self,
+        (space, address): Place,
+        thread: usize,
+        how: How,
+        is_atomic: bool,
+    ) -> Result<(usize, usize), Stop> {
+        self.object_at(space, self.address_of(address, thread), thread, how, is_atomic)
+    }
+
+    /// The same, given the object's address.
+    fn object_at(
+        &mut self,
+        space: Space,
+        address: u64,
+        thread: usize,
+        how: How,
+        is_atomic: bool,
+    ) -> Result<(usize, usize), Stop> {
+        let (rank, offset) = self.object_offset(space, address, thread)?;
+        let objects = &self.block_at(rank).mbarriers.objects;
         let Some(at) = objects.iter().position(|object| object.offset == offset) else {
-            return Err(self.misuse("there is no initialized mbarrier at this address", thread));
+            return Err(self.undefined("there is no initialized mbarrier at this address", thread));
         };
-        let initialized = Some(objects[at].initialized);
-        self.watch_mbarrier(thread, offset, how, is_atomic, initialized);
-        Ok(at)
+        let initialized = objects[at].initialized;
+        if rank == self.cluster.rank {
+            self.watch_mbarrier(thread, offset, how, is_atomic, Some(initialized));
+        } else {
+            self.visit_mbarrier((rank, offset), thread, initialized);
+        }
+        Ok((rank, at))
+    }
+
+    /// Returns the index of a thread's object, which must be in the shared memory of its own block.
+    fn own_object(&mut self, place: Place, thread: usize, how: How, is_atomic: bool) -> Result<usize, Stop> {
+        let (rank, at) = self.object(place, thread, how, is_atomic)?;
+        match rank == self.cluster.rank {
+            true => Ok(at),
+            false => Err(self.undefined("the mbarrier is in the shared memory of another block", thread)),
+        }
+    }
+
+    /// Runs what a thread of the running block does in the block with this rank.
+    fn at_owner<T>(
+        &mut self,
+        rank: usize,
+        act: impl FnOnce(&mut Self) -> Result<T, Stop>,
+    ) -> Result<T, Stop> {
+        let index = self.block.index;
+        self.in_block(rank, act).map_err(|mut stop| {
+            stop.at.block = index;
+            stop
+        })
     }
 
     /// `mbarrier.init`. Several threads may initialize an object in the same way, as in the manual's examples.
     fn initialize(&mut self, place: Place, thread: usize, count: u32) -> Result<(), Stop> {
         if !(1..=MOST).contains(&i64::from(count)) {
-            return Err(self.misuse("the count of an mbarrier must be from 1 to 1048575", thread));
+            return Err(self.undefined("the count of an mbarrier must be from 1 to 1048575", thread));
         }
-        let offset = self.object_offset(place, thread)?;
+        let (rank, offset) = self.object_offset(place.0, self.address_of(place.1, thread), thread)?;
+        if rank != self.cluster.rank {
+            return Err(self.undefined("the mbarrier is in the shared memory of another block", thread));
+        }
         let known = self.block.mbarriers.objects.iter().find(|object| object.offset == offset);
         let is_new = known.is_none();
         let is_same = known.is_some_and(|object| {
@@ -236,7 +293,7 @@ impl Machine<'_> {
             });
         } else if !is_same {
             let why = "an mbarrier must be invalidated before its memory is used for another one";
-            return Err(self.misuse(why, thread));
+            return Err(self.undefined(why, thread));
         }
         Ok(())
     }
@@ -247,7 +304,7 @@ impl Machine<'_> {
         object.transactions += transactions;
         match object.transactions.abs() <= MOST {
             true => Ok(()),
-            false => Err(self.misuse("an mbarrier can track at most 1048575 transactions", thread)),
+            false => Err(self.undefined("an mbarrier can track at most 1048575 transactions", thread)),
         }
     }
 
@@ -255,7 +312,7 @@ impl Machine<'_> {
     fn arrive_on(&mut self, at: usize, thread: usize, count: u32) -> Result<(), Stop> {
         let object = &mut self.block.mbarriers.objects[at];
         let Some(pending) = object.pending.checked_sub(count) else {
-            return Err(self.misuse(TOO_MANY, thread));
+            return Err(self.undefined(TOO_MANY, thread));
         };
         object.pending = pending;
         self.complete_phase(at);
@@ -280,35 +337,49 @@ impl Machine<'_> {
         self.changes += 1;
         let mut arrived = ByPhase::default();
         for thread in mask.threads() {
-            let at = self.object(place, thread, How::Write(true), true)?;
+            let (rank, at) = self.object(place, thread, How::Write(true), true)?;
             let files = &self.block.files;
             let count = files.word_of(arrival.count, thread);
             if !(1..=MOST).contains(&i64::from(count)) {
-                return Err(self.misuse("the number of arrivals must be from 1 to 1048575", thread));
+                return Err(self.undefined("the number of arrivals must be from 1 to 1048575", thread));
             }
-            if let Some(transactions) = arrival.transactions {
-                let transactions = files.word_of(transactions, thread);
-                self.expect(at, thread, transactions.into())?;
-            }
-            let object = &mut self.block.mbarriers.objects[at];
-            let state = u64::from(object.phase) << 32 | u64::from(object.pending);
-            arrived.add(object.current, thread);
-            if arrival.drops {
-                object.expected = object.expected.saturating_sub(count);
-            }
-            if !arrival.completes && object.pending == count && object.transactions == 0 {
-                let why = "an arrival with `.noComplete` completes the phase of an mbarrier";
-                return Err(self.misuse(why, thread));
-            }
-            self.arrive_on(at, thread, count)?;
+            let transactions = arrival.transactions.map(|count| files.word_of(count, thread));
+            let (phase, state) =
+                self.at_owner(rank, |machine| machine.arrive_at(at, thread, (count, transactions), arrival))?;
+            arrived.add(phase, thread);
             if let Some(state_slot) = arrival.state {
                 self.block.files.set_long(state_slot, thread, state);
             }
         }
-        if releases && self.block.shadow.is_on {
-            arrived.0.into_iter().for_each(|(phase, threads)| self.block.shadow.arrive(threads, phase));
+        if releases {
+            arrived.0.into_iter().for_each(|(phase, threads)| self.order(Order::Arrival(threads, phase)));
         }
         Ok(())
+    }
+
+    /// Lets a thread arrive at an object of the running block. Returns the phase, and the state that the arrival returns.
+    fn arrive_at(
+        &mut self,
+        at: usize,
+        thread: usize,
+        (count, transactions): (u32, Option<u32>),
+        arrival: Arrival,
+    ) -> Result<(Phase, u64), Stop> {
+        if let Some(transactions) = transactions {
+            self.expect(at, thread, transactions.into())?;
+        }
+        let object = &mut self.block.mbarriers.objects[at];
+        let state = u64::from(object.phase) << 32 | u64::from(object.pending);
+        let phase = Phase::Object(self.cluster.rank, object.current);
+        if arrival.drops {
+            object.expected = object.expected.saturating_sub(count);
+        }
+        if !arrival.completes && object.pending == count && object.transactions == 0 {
+            let why = "an arrival with `.noComplete` completes the phase of an mbarrier";
+            return Err(self.undefined(why, thread));
+        }
+        self.arrive_on(at, thread, count)?;
+        Ok((phase, state))
     }
 
     /// `mbarrier.test_wait` and `mbarrier.try_wait`, neither of which blocks.
@@ -320,10 +391,12 @@ impl Machine<'_> {
         phase: Value,
         acquires: bool,
     ) -> Result<(), Stop> {
+        // A thread of another block could complete the phase.
+        self.looks += u64::from(!self.cluster.is_alone());
         let mut complete = Mask::NONE;
         let mut waited = ByPhase::default();
         for thread in mask.threads() {
-            let at = self.object(place, thread, How::Read, true)?;
+            let at = self.own_object(place, thread, How::Read, true)?;
             self.arrive_after_copies(at)?;
             let round = self.block.progress.rounds;
             let asked = self.value_of(phase, thread);
@@ -339,14 +412,14 @@ impl Machine<'_> {
             }
             complete = complete.or(&Mask::of(thread));
             if let Some(phase) = object.completed {
-                waited.add(phase, thread);
+                waited.add(Phase::Object(self.cluster.rank, phase), thread);
             }
         }
         for chunk in 0..self.block.files.chunks {
             self.block.files.set_predicate(d, chunk, complete.0[chunk], mask.0[chunk]);
         }
-        if acquires && self.block.shadow.is_on {
-            waited.0.into_iter().for_each(|(phase, threads)| self.block.shadow.wait(threads, phase));
+        if acquires {
+            waited.0.into_iter().for_each(|(phase, threads)| self.order(Order::Wait(threads, phase)));
         }
         Ok(())
     }
@@ -360,7 +433,7 @@ impl Machine<'_> {
         }
         self.changes += 1;
         let (mut ends, mut bulk) = (vec![0; self.threads], Vec::new());
-        for AfterCopies { thread, copies, bytes } in &arrivals {
+        for AfterCopies { thread, copies, bytes, .. } in &arrivals {
             match bytes {
                 Some(_) => bulk.push(copies),
                 None => ends[*thread] = copies.end.max(ends[*thread]),
@@ -376,9 +449,16 @@ impl Machine<'_> {
                 false => self.block.copies.under_way.push(copy),
             }
         }
-        let mut arrived = ByPhase::default();
-        for AfterCopies { thread, bytes, .. } in arrivals {
-            arrived.add(self.block.mbarriers.objects[at].current, thread);
+        let own = self.cluster.rank;
+        for AfterCopies { rank, thread, bytes, .. } in arrivals {
+            let arrival = Order::Arrival(
+                Mask::of(thread),
+                Phase::Object(own, self.block.mbarriers.objects[at].current),
+            );
+            match rank == own {
+                true => self.order(arrival),
+                false => self.order_other(rank, arrival),
+            }
             match bytes {
                 Some(bytes) => {
                     self.expect(at, thread, -i64::from(bytes))?;
@@ -387,27 +467,29 @@ impl Machine<'_> {
                 None => self.arrive_on(at, thread, 1)?,
             }
         }
-        if self.block.shadow.is_on {
-            arrived.0.into_iter().for_each(|(phase, threads)| self.block.shadow.arrive(threads, phase));
-        }
         Ok(())
     }
 
-    /// Completes transactions when a bulk copy, whose pieces have these numbers, completes.
+    /// Completes transactions when a bulk copy, whose pieces have these numbers, completes. The object is at an address of
+    /// the block with the given rank, to which the data is copied.
     pub(crate) fn complete_after(
         &mut self,
-        place: Place,
+        (target, address): (usize, u64),
         thread: usize,
         copies: Range<u64>,
         bytes: u32,
     ) -> Result<(), Stop> {
-        let at = self.object(place, thread, How::Write(true), true)?;
-        let after = AfterCopies { thread, copies, bytes: Some(bytes) };
-        self.block.mbarriers.objects[at].after_copies.push(after);
+        let (rank, at) = self.object_at(Space::Shared, address, thread, How::Write(true), true)?;
+        if rank != target {
+            let why = "the mbarrier of a copy is in the shared memory of another block than its destination";
+            return Err(self.undefined(why, thread));
+        }
+        let after = AfterCopies { rank: self.cluster.rank, thread, copies, bytes: Some(bytes) };
+        self.block_at_mut(rank).mbarriers.objects[at].after_copies.push(after);
         // If no thread tests the object, the copies complete on their own at some point.
-        match self.block.mbarriers.objects[at].after_copies.len() < MOST_AFTER_COPIES {
+        match self.block_at(rank).mbarriers.objects[at].after_copies.len() < MOST_AFTER_COPIES {
             true => Ok(()),
-            false => self.arrive_after_copies(at),
+            false => self.at_owner(rank, |machine| machine.arrive_after_copies(at)),
         }
     }
 
@@ -423,12 +505,13 @@ impl Machine<'_> {
         if mbarriers.objects.is_empty() {
             return None;
         }
+        let is_alone = self.cluster.is_alone();
         let changes = self.changes - self.clock_reads;
         match std::mem::replace(&mut mbarriers.changes, changes) == changes {
             true => mbarriers.idle_rounds += 1,
             false => mbarriers.idle_rounds = 0,
         }
-        if mbarriers.idle_rounds < MOST_IDLE_ROUNDS { None } else { self.incomplete_phase() }
+        if is_alone && mbarriers.has_only_failed() { self.incomplete_phase() } else { None }
     }
 
     /// Returns a fault if a thread of a block that repeats itself keeps testing a phase that nothing completes.

@@ -33,7 +33,7 @@ impl Machine<'_> {
             if snapshot.is(self.block, changes) {
                 if snapshot.looks == self.looks {
                     // The block does not even check whether something has changed.
-                    return Err(self.waits_forever(1, 0));
+                    return Err(self.repeats_forever(1, 0));
                 }
                 self.block.progress.repeats_at = Some(changes);
                 return Ok(Some(Pause::Suspended));
@@ -50,8 +50,15 @@ impl Machine<'_> {
         Ok(Some(Pause::Suspended))
     }
 
-    /// Returns a fault for the running block, located at the thread that is furthest behind.
+    /// Returns a fault for the running cluster, all blocks of which wait.
     pub(crate) fn waits_forever(&mut self, waiting: u64, unstarted: u64) -> Stop {
+        self.switch_to_waiting();
+        let stop = self.incomplete_phase().or_else(|| self.incomplete_cluster_barrier());
+        stop.unwrap_or_else(|| self.repeats_forever(waiting, unstarted))
+    }
+
+    /// Returns a fault for the running block, located at the thread that is furthest behind.
+    fn repeats_forever(&mut self, waiting: u64, unstarted: u64) -> Stop {
         if let Some(stop) = self.incomplete_phase() {
             return stop;
         }

@@ -23,7 +23,7 @@ impl fmt::Display for SharedLocation {
     }
 }
 
-/// Unordered accesses by two threads of a block to the same bytes of shared memory. At least one of the accesses is a
+/// Unordered accesses by two threads of a block or cluster to the same bytes of shared memory. At least one of the accesses is a
 /// write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Race {
@@ -37,10 +37,30 @@ pub struct Race {
     pub in_warp: bool,
     /// Whether the earlier access is a `cp.async` that its thread has not waited for.
     pub under_way: bool,
+    /// The block whose shared memory it is, if a thread of another block of its cluster accesses it.
+    pub owner: Option<[u32; 3]>,
+    /// Whether, instead of another access, that block's start or end is not ordered. Both accesses are then the same.
+    pub lifetime: Option<Lifetime>,
+}
+
+/// When a block's shared memory can't be accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    /// Before the block has started.
+    Start,
+    /// After the block has ended.
+    End,
 }
 
 impl fmt::Display for Race {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let (Some(lifetime), Some([x, y, z])) = (self.lifetime, self.owner) {
+            let may = match lifetime {
+                Lifetime::Start => "may not have started",
+                Lifetime::End => "may have ended",
+            };
+            return write!(f, "{}, {} of block ({x},{y},{z}), which {may}", self.later, self.location);
+        }
         write!(
             f,
             "{}, {}: {}; nothing orders it after {}{}",

@@ -3,7 +3,8 @@
 
 use std::collections::VecDeque;
 
-use crate::block::{Block, Progress};
+use crate::block::Progress;
+use crate::cluster::Suspended;
 use crate::fault::Stop;
 use crate::launch::Execution;
 use crate::machine::Machine;
@@ -36,14 +37,14 @@ impl Machine<'_> {
     }
 
     fn run_blocks(&mut self) -> Result<(), Stop> {
-        let grid = self.launch.grid.map(u64::from);
-        let all = grid.into_iter().product::<u64>();
-        let room = usize::try_from(self.launch.resident.max(1)).unwrap_or(usize::MAX);
+        let all = self.cluster_grid().into_iter().product::<u64>();
+        let blocks = self.cluster_blocks() as u64;
+        let room = usize::try_from((self.launch.resident / blocks).max(1)).unwrap_or(usize::MAX);
         let mut started = 0;
-        let mut suspended: VecDeque<Block> = VecDeque::new();
-        // Blocks that have ended, whose state is reused for the next blocks.
-        let mut vacant: Vec<Block> = Vec::new();
-        // How many suspended blocks have had a turn since other launches last had theirs.
+        let mut suspended: VecDeque<Suspended> = VecDeque::new();
+        // Clusters that have ended, whose state is reused for the next ones.
+        let mut vacant: Vec<Suspended> = Vec::new();
+        // How many suspended clusters have had a turn since other launches last had theirs.
         let mut turns = 0;
         self.prepare();
         loop {
@@ -52,40 +53,34 @@ impl Machine<'_> {
                 self.let_others_run(Pause::Slice);
             }
             if started < all && suspended.len() < room {
-                let [x, y, z] = [started % grid[0], started / grid[0] % grid[1], started / grid[0] / grid[1]];
-                self.start_block([x as u32, y as u32, z as u32]);
+                self.start_cluster(started);
                 started += 1;
-            } else if let Some(at) = suspended.iter().position(|block| !self.repeats(block)) {
+            } else if let Some(at) = suspended.iter().position(|cluster| !cluster.repeats(self.changes)) {
                 turns += 1;
                 suspended.rotate_left(at);
-                let Some(block) = suspended.pop_front() else { continue };
-                vacant.push(std::mem::replace(self.block, block));
+                let Some(mut cluster) = suspended.pop_front() else { continue };
+                self.swap_cluster(&mut cluster);
+                vacant.push(cluster);
                 self.block.progress = Progress::default();
                 self.block.shadow.is_on &= self.race.is_none();
             } else if suspended.is_empty() {
                 return Ok(());
             } else if self.together.is_some() {
                 turns = 0;
-                let (waiting, unstarted) = (suspended.len() as u64, all - started);
-                let at = first(&suspended);
-                std::mem::swap(self.block, &mut suspended[at]);
-                let stop = self.waits_forever(waiting, unstarted);
-                std::mem::swap(self.block, &mut suspended[at]);
+                let stop = self.all_wait(&mut suspended, (all - started) * blocks);
                 if !self.let_others_run(Pause::Waits(Box::new(stop.at.clone()))) {
                     return Err(stop);
                 }
                 continue;
             } else {
-                return Err(self.all_wait(&mut suspended, all - started));
+                return Err(self.all_wait(&mut suspended, (all - started) * blocks));
             }
-            let pause = self.run_block()?;
-            self.bytes_of_blocks += self.record.end_block();
-            if pause == progress::Pause::Ended {
-                self.end_observing();
-            } else {
+            if self.run_cluster()? == progress::Pause::Suspended {
                 let next = vacant.pop();
                 let is_ready = next.is_some();
-                suspended.push_back(std::mem::replace(self.block, next.unwrap_or_default()));
+                let mut cluster = next.unwrap_or_default();
+                self.swap_cluster(&mut cluster);
+                suspended.push_back(cluster);
                 if !is_ready {
                     self.prepare();
                 }
@@ -93,26 +88,15 @@ impl Machine<'_> {
         }
     }
 
-    /// Returns whether a suspended block would only repeat what it did before.
-    fn repeats(&self, block: &Block) -> bool {
-        block.progress.repeats_at == Some(self.changes)
-    }
-
     /// Returns the fault for a launch in which every resident block repeats itself, so that nothing can ever change.
-    fn all_wait(&mut self, suspended: &mut VecDeque<Block>, unstarted: u64) -> Stop {
-        let waiting = suspended.len() as u64;
-        if let Some(block) = suspended.remove(first(suspended)) {
-            *self.block = block;
-        }
-        self.waits_forever(waiting, unstarted)
+    fn all_wait(&mut self, suspended: &mut VecDeque<Suspended>, unstarted: u64) -> Stop {
+        let waiting = suspended.iter().map(Suspended::waiting).sum();
+        let Some(first) = suspended.iter_mut().min_by_key(|cluster| cluster.position()) else {
+            return self.waits_forever(waiting, unstarted);
+        };
+        self.swap_cluster(first);
+        let stop = self.waits_forever(waiting, unstarted);
+        self.swap_cluster(first);
+        stop
     }
-}
-
-/// Returns which of the suspended blocks comes first in the grid.
-fn first(suspended: &VecDeque<Block>) -> usize {
-    let order = |block: &Block| {
-        let [x, y, z] = block.index;
-        [z, y, x]
-    };
-    (0..suspended.len()).min_by_key(|&at| order(&suspended[at])).unwrap_or(0)
 }

@@ -66,7 +66,14 @@ impl Machine<'_> {
             if self.block.groups.is_empty() && barriers.iter().all(|barrier| barrier.waiting.is_empty()) {
                 return Ok(Err(Pause::Ended));
             }
-            self.go_on_without_ended()?;
+            let waits_for_cluster = self.block.groups.iter().any(ConvergenceGroup::waits_for_cluster);
+            match self.go_on_without_ended() {
+                Err(_) if waits_for_cluster => {
+                    self.block.progress.repeats_at = Some(self.changes);
+                    return Ok(Err(Pause::Suspended));
+                }
+                outcome => outcome?,
+            }
         }
     }
 

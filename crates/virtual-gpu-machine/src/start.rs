@@ -8,7 +8,7 @@ use crate::machine::Machine;
 use crate::mask::{Mask, WIDTH};
 use crate::registers::Chunk;
 use virtual_gpu_core::memory::POISON;
-use virtual_gpu_ptx::{ThreadConstant, Uniform};
+use virtual_gpu_ptx::{ThreadConstant, Uniform, window};
 
 impl Machine<'_> {
     /// Prepares everything that is the same for all blocks of the launch.
@@ -39,7 +39,13 @@ impl Machine<'_> {
     /// Starts a block, with all its threads at the kernel's first instruction.
     pub(crate) fn start_block(&mut self, index: [u32; 3]) {
         self.block.index = index;
-        self.set_uniforms(|uniform| matches!(uniform, Uniform::BlockIndex(_)));
+        let has_clusters = self.launch.cluster != [1; 3];
+        self.set_uniforms(|uniform| {
+            use Uniform::{BlockIndex, ClusterIndex, IndexInCluster, RankInCluster, Shared};
+            let is_of_cluster =
+                matches!(uniform, ClusterIndex(_) | IndexInCluster(_) | RankInCluster | Shared { .. });
+            matches!(uniform, BlockIndex(_)) || is_of_cluster && has_clusters
+        });
         let shared = &mut self.block.shared;
         shared.written.reset(shared.bytes.len() as u64);
         let has_shared = !shared.bytes.is_empty();
@@ -90,6 +96,18 @@ impl Machine<'_> {
             Uniform::BlockSize(at) => axis(self.launch.block, at),
             Uniform::GridSize(at) => axis(self.launch.grid, at),
             Uniform::BlockIndex(at) => axis(self.block.index, at),
+            Uniform::ClusterIndex(at) => axis(self.block.index, at) / axis(self.launch.cluster, at).max(1),
+            Uniform::ClusterGridSize(at) => self.cluster_grid()[usize::from(at % 3)],
+            Uniform::IndexInCluster(at) => axis(self.block.index, at) % axis(self.launch.cluster, at).max(1),
+            Uniform::ClusterSize(at) => axis(self.launch.cluster, at),
+            Uniform::RankInCluster => self.cluster.rank as u64,
+            Uniform::BlocksInCluster => self.cluster_blocks() as u64,
+            Uniform::IsExplicitCluster => self.launch.is_explicit_cluster.into(),
+            Uniform::Shared { offset } => {
+                let is_alone = self.launch.cluster == [1; 3];
+                let block = if is_alone { 0 } else { window::of_block(self.cluster.rank as u64) };
+                block.wrapping_add_signed(offset)
+            }
             Uniform::Warps => self.threads.div_ceil(32) as u64,
             Uniform::WorkspaceHigh => self.launch.workspace >> 32,
             Uniform::WorkspaceLow => self.launch.workspace & 0xffff_ffff,

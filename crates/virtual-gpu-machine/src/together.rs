@@ -86,14 +86,50 @@ impl Machine<'_> {
 
     /// Returns the number of the running block.
     pub(crate) fn block_number(&self) -> u32 {
-        let ([x, y, z], [width, height, _]) = (self.block.index, self.launch.grid);
+        self.number_of(self.cluster.rank)
+    }
+
+    /// Returns the number of the block with this rank in the running cluster.
+    fn number_of(&self, rank: usize) -> u32 {
+        let ([x, y, z], [width, height, _]) = (self.block_at(rank).index, self.launch.grid);
         (z * height + y) * width + x
     }
 
+    /// Returns the number of the first block of the running cluster.
+    fn cluster_number(&self) -> u32 {
+        let size = self.launch.cluster.map(|extent| extent.max(1));
+        let [x, y, z] = std::array::from_fn(|axis| self.block.index[axis] / size[axis] * size[axis]);
+        let [width, height, _] = self.launch.grid;
+        (z * height + y) * width + x
+    }
+
+    /// Records that threads arrive at the cluster's barrier.
+    pub(crate) fn observe_cluster_arrival(&mut self, mask: &Mask) {
+        if self.together.is_some() {
+            let message = self.block.observer.arrive(mask.threads());
+            match &mut self.cluster.known[0] {
+                Some(known) => known.join(&message),
+                known @ None => *known = Some(message),
+            }
+        }
+    }
+
+    /// Records that a phase of the cluster's barrier is complete.
+    pub(crate) fn complete_observed_phase(&mut self) {
+        self.cluster.known = [None, self.cluster.known[0].take()];
+    }
+
+    /// Records that threads have waited for the last phase of the cluster's barrier.
+    pub(crate) fn observe_cluster_wait(&mut self, mask: &Mask) {
+        if let Some(known) = &self.cluster.known[1] {
+            self.block.observer.learn(mask.threads(), known);
+        }
+    }
+
     pub(crate) fn start_observing(&mut self) {
-        let (number, threads) = (self.block_number(), self.threads);
+        let (numbers, threads) = ([self.block_number(), self.cluster_number()], self.threads);
         if let Some(together) = &self.together {
-            together.consistency.start_block(together.launch, number, threads, &mut self.block.observer);
+            together.consistency.start_block(together.launch, numbers, threads, &mut self.block.observer);
         }
     }
 
@@ -166,6 +202,9 @@ impl Machine<'_> {
             Location::Shared => {
                 self.together.as_ref().map(|it| Place::Shared(it.launch as u32, self.block_number()))
             }
+            Location::Other(rank) => {
+                self.together.as_ref().map(|it| Place::Shared(it.launch as u32, self.number_of(rank)))
+            }
         }
     }
 
@@ -181,7 +220,7 @@ impl Machine<'_> {
         let Some(together) = &mut self.together else { return };
         let mut now = self.block.observer.stamp(thread, self.pc);
         now.scope = Some(scope);
-        let newest = is_atomic || location == Location::Shared;
+        let newest = is_atomic || !matches!(location, Location::Device(_));
         let observer = &mut self.block.observer;
         if together.consistency.read((place, offset), now, observer, bytes, newest) {
             // The next read may return something else.
@@ -207,6 +246,6 @@ impl Machine<'_> {
 
     /// Returns whether a strong access needs to be observed thread by thread.
     pub(crate) fn observes(&self, location: Location, scope: Option<Scope>) -> bool {
-        self.together.is_some() && (scope.is_some() || location != Location::Shared)
+        self.together.is_some() && (scope.is_some() || matches!(location, Location::Device(_)))
     }
 }

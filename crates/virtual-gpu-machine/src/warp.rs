@@ -5,6 +5,7 @@ use crate::convergence::{ConvergenceGroup, Next};
 use crate::fault::{FaultKind, Stop};
 use crate::machine::Machine;
 use crate::mask::{MAX_CHUNKS, Mask, lanes_of};
+use crate::order::Order;
 use virtual_gpu_ptx::instruction::{
     Operation, Predicate, ReductionTarget, ShuffleMode, Slot, Value, VoteMode,
 };
@@ -52,7 +53,6 @@ impl Machine<'_> {
 
     /// Records that the lanes of a warp that name the same members have waited for each other.
     fn note_warp_barrier(&mut self, members: Slot, mut threads: Mask) {
-        let all = Mask::first_threads(self.threads);
         while !threads.is_empty() {
             let mut together = Mask::NONE;
             for warp in 0..MAX_CHUNKS / 2 {
@@ -63,9 +63,7 @@ impl Machine<'_> {
                     together.set_warp(warp, present & named);
                 }
             }
-            if self.block.shadow.is_on {
-                self.block.shadow.synchronize_warps(together, &all);
-            }
+            self.order(Order::Warps(together));
             self.observe_barrier(&together, &together);
             threads = threads.without(&together);
         }

@@ -316,7 +316,7 @@ fn kernels_on_two_gpus_wait_for_each_other() {
                 let theirs: u64 = hear.recv().unwrap();
                 let module = machine.engine.load_module(MEET).unwrap();
                 let meet = machine.engine.function(module, "meet").unwrap();
-                let shape = LaunchShape { grid: [1; 3], block: [1; 3], dynamic_shared: 0 };
+                let shape = LaunchShape::new([1; 3], [1; 3], 0);
                 let parameters = [mine, theirs].map(u64::to_le_bytes).concat();
                 machine.engine.launch(meet, shape, gpu.stream, parameters).unwrap();
                 gpu.synchronize().unwrap();

@@ -110,6 +110,20 @@ pub enum Uniform {
     BlockIndex(u8),
     /// `%nwarpid`
     Warps,
+    /// `%clusterid`, by axis
+    ClusterIndex(u8),
+    /// `%nclusterid`
+    ClusterGridSize(u8),
+    /// `%cluster_ctaid`
+    IndexInCluster(u8),
+    /// `%cluster_nctaid`
+    ClusterSize(u8),
+    /// `%cluster_ctarank`
+    RankInCluster,
+    /// `%cluster_nctarank`
+    BlocksInCluster,
+    /// `%is_explicit_cluster`: 1 if the launch or the kernel states a size.
+    IsExplicitCluster,
     /// `%envreg1`: the upper half of the address of a cooperative launch's barrier. The manual leaves these registers
     /// to the driver; `cooperative_groups` reads these two.
     WorkspaceHigh,
@@ -135,6 +149,11 @@ pub enum Uniform {
         /// The number of bytes added to it.
         offset: i64,
     },
+    /// An address in the block's shared memory, which names the block if its cluster has others.
+    Shared {
+        /// The offset in shared memory.
+        offset: i64,
+    },
     /// The start of dynamic shared memory, plus an offset. It exists only while a kernel is being lowered.
     DynamicStart {
         /// The number of bytes added to it.
@@ -156,6 +175,17 @@ pub enum ThreadConstant {
     LaneMaskGe,
 }
 
+/// What a kernel requires of the clusters in its launches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClusterRules {
+    /// `.explicitcluster`: whether the launch or the kernel must state a size.
+    pub is_explicit: bool,
+    /// `.reqnctapercluster`: the only allowed number of blocks along each axis.
+    pub required: Option<[u32; 3]>,
+    /// `.maxclusterrank`: the most blocks.
+    pub most_blocks: Option<u32>,
+}
+
 /// A kernel, ready to run.
 #[derive(Debug)]
 pub struct Kernel {
@@ -171,6 +201,7 @@ pub struct Kernel {
     pub(crate) local_bytes: u32,
     pub(crate) max_threads: Option<[u32; 3]>,
     pub(crate) required_threads: Option<[u32; 3]>,
+    pub(crate) cluster: ClusterRules,
     pub(crate) code: Vec<Instruction>,
     pub(crate) lines: Vec<u32>,
     /// The index into `cuda_lines`; `u32::MAX` if there is none.
@@ -284,6 +315,11 @@ impl Kernel {
     /// `.reqntid`: returns the only allowed block size, if there is one.
     pub fn required_threads(&self) -> Option<[u32; 3]> {
         self.required_threads
+    }
+
+    /// Returns what it requires of the clusters in its launches.
+    pub fn cluster(&self) -> ClusterRules {
+        self.cluster
     }
 
     /// Returns the indices in [`Module::variables`] of the variables that the kernel uses.

@@ -22,7 +22,8 @@ pub mod window;
 pub use diagnostic::{Diagnostic, LoadError};
 pub use kernel::Frame;
 pub use kernel::{
-    AddressOf, CudaLine, Kernel, Module, Parameter, Registers, ThreadConstant, Uniform, Variable,
+    AddressOf, ClusterRules, CudaLine, Kernel, Module, Parameter, Registers, ThreadConstant, Uniform,
+    Variable,
 };
 
 use lexer::{Lexeme, Token};

@@ -1,9 +1,10 @@
 //! Resolved instructions: opcodes, types, and modifiers have been interpreted, but operands are still names.
 
 use super::instruction::{
-    Accumulator, AtomicOp, AtomicType, BoolOp, CarryOp, CompareAs, Comparison, Conversion, Fence, FloatMode,
-    FloatOp, FloatType, Fp8, FragmentElement, FragmentLayout, IntegerSum, IntegerType, LongOp, MatrixElement,
-    NarrowOp, NumberKind, Packed, Reduction, Rounding, Scope, ShuffleMode, Space, VoteMode, WordOp,
+    Accumulator, AtomicOp, AtomicType, BoolOp, CarryOp, ClusterBarrier, CompareAs, Comparison, Conversion,
+    Fence, FloatMode, FloatOp, FloatType, Fp8, FragmentElement, FragmentLayout, IntegerSum, IntegerType,
+    LongOp, MatrixElement, NarrowOp, NumberKind, Packed, Reduction, Rounding, Scope, ShuffleMode, Space,
+    VoteMode, WordOp,
 };
 use super::syntax::{File, Function, Operand, Statement, Written};
 use super::types::Type;
@@ -193,6 +194,8 @@ pub(crate) enum Form<'a> {
     /// `isspacep`
     IsSpace {
         space: Space,
+        /// Whether the shared memory of all blocks in the cluster is meant.
+        in_cluster: bool,
         operands: [Operand<'a>; 2],
     },
     /// `ld`, with one destination per element.
@@ -218,23 +221,33 @@ pub(crate) enum Form<'a> {
         present: Operand<'a>,
     },
     /// `cp.async.bulk`; a copy to shared memory has an mbarrier.
-    BulkCopy {
-        to: Operand<'a>,
-        from: Operand<'a>,
-        bytes: Operand<'a>,
-        mbarrier: Option<Operand<'a>>,
-        policy: Option<Operand<'a>>,
-    },
+    BulkCopy(BulkCopy<'a>),
     TensorCopy(TensorCopy<'a>),
     /// `cp.reduce.async.bulk`
     BulkReduction {
         to: Operand<'a>,
         from: Operand<'a>,
         bytes: Operand<'a>,
+        /// For a reduction in shared memory.
+        mbarrier: Option<Operand<'a>>,
         op: AtomicOp,
         kind: AtomicType,
         policy: Option<Operand<'a>>,
     },
+    /// `mapa`; the operands are `d`, `a`, and `b`.
+    MapAddress {
+        kind: Type,
+        is_generic: bool,
+        operands: [Operand<'a>; 3],
+    },
+    /// `getctarank`
+    BlockOfAddress {
+        kind: Type,
+        operands: [Operand<'a>; 2],
+    },
+    /// `barrier.cluster`
+    ClusterBarrier(ClusterBarrier),
+    StoreAsync(StoreAsync<'a>),
     CommitCopies,
     /// Waits for all groups except the last `pending`.
     WaitForCopies {
@@ -433,9 +446,37 @@ pub(crate) struct TensorCopy<'a> {
     /// The address in shared memory.
     pub(crate) shared: Operand<'a>,
     pub(crate) mbarrier: Option<Operand<'a>>,
+    /// `.multicast::cluster`: the blocks of the cluster that get a copy, one bit each.
+    pub(crate) blocks: Option<Operand<'a>>,
     /// Of `cp.reduce`.
     pub(crate) op: Option<AtomicOp>,
     pub(crate) policy: Option<Operand<'a>>,
+}
+
+/// `cp.async.bulk`; a copy to shared memory has an mbarrier.
+#[derive(Debug)]
+pub(crate) struct BulkCopy<'a> {
+    pub(crate) to: Operand<'a>,
+    pub(crate) from: Operand<'a>,
+    /// The state space of `from`.
+    pub(crate) source: Space,
+    pub(crate) bytes: Operand<'a>,
+    pub(crate) mbarrier: Option<Operand<'a>>,
+    /// `.multicast::cluster`: the blocks of the cluster that get a copy, one bit each.
+    pub(crate) blocks: Option<Operand<'a>>,
+    pub(crate) policy: Option<Operand<'a>>,
+}
+
+/// `st.async` and `red.async`
+#[derive(Debug)]
+pub(crate) struct StoreAsync<'a> {
+    /// The type of one element.
+    pub(crate) kind: Type,
+    pub(crate) values: Vec<Operand<'a>>,
+    pub(crate) address: Operand<'a>,
+    pub(crate) mbarrier: Operand<'a>,
+    /// Of `red.async`.
+    pub(crate) reduction: Option<(AtomicOp, AtomicType)>,
 }
 
 /// `atom` and `red` on the elements of a vector, each of which is atomic.

@@ -2,6 +2,7 @@
 //!
 //! `I` is the type of an instruction: as parsed, or resolved.
 
+use super::kernel::ClusterRules;
 use super::types::Type;
 
 /// A file.
@@ -25,6 +26,7 @@ pub(crate) struct Function<'a, I> {
     pub(crate) parameters: Vec<Variable<'a>>,
     pub(crate) max_threads: Option<[u32; 3]>,
     pub(crate) required_threads: Option<[u32; 3]>,
+    pub(crate) cluster: ClusterRules,
     /// `None` if the function is only declared.
     pub(crate) body: Option<Vec<Statement<'a, I>>>,
 }
@@ -153,9 +155,10 @@ pub(crate) enum Operand<'a> {
 impl<'a, I> Function<'a, I> {
     /// Returns the same function with its instructions replaced.
     pub(crate) fn map<J>(self, f: &mut impl FnMut(I) -> J) -> Function<'a, J> {
-        let Self { line, name, is_entry, returns, parameters, max_threads, required_threads, body } = self;
+        let Self { line, name, is_entry, returns, parameters, .. } = self;
+        let Self { max_threads, required_threads, cluster, body, .. } = self;
         let body = body.map(|body| body.into_iter().map(|statement| statement.map(f)).collect());
-        Function { line, name, is_entry, returns, parameters, max_threads, required_threads, body }
+        Function { line, name, is_entry, returns, parameters, max_threads, required_threads, cluster, body }
     }
 }
 

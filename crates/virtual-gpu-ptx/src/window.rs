@@ -14,3 +14,12 @@ pub const CODE: u64 = 0xfff4 << 48;
 
 /// The number of addresses in each window.
 pub const SIZE: u64 = 1 << 32;
+
+/// The number of bits of an address in shared memory that hold an offset. The bits above hold a block's rank in its
+/// cluster plus 1, or 0 for the thread's own block.
+pub const OFFSET_BITS: u32 = 24;
+
+/// Returns the part of a shared address that names the block with this rank in its cluster.
+pub fn of_block(rank: u64) -> u64 {
+    (rank + 1) << OFFSET_BITS
+}

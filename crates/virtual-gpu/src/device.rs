@@ -14,6 +14,12 @@ pub const DRIVER_VERSION: i32 = 12_090;
 /// The maximum number of threads in a block (compute capability 9.0).
 pub const MAX_THREADS_PER_BLOCK: u32 = 1024;
 
+/// The most blocks in a cluster that every GPU with clusters supports.
+pub const LARGEST_PORTABLE_CLUSTER: u32 = 8;
+
+/// The most blocks in a cluster if the program asks for a size that is not portable.
+pub const LARGEST_CLUSTER: u32 = 16;
+
 /// The maximum number of threads in a block, by dimension.
 pub const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 
@@ -173,7 +179,7 @@ const VALUES: &[(RangeInclusive<i32>, i32)] = &[
     (115..=115, 1),           // memory pools
     (116..=118, 0),           // GPUDirect RDMA, its flushes and its ordering
     (119..=119, 0),           // handles to share memory pools
-    (120..=120, 0),           // cluster launch
+    (120..=120, 1),           // cluster launch
     (121..=121, 0),           // deferred array mapping
     (122..=122, 0),           // stream memory operations
     (123..=123, 0),           // stream memory operations

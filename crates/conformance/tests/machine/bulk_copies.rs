@@ -169,8 +169,9 @@ fn wrong_addresses_and_sizes_are_faults() {
 fn forms_that_do_not_exist_are_refused_by_name() {
     for instruction in [
         "cp.async.bulk.shared.global.mbarrier::complete_tx::bytes [tile], [%x], 256, [bar];",
-        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [tile], [tile], 256, [bar];",
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [tile], [%x], 256, [bar], %h;",
+        "cp.async.bulk.shared::cta.shared::cta.mbarrier::complete_tx::bytes [tile], [tile], 256, [bar];",
+        "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.multicast::cluster [tile], [%x], 256, [bar], %h;",
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [tile], [%x], 256, [bar];",
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [tile], [%x], 256;",
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [tile], [%x], 256, [bar];",
         "cp.async.bulk.global.shared::cta.bulk_group [%x], [tile], 256, [bar];",
@@ -180,7 +181,8 @@ fn forms_that_do_not_exist_are_refused_by_name() {
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f16 [%x], [tile], 256;",
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.min.noftz.f16 [%x], [tile], 256;",
         "cp.reduce.async.bulk.global.shared::cta.add.u32 [%x], [tile], 256;",
-        "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 [tile], [tile], 256, [bar];",
+        "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.f32 [tile], [tile], 256, [bar];",
+        "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 [tile], [tile], 256;",
         "fence.proxy.tensormap::generic.relaxed.gpu;",
     ] {
         let declarations =

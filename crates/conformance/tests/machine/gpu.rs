@@ -148,6 +148,8 @@ impl Gpu {
         let launch = Launch {
             grid,
             block,
+            cluster: kernel.cluster().required.unwrap_or([1; 3]),
+            is_explicit_cluster: kernel.cluster().required.is_some(),
             dynamic_shared: self.dynamic_shared,
             parameters: &parameters,
             globals: &self.globals,

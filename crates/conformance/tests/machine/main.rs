@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod bulk_copies;
+mod clusters;
 mod copies;
 mod differential;
 mod double_matrices;

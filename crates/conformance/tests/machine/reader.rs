@@ -45,7 +45,7 @@ fn every_unsupported_instruction_is_listed_with_its_line() {
     frobnicate.u32 %r1;
     add.u32 %r1, %r2, %zork;
     add.rn.u32 %r1, %r2, %r3;
-    mov.u32 %r1, %cluster_ctaid.x;
+    mov.u32 %r1, %ntid.w;
     bra NOWHERE;
     ret;
 }
@@ -58,7 +58,7 @@ fn every_unsupported_instruction_is_listed_with_its_line() {
         "line 10: unsupported instruction `wmma.mma.sync.aligned`",
         "line 11: unsupported instruction `frobnicate.u32`",
         "line 13: unsupported instruction `add.rn.u32`",
-        "%cluster_ctaid.x",
+        "%ntid.w",
         "NOWHERE",
     ] {
         assert!(text.contains(wanted), "{text}");

@@ -2,6 +2,7 @@
 
 mod calls;
 mod child;
+mod clusters;
 mod contexts;
 mod cooperative;
 mod device;
@@ -125,6 +126,7 @@ fn main() -> ExitCode {
         shared_races::checks(),
         strict::checks(),
         symbols::checks(),
+        clusters::checks(),
         tensor_maps::checks(),
         thread_streams::checks(),
         time::checks(),

@@ -16,7 +16,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("occupancy::blocks_of_a_multiprocessor", blocks),
         Check::new("occupancy::a_block_size_that_fills_the_gpu", block_size),
         Check::new("occupancy::room_for_dynamic_shared_memory", dynamic_shared),
-        Check::new("occupancy::clusters_are_single_blocks", clusters),
+        Check::new("occupancy::clusters_take_all_their_blocks", clusters),
         Check::new("occupancy::bad_arguments_are_named", bad_arguments),
     ]
 }
@@ -79,7 +79,7 @@ fn dynamic_shared() -> anyhow::Result<()> {
 fn clusters() -> anyhow::Result<()> {
     let (stream, plain) = kernel("plain")?;
     let shape = shape(8, 256);
-    assert_eq!(plain.occupancy_max_potential_cluster_size(shape, &stream)?, 1);
+    assert_eq!(plain.occupancy_max_potential_cluster_size(shape, &stream)?, 8);
     let words = ["the launch configuration has no cluster size"];
     let code = CUresult::CUDA_ERROR_INVALID_CLUSTER_SIZE;
     fails(plain.occupancy_max_active_clusters(shape, &stream), code, &words);
@@ -108,7 +108,8 @@ fn clusters() -> anyhow::Result<()> {
         reported.result().map(|()| clusters)
     };
     assert_eq!(active(1, 1)?, 8 * 132);
-    fails(active(2, 4), CUresult::CUDA_ERROR_NOT_SUPPORTED, &["clusters of 2 x 4 x 1 blocks"]);
+    assert_eq!(active(4, 1)?, 8 * 132 / 4);
+    fails(active(2, 4), code, &["grid dimension y is 1, which is not a multiple"]);
     Ok(())
 }
 

@@ -123,10 +123,16 @@ impl Consistency {
         }
     }
 
-    /// Starts a block of a launch.
-    pub(crate) fn start_block(&self, launch: usize, block: u32, threads: usize, observer: &mut Observer) {
+    /// Starts a block of a launch, given its number and that of its cluster.
+    pub(crate) fn start_block(
+        &self,
+        launch: usize,
+        [block, cluster]: [u32; 2],
+        threads: usize,
+        observer: &mut Observer,
+    ) {
         let Some(known) = self.launches.get(&(launch as u32)) else { return };
-        observer.start((launch as u32, block), known.gpu, &known.base, threads);
+        observer.start((launch as u32, block), cluster, known.gpu, &known.base, threads);
     }
 
     /// Ends a block of a launch.

@@ -84,6 +84,8 @@ impl Thread {
 #[derive(Debug, Default)]
 pub(crate) struct Observer {
     block: (u32, u32),
+    /// The number of the block's cluster.
+    cluster: u32,
     gpu: u16,
     barriers: u32,
     threads: Vec<Thread>,
@@ -91,9 +93,16 @@ pub(crate) struct Observer {
 
 impl Observer {
     /// Starts a block of a launch.
-    pub(crate) fn start(&mut self, block: (u32, u32), gpu: u16, base: &Arc<Clock>, threads: usize) {
+    pub(crate) fn start(
+        &mut self,
+        block: (u32, u32),
+        cluster: u32,
+        gpu: u16,
+        base: &Arc<Clock>,
+        threads: usize,
+    ) {
         let first = Thread { known: Knowledge::of(base.clone(), gpu), ..Thread::default() };
-        *self = Self { block, gpu, barriers: 0, threads: vec![first; threads] };
+        *self = Self { block, cluster, gpu, barriers: 0, threads: vec![first; threads] };
     }
 
     /// Returns the stamp of an access now.
@@ -101,6 +110,7 @@ impl Observer {
         Stamp {
             launch: self.block.0,
             block: self.block.1,
+            cluster: self.cluster,
             thread: thread as u16,
             gpu: self.gpu,
             barriers: self.barriers,
@@ -299,6 +309,19 @@ impl Observer {
             entry.missed.clone_from(&all.missed);
             entry.received.clone_from(&all.received);
         }
+    }
+
+    /// Makes threads publish what they know at a barrier with threads of other blocks, and returns it.
+    pub(crate) fn arrive(&mut self, threads: impl Iterator<Item = usize>) -> Knowledge {
+        let mut all = Knowledge::of(Arc::default(), self.gpu);
+        let block = self.block;
+        threads.for_each(|thread| all.join(&self.threads[thread].publish(block, thread as u16)));
+        all
+    }
+
+    /// Records that threads learn what others have published at a barrier.
+    pub(crate) fn learn(&mut self, threads: impl Iterator<Item = usize>, message: &Knowledge) {
+        threads.for_each(|thread| self.threads[thread].known.join(message));
     }
 
     /// Returns what all threads knew at the end.

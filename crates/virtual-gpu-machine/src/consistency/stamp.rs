@@ -9,6 +9,8 @@ pub(crate) struct Stamp {
     pub(crate) launch: u32,
     /// The number of the block in its launch.
     pub(crate) block: u32,
+    /// The number of the block's cluster in its launch.
+    pub(crate) cluster: u32,
     pub(crate) thread: u16,
     /// The GPU that the thread runs on.
     pub(crate) gpu: u16,
@@ -32,10 +34,12 @@ impl Stamp {
         (self.block(), self.thread) == (other.block(), other.thread)
     }
 
-    /// Returns the smallest scope that contains both threads. Each block is a cluster of its own.
+    /// Returns the smallest scope that contains both threads.
     pub(crate) fn scope_with(&self, other: &Self) -> Scope {
         if self.block() == other.block() {
             Scope::Block
+        } else if (self.launch, self.cluster) == (other.launch, other.cluster) {
+            Scope::Cluster
         } else if self.gpu == other.gpu {
             Scope::Gpu
         } else {

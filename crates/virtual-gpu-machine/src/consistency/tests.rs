@@ -18,7 +18,7 @@ impl Two {
     fn new(threads: usize) -> Self {
         let mut observers = [Observer::default(), Observer::default()];
         for (launch, observer) in (0..).zip(&mut observers) {
-            observer.start((launch, 0), launch as u16, &Arc::default(), threads);
+            observer.start((launch, 0), 0, launch as u16, &Arc::default(), threads);
         }
         Self { record: Consistency::default(), observers }
     }
@@ -116,7 +116,7 @@ fn a_launch_knows_those_that_came_before_it_and_what_they_learned() {
     clock.know_block((3, 0), 2);
     let stamp = |launch, barriers| {
         let mut observer = Observer::default();
-        observer.start((launch, 0), 0, &Arc::default(), 1);
+        observer.start((launch, 0), 0, 0, &Arc::default(), 1);
         Stamp { barriers, ..observer.stamp(0, 0) }
     };
     assert!(clock.covers(&stamp(70, 9)) && !clock.covers(&stamp(69, 0)));

@@ -33,7 +33,7 @@ impl Machine<'_> {
                 self.load_shared(access, base, &mut left);
                 self.shared_bytes += unit * (mask.count() - left.count());
             }
-            None => {}
+            Some((Location::Other(_), _)) | None => {}
         }
         if left.is_empty() {
             return Ok(());
@@ -47,6 +47,9 @@ impl Machine<'_> {
 
     /// Loads whole chunks from shared memory and removes them from `left`.
     fn load_shared(&mut self, access: &Access, base: u64, left: &mut Mask) {
+        if self.block.shadow.is_on && self.has_visits() {
+            return;
+        }
         let (pc, Block { files, shared, shadow, .. }) = (self.pc, &mut *self.block);
         if shadow.is_on && !access.is_atomic {
             let SharedMemory { bytes, written } = &*shared;
@@ -89,7 +92,7 @@ impl Machine<'_> {
                 self.store_shared(access, base, &mut left);
                 self.shared_bytes += unit * (mask.count() - left.count());
             }
-            None => {}
+            Some((Location::Other(_), _)) | None => {}
         }
         if left.is_empty() {
             return Ok(());
@@ -103,6 +106,9 @@ impl Machine<'_> {
 
     /// Stores whole chunks to shared memory and removes them from `left`.
     fn store_shared(&mut self, access: &Access, base: u64, left: &mut Mask) {
+        if self.block.shadow.is_on && self.has_visits() {
+            return;
+        }
         let (pc, Block { files, shared, shadow, .. }) = (self.pc, &mut *self.block);
         if shadow.is_on && !access.is_atomic {
             let mut watched = Watched { shadow, base, size: self.shared_size, pc, is_write: true };
@@ -230,7 +236,7 @@ fn whole(unit: usize, element: usize) -> usize {
 
 /// Reads up to eight bytes, little-endian.
 #[inline]
-fn read(bytes: &[u8]) -> u64 {
+pub(super) fn read(bytes: &[u8]) -> u64 {
     match *bytes {
         [a] => u64::from(a),
         [a, b] => u64::from(u16::from_le_bytes([a, b])),

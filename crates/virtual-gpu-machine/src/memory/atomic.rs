@@ -78,7 +78,7 @@ impl Machine<'_> {
 }
 
 /// Returns the new memory contents; the bits above the type's width are ignored.
-fn combine(op: AtomicOp, kind: AtomicType, old: u64, a: u64, b: u64) -> u64 {
+pub(super) fn combine(op: AtomicOp, kind: AtomicType, old: u64, a: u64, b: u64) -> u64 {
     match op {
         AtomicOp::And => old & a,
         AtomicOp::Or => old | a,

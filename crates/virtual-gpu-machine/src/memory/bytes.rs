@@ -1,6 +1,7 @@
 //! Reads and writes one thread's bytes, with all checks.
 
 use super::address::concrete;
+use crate::block::SharedMemory;
 use crate::fault::{Access as Kind, FaultKind, Stop};
 use crate::machine::Machine;
 use virtual_gpu_core::memory::{POISON, Written};
@@ -12,7 +13,10 @@ use virtual_gpu_ptx::window;
 pub(crate) enum Location {
     /// The allocation in this slot.
     Device(usize),
+    /// The shared memory of the running block.
     Shared,
+    /// The shared memory of the block with this rank in the cluster.
+    Other(usize),
 }
 
 impl Machine<'_> {
@@ -38,8 +42,10 @@ impl Machine<'_> {
             Space::Global | Space::Const | Space::Generic => return self.locate_device(address, len),
             Space::Local | Space::Param => return None,
         };
+        let (rank, offset) = self.owner(address)?;
         let size = self.block.shared.bytes.len() as u64;
-        (address <= size && len <= size - address).then_some((Location::Shared, address))
+        let location = if rank == self.cluster.rank { Location::Shared } else { Location::Other(rank) };
+        (offset <= size && len <= size - offset).then_some((location, offset))
     }
 
     #[inline]
@@ -61,6 +67,10 @@ impl Machine<'_> {
         match location {
             Location::Device(slot) => self.memory.in_slot(slot).map(|allocation| allocation.parts()),
             Location::Shared => Some((&self.block.shared.bytes, &self.block.shared.written)),
+            Location::Other(rank) => {
+                let SharedMemory { bytes, written } = &self.block_at(rank).shared;
+                Some((bytes, written))
+            }
         }
     }
 
@@ -68,6 +78,10 @@ impl Machine<'_> {
         match location {
             Location::Device(slot) => self.memory.in_slot_mut(slot).map(|allocation| allocation.parts_mut()),
             Location::Shared => Some((&mut self.block.shared.bytes, &mut self.block.shared.written)),
+            Location::Other(rank) => {
+                let SharedMemory { bytes, written } = &mut self.block_at_mut(rank).shared;
+                Some((bytes, written))
+            }
         }
     }
 
@@ -94,7 +108,8 @@ impl Machine<'_> {
         thread: usize,
         len: u64,
     ) -> bool {
-        let is_overrun = location == Location::Shared && offset + len > self.shared_size as u64;
+        let is_shared = !matches!(location, Location::Device(_));
+        let is_overrun = is_shared && offset + len > self.shared_size as u64;
         if is_overrun && self.unnoticed.is_none() {
             self.unnoticed = Some(self.bad_address(Space::Shared, kind, thread, offset, len));
         }
@@ -149,7 +164,7 @@ impl Machine<'_> {
         };
         match location {
             Location::Device(_) => self.bytes_read += len,
-            Location::Shared => self.shared_bytes += len,
+            Location::Shared | Location::Other(_) => self.shared_bytes += len,
         }
         let is_overrun = self.note_overrun(location, offset, kind, thread, len);
         let mut first_missing = None;
@@ -223,7 +238,7 @@ impl Machine<'_> {
                 self.bytes_written += len;
                 self.bytes_of_blocks += if kind == Kind::Atomic { len } else { 0 };
             }
-            Location::Shared => self.shared_bytes += len,
+            Location::Shared | Location::Other(_) => self.shared_bytes += len,
         }
         self.note_overrun(location, offset, kind, thread, len);
         self.note(location, offset, len, kind);

@@ -1,5 +1,7 @@
 //! A block's pending asynchronous copies to shared memory.
 
+use virtual_gpu_ptx::instruction::{AtomicOp, AtomicType};
+
 /// The group of the pieces of a bulk copy, which no thread commits.
 pub(crate) const BULK: u64 = u64::MAX >> 1;
 
@@ -7,6 +9,8 @@ pub(crate) const BULK: u64 = u64::MAX >> 1;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy {
     pub(crate) thread: usize,
+    /// The rank of the thread's block in the cluster.
+    pub(crate) rank: usize,
     /// Its number among the block's copies.
     pub(crate) number: u64,
     /// The program counter of the instruction that began it.
@@ -17,6 +21,8 @@ pub(crate) struct Copy {
     pub(crate) offset: usize,
     pub(crate) len: usize,
     pub(crate) bytes: [u8; 16],
+    /// How the bytes are combined with those in memory; without, they replace them.
+    pub(crate) reduction: Option<(AtomicOp, AtomicType)>,
 }
 
 /// A block's copies.

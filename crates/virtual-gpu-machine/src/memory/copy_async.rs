@@ -1,6 +1,8 @@
 //! `cp.async`: copies from global to shared memory that complete when their thread waits for them. Until then, they are
 //! unordered, even for the thread itself.
 
+use super::access::read;
+use super::atomic::combine;
 use super::bytes::Location;
 use super::copies::Copy;
 use crate::fault::{Access as Kind, Stop};
@@ -47,7 +49,8 @@ impl Machine<'_> {
             let group = self.block.copies.committed[thread];
             let number = self.block.copies.begun;
             self.block.copies.begun += 1;
-            let copy = Copy { thread, number, pc: self.pc, group, offset: offset as usize, len, bytes };
+            let (rank, offset) = (self.cluster.rank, offset as usize);
+            let copy = Copy { thread, rank, number, pc: self.pc, group, offset, len, bytes, reduction: None };
             self.block.copies.under_way.push(copy);
         }
         self.end_oldest_copies();
@@ -73,7 +76,8 @@ impl Machine<'_> {
     pub(crate) fn end_copies(&mut self, pending: u32, mask: &Mask) {
         for copy in std::mem::take(&mut self.block.copies.under_way) {
             let committed = self.block.copies.committed[copy.thread];
-            if mask.has(copy.thread) && copy.group + u64::from(pending) < committed {
+            let is_own = copy.rank == self.cluster.rank && mask.has(copy.thread);
+            if is_own && copy.group + u64::from(pending) < committed {
                 self.end_copy(copy);
             } else {
                 self.block.copies.under_way.push(copy);
@@ -83,12 +87,23 @@ impl Machine<'_> {
 
     pub(crate) fn end_copy(&mut self, copy: Copy) {
         self.changes += 1;
-        let Copy { thread, pc, offset, len, bytes, .. } = copy;
+        let Copy { thread, rank, pc, offset, len, mut bytes, reduction, .. } = copy;
         let shared = &mut self.block.shared;
-        shared.bytes[offset..offset + len].copy_from_slice(&bytes[..len]);
+        let target = &mut shared.bytes[offset..offset + len];
+        if let Some((op, kind)) = reduction {
+            let size = usize::from(kind.bytes());
+            for (new, old) in bytes[..len].chunks_exact_mut(size).zip(target.chunks_exact(size)) {
+                let [new_bits, old] = [&*new, old].map(read);
+                new.copy_from_slice(&combine(op, kind, old, new_bits, 0).to_le_bytes()[..size]);
+            }
+        }
+        target.copy_from_slice(&bytes[..len]);
         shared.written.mark(offset as u64..(offset + len) as u64);
-        if self.block.shadow.is_on && offset + len <= self.shared_size {
-            self.block.shadow.end_copy(offset as u64, len as u64, thread, pc);
+        let (offset, len) = (offset as u64, len as u64);
+        if rank != self.cluster.rank {
+            self.end_visit((rank, thread), pc, (offset, len));
+        } else if self.block.shadow.is_on && offset + len <= self.shared_size as u64 {
+            self.block.shadow.end_copy(offset, len, thread, pc);
         }
     }
 }

@@ -12,5 +12,5 @@ mod load;
 mod store;
 mod tensor;
 pub(crate) mod touched;
-mod watch;
+pub(crate) mod watch;
 mod watched;

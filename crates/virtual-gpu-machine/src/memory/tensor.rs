@@ -1,5 +1,6 @@
 //! `cp.async.bulk.tensor`: copies between a tensor in global memory and shared memory, in pieces of 16 bytes.
 
+use super::bulk::Target;
 use crate::arithmetic::single::flush;
 use crate::fault::{Access as Kind, FaultKind, Stop};
 use crate::machine::Machine;
@@ -52,17 +53,16 @@ impl Machine<'_> {
                 return Err(self.bad_address(Space::Shared, kind, thread, shared, extent));
             }
             let copied = Copied { thread, map: &map, shared };
-            let begin = self.block.copies.begun;
+            let mut targets = match copy.mbarrier {
+                Some(mbarrier) => self.targets(shared, mbarrier, copy.blocks, thread)?,
+                None => Vec::new(),
+            };
             map.each_piece(&coordinates, &offsets, |piece| match (copy.mbarrier, copy.reduction) {
-                (Some(_), _) => self.load_piece(&copied, piece),
+                (Some(_), _) => self.load_piece(&copied, piece, &targets),
                 (None, None) => self.store_piece(&copied, piece),
                 (None, Some(op)) => self.reduce_piece(&copied, piece, op),
             })?;
-            if let Some(mbarrier) = copy.mbarrier {
-                self.end_oldest_copies();
-                let copies = begin..self.block.copies.begun;
-                self.complete_after((Space::Shared, mbarrier), thread, copies, map.part_bytes() as u32)?;
-            }
+            self.complete_targets(&mut targets, thread, map.part_bytes() as u32)?;
         }
         Ok(())
     }
@@ -88,8 +88,8 @@ impl Machine<'_> {
         Err(self.fault(FaultKind::Undefined(why), thread))
     }
 
-    /// Copies a piece to shared memory.
-    fn load_piece(&mut self, copied: &Copied<'_>, piece: Piece) -> Result<(), Stop> {
+    /// Copies a piece to the shared memory of each target.
+    fn load_piece(&mut self, copied: &Copied<'_>, piece: Piece, targets: &[Target]) -> Result<(), Stop> {
         let mut bytes = copied.map.fill();
         let inside = &mut bytes[piece.skipped..piece.skipped + piece.len];
         if !inside.is_empty() {
@@ -100,7 +100,11 @@ impl Machine<'_> {
                 *element = flush(f32::from_le_bytes(*element)).to_le_bytes();
             }
         }
-        self.begin_piece(copied.thread, copied.place(&piece), bytes)
+        for target in targets {
+            let place = copied.map.swizzle.place(target.to + piece.offset);
+            self.begin_piece(copied.thread, place, &bytes, None)?;
+        }
+        Ok(())
     }
 
     /// Copies a piece to the tensor.

@@ -17,9 +17,7 @@ impl Machine<'_> {
         len: u64,
         is_atomic: bool,
     ) {
-        let Some(offset) = self.watched(space, address, len) else { return };
-        let found = self.block.shadow.access(offset, len, thread, self.pc, How::Read, is_atomic);
-        self.note_race(found, thread, Kind::Read, offset, len);
+        self.watch(space, thread, (address, len), How::Read, is_atomic, Kind::Read);
     }
 
     /// Records that a thread stores `bytes` to shared memory.
@@ -32,19 +30,35 @@ impl Machine<'_> {
         is_atomic: bool,
     ) {
         let len = bytes.len() as u64;
-        let Some(offset) = self.watched(space, address, len) else { return };
-        let Machine { block, pc, .. } = self;
+        let Some((rank, offset)) = self.watched(space, address, len) else { return };
         // If all threads write the same value, the order of the writes makes no difference.
-        let changes = block.shared.bytes[offset as usize..][..bytes.len()] != *bytes;
-        let found = block.shadow.access(offset, len, thread, *pc, How::Write(changes), is_atomic);
-        self.note_race(found, thread, Kind::Write, offset, len);
+        let changes = self.block_at(rank).shared.bytes[offset as usize..][..bytes.len()] != *bytes;
+        self.watch(space, thread, (address, len), How::Write(changes), is_atomic, Kind::Write);
     }
 
     /// Records that a thread changes shared memory atomically.
     pub(crate) fn watch_atomic(&mut self, space: Space, thread: usize, address: u64, len: u64) {
-        let Some(offset) = self.watched(space, address, len) else { return };
-        let found = self.block.shadow.access(offset, len, thread, self.pc, How::Write(true), true);
-        self.note_race(found, thread, Kind::Atomic, offset, len);
+        self.watch(space, thread, (address, len), How::Write(true), true, Kind::Atomic);
+    }
+
+    /// Records a thread's access to shared memory.
+    fn watch(
+        &mut self,
+        space: Space,
+        thread: usize,
+        (address, len): (u64, u64),
+        how: How,
+        is_atomic: bool,
+        kind: Kind,
+    ) {
+        let Some((rank, offset)) = self.watched(space, address, len) else { return };
+        if rank == self.cluster.rank {
+            let found = self.block.shadow.access(offset, len, thread, self.pc, how, is_atomic);
+            self.note_race(found, thread, kind, offset, len);
+            self.meet_visits(thread, (offset, len), how, is_atomic);
+        } else {
+            self.visit((rank, offset, len), thread, how, (is_atomic, false));
+        }
     }
 
     /// Records that a thread uses an mbarrier object that was initialized at `initialized`. It invalidates the object,
@@ -67,22 +81,29 @@ impl Machine<'_> {
             // The last access to the object may hide the initialization.
             let early = initialized.and_then(|initialized| self.block.shadow.unordered(initialized, thread));
             self.note_race(found.or(early), thread, kind, offset, 8);
+            self.meet_visits(thread, (offset, 8), how, is_atomic);
         }
     }
 
     /// Records that a thread starts a copy to shared memory.
     pub(crate) fn watch_copy(&mut self, thread: usize, offset: u64, len: u64) {
-        let Some(offset) = self.watched(Space::Shared, offset, len) else { return };
-        let found = self.block.shadow.begin_copy(offset, len, thread, self.pc);
-        self.note_race(found, thread, Kind::Write, offset, len);
+        let is_inside = offset + len <= self.shared_size as u64;
+        if self.block.shadow.is_on && is_inside {
+            let found = self.block.shadow.begin_copy(offset, len, thread, self.pc);
+            self.note_race(found, thread, Kind::Write, offset, len);
+            self.meet_visits(thread, (offset, len), How::Write(true), false);
+        }
     }
 
-    /// Returns the offset in shared memory if the access lies within it and race detection is on.
-    fn watched(&self, space: Space, address: u64, len: u64) -> Option<u64> {
-        let (space, offset) = concrete(space, address);
-        let size = self.shared_size as u64;
-        let is_inside = offset.checked_add(len).is_some_and(|end| end <= size);
-        (self.block.shadow.is_on && space == Space::Shared && is_inside).then_some(offset)
+    /// Returns the rank of the block whose shared memory contains the access, and the offset there, if race detection is on.
+    fn watched(&self, space: Space, address: u64, len: u64) -> Option<(usize, u64)> {
+        let (space, address) = concrete(space, address);
+        if !self.block.shadow.is_on || space != Space::Shared {
+            return None;
+        }
+        let (rank, offset) = self.owner(address)?;
+        let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.shared_size as u64);
+        is_inside.then_some((rank, offset))
     }
 
     #[cold]
@@ -95,25 +116,26 @@ impl Machine<'_> {
             (true, false) => Kind::Write,
             (true, true) => Kind::Atomic,
         };
-        let bytes = bytes_of(&self.kernel.code()[pc].operation);
+        let bytes = shared_bytes(&self.kernel.code()[pc].operation);
         let earlier = self.report(other, Some((Space::Shared, access, offset, bytes)));
         self.pc = here;
         let (variable, offset) = self.kernel.shared_location(offset);
         let location = SharedLocation { variable, offset };
         let (in_warp, under_way) = (other / 32 == thread / 32, found.earlier.is_under_way());
-        self.race = Some(Box::new(Race { earlier, later, location, in_warp, under_way }));
+        let race = Race { earlier, later, location, in_warp, under_way, owner: None, lifetime: None };
+        self.race = Some(Box::new(race));
         self.block.shadow.is_on = false;
     }
 
     fn note_race(&mut self, found: Option<Unordered>, thread: usize, kind: Kind, offset: u64, len: u64) {
-        if let Some(found) = found {
+        if let Some(found) = found.filter(|found| !self.is_ordered_by_cluster(found.earlier, thread)) {
             self.report_race(found, thread, kind, offset, len);
         }
     }
 }
 
-/// Returns the number of bytes that a memory instruction accesses.
-fn bytes_of(operation: &Operation) -> u64 {
+/// Returns the number of bytes of shared memory that a memory instruction accesses.
+pub(crate) fn shared_bytes(operation: &Operation) -> u64 {
     match operation {
         Operation::Load(access) | Operation::Store(access) => {
             u64::from(access.bytes) * access.values.len() as u64
@@ -122,6 +144,7 @@ fn bytes_of(operation: &Operation) -> u64 {
         Operation::CopyToShared { bytes, .. } => u64::from(*bytes),
         Operation::LoadMatrices(_) | Operation::BulkCopy(_) | Operation::TensorCopy(_) => 16,
         Operation::BulkReduction(reduction) => u64::from(reduction.kind.bytes()),
+        Operation::StoreAsync(store) => u64::from(store.bytes) * store.values.len() as u64,
         Operation::Mbarrier(_) => 8,
         Operation::LoadFragment(access) | Operation::StoreFragment(access) => {
             u64::from(access.fragment.piece())

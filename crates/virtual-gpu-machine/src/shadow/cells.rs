@@ -3,9 +3,10 @@
 
 use std::ops::RangeInclusive;
 
-use super::log::{Log, Order};
+use super::log::Log;
 use super::stamp::Stamp;
 use crate::mask::{Mask, WIDTH};
+use crate::order::Order;
 
 /// A block's record.
 #[derive(Debug, Default)]
@@ -65,20 +66,23 @@ impl Shadow {
     }
 
     /// Records that all threads of the block have waited for each other.
-    pub(crate) fn synchronize_all(&mut self) {
+    fn synchronize_all(&mut self) {
         self.now += 1;
         self.floor = self.now;
         self.log.clear();
     }
 
-    /// Records that the threads in `to` have waited for the threads in `from`.
-    pub(crate) fn synchronize(&mut self, from: Mask, to: Mask) {
-        self.push(Order::Barrier { from, to });
+    /// Records an event. `all` is the set of all threads in the block.
+    pub(crate) fn order(&mut self, what: Order, all: &Mask) {
+        match what {
+            Order::Barrier { from, to } if from == *all && to == *all => self.synchronize_all(),
+            Order::Warps(threads) => self.synchronize_warps(threads, all),
+            _ => self.push(what),
+        }
     }
 
-    /// Records that, in each warp, the lanes in the mask have waited for each other. `all` is the set of all threads in
-    /// the block.
-    pub(crate) fn synchronize_warps(&mut self, threads: Mask, all: &Mask) {
+    /// Records that, in each warp, the lanes in the mask have waited for each other.
+    fn synchronize_warps(&mut self, threads: Mask, all: &Mask) {
         let mut is_partial = self.has_chains;
         self.now += 1;
         for (warp, floor) in self.warp_floors.iter_mut().enumerate() {
@@ -93,19 +97,31 @@ impl Shadow {
         }
     }
 
-    /// Records that threads have passed a fence.
-    pub(crate) fn fence(&mut self, threads: Mask) {
-        self.push(Order::Fence(threads));
+    /// Records that everything before a time is known to all threads.
+    pub(crate) fn raise_floor(&mut self, time: u32) {
+        self.floor = self.floor.max(time);
     }
 
-    /// Records that threads have arrived at a phase of an mbarrier object. Phases have different numbers.
-    pub(crate) fn arrive(&mut self, threads: Mask, phase: u32) {
-        self.push(Order::Arrival(threads, phase));
+    /// Continues at the time of another block of the cluster.
+    pub(crate) fn advance_to(&mut self, now: u32) {
+        self.now = self.now.max(now);
     }
 
-    /// Records that threads have waited for a phase of an mbarrier object.
-    pub(crate) fn wait(&mut self, threads: Mask, phase: u32) {
-        self.push(Order::Wait(threads, phase));
+    /// Returns the number of synchronizations so far.
+    pub(crate) fn now(&self) -> u32 {
+        self.now
+    }
+
+    /// Returns the last write of a cell and its readers, from the given time on.
+    pub(crate) fn accesses(&self, cell: usize, since: u32) -> [Option<(Stamp, bool)>; 3] {
+        let is_recent = |stamp: Stamp| stamp.time() >= since;
+        let (write, reader, other) = (self.writes[cell], self.readers[cell], self.others[cell]);
+        let has_reader = is_recent(reader);
+        [
+            is_recent(write).then_some((write, true)),
+            has_reader.then_some((reader, false)),
+            (has_reader && is_recent(other)).then_some((other, false)),
+        ]
     }
 
     fn push(&mut self, what: Order) {
@@ -128,7 +144,7 @@ impl Shadow {
     }
 
     /// Returns the cells that cover the given bytes.
-    pub(super) fn cells(&self, offset: u64, bytes: u64) -> RangeInclusive<usize> {
+    pub(crate) fn cells(&self, offset: u64, bytes: u64) -> RangeInclusive<usize> {
         (offset >> self.shift) as usize..=((offset + bytes - 1) >> self.shift) as usize
     }
 

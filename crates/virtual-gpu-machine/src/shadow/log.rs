@@ -2,6 +2,7 @@
 
 use super::stamp::Stamp;
 use crate::mask::Mask;
+use crate::order::Order;
 
 /// The maximum number of a block's partial synchronizations that are kept. An access older than all of them is
 /// considered ordered.
@@ -12,20 +13,6 @@ const KEPT: usize = 1024;
 pub(super) struct Event {
     time: u32,
     what: Order,
-}
-
-#[derive(Debug)]
-pub(super) enum Order {
-    /// The threads in `to` have waited for the threads in `from`.
-    Barrier { from: Mask, to: Mask },
-    /// In each warp, these lanes have waited for each other.
-    Warps(Mask),
-    /// The threads have arrived at this phase of an mbarrier object.
-    Arrival(Mask, u32),
-    /// The threads have waited for this phase of an mbarrier object.
-    Wait(Mask, u32),
-    /// These threads have passed a fence. Threads that pass a fence later may see what these threads did before theirs.
-    Fence(Mask),
 }
 
 /// The partial synchronizations since all threads were last synchronized.
@@ -80,7 +67,7 @@ impl Log {
                         reached = reached.or(threads);
                     }
                 }
-                Order::Fence(threads) => {
+                Order::Fence(threads, _) => {
                     let publishes = !reached.and(threads).is_empty();
                     if is_published {
                         reached = reached.or(threads);

@@ -22,7 +22,7 @@ impl Stamp {
         Self((u64::from(time) << 32 | (thread as u64) << (PC_BITS + 1) | pc as u64) as i64)
     }
 
-    pub(super) fn time(self) -> u32 {
+    pub(crate) fn time(self) -> u32 {
         (self.0 >> 32) as u32
     }
 

@@ -123,11 +123,15 @@ pub struct BulkCopy {
     pub to: Address,
     /// The first source address.
     pub from: Address,
+    /// The state space of the source: global or shared.
+    pub source: Space,
     /// The number of bytes.
     pub bytes: Slot,
-    /// The mbarrier object whose transactions the copy completes, for a copy from global to shared memory; `None` for a
-    /// copy from shared to global memory.
+    /// The mbarrier object whose transactions the copy completes, for a copy to shared memory; `None` for a copy to global
+    /// memory.
     pub mbarrier: Option<Address>,
+    /// `.multicast::cluster`: the blocks of the cluster that get a copy, one bit each.
+    pub blocks: Option<Slot>,
 }
 
 /// `cp.async.bulk.tensor` and `cp.reduce.async.bulk.tensor`
@@ -146,17 +150,22 @@ pub struct TensorCopy {
     /// The mbarrier object whose transactions the copy completes, for a copy to shared memory; `None` for a copy to the
     /// tensor.
     pub mbarrier: Option<Address>,
+    /// `.multicast::cluster`: the blocks of the cluster that get a copy, one bit each.
+    pub blocks: Option<Slot>,
     /// What a copy to the tensor does with the element in it: without, it replaces it.
     pub reduction: Option<AtomicOp>,
 }
 
-/// `cp.reduce.async.bulk`: combines elements in shared memory with those in global memory.
+/// `cp.reduce.async.bulk`: combines elements in shared memory with those in global memory, or in the shared memory of a
+/// block of the cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BulkReduction {
-    /// The first address in global memory.
+    /// The first address of the results.
     pub to: Address,
-    /// The first address in shared memory.
+    /// The first address of the operands, in shared memory.
     pub from: Address,
+    /// The mbarrier object whose transactions the reduction completes, if its results are in shared memory.
+    pub mbarrier: Option<Address>,
     /// The number of bytes.
     pub bytes: Slot,
     /// How elements are combined.

@@ -4,6 +4,7 @@
 //! narrower than 32 bits occupies the low bits of a 32-bit register. The bits above it are undefined, so each reader
 //! extends the value. A *uniform* value is the same for every thread of a block and is stored once.
 
+mod cluster;
 mod compare;
 mod control;
 mod convert;
@@ -15,6 +16,7 @@ mod memory;
 mod register;
 mod warp;
 
+pub use cluster::*;
 pub use compare::*;
 pub use control::*;
 pub use convert::*;
@@ -195,9 +197,25 @@ pub enum Operation {
     WaitForCopies {
         pending: u32,
     },
-    /// Whether a generic address is in a state space.
+    /// `st.async` and `red.async`
+    StoreAsync(Box<StoreAsync>),
+    /// `mapa`: the address in the shared memory of the block with rank `b` that has the same offset as `a`.
+    MapAddress {
+        d: Value,
+        a: Value,
+        b: Slot,
+        is_generic: bool,
+    },
+    /// `getctarank`: the rank of the block that an address in shared memory belongs to.
+    BlockOfAddress {
+        d: Slot,
+        a: Value,
+    },
+    /// Whether a generic address is in a state space. `in_cluster`: whether the shared memory of all blocks in the cluster
+    /// is meant.
     IsSpace {
         space: Space,
+        in_cluster: bool,
         d: Predicate,
         a: Slot,
     },
@@ -210,6 +228,7 @@ pub enum Operation {
     Exit,
     Trap,
     Barrier(Barrier),
+    ClusterBarrier(ClusterBarrier),
     Mbarrier(Box<Mbarrier>),
     WarpBarrier {
         members: Slot,
@@ -270,6 +289,7 @@ impl Operation {
             Self::Load(access) | Self::Store(access) => access.scope.is_some(),
             Self::Atomic(_)
             | Self::Mbarrier(_)
+            | Self::StoreAsync(_)
             | Self::Fence(_)
             | Self::Sleep { .. }
             | Self::ReadClock { .. } => true,

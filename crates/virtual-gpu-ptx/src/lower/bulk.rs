@@ -6,30 +6,33 @@ use crate::instruction::{
     Address, AtomicOp, AtomicType, BulkCopy, BulkReduction, Operation, Slot, Space,
     TensorCopy as LoweredTensorCopy,
 };
-use crate::resolved::TensorCopy;
+use crate::resolved::{BulkCopy as ResolvedCopy, TensorCopy};
 use crate::syntax::{Operand, Written};
 use crate::types::Type;
 
 impl<'a> Lowering<'_, 'a> {
     /// Lowers `cp.async.bulk`.
-    pub(crate) fn bulk_copy(
+    pub(crate) fn bulk_copy(&mut self, written: &Written<'a>, copy: &ResolvedCopy<'a>) -> Lowered {
+        let ResolvedCopy { to, from, source, bytes, mbarrier, blocks, policy } = copy;
+        let target = if mbarrier.is_some() { Space::Shared } else { Space::Global };
+        let to = self.address_in(written, to, target)?;
+        let from = self.address_in(written, from, *source)?;
+        let mbarrier = self.mbarrier_of_copy(written, mbarrier.as_ref())?;
+        self.check_policy(policy.as_ref())?;
+        let bytes = self.word(bytes, Type::U32)?;
+        let blocks = blocks.as_ref().map(|blocks| self.word(blocks, Type::U16)).transpose()?;
+        let source = *source;
+        self.emit(Operation::BulkCopy(BulkCopy { to, from, source, bytes, mbarrier, blocks }.into()));
+        Ok(())
+    }
+
+    /// Returns the address of the mbarrier object whose transactions a copy completes.
+    fn mbarrier_of_copy(
         &mut self,
         written: &Written<'a>,
-        [to, from]: [&Operand<'a>; 2],
-        bytes: &Operand<'a>,
         mbarrier: Option<&Operand<'a>>,
-        policy: Option<&Operand<'a>>,
-    ) -> Lowered {
-        let to_shared = mbarrier.is_some();
-        let spaces = if to_shared { [Space::Shared, Space::Global] } else { [Space::Global, Space::Shared] };
-        let to = self.address_in(written, to, spaces[0])?;
-        let from = self.address_in(written, from, spaces[1])?;
-        let mbarrier =
-            mbarrier.map(|mbarrier| self.address_in(written, mbarrier, Space::Shared)).transpose()?;
-        self.check_policy(policy)?;
-        let bytes = self.word(bytes, Type::U32)?;
-        self.emit(Operation::BulkCopy(BulkCopy { to, from, bytes, mbarrier }.into()));
-        Ok(())
+    ) -> Lowered<Option<Address>> {
+        mbarrier.map(|mbarrier| self.address_in(written, mbarrier, Space::Shared)).transpose()
     }
 
     /// Lowers `cp.reduce.async.bulk`.
@@ -37,41 +40,46 @@ impl<'a> Lowering<'_, 'a> {
         &mut self,
         written: &Written<'a>,
         [to, from, bytes]: [&Operand<'a>; 3],
+        mbarrier: Option<&Operand<'a>>,
         op: AtomicOp,
         kind: AtomicType,
-        policy: Option<&Operand<'a>>,
     ) -> Lowered {
-        let to = self.address_in(written, to, Space::Global)?;
+        let target = if mbarrier.is_some() { Space::Shared } else { Space::Global };
+        let to = self.address_in(written, to, target)?;
         let from = self.address_in(written, from, Space::Shared)?;
-        self.check_policy(policy)?;
+        let mbarrier = self.mbarrier_of_copy(written, mbarrier)?;
         let bytes = self.word(bytes, Type::U32)?;
-        self.emit(Operation::BulkReduction(BulkReduction { to, from, bytes, op, kind }.into()));
+        self.emit(Operation::BulkReduction(BulkReduction { to, from, mbarrier, bytes, op, kind }.into()));
         Ok(())
     }
 
     /// Lowers `cp.async.bulk.tensor` and `cp.reduce.async.bulk.tensor`.
     pub(crate) fn tensor_copy(&mut self, written: &Written<'a>, copy: &TensorCopy<'a>) -> Lowered {
-        let TensorCopy { map, coordinates, is_im2col, offsets, shared, mbarrier, op, policy } = copy;
+        let TensorCopy { map, coordinates, is_im2col, offsets, shared, mbarrier, blocks, op, policy } = copy;
         let map = self.address(map, Space::Generic)?.1;
         let shared = self.address_in(written, shared, Space::Shared)?;
-        let mbarrier = mbarrier
-            .as_ref()
-            .map(|mbarrier| self.address_in(written, mbarrier, Space::Shared))
-            .transpose()?;
+        let mbarrier = self.mbarrier_of_copy(written, mbarrier.as_ref())?;
         self.check_policy(policy.as_ref())?;
+        let blocks = blocks.as_ref().map(|blocks| self.word(blocks, Type::U16)).transpose()?;
         let words = |lowering: &mut Self, operands: &[Operand<'a>], kind| -> Lowered<Box<[Slot]>> {
             operands.iter().map(|operand| lowering.word(operand, kind)).collect()
         };
         let coordinates = words(self, coordinates, Type::S32)?;
         let offsets = words(self, offsets, Type::U16)?;
         let (is_im2col, reduction) = (*is_im2col, *op);
-        let copy = LoweredTensorCopy { map, coordinates, is_im2col, offsets, shared, mbarrier, reduction };
+        let copy =
+            LoweredTensorCopy { map, coordinates, is_im2col, offsets, shared, mbarrier, blocks, reduction };
         self.emit(Operation::TensorCopy(copy.into()));
         Ok(())
     }
 
     /// Returns an address that must be in this state space.
-    fn address_in(&mut self, written: &Written<'a>, operand: &Operand<'a>, space: Space) -> Lowered<Address> {
+    pub(super) fn address_in(
+        &mut self,
+        written: &Written<'a>,
+        operand: &Operand<'a>,
+        space: Space,
+    ) -> Lowered<Address> {
         match self.address(operand, space)? {
             (found, address) if found == space => Ok(address),
             _ => Err(written.unsupported()),
@@ -79,7 +87,7 @@ impl<'a> Lowering<'_, 'a> {
     }
 
     /// Checks the type of a cache policy, which has no effect here.
-    fn check_policy(&mut self, policy: Option<&Operand<'a>>) -> Lowered {
+    pub(super) fn check_policy(&mut self, policy: Option<&Operand<'a>>) -> Lowered {
         policy.map(|policy| self.long(policy, Type::B64)).transpose().map(|_| ())
     }
 }

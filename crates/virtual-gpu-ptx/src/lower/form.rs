@@ -54,7 +54,11 @@ impl<'a> Lowering<'_, 'a> {
             Form::Unpack { kind, parts, a } => self.unpack(*kind, parts, a),
             Form::Pack { d, parts } => self.pack(d, parts),
             Form::ConvertAddress { base, kind, operands } => self.convert_address(*base, *kind, operands),
-            Form::IsSpace { space, operands } => self.is_space(*space, operands),
+            Form::IsSpace { space, in_cluster, operands } => self.is_space(*space, *in_cluster, operands),
+            Form::MapAddress { kind, is_generic, operands } => self.map_address(*kind, *is_generic, operands),
+            Form::BlockOfAddress { kind, operands } => self.block_of_address(*kind, operands),
+            Form::ClusterBarrier(barrier) => self.emitted(Operation::ClusterBarrier(*barrier)),
+            Form::StoreAsync(store) => self.store_async(written, store),
             Form::Load { access, values, address } => self.load(*access, values, address),
             Form::Store { access, values, address } => self.store(written, *access, values, address),
             Form::Atomic(atomic) => self.atomic(atomic),
@@ -62,12 +66,11 @@ impl<'a> Lowering<'_, 'a> {
             Form::CopyAsync { to, from, bytes, present } => {
                 self.copy_async(written, [to, from, present], *bytes)
             }
-            Form::BulkCopy { to, from, bytes, mbarrier, policy } => {
-                self.bulk_copy(written, [to, from], bytes, mbarrier.as_ref(), policy.as_ref())
-            }
+            Form::BulkCopy(copy) => self.bulk_copy(written, copy),
             Form::TensorCopy(copy) => self.tensor_copy(written, copy),
-            Form::BulkReduction { to, from, bytes, op, kind, policy } => {
-                self.bulk_reduction(written, [to, from, bytes], *op, *kind, policy.as_ref())
+            Form::BulkReduction { to, from, bytes, mbarrier, op, kind, policy } => {
+                self.check_policy(policy.as_ref())?;
+                self.bulk_reduction(written, [to, from, bytes], mbarrier.as_ref(), *op, *kind)
             }
             Form::CommitCopies => self.emitted(Operation::CommitCopies),
             Form::WaitForCopies { pending } => self.emitted(Operation::WaitForCopies { pending: *pending }),

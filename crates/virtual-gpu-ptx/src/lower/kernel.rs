@@ -53,7 +53,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         let mut uniform_longs = std::mem::take(&mut self.uniform_longs.values);
         for uniform in uniform_words.iter_mut().chain(&mut uniform_longs) {
             if let Uniform::DynamicStart { offset } = *uniform {
-                *uniform = Uniform::Constant((i64::from(dynamic_shared_offset) + offset) as u64);
+                *uniform = Uniform::Shared { offset: i64::from(dynamic_shared_offset).wrapping_add(offset) };
             }
         }
         Kernel {
@@ -72,6 +72,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
             }) as u32,
             max_threads: function.max_threads,
             required_threads: function.required_threads,
+            cluster: function.cluster,
             code: std::mem::take(&mut self.code),
             lines: std::mem::take(&mut self.lines),
             locations: std::mem::take(&mut self.locations),
@@ -156,6 +157,7 @@ fn shared_bytes(instruction: &Instruction) -> Option<u8> {
         Operation::LoadMatrices(load) => (load.space, 16),
         Operation::BulkCopy(_) | Operation::TensorCopy(_) => (Space::Shared, 8),
         Operation::BulkReduction(reduction) => (Space::Shared, reduction.kind.bytes()),
+        Operation::StoreAsync(store) => (Space::Shared, store.bytes),
         Operation::Mbarrier(mbarrier) => (mbarrier.space, 8),
         Operation::LoadFragment(access) | Operation::StoreFragment(access) => {
             (access.space, access.fragment.piece())

@@ -5,6 +5,7 @@ mod bits;
 mod builder;
 mod bulk;
 mod call_graph;
+mod cluster;
 mod compare;
 mod control;
 mod convert;

@@ -182,7 +182,8 @@ impl<'a> Lowering<'_, 'a> {
     fn address_of(&self, name: &str, binding: Binding, offset: i64) -> Lowered<Uniform> {
         let constant = |base: u32| Ok(Uniform::Constant((i64::from(base).wrapping_add(offset)) as u64));
         match binding {
-            Binding::Shared(base) | Binding::Local(base) => constant(base),
+            Binding::Local(base) => constant(base),
+            Binding::Shared(base) => Ok(Uniform::Shared { offset: i64::from(base).wrapping_add(offset) }),
             Binding::Parameter(base) => constant(base),
             Binding::DynamicShared => Ok(Uniform::DynamicStart { offset }),
             Binding::Global(index) => Ok(Uniform::Global { index, offset }),
@@ -204,6 +205,12 @@ impl<'a> Lowering<'_, 'a> {
             ("%nctaid", 0..3) => Uniform::GridSize(axis),
             ("%ctaid", 0..3) => Uniform::BlockIndex(axis),
             ("%nwarpid", _) => Uniform::Warps,
+            ("%clusterid", 0..3) => Uniform::ClusterIndex(axis),
+            ("%nclusterid", 0..3) => Uniform::ClusterGridSize(axis),
+            ("%cluster_ctaid", 0..3) => Uniform::IndexInCluster(axis),
+            ("%cluster_nctaid", 0..3) => Uniform::ClusterSize(axis),
+            ("%cluster_ctarank", _) => Uniform::RankInCluster,
+            ("%cluster_nctarank", _) => Uniform::BlocksInCluster,
             ("%dynamic_smem_size", _) => Uniform::DynamicShared,
             ("%total_smem_size", _) => Uniform::TotalShared,
             (WARP_SIZE, _) => WARP_SIZE_VALUE,

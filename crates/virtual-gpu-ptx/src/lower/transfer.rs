@@ -2,7 +2,10 @@
 
 use super::builder::{Lowering, unused};
 use super::operand::{Lowered, clock};
-use crate::instruction::{BoolOp, Condition, LongOp, NarrowOp, Operation, Space, Value, WidenOp, WordOp};
+use crate::instruction::{
+    BoolOp, CompareAs, Comparison, Condition, LongOp, NarrowOp, Operation, Predicate, Space, Value, WidenOp,
+    WordOp,
+};
 use crate::kernel::Uniform;
 use crate::resolved::Vector;
 use crate::syntax::Operand;
@@ -25,6 +28,10 @@ impl<'a> Lowering<'_, 'a> {
             1 => {
                 let d = self.predicate_destination(d)?;
                 let operation = match a {
+                    Operand::Name { name: "%is_explicit_cluster", component: None, offset: 0 } => {
+                        let a = self.uniform_word(Uniform::IsExplicitCluster);
+                        self.is_not_zero(d, Value::Word(a))
+                    }
                     Operand::Integer(value) => Operation::SetPredicate { d, value: *value != 0 },
                     _ => {
                         let a = self.condition(a)?;
@@ -43,6 +50,20 @@ impl<'a> Lowering<'_, 'a> {
             }
         }
         Ok(())
+    }
+
+    /// Returns the operation that tests whether a value is not 0.
+    fn is_not_zero(&mut self, d: Predicate, a: Value) -> Operation {
+        Operation::Compare {
+            comparison: Comparison::Ne,
+            kind: CompareAs::Unsigned,
+            a,
+            b: Value::Word(unused()),
+            combine: BoolOp::First,
+            c: None,
+            d: Some(d),
+            complement: None,
+        }
     }
 
     /// Lowers `mov.b64 {%r1,%r2}, %rd1`.
@@ -120,7 +141,7 @@ impl<'a> Lowering<'_, 'a> {
     }
 
     /// Lowers `isspacep`.
-    pub(crate) fn is_space(&mut self, space: Space, [d, a]: &[Operand<'a>; 2]) -> Lowered {
+    pub(crate) fn is_space(&mut self, space: Space, in_cluster: bool, [d, a]: &[Operand<'a>; 2]) -> Lowered {
         let a = match self.wide_value(a, Type::B32)? {
             Value::Long(a) => a,
             Value::Word(a) => {
@@ -130,11 +151,11 @@ impl<'a> Lowering<'_, 'a> {
             }
         };
         let d = self.predicate_destination(d)?;
-        self.emit(Operation::IsSpace { space, d, a });
+        self.emit(Operation::IsSpace { space, in_cluster, d, a });
         if space == Space::Global {
             // The window of the kernel's parameters is part of the global window.
             let predicate = self.new_predicate();
-            self.emit(Operation::IsSpace { space: Space::Param, d: predicate, a });
+            self.emit(Operation::IsSpace { space: Space::Param, in_cluster, d: predicate, a });
             let [a, b] = [d, predicate].map(|predicate| Condition { predicate, negated: false });
             self.emit(Operation::Logic { op: BoolOp::Or, d, a, b });
         }

@@ -1,6 +1,7 @@
 //! Functions: `.entry` and `.func`.
 
 use super::cursor::{Parsed, Parser};
+use crate::kernel::ClusterRules;
 use crate::lexer::Token;
 use crate::syntax::{Function, Written};
 
@@ -24,6 +25,7 @@ impl<'a> Parser<'a> {
             parameters,
             max_threads: None,
             required_threads: None,
+            cluster: ClusterRules::default(),
             body: None,
         };
         loop {
@@ -43,6 +45,18 @@ impl<'a> Parser<'a> {
                 Some(Token::Dot("reqntid")) => {
                     self.at += 1;
                     function.required_threads = Some(self.extents()?);
+                }
+                Some(Token::Dot("reqnctapercluster")) => {
+                    self.at += 1;
+                    function.cluster.required = Some(self.extents()?);
+                }
+                Some(Token::Dot("maxclusterrank")) => {
+                    self.at += 1;
+                    function.cluster.most_blocks = Some(self.small()?);
+                }
+                Some(Token::Dot("explicitcluster")) => {
+                    self.at += 1;
+                    function.cluster.is_explicit = true;
                 }
                 Some(Token::Dot("minnctapersm" | "maxnctapersm" | "maxnreg")) => {
                     self.at += 1;

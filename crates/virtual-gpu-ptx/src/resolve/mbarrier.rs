@@ -6,7 +6,7 @@ use crate::resolved::{Form, MbarrierOperands};
 use crate::syntax::{Operand, Written};
 use crate::types::Type;
 
-/// `mbarrier`. A block is a cluster of its own, so `.shared::cluster` is its own shared memory.
+/// `mbarrier`
 ///
 /// ```text
 /// mbarrier.init{.shared{::cta}}.b64   [addr], count;

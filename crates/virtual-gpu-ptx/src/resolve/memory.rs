@@ -19,6 +19,11 @@ pub(super) fn space_named(name: &str) -> Option<Space> {
     })
 }
 
+/// Returns the state space of a load, store, or atomic that a modifier specifies.
+fn accessed_space(name: &str) -> Option<Space> {
+    if name == "shared::cluster" { Some(Space::Shared) } else { space_named(name) }
+}
+
 /// Returns the scope that a modifier specifies.
 pub(super) fn scope_named(name: &str) -> Option<Scope> {
     Some(match name {
@@ -62,7 +67,7 @@ fn access(opcode: Opcode, written: &Written<'_>) -> Resolution<(MemoryAccess, us
         "v4" => Some(4),
         _ => None,
     });
-    let space = modifiers.choose(space_named).unwrap_or(Space::Generic);
+    let space = modifiers.choose(accessed_space).unwrap_or(Space::Generic);
     let hints = Hints::take(&mut modifiers, is_load);
     let is_global = matches!(space, Space::Generic | Space::Global);
     let is_ordered_space = is_global || space == Space::Shared;
@@ -157,7 +162,8 @@ fn elements(operand: Operand<'_>) -> Vec<Operand<'_>> {
 /// ld.relaxed.scope{.ss}{.priorities}{.level::prefetch_size}{.vec}.type  d, [a];
 /// ld.acquire.scope{.ss}{.priorities}{.level::prefetch_size}{.vec}.type  d, [a];
 /// ld.mmio.relaxed.sys{.global}.type                               d, [a];
-/// .ss = { .const, .global, .local, .param{::entry, ::func}, .shared{::cta} };  .cop = { .ca, .cg, .cs, .lu, .cv };
+/// .ss = { .const, .global, .local, .param{::entry, ::func}, .shared{::cta, ::cluster} };
+/// .cop = { .ca, .cg, .cs, .lu, .cv };
 ///
 /// ld.global{.cop}.nc{.level::prefetch_size}{.vec}.type            d, [a];    .cop = { .ca, .cg, .cs };
 /// ld.global.nc{.priorities}{.level::prefetch_size}{.vec}.type     d, [a];
@@ -189,7 +195,7 @@ pub(super) fn ld<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resolution<Fo
 /// st.relaxed.scope{.ss}{.priorities}{.vec}.type    [a], b;
 /// st.release.scope{.ss}{.priorities}{.vec}.type    [a], b;
 /// st.mmio.relaxed.sys{.global}.type                [a], b;
-/// .ss = { .global, .local, .param{::func}, .shared{::cta} };  .cop = { .wb, .cg, .cs, .wt };  the rest as for ld
+/// .ss = { .global, .local, .param{::func}, .shared{::cta, ::cluster} };  .cop = { .wb, .cg, .cs, .wt };  the rest as for ld
 /// ```
 pub(super) fn st<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let (access, count) = access(opcode, written)?;
@@ -235,7 +241,7 @@ pub(super) fn prefetch<'a>(opcode: Opcode, written: &mut Written<'a>) -> Resolut
 /// .sem = { .relaxed, .release };
 /// .op = { .and, .or, .xor, .add, .inc, .dec, .min, .max };
 ///
-/// .scope = { .cta, .cluster, .gpu, .sys };  .space = { .global, .shared{::cta} };
+/// .scope = { .cta, .cluster, .gpu, .sys };  .space = { .global, .shared{::cta, ::cluster} };
 /// .type = { .b32, .b64, .u32, .u64, .s32, .s64, .f32, .f64 };
 /// ```
 pub(super) fn atomic<'a>(written: &mut Written<'a>, returns: bool) -> Resolution<Form<'a>> {
@@ -246,7 +252,7 @@ pub(super) fn atomic<'a>(written: &mut Written<'a>, returns: bool) -> Resolution
     if modifiers.take("noftz") != is_half {
         return unsupported(written);
     }
-    let space = modifiers.choose(space_named).unwrap_or(Space::Generic);
+    let space = modifiers.choose(accessed_space).unwrap_or(Space::Generic);
     let op = modifiers.choose(atomic_op);
     let op = op.filter(|op| returns || op.reduces());
     let atomic_type = op.and_then(|op| atomic_type(op, kind));

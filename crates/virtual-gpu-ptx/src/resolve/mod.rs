@@ -8,6 +8,7 @@ mod barrier;
 mod bits;
 mod bulk;
 mod carry;
+mod cluster;
 mod compare;
 mod control;
 mod convert;
@@ -83,6 +84,11 @@ fn form<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
         Isspacep => transfer::isspacep(written),
         Cvt => convert::cvt(written),
         Ld | Ldu => memory::ld(opcode, written),
+        St | Red if written.modifiers.first() == Some(&"async") => {
+            cluster::store_async(written, opcode == Red)
+        }
+        Mapa => cluster::mapa(written),
+        Getctarank => cluster::getctarank(written),
         St => memory::st(opcode, written),
         Atom | Red if vector::elements(written).is_some() => vector::atomic(written, opcode == Atom),
         Atom => memory::atomic(written, true),
@@ -100,6 +106,7 @@ fn form<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
         Exit => control::alone(written, Form::Exit),
         Trap => control::alone(written, Form::Trap),
         Nanosleep => control::nanosleep(written),
+        Barrier if written.modifiers.first() == Some(&"cluster") => cluster::barrier(written),
         Bar | Barrier => barrier::barrier(opcode, written),
         Membar => barrier::membar(written),
         Fence => barrier::fence(written),

@@ -5,13 +5,13 @@ use super::modifiers::{Modifiers, Resolution, unsupported, wrong_number};
 use crate::resolved::{Form, TensorCopy};
 use crate::syntax::{Operand, Written};
 
-/// `cp.async.bulk.tensor`, `cp.reduce.async.bulk.tensor`, `cp.async.bulk.prefetch.tensor`. A block is a cluster of its
-/// own, so `.shared::cluster` is its own shared memory.
+/// `cp.async.bulk.tensor`, `cp.reduce.async.bulk.tensor`, `cp.async.bulk.prefetch.tensor`
 ///
 /// ```text
-/// cp.async.bulk.tensor.dim.dst.global{.load_mode}.mbarrier::complete_tx::bytes{.L2::cache_hint}
-///     [dstMem], [tensorMap, tensorCoords], [mbar]{, im2colOffsets}{, cache-policy};
-/// .dst = { .shared::cta, .shared::cluster };  .load_mode = { .tile, .im2col };
+/// cp.async.bulk.tensor.dim.dst.global{.load_mode}.mbarrier::complete_tx::bytes{.multicast::cluster}{.L2::cache_hint}
+///     [dstMem], [tensorMap, tensorCoords], [mbar]{, im2colOffsets}{, ctaMask}{, cache-policy};
+/// .dst = { .shared::cta, .shared::cluster };      (.multicast::cluster only with .shared::cluster)
+/// .load_mode = { .tile, .im2col };
 ///
 /// cp.async.bulk.tensor.dim.global.shared::cta{.store_mode}.bulk_group{.L2::cache_hint}
 ///     [tensorMap, tensorCoords], [srcMem]{, cache-policy};
@@ -40,6 +40,10 @@ pub(super) fn copy<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
         return modifiers.unsupported();
     };
     let has_hint = modifiers.take("L2::cache_hint");
+    let is_multicast = modifiers.take("multicast::cluster");
+    if is_multicast && modifiers.rest.first() != Some(&"shared::cluster") {
+        return unsupported(written);
+    }
     let op = if reduces { modifiers.choose(|name| atomic_op(name).filter(|op| op.reduces())) } else { None };
     let modes = ["tile", "im2col", "im2col_no_offs"];
     let mode = modifiers.choose(|name| modes.into_iter().find(|mode| *mode == name)).unwrap_or("tile");
@@ -69,11 +73,16 @@ pub(super) fn copy<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
         None => Vec::new(),
         _ => return wrong_number(written),
     };
+    let blocks = if is_multicast { operands.next() } else { None };
     let policy = if has_hint { operands.next() } else { None };
     let (Some(Operand::Compound { name, offset, coordinates }), None) = (map, operands.next()) else {
         return wrong_number(written);
     };
-    if policy.is_some() != has_hint || coordinates.len() != rank || mbarrier.is_some() != loads {
+    if blocks.is_some() != is_multicast
+        || policy.is_some() != has_hint
+        || coordinates.len() != rank
+        || mbarrier.is_some() != loads
+    {
         return wrong_number(written);
     }
     if prefetches {
@@ -81,5 +90,6 @@ pub(super) fn copy<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     }
     let Some(shared) = to.or(from) else { return wrong_number(written) };
     let map = Operand::Address { name: Some(name), offset };
-    Ok(Form::TensorCopy(TensorCopy { map, coordinates, is_im2col, offsets, shared, mbarrier, op, policy }))
+    let copy = TensorCopy { map, coordinates, is_im2col, offsets, shared, mbarrier, blocks, op, policy };
+    Ok(Form::TensorCopy(copy))
 }

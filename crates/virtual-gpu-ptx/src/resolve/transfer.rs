@@ -3,7 +3,7 @@
 use super::logic::words;
 use super::memory::space_named;
 use super::modifiers::{Modifiers, Resolution, only_kind, operands, unsupported};
-use crate::instruction::{PermuteMode, WordOp};
+use crate::instruction::{PermuteMode, Space, WordOp};
 use crate::resolved::{Form, Vector};
 use crate::syntax::{Operand, Written};
 use crate::types::Type;
@@ -76,7 +76,7 @@ pub(super) fn prmt<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
 ///
 /// ```text
 /// cvta.space.size  p, a;    cvta.space.size  p, var;    cvta.space.size  p, var+imm;    cvta.to.space.size  p, a;
-/// .space = { .const, .global, .local, .shared{::cta}, .param{::entry} };  .size = { .u64 };
+/// .space = { .const, .global, .local, .shared{::cta, ::cluster}, .param{::entry} };  .size = { .u64 };
 /// ```
 pub(super) fn cvta<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let mut modifiers = Modifiers::of(written);
@@ -84,7 +84,7 @@ pub(super) fn cvta<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let kind = modifiers.kind()?;
     let base = modifiers.choose(|name| match name {
         "global" | "const" => Some(0),
-        "shared" | "shared::cta" => Some(window::SHARED),
+        "shared" | "shared::cta" | "shared::cluster" => Some(window::SHARED),
         "local" => Some(window::LOCAL),
         "param" | "param::entry" => Some(window::PARAM),
         _ => None,
@@ -98,12 +98,16 @@ pub(super) fn cvta<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
 /// `isspacep`: tests whether a generic address is in a state space.
 ///
 /// ```text
-/// isspacep.space  p, a;    .space = { .const, .global, .local, .shared{::cta}, .param{::entry} };
+/// isspacep.space  p, a;    .space = { .const, .global, .local, .shared{::cta, ::cluster}, .param{::entry} };
 /// ```
 pub(super) fn isspacep<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     let mut modifiers = Modifiers::of(written);
-    let space = modifiers.choose(|name| space_named(name).filter(|_| name != "param::func"));
+    let in_cluster = modifiers.take("shared::cluster");
+    let space = match in_cluster {
+        true => Some(Space::Shared),
+        false => modifiers.choose(|name| space_named(name).filter(|_| name != "param::func")),
+    };
     let Some(space) = space else { return unsupported(written) };
     modifiers.finish()?;
-    Ok(Form::IsSpace { space, operands: operands(written)? })
+    Ok(Form::IsSpace { space, in_cluster, operands: operands(written)? })
 }

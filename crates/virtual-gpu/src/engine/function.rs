@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::cluster::ClusterSettings;
 use super::module::{FunctionHandle, ModuleHandle};
 use super::settings::CachePreference;
 use super::{Engine, State};
@@ -21,13 +22,21 @@ pub(super) struct Function {
     /// The preferred share of an SM's memory for shared memory, in percent; −1 if the program has no preference.
     carveout: i32,
     cache: CachePreference,
+    pub(super) clusters: ClusterSettings,
 }
 
 impl Function {
     pub(super) fn new(module: ModuleHandle, kernel: Arc<Kernel>) -> Self {
         // A block has 48 KiB, static and dynamic together, unless the program requests more.
         let max_dynamic_shared = SHARED_PER_BLOCK.saturating_sub(kernel.shared_bytes());
-        Self { module, kernel, max_dynamic_shared, carveout: -1, cache: CachePreference::None }
+        Self {
+            module,
+            kernel,
+            max_dynamic_shared,
+            carveout: -1,
+            cache: CachePreference::None,
+            clusters: ClusterSettings::default(),
+        }
     }
 
     /// Returns the maximum number of threads in a block: the GPU's limit, or less if `.maxntid` or `.reqntid` sets a
@@ -38,7 +47,7 @@ impl Function {
         bound.map_or(MAX_THREADS_PER_BLOCK, product).min(MAX_THREADS_PER_BLOCK)
     }
 
-    fn invalid(&self, what: String) -> Error<CudaStatus> {
+    pub(super) fn invalid(&self, what: String) -> Error<CudaStatus> {
         Error::new(CudaStatus::InvalidValue, format!("kernel `{}`: {what}", self.kernel.name()))
     }
 
@@ -64,12 +73,7 @@ impl Function {
                 self.carveout = value;
                 Ok(())
             }
-            11..=15 if value == 0 => Ok(()),
-            11..=15 => {
-                let message =
-                    format!("virtual GPU: function attribute {attribute}: clusters are not supported");
-                Err(Error::new(CudaStatus::NotSupported, message))
-            }
+            11..=15 => self.set_cluster_attribute(attribute, value),
             _ => Err(self.invalid(format!("{attribute} is not a function attribute"))),
         }
     }
@@ -99,8 +103,7 @@ impl Engine {
             7 => 0,
             8 => entry.max_dynamic_shared as i32,
             9 => entry.carveout,
-            // No clusters.
-            10..=15 => 0,
+            10..=15 => entry.cluster_attribute(attribute),
             _ => return Err(entry.invalid(format!("{attribute} is not a function attribute"))),
         })
     }

@@ -5,7 +5,7 @@ use virtual_gpu_core::memory::{BadAddress, DeviceMemory};
 use virtual_gpu_core::source_location::{CallSite, SourceLine};
 use virtual_gpu_core::status::CudaStatus;
 use virtual_gpu_machine::{
-    Access, Assertion, DeviceRace, Fault, FaultKind, MemoryAccess, Missing, Race, ThreadReport,
+    Access, Assertion, DeviceRace, Fault, FaultKind, Lifetime, MemoryAccess, Missing, Race, ThreadReport,
 };
 use virtual_gpu_ptx::instruction::Space;
 
@@ -20,7 +20,9 @@ pub(super) fn status_of(fault: &Fault) -> CudaStatus {
         FaultKind::Misaligned { .. } => CudaStatus::MisalignedAddress,
         FaultKind::Trap => CudaStatus::LaunchFailed,
         FaultKind::Assert(_) => CudaStatus::Assert,
-        FaultKind::Endless { .. } | FaultKind::WaitsForever { .. } => CudaStatus::LaunchTimeout,
+        FaultKind::Endless { .. } | FaultKind::WaitsForever { .. } | FaultKind::ClusterBarrier { .. } => {
+            CudaStatus::LaunchTimeout
+        }
         FaultKind::DivergentBarrier { .. }
         | FaultKind::DivergentWarp { .. }
         | FaultKind::IncompletePhase { .. }
@@ -66,6 +68,12 @@ pub(super) fn fault_report(
             let whose = if *of_thread { "in that thread" } else { "across all its threads" };
             report.fact(format!("it was stopped after {limit} instructions {whose}"))
         }
+        FaultKind::ClusterBarrier { arrived, expected, missing } => with_source_on(
+            report
+                .fact(format!("{arrived} of {expected} threads of the cluster have arrived at its barrier")),
+            missing,
+            " has not arrived: it waits here",
+        ),
         FaultKind::WaitsForever { waiting, unstarted } => waits_forever(report, *waiting, *unstarted),
         FaultKind::StackOverflow { size: bytes, depth } => report.fact(format!(
             "{depth} calls have not returned, but each thread's stack has only {}",
@@ -122,19 +130,34 @@ pub(super) fn unwritten_report(read: &ThreadReport, memory: &DeviceMemory, launc
 
 /// Returns the report for two unordered accesses to shared memory.
 pub(super) fn race_report(race: &Race, launched: &CallSite) -> Report {
+    if let (Some(lifetime), Some(owner)) = (race.lifetime, race.owner) {
+        return lifetime_report(&race.later, owner, lifetime, launched);
+    }
     let (earlier, later) = (&race.earlier, &race.later);
     let report = Report::new(format!("kernel `{}` has a data race in shared memory", later.kernel));
     let report = with_source(with_source(report, earlier), later);
     let [x, y, z] = earlier.thread;
+    let whose = race.owner.map_or_else(String::new, |[x, y, z]| format!(" of block ({x},{y},{z})"));
     let report = report
-        .fact(format!("{}: {}, but nothing makes one access wait for the other", race.location, race.kind()))
+        .fact(format!(
+            "{}{whose}: {}, but nothing makes one access wait for the other",
+            race.location,
+            race.kind()
+        ))
         .before_at("launched", launched);
-    let barrier = if race.in_warp {
-        "`__syncthreads()` or, within a warp, `__syncwarp()`"
-    } else {
-        "`__syncthreads()`"
+    let barrier = match (race.in_warp, race.owner) {
+        (true, _) => "`__syncthreads()` or, within a warp, `__syncwarp()`",
+        (false, None) => "`__syncthreads()`",
+        (false, Some(_)) => "`cluster.sync()`",
     };
     let (first, second) = (line_of(earlier), line_of(later));
+    if race.under_way && race.owner.is_some() {
+        return report
+            .fact(format!(
+                "the copy started at {first} is pending until a thread has waited for its mbarrier"
+            ))
+            .help("wait for the mbarrier's phase before the access");
+    }
     if race.under_way {
         return report.fact(format!("the copy started at {first} is pending until its thread waits for it")).help(
             "call `cp.async.wait_all` (`__pipeline_wait_prior(0)`) in the copying threads; for other threads, add a barrier after it",
@@ -146,6 +169,25 @@ pub(super) fn race_report(race: &Race, launched: &CallSite) -> Report {
         ),
         (true, _) => format!("add {barrier} before threads reach {first} again"),
         (false, _) => format!("add {barrier} between {first} and {second}"),
+    })
+}
+
+/// Returns the report for an access to the shared memory of a block that may not have started or may have ended.
+fn lifetime_report(at: &ThreadReport, owner: [u32; 3], lifetime: Lifetime, launched: &CallSite) -> Report {
+    let [x, y, z] = owner;
+    let may = match lifetime {
+        Lifetime::Start => "may not have started",
+        Lifetime::End => "may have ended",
+    };
+    let report =
+        Report::new(format!("kernel `{}` accesses the shared memory of a block that {may}", at.kernel));
+    let report = with_source(report, at).fact(match lifetime {
+        Lifetime::Start => format!("nothing makes this thread wait until block ({x},{y},{z}) has started"),
+        Lifetime::End => format!("nothing makes block ({x},{y},{z}) wait for this access before it ends"),
+    });
+    report.before_at("launched", launched).help(match lifetime {
+        Lifetime::Start => "call `cluster.sync()` before the first access to another block's shared memory",
+        Lifetime::End => "call `cluster.sync()` after the last access to another block's shared memory",
     })
 }
 
@@ -304,6 +346,9 @@ fn headline(fault: &Fault) -> &'static str {
         FaultKind::Trap => "executed a trap",
         FaultKind::Assert(_) => "has an assertion that failed",
         FaultKind::DivergentBarrier { .. } => "has threads waiting at a barrier that others never reach",
+        FaultKind::ClusterBarrier { .. } => {
+            "has threads waiting at a cluster's barrier that others never reach"
+        }
         FaultKind::IncompletePhase { .. } => "waits for an mbarrier whose phase can no longer complete",
         FaultKind::Undefined(_) => "executes an instruction that has no defined result",
         FaultKind::DivergentWarp { .. } => "has lanes waiting for others that never arrive",
@@ -378,6 +423,9 @@ fn help(fault: &Fault) -> Option<&'static str> {
         FaultKind::DivergentBarrier { .. } => Some(
             "every thread of the block that has not returned must reach the same __syncthreads(): keep it out of conditions",
         ),
+        FaultKind::ClusterBarrier { .. } => {
+            Some("every thread of the cluster that has not returned must reach the same cluster.sync()")
+        }
         FaultKind::WaitsForever { unstarted: 1.., .. } => Some(
             "a block can wait only for a running block: launch fewer blocks (cuOccupancyMaxActiveBlocksPerMultiprocessor returns how many fit), or launch cooperatively",
         ),

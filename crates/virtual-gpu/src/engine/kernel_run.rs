@@ -140,6 +140,8 @@ impl Engine {
         Launch {
             grid: launch.shape.grid,
             block: launch.shape.block,
+            cluster: launch.cluster.unwrap_or([1; 3]),
+            is_explicit_cluster: launch.cluster.is_some(),
             dynamic_shared: launch.shape.dynamic_shared,
             parameters: &launch.parameters,
             globals: &launch.globals,

@@ -24,6 +24,15 @@ pub struct LaunchShape {
     pub block: [u32; 3],
     /// The number of bytes of dynamic shared memory.
     pub dynamic_shared: u32,
+    /// The number of blocks in a cluster along each dimension, if the launch states it.
+    pub cluster: Option<[u32; 3]>,
+}
+
+impl LaunchShape {
+    /// Returns the shape of a launch that states no size of a cluster.
+    pub fn new(grid: [u32; 3], block: [u32; 3], dynamic_shared: u32) -> Self {
+        Self { grid, block, dynamic_shared, cluster: None }
+    }
 }
 
 /// A launch that is waiting for its turn.
@@ -32,6 +41,8 @@ pub(super) struct KernelLaunch {
     pub(super) function: FunctionHandle,
     pub(super) kernel: Arc<Kernel>,
     pub(super) shape: LaunchShape,
+    /// The number of blocks in a cluster along each dimension, if the launch or the kernel states it.
+    pub(super) cluster: Option<[u32; 3]>,
     pub(super) parameters: Vec<u8>,
     pub(super) globals: Arc<[u64]>,
     /// The number of blocks resident on the GPU at the same time.
@@ -110,6 +121,7 @@ impl State {
     ) -> CudaResult<KernelLaunch> {
         let entry = self.function(function)?;
         check_shape(entry, &shape)?;
+        let cluster = entry.cluster(&shape)?;
         let threads = shape.block.into_iter().product();
         let by_multiprocessor = self.usage(function)?.blocks(threads, u64::from(shape.dynamic_shared));
         let resident = u64::from(by_multiprocessor) * u64::from(MULTIPROCESSORS);
@@ -122,6 +134,7 @@ impl State {
             function,
             kernel: entry.kernel.clone(),
             shape,
+            cluster,
             parameters,
             globals: module.globals.clone(),
             resident,

@@ -5,6 +5,7 @@
 //! for a correctly synchronized program. Nothing here models when, or in what order, a GPU would produce them.
 
 mod capture;
+mod cluster;
 mod communication;
 mod context;
 mod enqueue;
