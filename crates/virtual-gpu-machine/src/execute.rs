@@ -52,7 +52,10 @@ impl Machine<'_> {
             | Operation::Vote { .. }
             | Operation::Match { .. }
             | Operation::Redux { .. }
+            | Operation::Elect { .. }
             | Operation::LoadMatrices(_)
+            | Operation::StoreMatrices(_)
+            | Operation::TransposeMatrix { .. }
             | Operation::MultiplyMatrices(_)
             | Operation::LoadFragment(_)
             | Operation::StoreFragment(_)

@@ -8,7 +8,8 @@ use crate::arithmetic::single::NAN;
 use crate::fault::{Access as Kind, FaultKind, Stop};
 use crate::machine::Machine;
 use virtual_gpu_ptx::instruction::{
-    Accumulator, Fp8, IntegerSum, MatrixElement, MatrixLoad, MatrixProduct, PackedElement, Rounding, Slot,
+    Accumulator, Fp8, IntegerSum, MatrixElement, MatrixLoad, MatrixProduct, MatrixStore, PackedElement,
+    Rounding, Slot,
 };
 
 /// The number of rows of `a` and of the result.
@@ -45,6 +46,62 @@ impl Machine<'_> {
             });
         }
         Ok(())
+    }
+
+    /// `stmatrix`: each 16-byte row is written by the lane that has its address.
+    pub(crate) fn store_matrices(
+        &mut self,
+        store: &MatrixStore,
+        warp: usize,
+        present: u32,
+    ) -> Result<(), Stop> {
+        self.need_whole_warp(warp, present)?;
+        self.changes += 1;
+        for (matrix, &source) in store.sources.iter().enumerate() {
+            let elements = self.elements(source, warp, store.transposed);
+            for (row, elements) in elements.iter().enumerate() {
+                let thread = warp * 32 + 8 * matrix + row;
+                let address = self.address_of(store.address, thread);
+                let mut bytes = [0; 16];
+                for (to, element) in bytes.chunks_exact_mut(2).zip(elements) {
+                    to.copy_from_slice(&element.to_le_bytes());
+                }
+                self.watch_write(store.space, thread, address, &bytes, false);
+                self.write_bytes(store.space, Kind::Write, thread, address, &bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `movmatrix`
+    pub(crate) fn transpose_matrix(
+        &mut self,
+        d: Slot,
+        a: Slot,
+        warp: usize,
+        present: u32,
+    ) -> Result<(), Stop> {
+        self.need_whole_warp(warp, present)?;
+        let elements = self.elements(a, warp, true);
+        self.block.files.set_words_of_warp(d, warp, present, |lane| {
+            let (row, first) = (lane / 4, 2 * (lane % 4));
+            u32::from(elements[row][first]) | u32::from(elements[row][first + 1]) << 16
+        });
+        Ok(())
+    }
+
+    /// Returns the rows of a matrix of which each lane has two elements of a row, or of a column if it is transposed.
+    fn elements(&self, source: Slot, warp: usize, transposed: bool) -> [[u16; 8]; 8] {
+        let mut elements = [[0; 8]; 8];
+        for lane in 0..32 {
+            let word = self.block.files.word_of(source, warp * 32 + lane);
+            let (line, first) = (lane / 4, 2 * (lane % 4));
+            for (at, element) in [(first, word as u16), (first + 1, (word >> 16) as u16)] {
+                let (row, column) = if transposed { (at, line) } else { (line, at) };
+                elements[row][column] = element;
+            }
+        }
+        elements
     }
 
     /// `mma`. Products and sums are computed in double precision and rounded once: the manual requires at least single

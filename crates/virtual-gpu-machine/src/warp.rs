@@ -99,6 +99,15 @@ impl Machine<'_> {
                 let result = values.reduce(|a, b| word::scalar(op, a, b, 0)).unwrap_or(0);
                 self.block.files.set_words_of_warp(d, warp, present, |_| result);
             }
+            Operation::Elect { d, leader, .. } => {
+                let lowest = present.trailing_zeros();
+                if let Some(d) = d {
+                    self.block.files.set_words_of_warp(d, warp, present, |_| lowest);
+                }
+                self.set_predicates(leader, warp, present, 1 << lowest);
+            }
+            Operation::StoreMatrices(ref store) => self.store_matrices(store, warp, present)?,
+            Operation::TransposeMatrix { d, a, .. } => self.transpose_matrix(d, a, warp, present)?,
             Operation::LoadMatrices(ref load) => self.load_matrices(load, warp, present)?,
             Operation::MultiplyMatrices(ref product) => self.multiply_matrices(product, warp, present)?,
             Operation::LoadFragment(ref access) => self.load_fragment(access, warp, present)?,

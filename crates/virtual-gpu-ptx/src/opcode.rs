@@ -36,17 +36,17 @@ opcodes! {
     And "and", Or "or", Xor "xor", Not "not", Cnot "cnot", Lop3 "lop3", Shf "shf", Shl "shl", Shr "shr",
     // Data movement and conversion.
     Mov "mov", Shfl "shfl", Prmt "prmt", Ld "ld", Ldu "ldu", St "st", Prefetch "prefetch", Prefetchu "prefetchu",
-    Isspacep "isspacep", Mapa "mapa", Getctarank "getctarank", Cvta "cvta", Cvt "cvt", Cp "cp",
+    Createpolicy "createpolicy", Applypriority "applypriority", Isspacep "isspacep", Mapa "mapa", Getctarank "getctarank", Cvta "cvta", Cvt "cvt", Cp "cp",
     // Control flow.
     Bra "bra", Brx "brx", Call "call", Ret "ret", Exit "exit",
     // Parallel synchronization and communication.
     Bar "bar", Barrier "barrier", Membar "membar", Fence "fence", Atom "atom", Red "red", Vote "vote",
-    Match "match", Activemask "activemask", Redux "redux", Mbarrier "mbarrier",
+    Match "match", Activemask "activemask", Redux "redux", Elect "elect", Mbarrier "mbarrier",
     // Matrices.
-    Ldmatrix "ldmatrix", Mma "mma", Wmma "wmma",
+    Ldmatrix "ldmatrix", Stmatrix "stmatrix", Movmatrix "movmatrix", Mma "mma", Wmma "wmma",
     // SIMD video.
     Vadd2 "vadd2", Vsub2 "vsub2", Vavrg2 "vavrg2", Vabsdiff2 "vabsdiff2", Vmin2 "vmin2", Vmax2 "vmax2",
     Vadd4 "vadd4", Vsub4 "vsub4", Vavrg4 "vavrg4", Vabsdiff4 "vabsdiff4", Vmin4 "vmin4", Vmax4 "vmax4",
     // The rest.
-    Nanosleep "nanosleep", Trap "trap",
+    Nanosleep "nanosleep", Trap "trap", Griddepcontrol "griddepcontrol", Setmaxnreg "setmaxnreg",
 }

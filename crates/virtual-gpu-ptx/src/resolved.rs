@@ -314,6 +314,21 @@ pub(crate) enum Form<'a> {
     ActiveMask {
         d: Operand<'a>,
     },
+    /// `elect.sync`
+    Elect {
+        operands: [Operand<'a>; 2],
+    },
+    /// `stmatrix`
+    StoreMatrices {
+        space: Space,
+        transposed: bool,
+        a: Vec<Operand<'a>>,
+        address: Operand<'a>,
+    },
+    /// `movmatrix`
+    TransposeMatrix {
+        operands: [Operand<'a>; 2],
+    },
     /// `ldmatrix`
     LoadMatrices {
         space: Space,

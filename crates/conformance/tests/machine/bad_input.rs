@@ -179,8 +179,7 @@ fn every_version_and_target_is_taken() {
 fn instructions_of_tensor_cores_and_textures_are_refused_by_name() {
     let instructions = [
         "ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8 {%r1, %r2}, [%r5];",
-        "stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r5], {%r1};",
-        "movmatrix.sync.aligned.m8n8.trans.b16 %r1, %r2;",
+        "wgmma.fence.sync.aligned;",
         "mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%f1}, {%r1}, {%r5}, {%f1};",
         "mma.sync.aligned.m8n8k8.row.col.f64.f64.f64.f64 {%r1}, {%r1}, {%r5}, {%r1};",
         "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64.rna {%r1}, {%r1}, {%r5}, {%r1};",

@@ -12,6 +12,7 @@ mod faults;
 mod forms;
 mod fp8;
 mod gpu;
+mod hopper;
 mod integer_matrices;
 mod kernels;
 mod manual;

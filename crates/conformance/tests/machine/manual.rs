@@ -20,7 +20,7 @@ fn error(body: &str) -> Option<String> {
 }
 
 #[track_caller]
-fn assert_loads(instructions: &[&str]) {
+pub(crate) fn assert_loads(instructions: &[&str]) {
     for instruction in instructions {
         assert_eq!(error(instruction), None, "{instruction}");
     }

@@ -142,7 +142,10 @@ pub(crate) fn shared_bytes(operation: &Operation) -> u64 {
         }
         Operation::Atomic(atomic) => u64::from(atomic.kind.bytes()),
         Operation::CopyToShared { bytes, .. } => u64::from(*bytes),
-        Operation::LoadMatrices(_) | Operation::BulkCopy(_) | Operation::TensorCopy(_) => 16,
+        Operation::LoadMatrices(_)
+        | Operation::StoreMatrices(_)
+        | Operation::BulkCopy(_)
+        | Operation::TensorCopy(_) => 16,
         Operation::BulkReduction(reduction) => u64::from(reduction.kind.bytes()),
         Operation::StoreAsync(store) => u64::from(store.bytes) * store.values.len() as u64,
         Operation::Mbarrier(_) => 8,

@@ -264,6 +264,19 @@ pub enum Operation {
         members: Slot,
     },
     LoadMatrices(Box<MatrixLoad>),
+    StoreMatrices(Box<MatrixStore>),
+    /// `movmatrix`: transposes an 8 × 8 matrix of 16-bit elements.
+    TransposeMatrix {
+        d: Slot,
+        a: Slot,
+        members: Slot,
+    },
+    /// `elect.sync`: the number of the lowest member, and whether the lane is that one.
+    Elect {
+        d: Option<Slot>,
+        leader: Predicate,
+        members: Slot,
+    },
     MultiplyMatrices(Box<MatrixProduct>),
     /// `wmma.load`
     LoadFragment(Box<FragmentAccess>),
@@ -305,7 +318,10 @@ impl Operation {
             | Self::Shuffle { members, .. }
             | Self::Vote { members, .. }
             | Self::Match { members, .. }
-            | Self::Redux { members, .. } => Some(*members),
+            | Self::Redux { members, .. }
+            | Self::TransposeMatrix { members, .. }
+            | Self::Elect { members, .. } => Some(*members),
+            Self::StoreMatrices(store) => Some(store.members),
             Self::LoadMatrices(load) => Some(load.members),
             Self::MultiplyMatrices(product) => Some(product.members),
             Self::LoadFragment(access) | Self::StoreFragment(access) => Some(access.members),

@@ -93,6 +93,21 @@ pub struct MatrixLoad {
     pub members: Slot,
 }
 
+/// `stmatrix`: one 8 × 8 matrix of 16-bit elements from each source.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MatrixStore {
+    /// Shared or generic.
+    pub space: Space,
+    /// The address of a row: lanes 0 to 7 have the addresses of the first matrix's rows, and so on.
+    pub address: Address,
+    /// Whether a lane has elements of a column.
+    pub transposed: bool,
+    /// Each lane's two elements of each matrix.
+    pub sources: Box<[Slot]>,
+    /// All lanes of the warp.
+    pub members: Slot,
+}
+
 /// `mma`: `d = a * b + c` for matrices that are spread across a warp's registers: `a` has 16 rows, or 8 if a lane has one
 /// register of it, and `b` has 8 columns.
 #[derive(Clone, Debug, PartialEq)]

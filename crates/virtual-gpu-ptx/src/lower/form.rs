@@ -96,6 +96,11 @@ impl<'a> Lowering<'_, 'a> {
             Form::Match { all, kind, operands } => self.match_lanes(*all, *kind, operands),
             Form::Redux { op, operands } => self.redux(*op, operands),
             Form::ActiveMask { d } => self.active_mask(d),
+            Form::Elect { operands } => self.elect(operands),
+            Form::StoreMatrices { space, transposed, a, address } => {
+                self.store_matrices(written, *space, *transposed, a, address)
+            }
+            Form::TransposeMatrix { operands } => self.transpose_matrix(operands),
             Form::LoadMatrices { space, transposed, d, address } => {
                 self.load_matrices(written, *space, *transposed, d, address)
             }

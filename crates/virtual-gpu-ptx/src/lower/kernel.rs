@@ -155,6 +155,7 @@ fn shared_bytes(instruction: &Instruction) -> Option<u8> {
         Operation::Atomic(atomic) => (atomic.space, atomic.kind.bytes()),
         Operation::CopyToShared { bytes, .. } => (Space::Shared, *bytes),
         Operation::LoadMatrices(load) => (load.space, 16),
+        Operation::StoreMatrices(store) => (store.space, 16),
         Operation::BulkCopy(_) | Operation::TensorCopy(_) => (Space::Shared, 8),
         Operation::BulkReduction(reduction) => (Space::Shared, reduction.kind.bytes()),
         Operation::StoreAsync(store) => (Space::Shared, store.bytes),

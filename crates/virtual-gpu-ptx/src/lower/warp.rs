@@ -3,8 +3,8 @@
 use super::builder::Lowering;
 use super::operand::Lowered;
 use crate::instruction::{
-    Accumulator, MatrixElement, MatrixLoad, MatrixProduct, Operation, ReductionTarget, ShuffleMode, Slot,
-    Space, VoteMode, WordOp,
+    Accumulator, MatrixElement, MatrixLoad, MatrixProduct, MatrixStore, Operation, ReductionTarget,
+    ShuffleMode, Slot, Space, VoteMode, WordOp,
 };
 use crate::kernel::Uniform;
 use crate::syntax::{Operand, Written};
@@ -98,6 +98,47 @@ impl<'a> Lowering<'_, 'a> {
         let members = self.whole_warp();
         let load = MatrixLoad { space, address, transposed, destinations, members };
         self.emit(Operation::LoadMatrices(load.into()));
+        Ok(())
+    }
+
+    /// Lowers `stmatrix`.
+    pub(crate) fn store_matrices(
+        &mut self,
+        written: &Written<'a>,
+        space: Space,
+        transposed: bool,
+        a: &[Operand<'a>],
+        address: &Operand<'a>,
+    ) -> Lowered {
+        let sources = self.read_fragment(a)?;
+        let (space, address) = self.address(address, space)?;
+        if !matches!(space, Space::Shared | Space::Generic) {
+            return Err(written.unsupported());
+        }
+        let members = self.whole_warp();
+        let store = MatrixStore { space, address, transposed, sources, members };
+        self.emit(Operation::StoreMatrices(store.into()));
+        Ok(())
+    }
+
+    /// Lowers `movmatrix`.
+    pub(crate) fn transpose_matrix(&mut self, [d, a]: &[Operand<'a>; 2]) -> Lowered {
+        let a = self.word(a, Type::B32)?;
+        let d = self.word_destination(d, Type::B32)?;
+        let members = self.whole_warp();
+        self.emit(Operation::TransposeMatrix { d, a, members });
+        Ok(())
+    }
+
+    /// Lowers `elect.sync`.
+    pub(crate) fn elect(&mut self, [d, members]: &[Operand<'a>; 2]) -> Lowered {
+        let Operand::Pair(d, leader) = d else {
+            return Err("`elect.sync` has two destinations, `d|p`".to_owned());
+        };
+        let d = if *d == "_" { None } else { Some(self.word_named(d)?) };
+        let leader = self.predicate(leader)?;
+        let members = self.word(members, Type::B32)?;
+        self.emit(Operation::Elect { d, leader, members });
         Ok(())
     }
 

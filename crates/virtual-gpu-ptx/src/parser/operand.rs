@@ -48,7 +48,10 @@ impl<'a> Parser<'a> {
             }),
             Some(Token::Word("_")) => {
                 self.at += 1;
-                Ok(Operand::Sink)
+                match self.accept(b'|') {
+                    true => Ok(Operand::Pair("_", self.word()?)),
+                    false => Ok(Operand::Sink),
+                }
             }
             Some(Token::Word(name)) => {
                 self.at += 1;

@@ -15,6 +15,40 @@ use crate::syntax::{Operand, Written};
 /// ldmatrix.sync.aligned.m8n8.num{.trans}{.ss}.b16  r, [p];    .num = { .x1, .x2, .x4 };  .ss = { .shared{::cta} };
 /// ```
 pub(super) fn ldmatrix<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
+    let (count, transposed, space) = matrices(written)?;
+    let [d, address] = operands(written)?;
+    let d = fragment(written, d, count)?;
+    Ok(Form::LoadMatrices { space, transposed, d, address })
+}
+
+/// `stmatrix`
+///
+/// ```text
+/// stmatrix.sync.aligned.m8n8.num{.trans}{.ss}.b16  [p], r;    .num = { .x1, .x2, .x4 };  .ss = { .shared{::cta} };
+/// ```
+pub(super) fn stmatrix<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
+    let (count, transposed, space) = matrices(written)?;
+    let [address, a] = operands(written)?;
+    let a = fragment(written, a, count)?;
+    Ok(Form::StoreMatrices { space, transposed, a, address })
+}
+
+/// `movmatrix`
+///
+/// ```text
+/// movmatrix.sync.aligned.m8n8.trans.b16  d, a;
+/// ```
+pub(super) fn movmatrix<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
+    match written.modifiers.as_slice() {
+        ["sync", "aligned", "m8n8", "trans", "b16"] => {
+            Ok(Form::TransposeMatrix { operands: operands(written)? })
+        }
+        _ => unsupported(written),
+    }
+}
+
+/// Returns the number of matrices of `ldmatrix` or `stmatrix`, whether they are transposed, and their state space.
+fn matrices(written: &Written<'_>) -> Resolution<(usize, bool, Space)> {
     let ["sync", "aligned", "m8n8", count, options @ .., "b16"] = written.modifiers.as_slice() else {
         return unsupported(written);
     };
@@ -33,9 +67,7 @@ pub(super) fn ldmatrix<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
         ["shared" | "shared::cta"] => Space::Shared,
         _ => return unsupported(written),
     };
-    let [d, address] = operands(written)?;
-    let d = fragment(written, d, count)?;
-    Ok(Form::LoadMatrices { space, transposed, d, address })
+    Ok((count, transposed, space))
 }
 
 /// `mma`

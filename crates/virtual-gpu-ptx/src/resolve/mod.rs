@@ -13,6 +13,7 @@ mod compare;
 mod control;
 mod convert;
 mod float;
+mod hint;
 mod integer;
 mod logic;
 mod matrix;
@@ -99,6 +100,10 @@ fn form<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
         Cp if matches!(written.modifiers.get(1), Some(&"bulk")) => bulk::copy(written),
         Cp => memory::cp_async(written),
         Prefetch | Prefetchu => memory::prefetch(opcode, written),
+        Createpolicy => hint::createpolicy(written),
+        Applypriority => hint::applypriority(written),
+        Griddepcontrol => hint::griddepcontrol(written),
+        Setmaxnreg => hint::setmaxnreg(written),
         Bra => control::bra(written),
         Brx => control::brx(written),
         Call => control::call(written),
@@ -115,8 +120,11 @@ fn form<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
         Vote => warp::vote(written),
         Match => warp::match_(written),
         Redux => warp::redux(written),
+        Elect => warp::elect(written),
         Activemask => warp::activemask(written),
         Ldmatrix => matrix::ldmatrix(written),
+        Stmatrix => matrix::stmatrix(written),
+        Movmatrix => matrix::movmatrix(written),
         Mma => matrix::mma(written),
         Wmma => wmma::wmma(written),
     }

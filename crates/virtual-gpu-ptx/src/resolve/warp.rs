@@ -79,6 +79,16 @@ pub(super) fn redux<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
     Ok(Form::Redux { op, operands: operands(written)? })
 }
 
+/// Parallel Synchronization and Communication Instructions: `elect.sync`
+///
+/// ```text
+/// elect.sync  d|p, membermask;
+/// ```
+pub(super) fn elect<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
+    let ["sync"] = written.modifiers.as_slice() else { return unsupported(written) };
+    Ok(Form::Elect { operands: operands(written)? })
+}
+
 /// Parallel Synchronization and Communication Instructions: `activemask`
 ///
 /// ```text
