@@ -5,8 +5,12 @@ use crate::fault::{Access, ThreadReport};
 use crate::machine::Machine;
 use crate::mask::Mask;
 use crate::memory::bytes::Location;
+use crate::order::{Order, Phase};
 use virtual_gpu_core::memory::DeviceMemory;
 use virtual_gpu_ptx::instruction::{Fence, Scope};
+
+/// The number of phases of a cluster's mbarrier objects and barrier that are kept.
+const PHASES: usize = 1024;
 
 /// Why a launch stops for a while.
 #[derive(Clone, Debug)]
@@ -103,26 +107,33 @@ impl Machine<'_> {
         (z * height + y) * width + x
     }
 
-    /// Records that threads arrive at the cluster's barrier.
-    pub(crate) fn observe_cluster_arrival(&mut self, mask: &Mask) {
-        if self.together.is_some() {
-            let message = self.block.observer.arrive(mask.threads());
-            match &mut self.cluster.known[0] {
-                Some(known) => known.join(&message),
-                known @ None => *known = Some(message),
-            }
+    /// Records that threads of the block with this rank have arrived at a phase, or have waited for it.
+    pub(crate) fn observe_phase(&mut self, rank: usize, what: &Order) {
+        if self.together.is_none() {
+            return;
         }
-    }
-
-    /// Records that a phase of the cluster's barrier is complete.
-    pub(crate) fn complete_observed_phase(&mut self) {
-        self.cluster.known = [None, self.cluster.known[0].take()];
-    }
-
-    /// Records that threads have waited for the last phase of the cluster's barrier.
-    pub(crate) fn observe_cluster_wait(&mut self, mask: &Mask) {
-        if let Some(known) = &self.cluster.known[1] {
-            self.block.observer.learn(mask.threads(), known);
+        let at = |phase: &Phase| self.cluster.known.iter().position(|(known, _)| known == phase);
+        match what {
+            Order::Arrival(threads, phase) => {
+                let at = at(phase);
+                let message = self.block_at_mut(rank).observer.arrive(threads.threads());
+                let known = &mut self.cluster.known;
+                match at {
+                    Some(at) => known[at].1.join(&message),
+                    None => {
+                        if known.len() == PHASES {
+                            known.pop_front();
+                        }
+                        known.push_back((*phase, message));
+                    }
+                }
+            }
+            Order::Wait(threads, phase) => {
+                if let Some(at) = at(phase) {
+                    self.block.observer.learn(threads.threads(), &self.cluster.known[at].1);
+                }
+            }
+            Order::Barrier { .. } | Order::Warps(_) | Order::Fence(..) => {}
         }
     }
 

@@ -333,6 +333,7 @@ impl Node {
             "one_shot" | "two_shot" | "ring" | "put_with_signal" | "wait_for_signal" => {
                 include_str!("peers/algorithms.ptx")
             }
+            "through_mbarrier" | "through_cluster" => include_str!("peers/barriers.ptx"),
             _ => include_str!("peers/kernels.ptx"),
         };
         let function = context.load_module(Ptx::from_src(source))?.load_function(run.kernel)?;

@@ -85,7 +85,6 @@ impl Machine<'_> {
         if releases {
             let phase = Phase::Cluster(self.cluster.barrier.phase);
             self.order(Order::Arrival(*mask, phase));
-            self.observe_cluster_arrival(mask);
         }
         Ok(if self.complete_cluster_barrier() { Next::Regroup } else { Next::Follow })
     }
@@ -102,7 +101,6 @@ impl Machine<'_> {
             barrier.unwaited[rank] = barrier.unwaited[rank].without(&ready);
             let phase = Phase::Cluster(barrier.phase.wrapping_sub(1));
             self.order(Order::Wait(ready, phase));
-            self.observe_cluster_wait(&ready);
             self.raise_floors();
         }
         if blocked.is_empty() {
@@ -137,7 +135,6 @@ impl Machine<'_> {
             }
         }
         self.changes += 1;
-        self.complete_observed_phase();
         let barrier = &mut self.cluster.barrier;
         barrier.phase += 1;
         let first = barrier.first.iter_mut().map(|first| first.take().unwrap_or(0)).collect();

@@ -7,10 +7,13 @@ mod barrier;
 mod order;
 mod visit;
 
+use std::collections::VecDeque;
+
 use crate::block::{Block, Progress};
 use crate::consistency::Knowledge;
 use crate::fault::{FaultKind, Stop};
 use crate::machine::Machine;
+use crate::order::Phase;
 use crate::progress::Pause;
 use barrier::Barrier;
 use order::ClusterOrder;
@@ -26,9 +29,9 @@ pub(crate) struct Cluster {
     ended: Vec<bool>,
     barrier: Barrier,
     order: ClusterOrder,
-    /// What the threads that have arrived at the barrier knew, in the current phase and in the last complete one, if
-    /// launches on other GPUs access the same memory.
-    pub(crate) known: [Option<Knowledge>; 2],
+    /// What the threads knew that have arrived at a phase, for the last phases, if launches on other GPUs access the same
+    /// memory.
+    pub(crate) known: VecDeque<(Phase, Knowledge)>,
 }
 
 impl Cluster {
@@ -106,7 +109,7 @@ impl Machine<'_> {
         let first: [u32; 3] = std::array::from_fn(|axis| first[axis] as u32 * [width, height, depth][axis]);
         let blocks = self.cluster_blocks();
         self.cluster.barrier.start(blocks);
-        self.cluster.known = [None, None];
+        self.cluster.known.clear();
         if blocks == 1 {
             self.start_block(first);
             return;

@@ -79,6 +79,7 @@ impl Machine<'_> {
 
     /// Records that some threads of the running block wait for others.
     pub(crate) fn order(&mut self, what: Order) {
+        self.observe_phase(self.cluster.rank, &what);
         if !self.block.shadow.is_on {
             return;
         }
@@ -90,6 +91,7 @@ impl Machine<'_> {
 
     /// Records that threads of another block have arrived at a phase in the running block.
     pub(crate) fn order_other(&mut self, rank: usize, what: Order) {
+        self.observe_phase(rank, &what);
         if self.block.shadow.is_on {
             self.block.shadow.advance_to(self.block.shadow.now() + 1);
             self.cluster.order.push(self.block.shadow.now(), rank, what);

@@ -4,7 +4,7 @@ use cudarc::driver::result;
 
 use super::Arg::{Address as A, Int as I};
 use super::Wrong::{Reported, Value};
-use super::{Arg, Failed, ILLEGAL_ADDRESS, LAUNCH_TIMEOUT, Node, Pair, RACE, Ranks, run};
+use super::{Arg, Failed, ILLEGAL_ADDRESS, LAUNCH_TIMEOUT, Node, Pair, RACE, Ranks, Run, run};
 
 // As in `kernels.cu`.
 const NO_FENCE: i32 = 0;
@@ -94,6 +94,14 @@ fn words<const N: usize>(node: &Node, on: [(usize, usize); N]) -> Result<[u64; N
     Ok(all)
 }
 
+/// Runs a kernel on GPU 1, in which a thread hands over a number in GPU 0's memory to another one.
+fn through(node: &Node, (kernel, blocks): (&'static str, u32), is_wrong: bool) -> anyhow::Result<bool> {
+    let [data, out] = words(node, [(0, 1), (1, 1)])?;
+    let args = [A(data), A(out), choose(is_wrong, 1, 0)];
+    node.launch(&[Run { grid: blocks, block: 64, ..run(1, kernel, &args) }])?;
+    Ok(node.read(1, out, 1).map_err(Failed::from)? == [42])
+}
+
 pub(super) const PAIRS: &[Pair] = &[
     message!("no_fence_before_the_flag", {}, { writers_fence: NO_FENCE, }, &["calls no fence before it", "__threadfence_system()"]),
     message!("a_device_fence_before_the_flag", {}, { writers_fence: DEVICE, }, &["no effect on threads of another GPU"]),
@@ -115,6 +123,16 @@ pub(super) const PAIRS: &[Pair] = &[
     message!("a_flag_on_the_other_gpu", { homes: [1, 0], }, { writers_fence: NO_FENCE, }, &["calls no fence before it"]),
     message!("data_on_the_other_gpu", { homes: [0, 1], }, { readers_fence: NO_FENCE, }, &["no fence follows the read"]),
     message!("data_and_flag_on_the_other_gpu", { homes: [0, 0], }, { writers_fence: DEVICE, }, &["no effect on threads of another GPU"]),
+    Pair {
+        name: "an_mbarrier_that_is_not_waited_for",
+        program: |node, is_wrong| through(node, ("through_mbarrier", 1), is_wrong),
+        wrong: Reported(RACE, &["`through_mbarrier`", "two of its threads"]),
+    },
+    Pair {
+        name: "a_barrier_of_the_block_in_a_cluster",
+        program: |node, is_wrong| through(node, ("through_cluster", 2), is_wrong),
+        wrong: Reported(RACE, &["`through_cluster`", "two of its threads"]),
+    },
     Pair {
         name: "a_poll_that_reads_once",
         program: |node, is_wrong| {
