@@ -241,9 +241,15 @@ pub(super) fn device_race_help(report: Report, race: &DeviceRace, is_across_gpus
             .help(system);
     }
     let Some((flag, why)) = &race.why else {
-        let help = format!(
-            "in between, one thread must call {fence} and write a flag (volatile or atomic), and the other must wait for the flag and call {fence}"
-        );
+        let ((first_launch, first), (second_launch, second)) = (&race.earlier, &race.later);
+        let help = match (first_launch, first.block) == (second_launch, second.block) {
+            true => {
+                "in between, both threads must wait at the same barrier, such as __syncthreads()".to_owned()
+            }
+            false => format!(
+                "in between, one thread must call {fence} and write a flag (volatile or atomic), and the other must wait for the flag and call {fence}"
+            ),
+        };
         return report.fact("no flag and no barrier makes one access wait for the other").help(help);
     };
     let line = flag.as_ref().map_or_else(|| "an unknown line".to_owned(), line_of);
