@@ -5,6 +5,7 @@ use crate::fault::{Fault, ThreadReport};
 use crate::memory::touched::Touched;
 use crate::printed::Printed;
 use crate::race::Race;
+use virtual_gpu_core::texture::{NO_OBJECTS, Objects};
 
 /// The unit in bytes in which hardware allocates shared memory, from the CUDA occupancy calculator for compute capability
 /// 9.0.
@@ -23,6 +24,8 @@ pub struct Launch<'a> {
     pub parameters: &'a [u8],
     /// The device address of each of [`virtual_gpu_ptx::Module::variables`], in the same order.
     pub globals: &'a [u64],
+    /// The texture and surface objects that the kernel may use.
+    pub objects: &'a Objects,
     /// `%globaltimer` when the kernel starts; it then advances by 1 for each instruction that the reading thread
     /// executes.
     pub start_ns: u64,
@@ -56,6 +59,7 @@ impl Default for Launch<'_> {
             dynamic_shared: 0,
             parameters: &[],
             globals: &[],
+            objects: &NO_OBJECTS,
             start_ns: 0,
             resident: 1,
             workspace: 0,

@@ -37,6 +37,8 @@ opcodes! {
     // Data movement and conversion.
     Mov "mov", Shfl "shfl", Prmt "prmt", Ld "ld", Ldu "ldu", St "st", Prefetch "prefetch", Prefetchu "prefetchu",
     Isspacep "isspacep", Cvta "cvta", Cvt "cvt", Cp "cp",
+    // Textures and surfaces.
+    Tex "tex", Tld4 "tld4", Txq "txq", Suld "suld", Sust "sust", Suq "suq",
     // Control flow.
     Bra "bra", Brx "brx", Call "call", Ret "ret", Exit "exit",
     // Parallel synchronization and communication.

@@ -230,7 +230,7 @@ fn whole(unit: usize, element: usize) -> usize {
 
 /// Reads up to eight bytes, little-endian.
 #[inline]
-fn read(bytes: &[u8]) -> u64 {
+pub(super) fn read(bytes: &[u8]) -> u64 {
     match *bytes {
         [a] => u64::from(a),
         [a, b] => u64::from(u16::from_le_bytes([a, b])),

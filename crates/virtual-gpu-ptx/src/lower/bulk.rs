@@ -3,8 +3,7 @@
 use super::builder::Lowering;
 use super::operand::Lowered;
 use crate::instruction::{
-    Address, AtomicOp, AtomicType, BulkCopy, BulkReduction, Operation, Slot, Space,
-    TensorCopy as LoweredTensorCopy,
+    Address, AtomicOp, AtomicType, BulkCopy, BulkReduction, Operation, Space, TensorCopy as LoweredTensorCopy,
 };
 use crate::resolved::TensorCopy;
 use crate::syntax::{Operand, Written};
@@ -59,11 +58,8 @@ impl<'a> Lowering<'_, 'a> {
             .map(|mbarrier| self.address_in(written, mbarrier, Space::Shared))
             .transpose()?;
         self.check_policy(policy.as_ref())?;
-        let words = |lowering: &mut Self, operands: &[Operand<'a>], kind| -> Lowered<Box<[Slot]>> {
-            operands.iter().map(|operand| lowering.word(operand, kind)).collect()
-        };
-        let coordinates = words(self, coordinates, Type::S32)?;
-        let offsets = words(self, offsets, Type::U16)?;
+        let coordinates = self.words_of(coordinates, Type::S32)?;
+        let offsets = self.words_of(offsets, Type::U16)?;
         let (is_im2col, reduction) = (*is_im2col, *op);
         let copy = LoweredTensorCopy { map, coordinates, is_im2col, offsets, shared, mbarrier, reduction };
         self.emit(Operation::TensorCopy(copy.into()));
