@@ -48,6 +48,7 @@ mod shared_races;
 mod strict;
 mod symbols;
 mod tensor_maps;
+mod textures;
 mod thread_streams;
 mod time;
 mod topology;
@@ -126,6 +127,7 @@ fn main() -> ExitCode {
         strict::checks(),
         symbols::checks(),
         tensor_maps::checks(),
+        textures::checks(),
         thread_streams::checks(),
         time::checks(),
         topology::checks(),

@@ -141,8 +141,6 @@ pub(super) fn query<'a>(written: &mut Written<'a>, is_surface: bool) -> Resoluti
 /// .geom = { .1d, .2d, .3d, .a1d, .a2d };  .vec = { none, .v2, .v4 };  .dtype = .ctype = { .b8, .b16, .b32, .b64 };
 /// .clamp = { .trap, .clamp, .zero };
 /// ```
-///
-/// The manual's examples leave out `.clamp`, for which `.trap` is the default.
 pub(super) fn surface<'a>(written: &mut Written<'a>, is_store: bool) -> Resolution<Form<'a>> {
     let mut modifiers = Modifiers::of(written);
     if !modifiers.take("b") {
@@ -164,7 +162,9 @@ pub(super) fn surface<'a>(written: &mut Written<'a>, is_store: bool) -> Resoluti
     });
     let count = count.unwrap_or(1);
     let shape = modifiers.choose(shape).filter(|shape| !matches!(shape, Shape::Cube | Shape::ACube));
-    let Some(shape) = shape.filter(|_| kind.is_untyped()) else { return modifiers.unsupported() };
+    let (Some(shape), Some(outside)) = (shape.filter(|_| kind.is_untyped()), outside) else {
+        return modifiers.unsupported();
+    };
     modifiers.finish()?;
     let mut operands = std::mem::take(&mut written.operands).into_iter();
     let (Some(first), Some(second), None) = (operands.next(), operands.next(), operands.next()) else {
@@ -179,7 +179,6 @@ pub(super) fn surface<'a>(written: &mut Written<'a>, is_store: bool) -> Resoluti
         return wrong_number(written);
     }
     let Place { name, index, coordinates } = place_in(written, shape, place)?;
-    let outside = outside.unwrap_or(Outside::Trap);
     Ok(Form::AccessSurface(SurfaceAccess {
         is_store,
         shape,
