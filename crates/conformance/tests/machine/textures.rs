@@ -311,7 +311,7 @@ fn what_a_fetch_reads_is_recorded() {
     gpu.objects.insert(HANDLE, Object::Texture(texture));
     let done = gpu.run("test", 1, 1, arguments!(HANDLE, x, y));
     let read = done.touched.iter().find(|touched| touched.base == base).expect("the array was read");
-    assert_eq!((&read.ranges[..], read.access), (&[20..24][..], Access::Read));
+    assert_eq!((read.ranges.first(), read.ranges.len(), read.access), (Some(&(20..24)), 1, Access::Read));
     assert_eq!(gpu.read::<u32>(y)[0], u32::MAX);
     assert!(done.unwritten.expect("nothing wrote the array").to_string().contains("reads 4 bytes"));
     gpu.objects.remove(HANDLE);
@@ -341,6 +341,7 @@ fn unsupported_forms_are_refused_by_name() {
         ("suld.p.1d.b32.trap %w0, [%t, {%a}];", "suld.p.1d.b32.trap"),
         ("sured.b.add.1d.u32.trap [%t, {%a}], %w0;", "sured.b.add.1d.u32.trap"),
         ("istypep.texref %p, %t;", "istypep.texref"),
+        (".global .texref picture;", "unsupported type `.texref`"),
     ] {
         let error = virtual_gpu_ptx::load(&source(body)).expect_err("this is not supported").to_string();
         assert!(error.contains(words), "{body}: {error}");

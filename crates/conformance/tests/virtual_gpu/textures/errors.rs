@@ -89,7 +89,8 @@ pub(super) fn objects() -> anyhow::Result<()> {
         change(&mut sampler);
         sampler
     };
-    let invalid: [(fn(&mut Sampler), &str); 4] = [
+    type Change = fn(&mut Sampler);
+    let invalid: [(Change, &str); 4] = [
         (|it| it.modes[1] = 4, "there is no address mode 4"),
         (|it| it.filter = 2, "there is no filter mode 2"),
         (|it| it.flags = 0x80, "flags that textures don't have"),
@@ -98,7 +99,7 @@ pub(super) fn objects() -> anyhow::Result<()> {
     for (change, words) in invalid {
         refused(array.texture(&sampler(change)), INVALID, words);
     }
-    let unsupported: [(fn(&mut Sampler), &str); 3] = [
+    let unsupported: [(Change, &str); 3] = [
         (|it| it.flags = 0x40, "CU_TRSF_SEAMLESS_CUBEMAP"),
         (|it| it.anisotropy = 8, "anisotropic filtering"),
         (|it| it.flags = INTEGERS | 0x10, "CU_TRSF_SRGB"),
