@@ -94,7 +94,8 @@ pub struct Execution {
     /// The first read of bytes that had never been written. The read returned
     /// [`POISON`](virtual_gpu_core::memory::POISON), and the kernel continued.
     pub unwritten: Option<ThreadReport>,
-    /// The first fault that hardware would not notice. The kernel continued.
+    /// The first fault that hardware would not notice, or a read through a texture or surface of bytes that the kernel has
+    /// written. The kernel continued.
     pub unnoticed: Option<Box<Fault>>,
     /// The first race in shared memory. The kernel continued.
     pub race: Option<Box<Race>>,

@@ -127,6 +127,21 @@ fn a_trap_says_where_the_surface_ends() {
 }
 
 #[test]
+fn a_read_of_what_the_same_kernel_wrote_is_reported() {
+    let problem = |body: &str| {
+        let (done, _, _) = run(Geometry::Line, [8, 1, 1], body, [4, 8, 0]).unwrap();
+        done.unnoticed.map(|fault| fault.to_string())
+    };
+    let store = "sust.b.1d.b32.trap [%s, {%a}], %w0;";
+    let text = problem(&format!("{store} suld.b.1d.v2.b32.trap {{%w1, %w2}}, [%s, {{%c}}];"))
+        .expect("it is undefined");
+    assert!(text.contains("reads 8 bytes") && text.contains("what the same kernel has written"), "{text}");
+    // Other bytes, and a read before the write.
+    assert_eq!(problem(&format!("{store} suld.b.1d.b32.trap {{%w1}}, [%s, {{%b}}];")), None);
+    assert_eq!(problem(&format!("suld.b.1d.b32.trap {{%w1}}, [%s, {{%a}}]; {store}")), None);
+}
+
+#[test]
 fn properties_of_a_surface() {
     let query = "suq.width.b32 %w0, [%s]; suq.height.b32 %w1, [%s]; suq.depth.b32 %w2, [%s]; suq.memory_layout.b32 %w3, [%s];";
     assert_eq!(load(Geometry::Volume, [4, 3, 2], query, [0; 3]), [4, 3, 2, 0]);

@@ -72,3 +72,9 @@ extern "C" __global__ void bindless(float4 *to, const cudaTextureObject_t *pictu
 extern "C" __global__ void gather(uint4 *to, float x, float y, cudaTextureObject_t picture) {
     to[0] = tex2Dgather<uint4>(picture, x, y, 0);
 }
+
+// Each element becomes its left neighbor, in place: a mistake.
+extern "C" __global__ void smear(cudaSurfaceObject_t to, cudaTextureObject_t from) {
+    int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
+    surf2Dwrite(tex2D<float>(from, x - 0.5f, y + 0.5f), to, x * 4, y);
+}

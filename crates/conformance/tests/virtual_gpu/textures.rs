@@ -46,6 +46,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("textures::an_array_that_was_destroyed", errors::destroyed),
         Check::new("textures::a_race_between_a_surface_and_a_copy", errors::race),
         Check::new("textures::elements_that_nothing_wrote", errors::unwritten),
+        Check::new("textures::a_picture_that_is_changed_in_place", errors::in_place),
     ]
 }
 

@@ -32,7 +32,7 @@ impl Machine<'_> {
                 continue;
             }
             if let Some(address) = address {
-                self.read_located(Space::Global, Kind::Read, thread, address, bytes)?;
+                self.read_cached(thread, address, bytes)?;
             }
             for (from, value) in bytes.chunks_exact(size).zip(&access.values) {
                 let bits = read(from);

@@ -2,6 +2,7 @@
 
 use half::f16;
 
+use super::bytes::Location;
 use crate::fault::{Access as Kind, FaultKind, Stop};
 use crate::machine::Machine;
 use crate::mask::Mask;
@@ -15,6 +16,10 @@ use virtual_gpu_ptx::instruction::{
 
 /// The fault of a handle that stands for nothing.
 const NO_OBJECT: &str = "no texture or surface object of the kernel's context has this handle: was it destroyed before the launch?";
+
+/// The problem of a read of bytes that the same kernel has written ("Read/Write Coherency", CUDA C++ Programming Guide).
+const STALE: &str = "a read through a texture or surface may not see what the same kernel has written: write in one kernel, \
+                     and read in the next";
 
 /// The nearest elements that `tld4` returns, counterclockwise from the lower left: which of the two along x and along y.
 const GATHERED: [[usize; 2]; 4] = [[0, 1], [1, 1], [1, 0], [0, 0]];
@@ -221,8 +226,27 @@ impl Machine<'_> {
         let mut bytes = [0; 16];
         let bytes = &mut bytes[..size as usize];
         let address = level.byte_at(x * size, y, z);
-        self.read_located(Space::Global, Kind::Read, thread, address, bytes)?;
+        self.read_cached(thread, address, bytes)?;
         Ok(texel::decode(texture.format, &texture.sampling, bytes))
+    }
+
+    /// Reads bytes through the caches of textures and surfaces, which don't see what the same kernel has written.
+    pub(super) fn read_cached(&mut self, thread: usize, address: u64, bytes: &mut [u8]) -> Result<(), Stop> {
+        let len = bytes.len() as u64;
+        if self.unnoticed.is_none()
+            && let Some((Location::Device(slot), offset)) = self.locate(Space::Global, address, len)
+            && self.record.has_changed(slot, offset, len)
+        {
+            self.unnoticed = Some(self.access_fault(
+                FaultKind::Undefined(STALE),
+                Space::Global,
+                Kind::Read,
+                thread,
+                address,
+                len,
+            ));
+        }
+        self.read_located(Space::Global, Kind::Read, thread, address, bytes)
     }
 
     /// Stores what a thread has fetched in its registers.

@@ -224,3 +224,16 @@ pub(super) fn unwritten() -> anyhow::Result<()> {
     fails(launched.and_then(|()| gpu.stream.synchronize()), CUresult::CUDA_ERROR_LAUNCH_FAILED, &words);
     Ok(())
 }
+
+pub(super) fn in_place() -> anyhow::Result<()> {
+    let gpu = Gpu::new()?;
+    let array = Array::new([16, 8, 0], FLOAT, 1, SURFACE).unwrap();
+    array.fill(&[1.0_f32; 128])?;
+    let (surface, texture) = (array.surface().unwrap(), array.texture(&Sampler::new(CLAMP, 0, 0)).unwrap());
+    let function = gpu.function("smear")?;
+    let launched =
+        launch(&gpu.stream, &function, plane(16, 8), &[surface.handle.into(), texture.handle.into()]);
+    let words = ["kernel `smear`", "may not see what the same kernel has written"];
+    fails(launched.and_then(|()| gpu.stream.synchronize()), CUresult::CUDA_ERROR_LAUNCH_FAILED, &words);
+    Ok(())
+}
