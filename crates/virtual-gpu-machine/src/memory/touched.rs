@@ -101,10 +101,11 @@ impl Bits {
         if self.latest.start.max(start) < self.latest.end.min(end) {
             return true;
         }
-        (start..end).any(|at| {
-            let word = (at / 64) as usize;
-            self.used.contains(&word) && self.words[word] >> (at % 64) & 1 != 0
-        })
+        !self.used.is_empty()
+            && (start..end).any(|at| {
+                let word = (at / 64) as usize;
+                self.used.contains(&word) && self.words[word] >> (at % 64) & 1 != 0
+            })
     }
 
     /// Calls `found` with each run of set bits and clears the bits.
