@@ -370,10 +370,11 @@ fn apply(view: &ResourceView, texture: &mut Texture) -> CudaResult<()> {
 
 /// Rejects conversions that the format does not permit.
 fn check_conversions(texture: &Texture) -> CudaResult<()> {
-    let Texture { format, sampling, .. } = texture;
+    let Texture { format, sampling, levels, .. } = texture;
+    let mixes_levels = sampling.mixes_levels && levels.len() > 1;
     let bytes = format.channel.bytes();
     let is_float = format.channel.is_float() || !sampling.keeps_integers && bytes < 4;
-    if !is_float && (sampling.is_linear || sampling.mixes_levels) {
+    if !is_float && (sampling.is_linear || mixes_levels) {
         return invalid(
             "a texture that returns integers can't be filtered: use CU_TR_FILTER_MODE_POINT, or read 8-bit or 16-bit \
              integers without CU_TRSF_READ_AS_INTEGER"

@@ -149,3 +149,24 @@ pub(super) fn graph() -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+pub(super) fn peers() -> anyhow::Result<()> {
+    let gpu = Gpu::new()?;
+    let one = Array::new([4, 2, 0], FLOAT, 1, 0).unwrap();
+    let values = [1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
+    one.fill(&values)?;
+    let other_context = crate::device::untracked(1);
+    other_context.bind_to_thread()?;
+    let other = Array::new([4, 2, 0], FLOAT, 1, 0).unwrap();
+    let mut copy = one.copy();
+    copy.dstArray = other.handle;
+    // SAFETY: CUDA_MEMCPY3D_PEER has the same layout, and the box is in both arrays.
+    unsafe {
+        let copy: sys::CUDA_MEMCPY3D_PEER = std::mem::transmute_copy(&copy);
+        sys::cuMemcpy3DPeer(&raw const copy).result()?;
+    }
+    assert_eq!(other.read::<f32>()?, values);
+    drop(other);
+    gpu.context.bind_to_thread()?;
+    Ok(())
+}

@@ -107,6 +107,8 @@ pub(super) fn objects() -> anyhow::Result<()> {
     for (change, words) in unsupported {
         refused(array.texture(&sampler(change)), UNSUPPORTED, words);
     }
+    // The filter between levels doesn't matter without a mipmap.
+    assert!(array.texture(&sampler(|it| (it.level_filter, it.flags) = (LINEAR, INTEGERS))).is_ok());
     refused(array.surface(), INVALID, "CUDA_ARRAY3D_SURFACE_LDST");
     let right = sampler(|_| {});
     let of = |kind, fields: &[u64]| Object::texture(&Resource::new(kind, fields).described(), &right);
@@ -234,6 +236,20 @@ pub(super) fn in_place() -> anyhow::Result<()> {
     let launched =
         launch(&gpu.stream, &function, plane(16, 8), &[surface.handle.into(), texture.handle.into()]);
     let words = ["kernel `smear`", "may not see what the same kernel has written"];
+    fails(launched.and_then(|()| gpu.stream.synchronize()), CUresult::CUDA_ERROR_LAUNCH_FAILED, &words);
+    Ok(())
+}
+
+pub(super) fn no_object() -> anyhow::Result<()> {
+    let gpu = Gpu::new()?;
+    let array = Array::new([8, 8, 0], FLOAT, 1, 0).unwrap();
+    array.fill(&[1.0_f32; 64])?;
+    let handle = array.texture(&Sampler::new(CLAMP, 0, NORMALIZED)).unwrap().handle;
+    let to = gpu.floats(64)?;
+    let function = gpu.function("shift")?;
+    let arguments = [address(&to).into(), 8.into(), 8.into(), 0.into(), 0.into(), handle.into()];
+    let launched = launch(&gpu.stream, &function, plane(8, 8), &arguments);
+    let words = ["kernel `shift`", "no texture or surface object of the kernel's context has this handle"];
     fails(launched.and_then(|()| gpu.stream.synchronize()), CUresult::CUDA_ERROR_LAUNCH_FAILED, &words);
     Ok(())
 }

@@ -374,3 +374,28 @@ pub(super) fn view() -> anyhow::Result<()> {
     );
     Ok(())
 }
+
+/// A graph whose kernel reads a texture that was created after the capture.
+pub(super) fn newer() -> anyhow::Result<()> {
+    let gpu = Gpu::new()?;
+    let stream = gpu.context.new_stream()?;
+    let (handles, to) = (gpu.stream.alloc_zeros::<u64>(1)?, gpu.floats(4)?);
+    gpu.stream.synchronize()?;
+    let function = gpu.function("bindless")?;
+    let arguments = [address(&to).into(), address(&handles).into(), 0.0_f32.into()];
+    stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+    launch(&stream, &function, crate::device::shape(1, 1), &arguments)?;
+    let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+    let graph = stream.end_capture(flags)?.expect("a launch was captured");
+    for value in [3.0_f32, 5.0] {
+        let array = Array::new([1, 1, 0], FLOAT, 1, 0).unwrap();
+        array.fill(&[value])?;
+        let texture = array.texture(&Sampler::new(CLAMP, 0, NORMALIZED)).unwrap();
+        // SAFETY: the buffer has room for a handle.
+        unsafe { sys::cuMemcpyHtoD_v2(address(&handles), super::host(&[texture.handle]), 8) }.result()?;
+        graph.launch()?;
+        stream.synchronize()?;
+        assert_eq!(gpu.stream.clone_dtoh(&to)?, [value, 0.0, 0.0, 1.0]);
+    }
+    Ok(())
+}
