@@ -28,7 +28,8 @@ fn source(body: &str) -> String {
     )
 }
 
-fn sampling() -> Sampling {
+/// Returns the simplest way of reading a texture.
+pub(crate) fn sampling() -> Sampling {
     Sampling {
         modes: [AddressMode::Clamp; 3],
         is_linear: false,
