@@ -19,7 +19,7 @@ use crate::{EXPORTS, answer};
 
 /// The functions that create an object. Each entry lists the index of the argument that receives the handle, and the
 /// functions that destroy the object, which take the handle as their first argument.
-const MAKERS: [(&str, usize, &[&str]); 23] = [
+const MAKERS: [(&str, usize, &[&str]); 28] = [
     ("cuStreamCreate", 0, STREAM_ENDS),
     ("cuStreamCreateWithPriority", 0, STREAM_ENDS),
     ("cuEventCreate", 0, &["cuEventDestroy_v2"]),
@@ -38,6 +38,11 @@ const MAKERS: [(&str, usize, &[&str]); 23] = [
     ("cuMemAllocManaged", 0, MEMORY_ENDS),
     ("cuMemHostAlloc", 0, &["cuMemFreeHost"]),
     ("cuMemAllocHost_v2", 0, &["cuMemFreeHost"]),
+    ("cuArrayCreate_v2", 0, ARRAY_ENDS),
+    ("cuArray3DCreate_v2", 0, ARRAY_ENDS),
+    ("cuMipmappedArrayCreate", 0, &["cuMipmappedArrayDestroy"]),
+    ("cuTexObjectCreate", 0, &["cuTexObjectDestroy"]),
+    ("cuSurfObjectCreate", 0, &["cuSurfObjectDestroy"]),
     ("ncclCommInitRank", 0, COMM_ENDS),
     ("ncclCommInitRankConfig", 0, COMM_ENDS),
     ("ncclCommInitAll", 0, COMM_ENDS),
@@ -48,6 +53,7 @@ const MAKERS: [(&str, usize, &[&str]); 23] = [
 const STREAM_ENDS: &[&str] = &["cuStreamDestroy_v2"];
 const MODULE_ENDS: &[&str] = &["cuModuleUnload"];
 const MEMORY_ENDS: &[&str] = &["cuMemFree_v2", "cuMemFreeAsync"];
+const ARRAY_ENDS: &[&str] = &["cuArrayDestroy"];
 const COMM_ENDS: &[&str] = &["ncclCommDestroy", "ncclCommAbort"];
 
 /// Parts of the names of functions that destroy something.

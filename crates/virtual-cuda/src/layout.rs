@@ -5,8 +5,9 @@ use std::mem::offset_of;
 use crate::{
     AccessDescription, Affinity, AllocationProperties, Copy2D, Copy3D, CopyNodeParameters, CreateParameters,
     DeviceProperties, EdgeData, HostParameters, Id, IpcHandle, KernelParameters, LaunchAttribute,
-    LaunchConfig, MemoryLocation, NodeParameters, PoolProperties, SetParameters, SimulationInfo, TensorMap,
-    UpdateInfo, WaitDescription,
+    LaunchConfig, MemoryLocation, NodeParameters, PlaneDescription, PoolProperties, ResourceDescription,
+    SetParameters, SimulationInfo, TensorMap, TextureDescription, UpdateInfo, ViewDescription,
+    VolumeDescription, WaitDescription,
 };
 
 /// The layout of a C structure.
@@ -86,6 +87,23 @@ layouts! {
     IpcHandle = "CUipcEventHandle_st" {}
     Id = "ncclUniqueId" {}
     TensorMap = "CUtensorMap_st" {}
+    PlaneDescription = "CUDA_ARRAY_DESCRIPTOR_st" {
+        width = "Width", height = "Height", format = "Format", channels = "NumChannels"
+    }
+    VolumeDescription = "CUDA_ARRAY3D_DESCRIPTOR_st" {
+        width = "Width", height = "Height", depth = "Depth", format = "Format", channels = "NumChannels",
+        flags = "Flags"
+    }
+    ResourceDescription = "CUDA_RESOURCE_DESC_st" { kind = "resType", fields = "res", flags = "flags" }
+    TextureDescription = "CUDA_TEXTURE_DESC_st" {
+        modes = "addressMode", filter = "filterMode", flags = "flags", anisotropy = "maxAnisotropy",
+        level_filter = "mipmapFilterMode", level_bias = "mipmapLevelBias", least_level = "minMipmapLevelClamp",
+        most_level = "maxMipmapLevelClamp", border = "borderColor", reserved = "reserved"
+    }
+    ViewDescription = "CUDA_RESOURCE_VIEW_DESC_st" {
+        format = "format", width = "width", height = "height", depth = "depth", first_level = "firstMipmapLevel",
+        last_level = "lastMipmapLevel", first_layer = "firstLayer", last_layer = "lastLayer", reserved = "reserved"
+    }
     WaitDescription = "ncclWaitSignalDesc_t" {
         count = "opCnt", peer = "peer", signal = "sigIdx", context = "ctx"
     }

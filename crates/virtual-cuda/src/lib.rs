@@ -8,6 +8,7 @@
 
 mod address;
 mod answer;
+mod array;
 mod calls;
 mod context;
 mod device;
@@ -40,6 +41,7 @@ mod rows;
 mod stream;
 mod symbols;
 mod tensor_map;
+mod texture;
 mod types;
 mod virtual_memory;
 
@@ -47,6 +49,7 @@ use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use virtual_gpu::engine::with_own_default_stream;
 
+pub use array::{Array, MipmappedArray, PlaneDescription, VolumeDescription};
 pub use context::{Affinity, CreateParameters};
 pub use device::DeviceProperties;
 pub use graph::{Graph, GraphExec};
@@ -66,6 +69,7 @@ pub use pointer::{Arguments, Bytes, Out, Outs, Source, Text};
 pub use pool::{Pool, PoolProperties};
 pub use rows::{Copy2D, Copy3D, Plane, Volume};
 pub use tensor_map::TensorMap;
+pub use texture::{ResourceDescription, TextureDescription, ViewDescription};
 pub use types::{Context, Device, DevicePointer, Event, Function, Module, Stream};
 pub use virtual_memory::{AccessDescription, AllocationProperties};
 
@@ -114,6 +118,32 @@ macro_rules! exports {
                 fn cuTensorMapEncodeTiled(map: Out<TensorMap>, element: c_uint, rank: c_uint, address: DevicePointer, dimensions: Source<c_ulonglong>, strides: Source<c_ulonglong>, size: Source<c_uint>, steps: Source<c_uint>, interleave: c_uint, swizzle: c_uint, promotion: c_uint, fill: c_uint) = tensor_map::encode_tiled;
                 fn cuTensorMapEncodeIm2col(map: Out<TensorMap>, element: c_uint, rank: c_uint, address: DevicePointer, dimensions: Source<c_ulonglong>, strides: Source<c_ulonglong>, lower: Source<c_int>, upper: Source<c_int>, channels: c_uint, pixels: c_uint, steps: Source<c_uint>, interleave: c_uint, swizzle: c_uint, promotion: c_uint, fill: c_uint) = tensor_map::encode_im2col;
                 fn cuTensorMapReplaceAddress(map: Out<TensorMap>, address: DevicePointer) = tensor_map::replace_address;
+
+                fn cuArrayCreate_v2(array: Out<Array>, description: Source<PlaneDescription>) = array::create;
+                fn cuArray3DCreate_v2(array: Out<Array>, description: Source<VolumeDescription>) = array::create_3d;
+                fn cuArrayDestroy(array: Array) = array::destroy;
+                fn cuArrayGetDescriptor_v2(description: Out<PlaneDescription>, array: Array) = array::description;
+                fn cuArray3DGetDescriptor_v2(description: Out<VolumeDescription>, array: Array) = array::description_3d;
+                fn cuMipmappedArrayCreate(array: Out<MipmappedArray>, description: Source<VolumeDescription>, levels: c_uint) = array::create_mipmapped;
+                fn cuMipmappedArrayDestroy(array: MipmappedArray) = array::destroy_mipmapped;
+                fn cuMipmappedArrayGetLevel(level: Out<Array>, array: MipmappedArray, number: c_uint) = array::level;
+                fn cuMemcpyHtoA_v2(to: Array, offset: usize, from: Source<u8>, bytes: usize) = array::copy_from_host, ptds;
+                fn cuMemcpyHtoAAsync_v2(to: Array, offset: usize, from: Source<u8>, bytes: usize, stream: Stream) = array::copy_from_host_in, ptsz;
+                fn cuMemcpyAtoH_v2(to: Out<u8>, from: Array, offset: usize, bytes: usize) = array::copy_to_host, ptds;
+                fn cuMemcpyAtoHAsync_v2(to: Out<u8>, from: Array, offset: usize, bytes: usize, stream: Stream) = array::copy_to_host_in, ptsz;
+                fn cuMemcpyDtoA_v2(to: Array, offset: usize, from: DevicePointer, bytes: usize) = array::copy_from_device, ptds;
+                fn cuMemcpyAtoD_v2(to: DevicePointer, from: Array, offset: usize, bytes: usize) = array::copy_to_device, ptds;
+                fn cuMemcpyAtoA_v2(to: Array, to_offset: usize, from: Array, from_offset: usize, bytes: usize) = array::copy_between, ptds;
+
+                fn cuTexObjectCreate(texture: Out<c_ulonglong>, resource: Source<ResourceDescription>, description: Source<TextureDescription>, view: Source<ViewDescription>) = texture::create;
+                fn cuTexObjectDestroy(texture: c_ulonglong) = texture::destroy;
+                fn cuTexObjectGetResourceDesc(resource: Out<ResourceDescription>, texture: c_ulonglong) = texture::resource;
+                fn cuTexObjectGetTextureDesc(description: Out<TextureDescription>, texture: c_ulonglong) = texture::description;
+                fn cuTexObjectGetResourceViewDesc(view: Out<ViewDescription>, texture: c_ulonglong) = texture::view;
+                fn cuSurfObjectCreate(surface: Out<c_ulonglong>, resource: Source<ResourceDescription>) = texture::create_surface;
+                fn cuSurfObjectDestroy(surface: c_ulonglong) = texture::destroy_surface;
+                fn cuSurfObjectGetResourceDesc(resource: Out<ResourceDescription>, surface: c_ulonglong) = texture::surface_resource;
+                fn cuDeviceGetTexture1DLinearMaxWidth(elements: Out<usize>, format: c_uint, channels: c_uint, device: Device) = array::most_linear;
 
                 fn cuDevicePrimaryCtxRetain(context: Out<Context>, device: Device) = context::retain_primary;
                 fn cuDevicePrimaryCtxRelease_v2(device: Device) = context::release_primary;
@@ -402,62 +432,53 @@ macro_rules! exports {
                 fn ncclRecv(buffer: DevicePointer, count: usize, data_type: c_uint, peer: c_int, comm: Communicator, stream: Stream) = nccl::receive;
             }
             unsupported cuda {
-                cuArray3DCreate cuArray3DCreate_v2 cuArray3DGetDescriptor cuArray3DGetDescriptor_v2 cuArrayCreate
-                cuArrayCreate_v2 cuArrayDestroy cuArrayGetDescriptor cuArrayGetDescriptor_v2
-                cuArrayGetMemoryRequirements cuArrayGetPlane cuArrayGetSparseProperties cuCheckpointProcessCheckpoint
+                cuArray3DCreate cuArray3DGetDescriptor cuArrayCreate cuArrayGetDescriptor cuArrayGetMemoryRequirements
+                cuArrayGetPlane cuArrayGetSparseProperties cuCheckpointProcessCheckpoint
                 cuCheckpointProcessGetRestoreThreadId cuCheckpointProcessGetState cuCheckpointProcessLock
-                cuCheckpointProcessRestore cuCheckpointProcessUnlock cuCoredumpGetAttribute
-                cuCoredumpGetAttributeGlobal cuCoredumpSetAttribute cuCoredumpSetAttributeGlobal cuCtxAttach
-                cuCtxDetach cuCtxFromGreenCtx cuCtxGetDevResource cuCtxGetExecAffinity cuCtxRecordEvent
-                cuCtxResetPersistingL2Cache cuCtxWaitEvent cuDestroyExternalMemory cuDestroyExternalSemaphore
-                cuDevResourceGenerateDesc cuDevSmResourceSplitByCount cuDeviceGetDevResource
-                cuDeviceGetGraphMemAttribute cuDeviceGetLuid cuDeviceGetNvSciSyncAttributes
-                cuDeviceGetTexture1DLinearMaxWidth cuDeviceGraphMemTrim cuDeviceRegisterAsyncNotification
-                cuDeviceSetGraphMemAttribute cuDeviceTotalMem cuDeviceUnregisterAsyncNotification
-                cuEventRecordWithFlags cuEventRecordWithFlags_ptsz cuExternalMemoryGetMappedBuffer
-                cuExternalMemoryGetMappedMipmappedArray cuFlushGPUDirectRDMAWrites cuFuncSetBlockShape
-                cuFuncSetSharedMemConfig cuFuncSetSharedSize cuGetExportTable cuGraphAddBatchMemOpNode
-                cuGraphAddExternalSemaphoresSignalNode cuGraphAddExternalSemaphoresWaitNode cuGraphAddKernelNode
-                cuGraphAddMemAllocNode cuGraphAddMemFreeNode cuGraphBatchMemOpNodeGetParams
+                cuCheckpointProcessRestore cuCheckpointProcessUnlock cuCoredumpGetAttribute cuCoredumpGetAttributeGlobal
+                cuCoredumpSetAttribute cuCoredumpSetAttributeGlobal cuCtxAttach cuCtxDetach cuCtxFromGreenCtx
+                cuCtxGetDevResource cuCtxGetExecAffinity cuCtxRecordEvent cuCtxResetPersistingL2Cache cuCtxWaitEvent
+                cuDestroyExternalMemory cuDestroyExternalSemaphore cuDevResourceGenerateDesc cuDevSmResourceSplitByCount
+                cuDeviceGetDevResource cuDeviceGetGraphMemAttribute cuDeviceGetLuid cuDeviceGetNvSciSyncAttributes
+                cuDeviceGraphMemTrim cuDeviceRegisterAsyncNotification cuDeviceSetGraphMemAttribute cuDeviceTotalMem
+                cuDeviceUnregisterAsyncNotification cuEventRecordWithFlags cuEventRecordWithFlags_ptsz
+                cuExternalMemoryGetMappedBuffer cuExternalMemoryGetMappedMipmappedArray cuFlushGPUDirectRDMAWrites
+                cuFuncSetBlockShape cuFuncSetSharedMemConfig cuFuncSetSharedSize cuGetExportTable
+                cuGraphAddBatchMemOpNode cuGraphAddExternalSemaphoresSignalNode cuGraphAddExternalSemaphoresWaitNode
+                cuGraphAddKernelNode cuGraphAddMemAllocNode cuGraphAddMemFreeNode cuGraphBatchMemOpNodeGetParams
                 cuGraphBatchMemOpNodeSetParams cuGraphConditionalHandleCreate cuGraphEventRecordNodeGetEvent
                 cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeGetEvent cuGraphEventWaitNodeSetEvent
-                cuGraphExecBatchMemOpNodeSetParams cuGraphExecChildGraphNodeSetParams
-                cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent
-                cuGraphExecExternalSemaphoresSignalNodeSetParams cuGraphExecExternalSemaphoresWaitNodeSetParams
-                cuGraphExecGetFlags cuGraphExecHostNodeSetParams cuGraphExecKernelNodeSetParams
-                cuGraphExecMemcpyNodeSetParams cuGraphExecMemsetNodeSetParams cuGraphExecNodeSetParams
-                cuGraphExecUpdate cuGraphExternalSemaphoresSignalNodeGetParams
+                cuGraphExecBatchMemOpNodeSetParams cuGraphExecChildGraphNodeSetParams cuGraphExecEventRecordNodeSetEvent
+                cuGraphExecEventWaitNodeSetEvent cuGraphExecExternalSemaphoresSignalNodeSetParams
+                cuGraphExecExternalSemaphoresWaitNodeSetParams cuGraphExecGetFlags cuGraphExecHostNodeSetParams
+                cuGraphExecKernelNodeSetParams cuGraphExecMemcpyNodeSetParams cuGraphExecMemsetNodeSetParams
+                cuGraphExecNodeSetParams cuGraphExecUpdate cuGraphExternalSemaphoresSignalNodeGetParams
                 cuGraphExternalSemaphoresSignalNodeSetParams cuGraphExternalSemaphoresWaitNodeGetParams
                 cuGraphExternalSemaphoresWaitNodeSetParams cuGraphHostNodeGetParams cuGraphHostNodeSetParams
-                cuGraphInstantiate cuGraphInstantiateWithParams cuGraphInstantiateWithParams_ptsz
-                cuGraphInstantiate_v2 cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute
-                cuGraphKernelNodeGetParams cuGraphKernelNodeSetAttribute cuGraphKernelNodeSetParams
-                cuGraphMemAllocNodeGetParams cuGraphMemFreeNodeGetParams cuGraphMemcpyNodeGetParams
-                cuGraphMemcpyNodeSetParams cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams
-                cuGraphNodeFindInClone cuGraphNodeGetEnabled cuGraphNodeSetEnabled cuGraphNodeSetParams
-                cuGraphReleaseUserObject cuGraphRetainUserObject cuGraphicsMapResources cuGraphicsMapResources_ptsz
-                cuGraphicsResourceGetMappedMipmappedArray cuGraphicsResourceGetMappedPointer
-                cuGraphicsResourceGetMappedPointer_v2 cuGraphicsResourceSetMapFlags cuGraphicsResourceSetMapFlags_v2
-                cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources cuGraphicsUnmapResources_ptsz
-                cuGraphicsUnregisterResource cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxGetDevResource
-                cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent cuImportExternalMemory
-                cuImportExternalSemaphore cuIpcOpenMemHandle cuKernelSetCacheConfig cuLaunch
+                cuGraphInstantiate cuGraphInstantiateWithParams cuGraphInstantiateWithParams_ptsz cuGraphInstantiate_v2
+                cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute cuGraphKernelNodeGetParams
+                cuGraphKernelNodeSetAttribute cuGraphKernelNodeSetParams cuGraphMemAllocNodeGetParams
+                cuGraphMemFreeNodeGetParams cuGraphMemcpyNodeGetParams cuGraphMemcpyNodeSetParams
+                cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams cuGraphNodeFindInClone cuGraphNodeGetEnabled
+                cuGraphNodeSetEnabled cuGraphNodeSetParams cuGraphReleaseUserObject cuGraphRetainUserObject
+                cuGraphicsMapResources cuGraphicsMapResources_ptsz cuGraphicsResourceGetMappedMipmappedArray
+                cuGraphicsResourceGetMappedPointer cuGraphicsResourceGetMappedPointer_v2 cuGraphicsResourceSetMapFlags
+                cuGraphicsResourceSetMapFlags_v2 cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources
+                cuGraphicsUnmapResources_ptsz cuGraphicsUnregisterResource cuGreenCtxCreate cuGreenCtxDestroy
+                cuGreenCtxGetDevResource cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent
+                cuImportExternalMemory cuImportExternalSemaphore cuIpcOpenMemHandle cuKernelSetCacheConfig cuLaunch
                 cuLaunchCooperativeKernelMultiDevice cuLaunchGrid cuLaunchGridAsync cuLibraryGetManaged
                 cuLibraryGetUnifiedFunction cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback
                 cuLogsUnregisterCallback cuMemAlloc cuMemAllocHost cuMemAllocPitch cuMemBatchDecompressAsync
                 cuMemBatchDecompressAsync_ptsz cuMemExportToShareableHandle cuMemFree cuMemGetAddressRange
                 cuMemGetHandleForAddressRange cuMemGetInfo cuMemHostGetDevicePointer cuMemImportFromShareableHandle
                 cuMemMapArrayAsync cuMemMapArrayAsync_ptsz cuMemPoolExportPointer cuMemPoolExportToShareableHandle
-                cuMemPoolImportFromShareableHandle cuMemPoolImportPointer cuMemRangeGetAttribute
-                cuMemRangeGetAttributes cuMemcpy2D cuMemcpy2DAsync cuMemcpy2DUnaligned cuMemcpy3D cuMemcpy3DAsync
-                cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_ptsz cuMemcpyAtoA cuMemcpyAtoA_v2 cuMemcpyAtoA_v2_ptds
-                cuMemcpyAtoD cuMemcpyAtoD_v2 cuMemcpyAtoD_v2_ptds cuMemcpyAtoH cuMemcpyAtoHAsync cuMemcpyAtoHAsync_v2
-                cuMemcpyAtoHAsync_v2_ptsz cuMemcpyAtoH_v2 cuMemcpyAtoH_v2_ptds cuMemcpyBatchAsync
-                cuMemcpyBatchAsync_ptsz cuMemcpyDtoA cuMemcpyDtoA_v2 cuMemcpyDtoA_v2_ptds cuMemcpyDtoD
-                cuMemcpyDtoDAsync cuMemcpyDtoH cuMemcpyDtoHAsync cuMemcpyHtoA cuMemcpyHtoAAsync cuMemcpyHtoAAsync_v2
-                cuMemcpyHtoAAsync_v2_ptsz cuMemcpyHtoA_v2 cuMemcpyHtoA_v2_ptds cuMemcpyHtoD cuMemcpyHtoDAsync
-                cuMemsetD16 cuMemsetD2D16 cuMemsetD2D32 cuMemsetD2D8 cuMemsetD32 cuMemsetD8 cuMipmappedArrayCreate
-                cuMipmappedArrayDestroy cuMipmappedArrayGetLevel cuMipmappedArrayGetMemoryRequirements
+                cuMemPoolImportFromShareableHandle cuMemPoolImportPointer cuMemRangeGetAttribute cuMemRangeGetAttributes
+                cuMemcpy2D cuMemcpy2DAsync cuMemcpy2DUnaligned cuMemcpy3D cuMemcpy3DAsync cuMemcpy3DBatchAsync
+                cuMemcpy3DBatchAsync_ptsz cuMemcpyAtoA cuMemcpyAtoD cuMemcpyAtoH cuMemcpyAtoHAsync cuMemcpyBatchAsync
+                cuMemcpyBatchAsync_ptsz cuMemcpyDtoA cuMemcpyDtoD cuMemcpyDtoDAsync cuMemcpyDtoH cuMemcpyDtoHAsync
+                cuMemcpyHtoA cuMemcpyHtoAAsync cuMemcpyHtoD cuMemcpyHtoDAsync cuMemsetD16 cuMemsetD2D16 cuMemsetD2D32
+                cuMemsetD2D8 cuMemsetD32 cuMemsetD8 cuMipmappedArrayGetMemoryRequirements
                 cuMipmappedArrayGetSparseProperties cuModuleGetGlobal cuModuleGetSurfRef cuModuleGetTexRef
                 cuModuleLoadFatBinary cuMulticastAddDevice cuMulticastBindAddr cuMulticastBindMem cuMulticastCreate
                 cuMulticastGetGranularity cuMulticastUnbind cuParamSetSize cuParamSetTexRef cuParamSetf cuParamSeti
@@ -474,13 +495,10 @@ macro_rules! exports {
                 cuStreamWaitValue32_v2 cuStreamWaitValue32_v2_ptsz cuStreamWaitValue64 cuStreamWaitValue64_ptsz
                 cuStreamWaitValue64_v2 cuStreamWaitValue64_v2_ptsz cuStreamWriteValue32 cuStreamWriteValue32_ptsz
                 cuStreamWriteValue32_v2 cuStreamWriteValue32_v2_ptsz cuStreamWriteValue64 cuStreamWriteValue64_ptsz
-                cuStreamWriteValue64_v2 cuStreamWriteValue64_v2_ptsz cuSurfObjectCreate cuSurfObjectDestroy
-                cuSurfObjectGetResourceDesc cuSurfRefGetArray cuSurfRefSetArray cuTensorMapEncodeIm2colWide
-                cuTexObjectCreate cuTexObjectDestroy cuTexObjectGetResourceDesc cuTexObjectGetResourceViewDesc
-                cuTexObjectGetTextureDesc
-                cuTexRefCreate cuTexRefDestroy cuTexRefGetAddress cuTexRefGetAddressMode cuTexRefGetAddress_v2
-                cuTexRefGetArray cuTexRefGetBorderColor cuTexRefGetFilterMode cuTexRefGetFlags cuTexRefGetFormat
-                cuTexRefGetMaxAnisotropy cuTexRefGetMipmapFilterMode cuTexRefGetMipmapLevelBias
+                cuStreamWriteValue64_v2 cuStreamWriteValue64_v2_ptsz cuSurfRefGetArray cuSurfRefSetArray
+                cuTensorMapEncodeIm2colWide cuTexRefCreate cuTexRefDestroy cuTexRefGetAddress cuTexRefGetAddressMode
+                cuTexRefGetAddress_v2 cuTexRefGetArray cuTexRefGetBorderColor cuTexRefGetFilterMode cuTexRefGetFlags
+                cuTexRefGetFormat cuTexRefGetMaxAnisotropy cuTexRefGetMipmapFilterMode cuTexRefGetMipmapLevelBias
                 cuTexRefGetMipmapLevelClamp cuTexRefGetMipmappedArray cuTexRefSetAddress cuTexRefSetAddress2D
                 cuTexRefSetAddress2D_v2 cuTexRefSetAddress2D_v3 cuTexRefSetAddressMode cuTexRefSetAddress_v2
                 cuTexRefSetArray cuTexRefSetBorderColor cuTexRefSetFilterMode cuTexRefSetFlags cuTexRefSetFormat

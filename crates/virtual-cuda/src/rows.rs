@@ -6,6 +6,7 @@ use std::sync::Arc;
 use virtual_gpu::engine::{GraphCopy, Region};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
+use crate::array;
 use crate::engine;
 use crate::guard::Rights;
 use crate::host_range::HostRange;
@@ -138,17 +139,14 @@ fn copy_rows(copy: &Copy3D, of: Option<Stream>) -> CudaResult<()> {
 /// Returns the rows that a copy accesses on one side.
 ///
 /// # Errors
-/// Returns `InvalidValue` with the field that is wrong, and `NotSupported` for CUDA arrays.
+/// Returns `InvalidValue` with the field that is wrong.
 fn region(name: &str, side: &Volume, copy: &Copy3D) -> CudaResult<Region> {
     let &Volume { x, y, z, lod, memory, host, device, pitch, height, .. } = side;
     let wrong = |what: String| Err(invalid(format!("the copy's {name}: {what}")));
     let start = match memory {
         HOST => host as u64,
         DEVICE | UNIFIED => device,
-        ARRAY => {
-            let message = format!("virtual GPU: the copy's {name} is a CUDA array, which is not supported");
-            return Err(Error::new(CudaStatus::NotSupported, message));
-        }
+        ARRAY => return array::region(name, side, copy),
         _ => return wrong(format!("{memory} is not a memory type (1 to 4)")),
     };
     if lod != 0 {

@@ -237,6 +237,19 @@ impl Caller {
                     // The dimensions, the tile, and the steps of a tensor of rank 1.
                     self.memory[2][0] = 8;
                 }
+                if matches!(kind, "Source<PlaneDescription>" | "Source<VolumeDescription>") && !self.is_wild {
+                    // A 1D array of 8 numbers: the width, and the format and the number of channels.
+                    let format = if kind == "Source<PlaneDescription>" { 16 } else { 24 };
+                    self.memory[2][0] = 8;
+                    self.memory[2][format..][..8].copy_from_slice(&[0x20, 0, 0, 0, 1, 0, 0, 0]);
+                    // CUDA_ARRAY3D_SURFACE_LDST
+                    self.memory[2][32] = 2;
+                }
+                if kind == "Source<ResourceDescription>" && !self.is_wild {
+                    // CU_RESOURCE_TYPE_ARRAY, and the array's handle.
+                    let array = self.known("Array");
+                    self.memory[2][8..16].copy_from_slice(&array.to_le_bytes());
+                }
                 if kind == "Source<PoolProperties>" && !self.is_wild {
                     // CU_MEM_ALLOCATION_TYPE_PINNED, no handle, CU_MEM_LOCATION_TYPE_DEVICE, GPU 0
                     self.memory[2][..16].copy_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);

@@ -86,6 +86,13 @@ const TYPES: &[(&str, &[&str])] = &[
     ("Copy2D", &["CUDA_MEMCPY2D_st"]),
     ("Copy3D", &["CUDA_MEMCPY3D_st", "CUDA_MEMCPY3D_PEER_st"]),
     ("TensorMap", &["CUtensorMap_st"]),
+    ("Array", &["*mut CUarray_st"]),
+    ("MipmappedArray", &["*mut CUmipmappedArray_st"]),
+    ("PlaneDescription", &["CUDA_ARRAY_DESCRIPTOR_st"]),
+    ("VolumeDescription", &["CUDA_ARRAY3D_DESCRIPTOR_st"]),
+    ("ResourceDescription", &["CUDA_RESOURCE_DESC_st"]),
+    ("TextureDescription", &["CUDA_TEXTURE_DESC_st"]),
+    ("ViewDescription", &["CUDA_RESOURCE_VIEW_DESC_st"]),
     ("WaitDescription", &["ncclWaitSignalDesc_t"]),
     ("Outs", &["*mut *mut c_void"]),
     ("LaunchConfig", &["CUlaunchConfig_st"]),
@@ -125,6 +132,7 @@ const TYPES: &[(&str, &[&str])] = &[
             "CUmemAllocationGranularity_flags_enum",
             "CUmemAccess_flags_enum",
             "CUmem_advise_enum",
+            "CUarray_format_enum",
             "CUtensorMapDataType_enum",
             "CUtensorMapInterleave_enum",
             "CUtensorMapSwizzle_enum",
@@ -237,8 +245,9 @@ fn types_that_only_have_the_same_size_do_not_agree() {
 #[test]
 fn structures_are_laid_out_as_cudarc_s() {
     use cudarc::driver::sys::{
-        CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY_NODE_PARAMS, CUDA_MEMCPY2D,
-        CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUctxCreateParams, CUdevprop, CUexecAffinityParam,
+        CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS,
+        CUDA_MEMCPY_NODE_PARAMS, CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUDA_RESOURCE_DESC,
+        CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUctxCreateParams, CUdevprop, CUexecAffinityParam,
         CUgraphEdgeData, CUgraphExecUpdateResultInfo, CUgraphNodeParams, CUlaunchAttribute, CUlaunchConfig,
         CUmemAccessDesc, CUmemAllocationProp, CUmemLocation, CUmemPoolProps,
     };
@@ -249,6 +258,11 @@ fn structures_are_laid_out_as_cudarc_s() {
     assert_eq!(size_of::<virtual_cuda::Affinity>(), size_of::<CUexecAffinityParam>());
     assert_eq!(size_of::<virtual_cuda::CreateParameters>(), size_of::<CUctxCreateParams>());
     assert_eq!(size_of::<virtual_cuda::DeviceProperties>(), size_of::<CUdevprop>());
+    assert_eq!(size_of::<virtual_cuda::PlaneDescription>(), size_of::<CUDA_ARRAY_DESCRIPTOR>());
+    assert_eq!(size_of::<virtual_cuda::VolumeDescription>(), size_of::<CUDA_ARRAY3D_DESCRIPTOR>());
+    assert_eq!(size_of::<virtual_cuda::ResourceDescription>(), size_of::<CUDA_RESOURCE_DESC>());
+    assert_eq!(size_of::<virtual_cuda::TextureDescription>(), size_of::<CUDA_TEXTURE_DESC>());
+    assert_eq!(size_of::<virtual_cuda::ViewDescription>(), size_of::<CUDA_RESOURCE_VIEW_DESC>());
     assert_eq!(size_of::<virtual_cuda::Copy2D>(), size_of::<CUDA_MEMCPY2D>());
     assert_eq!(size_of::<virtual_cuda::Copy3D>(), size_of::<CUDA_MEMCPY3D>());
     assert_eq!(size_of::<virtual_cuda::KernelParameters>(), size_of::<CUDA_KERNEL_NODE_PARAMS>());

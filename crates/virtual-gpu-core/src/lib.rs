@@ -1,6 +1,7 @@
 //! The parts that every layer of the virtual GPU uses: handles, status codes, source locations, host threads, and
 //! device memory.
 
+pub mod array;
 mod debug_info;
 pub mod handle;
 mod loaded_file;
@@ -15,6 +16,7 @@ mod stack;
 pub mod status;
 pub mod sync;
 pub mod tensor_map;
+pub mod texture;
 pub mod thread;
 
 pub use loaded_file::path_of_code;

@@ -157,11 +157,46 @@ pub enum FaultKind {
     },
     /// An operation that has no defined result, and why.
     Undefined(&'static str),
+    /// An access outside of a surface.
+    OutsideSurface(Box<OutsideSurface>),
     /// A barrier number that no GPU supports.
     NoSuchBarrier {
         /// The number.
         id: u32,
     },
+}
+
+/// An access outside of a surface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutsideSurface {
+    /// How it was accessed.
+    pub access: Access,
+    /// The number of bytes.
+    pub bytes: u32,
+    /// The first byte in a row, the row, and the plane or layer.
+    pub at: [i64; 3],
+    /// The number of bytes in a row, of rows, and of planes or layers.
+    pub extent: [u64; 3],
+}
+
+impl fmt::Display for OutsideSurface {
+    /// Writes, for example, `reads 4 bytes at byte 64 of row 2: the surface has 16 rows of 64 bytes`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = if self.access == Access::Read { "reads" } else { "writes" };
+        let unit = if self.bytes == 1 { "byte" } else { "bytes" };
+        let ([x, y, z], [width, rows, planes]) = (self.at, self.extent);
+        write!(f, "{verb} {} {unit} at byte {x} of row {y}", self.bytes)?;
+        if planes > 1 || z != 0 {
+            return write!(
+                f,
+                " of plane {z}: the surface has {planes} planes of {rows} rows of {width} bytes"
+            );
+        }
+        match rows {
+            1 => write!(f, ": the surface has 1 row of {width} bytes"),
+            _ => write!(f, ": the surface has {rows} rows of {width} bytes"),
+        }
+    }
 }
 
 /// An assertion that failed.
@@ -268,6 +303,7 @@ impl fmt::Display for Fault {
                 ": {arrived} of {expected} threads have arrived at the cluster's barrier, which the others will never reach: {missing}"
             ),
             FaultKind::Undefined(why) => write!(f, ": {why}"),
+            FaultKind::OutsideSurface(outside) => write!(f, ": {outside}"),
             FaultKind::NoSuchBarrier { id } => write!(f, ": barrier {id}; a block has 0 to 15"),
         }
     }

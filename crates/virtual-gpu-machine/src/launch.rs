@@ -5,6 +5,7 @@ use crate::fault::{Fault, ThreadReport};
 use crate::memory::touched::Touched;
 use crate::printed::Printed;
 use crate::race::Race;
+use virtual_gpu_core::texture::{NO_OBJECTS, Objects};
 
 /// The unit in bytes in which hardware allocates shared memory, from the CUDA occupancy calculator for compute capability
 /// 9.0.
@@ -27,6 +28,8 @@ pub struct Launch<'a> {
     pub parameters: &'a [u8],
     /// The device address of each of [`virtual_gpu_ptx::Module::variables`], in the same order.
     pub globals: &'a [u64],
+    /// The texture and surface objects that the kernel may use.
+    pub objects: &'a Objects,
     /// `%globaltimer` when the kernel starts; it then advances by 1 for each instruction that the reading thread
     /// executes.
     pub start_ns: u64,
@@ -62,6 +65,7 @@ impl Default for Launch<'_> {
             dynamic_shared: 0,
             parameters: &[],
             globals: &[],
+            objects: &NO_OBJECTS,
             start_ns: 0,
             resident: 1,
             workspace: 0,
@@ -96,7 +100,8 @@ pub struct Execution {
     /// The first read of bytes that had never been written. The read returned
     /// [`POISON`](virtual_gpu_core::memory::POISON), and the kernel continued.
     pub unwritten: Option<ThreadReport>,
-    /// The first fault that hardware would not notice. The kernel continued.
+    /// The first fault that hardware would not notice, or a read through a texture or surface of bytes that the kernel has
+    /// written. The kernel continued.
     pub unnoticed: Option<Box<Fault>>,
     /// The first race in shared memory. The kernel continued.
     pub race: Option<Box<Race>>,

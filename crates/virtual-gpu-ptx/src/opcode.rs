@@ -36,7 +36,10 @@ opcodes! {
     And "and", Or "or", Xor "xor", Not "not", Cnot "cnot", Lop3 "lop3", Shf "shf", Shl "shl", Shr "shr",
     // Data movement and conversion.
     Mov "mov", Shfl "shfl", Prmt "prmt", Ld "ld", Ldu "ldu", St "st", Prefetch "prefetch", Prefetchu "prefetchu",
-    Createpolicy "createpolicy", Applypriority "applypriority", Isspacep "isspacep", Mapa "mapa", Getctarank "getctarank", Cvta "cvta", Cvt "cvt", Cp "cp",
+    Createpolicy "createpolicy", Applypriority "applypriority", Isspacep "isspacep", Mapa "mapa",
+    Getctarank "getctarank", Cvta "cvta", Cvt "cvt", Cp "cp",
+    // Textures and surfaces.
+    Tex "tex", Tld4 "tld4", Txq "txq", Suld "suld", Sust "sust", Suq "suq",
     // Control flow.
     Bra "bra", Brx "brx", Call "call", Ret "ret", Exit "exit",
     // Parallel synchronization and communication.

@@ -1,10 +1,10 @@
 //! Resolved instructions: opcodes, types, and modifiers have been interpreted, but operands are still names.
 
 use super::instruction::{
-    Accumulator, AtomicOp, AtomicType, BoolOp, CarryOp, ClusterBarrier, CompareAs, Comparison, Conversion,
-    Fence, FloatMode, FloatOp, FloatType, Fp8, FragmentElement, FragmentLayout, IntegerSum, IntegerType,
-    LongOp, MatrixElement, NarrowOp, NumberKind, Packed, Reduction, Rounding, Scope, ShuffleMode, Space,
-    VoteMode, WordOp,
+    Accumulator, AtomicOp, AtomicType, BoolOp, CarryOp, ChannelType, ClusterBarrier, CompareAs, Comparison,
+    Conversion, Fence, FloatMode, FloatOp, FloatType, Fp8, FragmentElement, FragmentLayout, IntegerSum,
+    IntegerType, LongOp, MatrixElement, NarrowOp, NumberKind, Outside, Packed, Property, Reduction, Rounding,
+    Scope, Shape, ShuffleMode, Space, VoteMode, WordOp,
 };
 use super::syntax::{File, Function, Operand, Statement, Written};
 use super::types::Type;
@@ -248,6 +248,19 @@ pub(crate) enum Form<'a> {
     /// `barrier.cluster`
     ClusterBarrier(ClusterBarrier),
     StoreAsync(StoreAsync<'a>),
+    /// `tex` and `tld4`
+    FetchTexture(TextureFetch<'a>),
+    /// `txq` and `suq`
+    QueryObject {
+        is_surface: bool,
+        /// The register with the handle.
+        name: &'a str,
+        property: Property,
+        level: Option<Operand<'a>>,
+        d: Operand<'a>,
+    },
+    /// `suld` and `sust`
+    AccessSurface(SurfaceAccess<'a>),
     CommitCopies,
     /// Waits for all groups except the last `pending`.
     WaitForCopies {
@@ -492,6 +505,50 @@ pub(crate) struct StoreAsync<'a> {
     pub(crate) mbarrier: Operand<'a>,
     /// Of `red.async`.
     pub(crate) reduction: Option<(AtomicOp, AtomicType)>,
+}
+
+/// `tex` and `tld4`
+#[derive(Debug)]
+pub(crate) struct TextureFetch<'a> {
+    pub(crate) shape: Shape,
+    /// The register with the handle.
+    pub(crate) name: &'a str,
+    /// The index into an array of textures.
+    pub(crate) index: Option<Operand<'a>>,
+    pub(crate) coordinates: Vec<Operand<'a>>,
+    /// Whether coordinates are `.s32`.
+    pub(crate) is_integer: bool,
+    pub(crate) detail: ResolvedDetail<'a>,
+    /// The channel that `tld4` returns.
+    pub(crate) gathered: Option<u8>,
+    pub(crate) result: ChannelType,
+    /// The type of the results.
+    pub(crate) kind: Type,
+    pub(crate) d: Vec<Operand<'a>>,
+}
+
+/// How `tex` chooses a level of a mipmap.
+#[derive(Debug)]
+pub(crate) enum ResolvedDetail<'a> {
+    Base,
+    Level(Operand<'a>),
+    Gradients([Vec<Operand<'a>>; 2]),
+}
+
+/// `suld` and `sust`
+#[derive(Debug)]
+pub(crate) struct SurfaceAccess<'a> {
+    pub(crate) is_store: bool,
+    pub(crate) shape: Shape,
+    pub(crate) outside: Outside,
+    /// The register with the handle.
+    pub(crate) name: &'a str,
+    /// The index into an array of surfaces.
+    pub(crate) index: Option<Operand<'a>>,
+    pub(crate) coordinates: Vec<Operand<'a>>,
+    /// The type of each value.
+    pub(crate) kind: Type,
+    pub(crate) values: Vec<Operand<'a>>,
 }
 
 /// `atom` and `red` on the elements of a vector, each of which is atomic.

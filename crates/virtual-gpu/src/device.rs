@@ -210,8 +210,7 @@ const VALUES: &[(RangeInclusive<i32>, i32)] = &[
 /// ("CUDA C++ Programming Guide", table of technical specifications, which includes the limits of textures and
 /// surfaces). The limits of mipmapped and alternate 3D textures and the pitch alignment are not in that table, and are what
 /// drivers report for recent GPUs; the PCI numbers are those that `nvidia-smi -q` prints. Attributes for features that an
-/// H100 has but the virtual GPU lacks are 0. Textures and surfaces have limits, but no function that creates them is
-/// supported.
+/// H100 has but the virtual GPU lacks are 0.
 pub fn attribute(number: i32, ordinal: usize) -> Option<i32> {
     match number {
         2..=4 => return Some(MAX_BLOCK[number as usize - 2] as i32),
@@ -221,4 +220,9 @@ pub fn attribute(number: i32, ordinal: usize) -> Option<i32> {
         _ => {}
     }
     VALUES.iter().find(|(numbers, _)| numbers.contains(&number)).map(|&(_, value)| value)
+}
+
+/// Returns the value of an attribute that limits a size; 0 if there is no such attribute.
+pub(crate) fn limit(number: i32) -> u64 {
+    attribute(number, 0).and_then(|value| u64::try_from(value).ok()).unwrap_or(0)
 }

@@ -21,7 +21,9 @@ const RUNTIME: (&str, &str) = ("nvidia-cuda-runtime-cu12", "12.9.79");
 
 /// Functions whose arguments NVIDIA's driver checks before it checks whether it is initialized. The virtual driver
 /// checks that first, for all functions. Either is an error of the same program.
-const ARGUMENTS_FIRST: [&str; 56] = [
+const ARGUMENTS_FIRST: [&str; 59] = [
+    "cuArray3DGetDescriptor_v2",
+    "cuArrayGetDescriptor_v2",
     "cuCtxDestroy",
     "cuCtxDestroy_v2",
     "cuCtxGetFlags",
@@ -67,6 +69,7 @@ const ARGUMENTS_FIRST: [&str; 56] = [
     "cuMemAllocManaged",
     "cuMemHostGetFlags",
     "cuMemPrefetchAsync_v2",
+    "cuMipmappedArrayGetLevel",
     "cuOccupancyMaxActiveClusters",
     "cuOccupancyMaxPotentialClusterSize",
     "cuStreamCreate",
@@ -81,8 +84,14 @@ const ARGUMENTS_FIRST: [&str; 56] = [
 ];
 
 /// The same, only after a failed cuInit.
-const FUNCTION_FIRST: [&str; 4] =
-    ["cuLaunchCooperativeKernel", "cuLaunchKernel", "cuStreamAddCallback", "cuStreamCreateWithPriority"];
+const FUNCTION_FIRST: [&str; 6] = [
+    "cuArrayDestroy",
+    "cuLaunchCooperativeKernel",
+    "cuLaunchKernel",
+    "cuMipmappedArrayDestroy",
+    "cuStreamAddCallback",
+    "cuStreamCreateWithPriority",
+];
 
 /// Functions in which NVIDIA's driver crashes. The virtual driver returns an error.
 const CRASHES: [&str; 2] = ["cuGetProcAddress", "cuGetProcAddress_v2"];

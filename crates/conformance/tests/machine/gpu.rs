@@ -2,6 +2,7 @@
 
 use virtual_gpu_core::memory::DeviceMemory;
 use virtual_gpu_core::source_location::CallSite;
+use virtual_gpu_core::texture::Objects;
 use virtual_gpu_machine::{self as machine, Execution, Fault, Launch};
 use virtual_gpu_ptx::{self as ptx, Module};
 
@@ -41,6 +42,8 @@ pub(crate) struct Gpu {
     pub(crate) memory: DeviceMemory,
     pub(crate) module: Module,
     globals: Vec<u64>,
+    /// The texture and surface objects that kernels may use.
+    pub(crate) objects: Objects,
     pub(crate) limit: u64,
     /// The maximum number of instructions that one thread may execute.
     pub(crate) thread_limit: u64,
@@ -93,6 +96,7 @@ impl Gpu {
             memory,
             module,
             globals,
+            objects: Objects::default(),
             limit: 1 << 32,
             thread_limit: 1 << 32,
             dynamic_shared: 0,
@@ -153,6 +157,7 @@ impl Gpu {
             dynamic_shared: self.dynamic_shared,
             parameters: &parameters,
             globals: &self.globals,
+            objects: &self.objects,
             start_ns: 1_000_000,
             resident: self.resident,
             workspace: self.workspace,

@@ -3,11 +3,13 @@
 
 use std::time::{Duration, Instant};
 
+use virtual_gpu_core::array::{Channel, Format, Geometry, Level};
+use virtual_gpu_core::texture::{Object, Sampling, Surface, Texture};
 use virtual_gpu_ptx as ptx;
 
 use crate::gpu::{Gpu, Numbers};
 
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 15] = [
     include_str!("../ptx/axpy.ptx"),
     include_str!("../ptx/training.ptx"),
     include_str!("../ptx/waiting.ptx"),
@@ -17,6 +19,7 @@ const SOURCES: [&str; 14] = [
     include_str!("../ptx/tensor_cores.ptx"),
     include_str!("../ptx/block_barriers.ptx"),
     include_str!("../ptx/bulk_copies.ptx"),
+    include_str!("../ptx/textures.ptx"),
     include_str!("../kernels/12.9-compute_90/ampere.ptx"),
     include_str!("../kernels/12.9-compute_90/atomics.ptx"),
     include_str!("../kernels/12.9-compute_90/control.ptx"),
@@ -143,6 +146,27 @@ impl Mutator {
     }
 }
 
+/// Returns a texture or surface of 64 elements of the kind that a module accesses first.
+fn object(source: &str, address: u64) -> Object {
+    let format = Format { channel: Channel::F32, channels: 2 };
+    let shapes = [
+        (".a2d.", Geometry::Planes, [4, 4, 4]),
+        (".2d.", Geometry::Plane, [8, 8, 1]),
+        (".3d.", Geometry::Volume, [4, 4, 4]),
+        (".cube.", Geometry::Cube, [3, 3, 6]),
+        (".1d.", Geometry::Line, [64, 1, 1]),
+    ];
+    let found = shapes.into_iter().find(|(shape, ..)| source.contains(shape));
+    let (_, geometry, extent) = found.unwrap_or(shapes[1]);
+    let level = Level::packed(address, extent, format.bytes());
+    if source.contains("sust") && !source.contains("tex.") {
+        return Object::Surface(Surface { geometry, format, level });
+    }
+    let sampling = Sampling { is_linear: true, is_normalized: true, ..crate::textures::sampling() };
+    let is_buffer = source.contains(".1d.");
+    Object::Texture(Texture { geometry, format, levels: vec![level], sampling, is_buffer, can_gather: true })
+}
+
 /// Loads a module and runs its kernels. Returns whether it loaded.
 fn load_and_run(source: &str) -> bool {
     let Ok(module) = ptx::load(source) else { return false };
@@ -159,6 +183,8 @@ fn load_and_run(source: &str) -> bool {
                 size => 8_u32.to_le_bytes().into_iter().cycle().take(size as usize).collect(),
             })
             .collect();
+        // The address is a handle, too.
+        gpu.objects.insert(buffer, object(source, buffer));
         let _ = gpu.launch(&name, [2, 1, 1], [40, 1, 1], &arguments);
     }
     true

@@ -39,7 +39,7 @@ fn every_unsupported_instruction_is_listed_with_its_line() {
 {
     .reg .b32 %r<9>;
     .reg .b64 %rd<9>;
-    tex.2d.v4.f32.f32 {%r1,%r2,%r3,%r4}, [%rd1, {%r1,%r2}];
+    tex.2dms.v4.f32.s32 {%r1,%r2,%r3,%r4}, [%rd1, {%r1,%r2,%r3,%r4}];
     mov.u32 %r1, 5;
     wmma.mma.sync.aligned %r1, %r2;
     frobnicate.u32 %r1;

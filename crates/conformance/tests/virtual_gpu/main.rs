@@ -49,6 +49,7 @@ mod shared_races;
 mod strict;
 mod symbols;
 mod tensor_maps;
+mod textures;
 mod thread_streams;
 mod time;
 mod topology;
@@ -128,6 +129,7 @@ fn main() -> ExitCode {
         symbols::checks(),
         clusters::checks(),
         tensor_maps::checks(),
+        textures::checks(),
         thread_streams::checks(),
         time::checks(),
         topology::checks(),

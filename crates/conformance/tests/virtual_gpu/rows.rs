@@ -129,7 +129,7 @@ fn bad_copies() -> anyhow::Result<()> {
         &["null"],
     );
     let array = CUDA_MEMCPY2D { srcMemoryType: CUmemorytype::CU_MEMORYTYPE_ARRAY, ..good };
-    fails(copy(array), CUresult::CUDA_ERROR_NOT_SUPPORTED, &["CUDA array"]);
+    fails(copy(array), invalid, &["0x0 is not a CUDA array"]);
     // SAFETY: a null pointer is refused.
     fails(unsafe { sys::cuMemcpy2D_v2(std::ptr::null()) }.result(), invalid, &["is null"]);
     copy(CUDA_MEMCPY2D { Height: 0, ..good })?;

@@ -95,6 +95,19 @@ impl Bits {
         self.words[last] |= tail;
     }
 
+    /// Returns whether any of the bytes is in the set.
+    fn overlaps(&self, start: u64, len: u64) -> bool {
+        let end = start + len;
+        if self.latest.start.max(start) < self.latest.end.min(end) {
+            return true;
+        }
+        !self.used.is_empty()
+            && (start..end).any(|at| {
+                let word = (at / 64) as usize;
+                self.used.contains(&word) && self.words[word] >> (at % 64) & 1 != 0
+            })
+    }
+
     /// Calls `found` with each run of set bits and clears the bits.
     fn drain(&mut self, mut found: impl FnMut(Range<u64>)) {
         let latest = std::mem::take(&mut self.latest);
@@ -163,6 +176,13 @@ impl Record {
     #[inline]
     pub(crate) fn bits(&mut self, slot: usize, access: Access) -> &mut Bits {
         self.of_block.bits(slot, access)
+    }
+
+    /// Returns whether the launch has changed any of `len` bytes, starting at offset `start`, of the allocation in `slot`.
+    pub(crate) fn has_changed(&self, slot: usize, start: u64, len: u64) -> bool {
+        [&self.of_block, &self.of_launch].into_iter().filter_map(|slots| slots.bits.get(slot)).any(|bits| {
+            [Access::Write, Access::Atomic].iter().any(|&kind| bits[kind as usize].overlaps(start, len))
+        })
     }
 
     /// Adds what the running block accessed to what the launch accessed. Returns how many bytes it read plus how many it

@@ -14,6 +14,7 @@ mod integer;
 mod mbarrier;
 mod memory;
 mod register;
+mod texture;
 mod warp;
 
 pub use cluster::*;
@@ -26,6 +27,7 @@ pub use integer::*;
 pub use mbarrier::*;
 pub use memory::*;
 pub use register::*;
+pub use texture::*;
 pub use warp::*;
 
 /// One instruction.
@@ -191,6 +193,9 @@ pub enum Operation {
     BulkCopy(Box<BulkCopy>),
     TensorCopy(Box<TensorCopy>),
     BulkReduction(Box<BulkReduction>),
+    FetchTexture(Box<TextureFetch>),
+    QueryObject(Box<ObjectQuery>),
+    AccessSurface(Box<SurfaceAccess>),
     /// `cp.async.commit_group`
     CommitCopies,
     /// `cp.async.wait_group`: waits for all of the thread's groups except the last `pending`.

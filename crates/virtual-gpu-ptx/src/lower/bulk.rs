@@ -3,8 +3,7 @@
 use super::builder::Lowering;
 use super::operand::Lowered;
 use crate::instruction::{
-    Address, AtomicOp, AtomicType, BulkCopy, BulkReduction, Operation, Slot, Space,
-    TensorCopy as LoweredTensorCopy,
+    Address, AtomicOp, AtomicType, BulkCopy, BulkReduction, Operation, Space, TensorCopy as LoweredTensorCopy,
 };
 use crate::resolved::{BulkCopy as ResolvedCopy, TensorCopy};
 use crate::syntax::{Operand, Written};
@@ -61,11 +60,8 @@ impl<'a> Lowering<'_, 'a> {
         let mbarrier = self.mbarrier_of_copy(written, mbarrier.as_ref())?;
         self.check_policy(policy.as_ref())?;
         let blocks = blocks.as_ref().map(|blocks| self.word(blocks, Type::U16)).transpose()?;
-        let words = |lowering: &mut Self, operands: &[Operand<'a>], kind| -> Lowered<Box<[Slot]>> {
-            operands.iter().map(|operand| lowering.word(operand, kind)).collect()
-        };
-        let coordinates = words(self, coordinates, Type::S32)?;
-        let offsets = words(self, offsets, Type::U16)?;
+        let coordinates = self.words_of(coordinates, Type::S32)?;
+        let offsets = self.words_of(offsets, Type::U16)?;
         let (is_im2col, reduction) = (*is_im2col, *op);
         let copy =
             LoweredTensorCopy { map, coordinates, is_im2col, offsets, shared, mbarrier, blocks, reduction };

@@ -72,6 +72,11 @@ impl<'a> Lowering<'_, 'a> {
                 self.check_policy(policy.as_ref())?;
                 self.bulk_reduction(written, [to, from, bytes], mbarrier.as_ref(), *op, *kind)
             }
+            Form::FetchTexture(fetch) => self.fetch_texture(fetch),
+            Form::QueryObject { is_surface, name, property, level, d } => {
+                self.query_object(*is_surface, name, *property, level.as_ref(), d)
+            }
+            Form::AccessSurface(access) => self.access_surface(access),
             Form::CommitCopies => self.emitted(Operation::CommitCopies),
             Form::WaitForCopies { pending } => self.emitted(Operation::WaitForCopies { pending: *pending }),
             Form::WaitForAllCopies => {

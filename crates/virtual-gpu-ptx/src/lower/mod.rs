@@ -19,6 +19,7 @@ mod memory;
 mod names;
 mod operand;
 mod subroutine;
+mod texture;
 mod transfer;
 mod warp;
 mod wmma;

@@ -86,9 +86,8 @@ impl<'a> Parser<'a> {
                 Some(Token::Mark(b'{')) => self.vector()?,
                 _ => vec![self.simple_operand()?],
             };
-            // A texture may follow its sampler.
-            while self.accept(b',') {
-                self.vector()?;
+            if self.peek() == Some(Token::Mark(b',')) {
+                return self.error("a texture with a separate sampler is not supported");
             }
             self.expect(b']')?;
             return Ok(Operand::Compound { name, offset, coordinates });

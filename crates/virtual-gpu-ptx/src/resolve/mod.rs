@@ -22,6 +22,7 @@ mod memory;
 mod modifiers;
 mod parts;
 mod tensor;
+mod texture;
 mod transfer;
 mod vector;
 mod warp;
@@ -99,6 +100,12 @@ fn form<'a>(written: &mut Written<'a>) -> Resolution<Form<'a>> {
         Cp if written.modifiers.first() == Some(&"reduce") => bulk::reduction(written),
         Cp if matches!(written.modifiers.get(1), Some(&"bulk")) => bulk::copy(written),
         Cp => memory::cp_async(written),
+        Tex => texture::tex(written),
+        Tld4 => texture::tld4(written),
+        Txq => texture::query(written, false),
+        Suq => texture::query(written, true),
+        Suld => texture::surface(written, false),
+        Sust => texture::surface(written, true),
         Prefetch | Prefetchu => memory::prefetch(opcode, written),
         Createpolicy => hint::createpolicy(written),
         Applypriority => hint::applypriority(written),

@@ -294,6 +294,8 @@ impl State {
         self.streams_of_threads.retain(|&(_, of), _| of != context);
         self.peer_access.retain(|&(from, to)| from != context && to != context);
         self.events.retain(|_, event| event.context != context);
+        self.arrays.retain(|_, array| array.context != context);
+        self.objects.forget(context);
         let modules = self.modules.entries().iter().filter(|(_, module)| module.context == context);
         let mut variables = Vec::new();
         for module in modules.map(|&(module, _)| module).collect::<Vec<_>>() {

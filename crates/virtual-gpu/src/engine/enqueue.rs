@@ -122,10 +122,13 @@ impl State {
     pub(super) fn append(
         &mut self,
         stream: StreamHandle,
-        work: Work,
+        mut work: Work,
         after: Vec<Awaited>,
         call_site: CallSite,
     ) -> CudaResult<Awaited> {
+        if let Work::Kernel(launch) = &mut work {
+            launch.objects = self.objects.of(launch.context);
+        }
         let thread = self.current_thread();
         let view = self.order.view_of(thread);
         let enqueued = self.next_sequence_number();

@@ -26,7 +26,8 @@ pub(super) fn status_of(fault: &Fault) -> CudaStatus {
         FaultKind::DivergentBarrier { .. }
         | FaultKind::DivergentWarp { .. }
         | FaultKind::IncompletePhase { .. }
-        | FaultKind::Undefined(_) => CudaStatus::LaunchFailed,
+        | FaultKind::Undefined(_)
+        | FaultKind::OutsideSurface(_) => CudaStatus::LaunchFailed,
         FaultKind::NoSuchBarrier { .. } => CudaStatus::IllegalInstruction,
     }
 }
@@ -88,6 +89,7 @@ pub(super) fn fault_report(
             }
         }
         FaultKind::Undefined(why) => report.fact(*why),
+        FaultKind::OutsideSurface(outside) => report.fact(outside.to_string()),
         FaultKind::Trap => report,
         FaultKind::Assert(assertion) => {
             let Assertion { message, file, line, threads, .. } = &**assertion;
@@ -357,6 +359,7 @@ fn headline(fault: &Fault) -> &'static str {
         }
         FaultKind::IncompletePhase { .. } => "waits for an mbarrier whose phase can no longer complete",
         FaultKind::Undefined(_) => "executes an instruction that has no defined result",
+        FaultKind::OutsideSurface(_) => "goes outside of a surface",
         FaultKind::DivergentWarp { .. } => "has lanes waiting for others that never arrive",
         FaultKind::Endless { .. } | FaultKind::WaitsForever { .. } => "does not end",
         FaultKind::StackOverflow { .. } => "calls itself too deeply",

@@ -145,6 +145,7 @@ impl Engine {
             dynamic_shared: launch.shape.dynamic_shared,
             parameters: &launch.parameters,
             globals: &launch.globals,
+            objects: &launch.objects,
             start_ns: turn.start_ns,
             resident: launch.resident,
             workspace: workspace.unwrap_or(0),

@@ -13,6 +13,7 @@ use crate::report::size;
 use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::texture::Objects;
 use virtual_gpu_ptx::Kernel;
 
 /// A launch's shape.
@@ -45,6 +46,8 @@ pub(super) struct KernelLaunch {
     pub(super) cluster: Option<[u32; 3]>,
     pub(super) parameters: Vec<u8>,
     pub(super) globals: Arc<[u64]>,
+    /// The context's texture and surface objects when the launch is enqueued.
+    pub(super) objects: Arc<Objects>,
     /// The number of blocks resident on the GPU at the same time.
     pub(super) resident: u64,
     pub(super) is_cooperative: bool,
@@ -137,6 +140,7 @@ impl State {
             cluster,
             parameters,
             globals: module.globals.clone(),
+            objects: Arc::default(),
             resident,
             is_cooperative,
             context,

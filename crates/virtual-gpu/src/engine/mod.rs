@@ -4,6 +4,7 @@
 //! engine's lock, on whichever host thread made it ready or is waiting for it. The results are those of a correct GPU
 //! for a correctly synchronized program. Nothing here models when, or in what order, a GPU would produce them.
 
+mod array;
 mod capture;
 mod cluster;
 mod communication;
@@ -29,6 +30,7 @@ mod region;
 mod run;
 mod settings;
 mod stream;
+mod texture;
 mod threads;
 mod together;
 mod touched;
@@ -41,6 +43,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, OnceLock, TryLockError};
 use std::time::Duration;
 
+pub use array::{ArrayDescription, ArrayHandle};
 pub use capture::{CaptureMode, CaptureStatus};
 pub use context::ContextHandle;
 pub use event::EventHandle;
@@ -61,6 +64,7 @@ pub use communication::{
     Awaiting, CapturedCalls, Communication, CommunicationJob, Deadlocked, Missing, SharedCalls,
 };
 pub use stream::{Awaited, Stream, StreamFigures, with_own_default_stream};
+pub use texture::{ObjectHandle, Resource, ResourceView, TextureRequest, most_linear_elements};
 pub use touched::Touched;
 pub use transfer::address_report;
 pub use virtual_memory::{GRANULARITY, MemoryAccess, MemoryHandle};
@@ -164,6 +168,8 @@ pub struct State {
     events: Map<EventHandle, event::Event>,
     modules: SortedMap<ModuleHandle, module::LoadedModule>,
     functions: SortedMap<FunctionHandle, function::Function>,
+    arrays: array::Arrays,
+    objects: texture::AllObjects,
     captures: capture::Captures,
     graphs: graph::Graphs,
     pools: pool::Pools,
@@ -247,6 +253,8 @@ impl Engine {
             events: Map::default(),
             modules: SortedMap::default(),
             functions: SortedMap::default(),
+            arrays: array::Arrays::default(),
+            objects: texture::AllObjects::default(),
             captures: capture::Captures::default(),
             graphs: graph::Graphs::default(),
             pools: pool::Pools::new(capacities),

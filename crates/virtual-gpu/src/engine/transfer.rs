@@ -32,7 +32,12 @@ pub(super) fn out_of_memory(device: usize, refused: OutOfMemory) -> Error<CudaSt
 impl Engine {
     /// `cuMemAlloc`: allocates `bytes` on the current context's GPU. All of them are considered unwritten.
     pub fn allocate(&self, bytes: u64) -> CudaResult<u64> {
-        self.check_capture_allows("cuMemAlloc")?;
+        self.allocate_in_call("cuMemAlloc", bytes)
+    }
+
+    /// Allocates memory as a part of a function of the driver.
+    pub(super) fn allocate_in_call(&self, caller: &'static str, bytes: u64) -> CudaResult<u64> {
+        self.check_capture_allows(caller)?;
         let device = self.usable_stream_device(DEFAULT)?;
         let address = self.allocate_on(device, bytes, CallSite::here())?;
         self.own(device, address)?;
