@@ -8,13 +8,14 @@ use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use crate::engine;
 use crate::graph::Graph;
 use crate::graph_edges::{EdgeData, check};
+use crate::graph_memory::{AllocationNodeParameters, new_allocation};
 use crate::graph_node::{
     GraphNode, HostParameters, KernelParameters, SetParameters, dependencies, graph, new_copy, new_host,
     new_kernel, new_set,
 };
 use crate::pointer::{Out, Source};
 use crate::rows::Copy3D;
-use crate::types::{Context, Event, handle, invalid};
+use crate::types::{Context, DevicePointer, Event, handle, invalid};
 
 /// `CUgraphNodeParams`
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +56,16 @@ struct ChildParameters {
 }
 
 impl NodeParameters {
+    /// Replaces the parameters of the node's type.
+    ///
+    /// # Safety
+    /// `T` is plain data, no larger than the body.
+    unsafe fn set_body<T: Copy>(&mut self, body: T) {
+        const { assert!(size_of::<T>() <= 29 * size_of::<c_longlong>()) };
+        // SAFETY: the body is large enough and aligned for `T`.
+        unsafe { (&raw mut self.body).cast::<T>().write(body) }
+    }
+
     /// Returns the parameters of the node's type.
     ///
     /// # Safety
@@ -76,10 +87,12 @@ pub(crate) fn add(
     of: Graph,
     after: Source<GraphNode>,
     count: usize,
-    parameters: Source<NodeParameters>,
+    parameters: Out<NodeParameters>,
 ) -> CudaResult<()> {
     let after = dependencies(to, after, count)?;
-    let parameters = parameters.value("the pointer to the parameters of the node")?;
+    let results = parameters;
+    let parameters = Source::at(results.address());
+    let mut parameters: NodeParameters = parameters.value("the pointer to the parameters of the node")?;
     if parameters.reserved != [0; 3] || parameters.more != 0 {
         return Err(invalid("cuGraphAddNode: the reserved fields of the parameters must be 0"));
     }
@@ -111,7 +124,14 @@ pub(crate) fn add(
             6 => engine.add_wait_node(of, &after, EventHandle(parameters.of_type::<Event>() as u64)),
             7 => engine.add_record_node(of, &after, EventHandle(parameters.of_type::<Event>() as u64)),
             8 | 9 => Err(unsupported("a node for an external semaphore")),
-            10 | 11 => Err(unsupported("a node that allocates or frees memory")),
+            10 => {
+                let given = parameters.of_type::<AllocationNodeParameters>();
+                new_allocation(of, &after, &given).and_then(|(node, address)| {
+                    parameters.set_body(AllocationNodeParameters { address, ..given });
+                    results.give(parameters).map(|()| node)
+                })
+            }
+            11 => engine.add_free_node(of, &after, parameters.of_type::<DevicePointer>()),
             12 => Err(unsupported("a node for memory operations")),
             13 => Err(unsupported("a conditional node")),
             kind => Err(invalid(format!("cuGraphAddNode: there is no type of node {kind}"))),
@@ -131,7 +151,7 @@ pub(crate) fn add_with_data(
     after: Source<GraphNode>,
     data: Source<EdgeData>,
     count: usize,
-    parameters: Source<NodeParameters>,
+    parameters: Out<NodeParameters>,
 ) -> CudaResult<()> {
     check(data, count)?;
     add(to, of, after, count, parameters)

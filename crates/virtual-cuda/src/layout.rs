@@ -3,10 +3,10 @@
 use std::mem::offset_of;
 
 use crate::{
-    AccessDescription, Affinity, AllocationProperties, Copy2D, Copy3D, CopyNodeParameters, CreateParameters,
-    DeviceProperties, EdgeData, HostParameters, Id, IpcHandle, KernelParameters, LaunchAttribute,
-    LaunchConfig, MemoryLocation, NodeParameters, PoolProperties, SetParameters, SimulationInfo, TensorMap,
-    UpdateInfo, WaitDescription,
+    AccessDescription, Affinity, AllocationNodeParameters, AllocationProperties, Copy2D, Copy3D,
+    CopyNodeParameters, CreateParameters, DeviceProperties, EdgeData, HostParameters, Id, IpcHandle,
+    KernelParameters, LaunchAttribute, LaunchConfig, MemoryLocation, NodeParameters, PoolProperties,
+    SetParameters, SimulationInfo, TensorMap, UpdateInfo, WaitDescription,
 };
 
 /// The layout of a C structure.
@@ -68,6 +68,10 @@ layouts! {
     }
     CopyNodeParameters = "CUDA_MEMCPY_NODE_PARAMS_st" {
         flags = "flags", reserved = "reserved", context = "copyCtx", copy = "copyParams"
+    }
+    AllocationNodeParameters = "CUDA_MEM_ALLOC_NODE_PARAMS_v1_st" {
+        pool = "poolProps", accesses = "accessDescs", access_count = "accessDescCount", bytes = "bytesize",
+        address = "dptr"
     }
     EdgeData = "CUgraphEdgeData_st" {
         from_port = "from_port", to_port = "to_port", kind = "type", reserved = "reserved"

@@ -15,6 +15,7 @@ mod engine;
 mod function;
 mod graph;
 mod graph_edges;
+mod graph_memory;
 mod graph_node;
 mod graph_parameters;
 mod guard;
@@ -51,6 +52,7 @@ pub use context::{Affinity, CreateParameters};
 pub use device::DeviceProperties;
 pub use graph::{Graph, GraphExec};
 pub use graph_edges::EdgeData;
+pub use graph_memory::AllocationNodeParameters;
 pub use graph_node::{GraphNode, HostParameters, KernelParameters, SetParameters, UpdateInfo};
 pub use graph_parameters::{CopyNodeParameters, NodeParameters};
 pub use host::{HostFunction, StreamCallback};
@@ -178,8 +180,15 @@ macro_rules! exports {
                 fn cuGraphChildGraphNodeGetGraph(node: GraphNode, graph: Out<Graph>) = graph_node::child;
                 fn cuGraphAddEventRecordNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, event: Event) = graph_node::add_record;
                 fn cuGraphAddEventWaitNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, event: Event) = graph_node::add_wait;
-                fn cuGraphAddNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, parameters: Source<NodeParameters>) = graph_parameters::add;
-                fn cuGraphAddNode_v2(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, data: Source<EdgeData>, count: usize, parameters: Source<NodeParameters>) = graph_parameters::add_with_data;
+                fn cuGraphAddMemAllocNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, parameters: Out<AllocationNodeParameters>) = graph_memory::add_allocation;
+                fn cuGraphAddMemFreeNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, address: DevicePointer) = graph_memory::add_free;
+                fn cuGraphMemAllocNodeGetParams(node: GraphNode, parameters: Out<AllocationNodeParameters>) = graph_memory::allocation;
+                fn cuGraphMemFreeNodeGetParams(node: GraphNode, address: Out<DevicePointer>) = graph_memory::freed;
+                fn cuDeviceGraphMemTrim(device: Device) = graph_memory::trim;
+                fn cuDeviceGetGraphMemAttribute(device: Device, attribute: c_uint, value: Out<u8>) = graph_memory::attribute;
+                fn cuDeviceSetGraphMemAttribute(device: Device, attribute: c_uint, value: Source<u8>) = graph_memory::set_attribute;
+                fn cuGraphAddNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, parameters: Out<NodeParameters>) = graph_parameters::add;
+                fn cuGraphAddNode_v2(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, data: Source<EdgeData>, count: usize, parameters: Out<NodeParameters>) = graph_parameters::add_with_data;
                 fn cuGraphAddDependencies_v2(graph: Graph, from: Source<GraphNode>, to: Source<GraphNode>, data: Source<EdgeData>, count: usize) = graph_edges::add;
                 fn cuGraphRemoveDependencies_v2(graph: Graph, from: Source<GraphNode>, to: Source<GraphNode>, data: Source<EdgeData>, count: usize) = graph_edges::remove;
                 fn cuGraphGetEdges_v2(graph: Graph, from: Out<GraphNode>, to: Out<GraphNode>, data: Out<EdgeData>, count: Out<usize>) = graph_edges::all;
@@ -410,15 +419,13 @@ macro_rules! exports {
                 cuCoredumpGetAttributeGlobal cuCoredumpSetAttribute cuCoredumpSetAttributeGlobal cuCtxAttach
                 cuCtxDetach cuCtxFromGreenCtx cuCtxGetDevResource cuCtxGetExecAffinity cuCtxRecordEvent
                 cuCtxResetPersistingL2Cache cuCtxWaitEvent cuDestroyExternalMemory cuDestroyExternalSemaphore
-                cuDevResourceGenerateDesc cuDevSmResourceSplitByCount cuDeviceGetDevResource
-                cuDeviceGetGraphMemAttribute cuDeviceGetLuid cuDeviceGetNvSciSyncAttributes
-                cuDeviceGetTexture1DLinearMaxWidth cuDeviceGraphMemTrim cuDeviceRegisterAsyncNotification
-                cuDeviceSetGraphMemAttribute cuDeviceTotalMem cuDeviceUnregisterAsyncNotification
-                cuEventRecordWithFlags cuEventRecordWithFlags_ptsz cuExternalMemoryGetMappedBuffer
-                cuExternalMemoryGetMappedMipmappedArray cuFlushGPUDirectRDMAWrites cuFuncSetBlockShape
-                cuFuncSetSharedMemConfig cuFuncSetSharedSize cuGetExportTable cuGraphAddBatchMemOpNode
-                cuGraphAddExternalSemaphoresSignalNode cuGraphAddExternalSemaphoresWaitNode cuGraphAddKernelNode
-                cuGraphAddMemAllocNode cuGraphAddMemFreeNode cuGraphBatchMemOpNodeGetParams
+                cuDevResourceGenerateDesc cuDevSmResourceSplitByCount cuDeviceGetDevResource cuDeviceGetLuid
+                cuDeviceGetNvSciSyncAttributes cuDeviceGetTexture1DLinearMaxWidth cuDeviceRegisterAsyncNotification
+                cuDeviceTotalMem cuDeviceUnregisterAsyncNotification cuEventRecordWithFlags
+                cuEventRecordWithFlags_ptsz cuExternalMemoryGetMappedBuffer cuExternalMemoryGetMappedMipmappedArray
+                cuFlushGPUDirectRDMAWrites cuFuncSetBlockShape cuFuncSetSharedMemConfig cuFuncSetSharedSize
+                cuGetExportTable cuGraphAddBatchMemOpNode cuGraphAddExternalSemaphoresSignalNode
+                cuGraphAddExternalSemaphoresWaitNode cuGraphAddKernelNode cuGraphBatchMemOpNodeGetParams
                 cuGraphBatchMemOpNodeSetParams cuGraphConditionalHandleCreate cuGraphEventRecordNodeGetEvent
                 cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeGetEvent cuGraphEventWaitNodeSetEvent
                 cuGraphExecBatchMemOpNodeSetParams cuGraphExecChildGraphNodeSetParams
@@ -432,16 +439,15 @@ macro_rules! exports {
                 cuGraphInstantiate cuGraphInstantiateWithParams cuGraphInstantiateWithParams_ptsz
                 cuGraphInstantiate_v2 cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute
                 cuGraphKernelNodeGetParams cuGraphKernelNodeSetAttribute cuGraphKernelNodeSetParams
-                cuGraphMemAllocNodeGetParams cuGraphMemFreeNodeGetParams cuGraphMemcpyNodeGetParams
-                cuGraphMemcpyNodeSetParams cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams
-                cuGraphNodeFindInClone cuGraphNodeGetEnabled cuGraphNodeSetEnabled cuGraphNodeSetParams
-                cuGraphReleaseUserObject cuGraphRetainUserObject cuGraphicsMapResources cuGraphicsMapResources_ptsz
-                cuGraphicsResourceGetMappedMipmappedArray cuGraphicsResourceGetMappedPointer
-                cuGraphicsResourceGetMappedPointer_v2 cuGraphicsResourceSetMapFlags cuGraphicsResourceSetMapFlags_v2
-                cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources cuGraphicsUnmapResources_ptsz
-                cuGraphicsUnregisterResource cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxGetDevResource
-                cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent cuImportExternalMemory
-                cuImportExternalSemaphore cuIpcOpenMemHandle cuKernelSetCacheConfig cuLaunch
+                cuGraphMemcpyNodeGetParams cuGraphMemcpyNodeSetParams cuGraphMemsetNodeGetParams
+                cuGraphMemsetNodeSetParams cuGraphNodeFindInClone cuGraphNodeGetEnabled cuGraphNodeSetEnabled
+                cuGraphNodeSetParams cuGraphReleaseUserObject cuGraphRetainUserObject cuGraphicsMapResources
+                cuGraphicsMapResources_ptsz cuGraphicsResourceGetMappedMipmappedArray
+                cuGraphicsResourceGetMappedPointer cuGraphicsResourceGetMappedPointer_v2 cuGraphicsResourceSetMapFlags
+                cuGraphicsResourceSetMapFlags_v2 cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources
+                cuGraphicsUnmapResources_ptsz cuGraphicsUnregisterResource cuGreenCtxCreate cuGreenCtxDestroy
+                cuGreenCtxGetDevResource cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent
+                cuImportExternalMemory cuImportExternalSemaphore cuIpcOpenMemHandle cuKernelSetCacheConfig cuLaunch
                 cuLaunchCooperativeKernelMultiDevice cuLaunchGrid cuLaunchGridAsync cuLibraryGetManaged
                 cuLibraryGetUnifiedFunction cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback
                 cuLogsUnregisterCallback cuMemAlloc cuMemAllocHost cuMemAllocPitch cuMemBatchDecompressAsync
@@ -477,10 +483,9 @@ macro_rules! exports {
                 cuStreamWriteValue64_v2 cuStreamWriteValue64_v2_ptsz cuSurfObjectCreate cuSurfObjectDestroy
                 cuSurfObjectGetResourceDesc cuSurfRefGetArray cuSurfRefSetArray cuTensorMapEncodeIm2colWide
                 cuTexObjectCreate cuTexObjectDestroy cuTexObjectGetResourceDesc cuTexObjectGetResourceViewDesc
-                cuTexObjectGetTextureDesc
-                cuTexRefCreate cuTexRefDestroy cuTexRefGetAddress cuTexRefGetAddressMode cuTexRefGetAddress_v2
-                cuTexRefGetArray cuTexRefGetBorderColor cuTexRefGetFilterMode cuTexRefGetFlags cuTexRefGetFormat
-                cuTexRefGetMaxAnisotropy cuTexRefGetMipmapFilterMode cuTexRefGetMipmapLevelBias
+                cuTexObjectGetTextureDesc cuTexRefCreate cuTexRefDestroy cuTexRefGetAddress cuTexRefGetAddressMode
+                cuTexRefGetAddress_v2 cuTexRefGetArray cuTexRefGetBorderColor cuTexRefGetFilterMode cuTexRefGetFlags
+                cuTexRefGetFormat cuTexRefGetMaxAnisotropy cuTexRefGetMipmapFilterMode cuTexRefGetMipmapLevelBias
                 cuTexRefGetMipmapLevelClamp cuTexRefGetMipmappedArray cuTexRefSetAddress cuTexRefSetAddress2D
                 cuTexRefSetAddress2D_v2 cuTexRefSetAddress2D_v3 cuTexRefSetAddressMode cuTexRefSetAddress_v2
                 cuTexRefSetArray cuTexRefSetBorderColor cuTexRefSetFilterMode cuTexRefSetFlags cuTexRefSetFormat

@@ -74,6 +74,16 @@ impl Captures {
         Error::new(status, message)
     }
 
+    /// Returns the graphs of all captures.
+    pub(super) fn graphs(&self) -> impl Iterator<Item = &Graph> {
+        self.open.values().map(|capture| &capture.graph)
+    }
+
+    /// Returns the graph of a stream's capture.
+    pub(super) fn graph_of(&self, captured: &Captured) -> Option<&Graph> {
+        self.open.get(&captured.id).map(|capture| &capture.graph)
+    }
+
     /// Returns the capture unless a rule has been broken.
     fn usable(&mut self, id: CaptureId) -> CudaResult<&mut Capture> {
         let gone = || Error::from(CudaStatus::StreamCaptureInvalidated);
@@ -155,7 +165,11 @@ impl Engine {
         for entry in state.streams.values_mut() {
             entry.capture.take_if(|captured| captured.id == id);
         }
-        usable?;
+        if usable.is_err() {
+            self.release_graph_memory(state);
+            usable?;
+            return Err(CudaStatus::StreamCaptureInvalidated.into());
+        }
         if let Some(node) = graph.first_not_before(&after) {
             let (of, call_site) = (graph.stream_name(node), &graph.nodes[node].call_site);
             let at = call_site.line().map(|line| format!(" ({line})")).unwrap_or_default();
@@ -163,6 +177,8 @@ impl Engine {
                 "{name} does not wait for {} on {of}{at}: call {name}.wait(&{of}.record_event(None)?)? before you end the capture",
                 graph.nodes[node].work
             );
+            drop(graph);
+            self.release_graph_memory(state);
             return refuse(CudaStatus::StreamCaptureUnjoined, message);
         }
         Ok(state.insert_graph(graph))
@@ -277,6 +293,9 @@ impl State {
 
     /// Adds a graph that is launched on a captured stream to the stream's graph.
     pub(super) fn add_graph(&mut self, stream: StreamHandle, child: &Executable) -> CudaResult<()> {
+        if child.has_memory() {
+            return self.check_not_captured(stream, "a graph that allocates or frees memory");
+        }
         let Some(entry) = self.streams.get_mut(&stream) else { return Ok(()) };
         let Some(Captured { id, after }) = &mut entry.capture else { return Ok(()) };
         let graph = &mut self.captures.usable(*id)?.graph;

@@ -6,6 +6,7 @@
 
 mod dot;
 mod executable;
+mod memory;
 mod nodes;
 mod update;
 
@@ -23,6 +24,7 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 pub(super) use executable::Executable;
+pub use memory::GraphMemoryFigure;
 pub use nodes::{GraphCopy, KernelNode, NodeKind};
 pub use update::{UpdateFailure, UpdateResult};
 
@@ -101,6 +103,7 @@ pub(super) struct Graphs {
     /// The graph of each node.
     of_nodes: SortedMap<GraphNodeHandle, GraphHandle>,
     execs: SortedMap<GraphExecHandle, Exec>,
+    memory: memory::GraphMemory,
 }
 
 impl Graph {

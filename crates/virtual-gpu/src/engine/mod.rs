@@ -44,8 +44,8 @@ pub use capture::{CaptureMode, CaptureStatus};
 pub use context::ContextHandle;
 pub use event::EventHandle;
 pub use graph::{
-    GraphCopy, GraphExecHandle, GraphHandle, GraphNodeHandle, KernelNode, NodeKind, UpdateFailure,
-    UpdateResult,
+    GraphCopy, GraphExecHandle, GraphHandle, GraphMemoryFigure, GraphNodeHandle, KernelNode, NodeKind,
+    UpdateFailure, UpdateResult,
 };
 pub use host_memory::{Guard, HostKind, HostRead, HostWrite, Memory};
 pub use launch::LaunchShape;

@@ -60,8 +60,13 @@ impl Engine {
                 Job::Op { stream, work, turn } => {
                     let what = work.to_string();
                     let frees = matches!(work, Work::Free { .. });
+                    let stays = matches!(work, Work::Free { of_graph: true, .. });
                     let outcome = self.execute(work, &turn);
                     let mut state = self.state();
+                    if let Some(entry) = state.streams.get_mut(&stream).filter(|_| stays) {
+                        // Later accesses to the memory, which remains reserved, can race with the free.
+                        entry.last_touch = entry.done + 1;
+                    }
                     self.conclude_op(&mut state, stream, what, outcome, frees, false);
                     state
                 }

@@ -68,7 +68,7 @@ impl Engine {
         kind: HostKind,
     ) -> CudaResult<()> {
         let call_site = CallSite::here();
-        self.check_region("copy to", to, &call_site)?;
+        self.check_region("copy to", to, self.is_capturing(stream), &call_site)?;
         let work = match kind {
             // A copy in a graph reads at each launch.
             HostKind::Pageable if !self.is_capturing(stream) => Work::Upload { to, bytes: read() },
@@ -109,7 +109,7 @@ impl Engine {
     pub fn copy_from_host_now(&self, to: Region, read: HostRead, host: Option<Region>) -> CudaResult<()> {
         let call_site = CallSite::here();
         self.check_capture_allows("cuMemcpyHtoD")?;
-        self.check_region("copy to", to, &call_site)?;
+        self.check_region("copy to", to, false, &call_site)?;
         let work = match host {
             Some(_) => Work::UploadLater { to, read, host },
             None => Work::Upload { to, bytes: read() },
@@ -127,7 +127,7 @@ impl Engine {
         kind: HostKind,
     ) -> CudaResult<()> {
         let call_site = CallSite::here();
-        self.check_region("copy from", from, &call_site)?;
+        self.check_region("copy from", from, self.is_capturing(stream), &call_site)?;
         match kind {
             HostKind::Pageable if !self.is_capturing(stream) => {
                 write(&self.download(stream, from, call_site)?);
@@ -148,7 +148,7 @@ impl Engine {
     pub fn copy_to_host_now(&self, from: Region, write: HostWrite, host: Option<Region>) -> CudaResult<()> {
         let call_site = CallSite::here();
         self.check_capture_allows("cuMemcpyDtoH")?;
-        self.check_region("copy from", from, &call_site)?;
+        self.check_region("copy from", from, false, &call_site)?;
         if host.is_some() {
             let work = Work::DownloadLater { from, write, host };
             return self.submit_and_wait(DEFAULT, work, call_site, "cuMemcpyDtoH");
@@ -169,8 +169,9 @@ impl Engine {
     /// bytes. Bytes that were never written stay unwritten.
     pub fn copy(&self, stream: StreamHandle, to: Region, from: Region) -> CudaResult<()> {
         let call_site = CallSite::here();
-        self.check_region("copy from", from, &call_site)?;
-        self.check_region("copy to", to, &call_site)?;
+        let in_graph = self.is_capturing(stream);
+        self.check_region("copy from", from, in_graph, &call_site)?;
+        self.check_region("copy to", to, in_graph, &call_site)?;
         self.submit(stream, Work::Copy { from, to }, call_site)
     }
 
@@ -186,15 +187,16 @@ impl Engine {
         element: [u8; SIZE],
     ) -> CudaResult<()> {
         let call_site = CallSite::here();
-        let work = self.set_work(at, element, &call_site)?;
+        let work = self.set_work(at, element, self.is_capturing(stream), &call_site)?;
         self.submit(stream, work, call_site)
     }
 
-    /// Checks a set.
+    /// Checks a set. `in_graph`: as for [`Self::check_region`].
     pub(super) fn set_work<const SIZE: usize>(
         &self,
         at: Region,
         element: [u8; SIZE],
+        in_graph: bool,
         call_site: &CallSite,
     ) -> CudaResult<Work> {
         let start = at.start;
@@ -206,7 +208,7 @@ impl Engine {
             let pitch = at.pitch;
             return Err(invalid(format!("with {SIZE}-byte elements, the pitch can't be {pitch} bytes")));
         }
-        self.check_region("set of", at, call_site)?;
+        self.check_region("set of", at, in_graph, call_site)?;
         let pattern = std::array::from_fn(|byte| element[byte % SIZE]);
         Ok(Work::Set { at, pattern })
     }
@@ -214,7 +216,7 @@ impl Engine {
     /// Checks a copy in a graph, which reads and writes the host's memory at each launch.
     pub(super) fn copy_in_graph(&self, copy: GraphCopy) -> CudaResult<Work> {
         let call_site = CallSite::here();
-        let check = |verb, region| self.check_region(verb, region, &call_site);
+        let check = |verb, region| self.check_region(verb, region, true, &call_site);
         match copy {
             GraphCopy::Device { to, from } => {
                 check("copy from", from)?;
@@ -239,8 +241,15 @@ impl Engine {
         state.device_of_context(context)
     }
 
-    /// Rejects a region with a row that is not in any allocation, as the driver does when it is called.
-    fn check_region(&self, verb: &str, region: Region, call_site: &CallSite) -> CudaResult<()> {
+    /// Rejects a region with a row that is not in any allocation, as the driver does when it is called. `in_graph`: whether
+    /// the work becomes part of a graph, and may therefore access memory that a graph has not allocated yet.
+    fn check_region(
+        &self,
+        verb: &str,
+        region: Region,
+        in_graph: bool,
+        call_site: &CallSite,
+    ) -> CudaResult<()> {
         let Some(extent) = region.extent() else {
             let Region { start, width, height, depth, .. } = region;
             let message = format!(
@@ -248,7 +257,10 @@ impl Engine {
             );
             return Err(Error::new(CudaStatus::InvalidValue, message));
         };
-        let in_one = |device| self.memory(device).range(region.start, extent).is_ok();
+        let in_one = |device| {
+            let memory = self.memory(device);
+            memory.range(region.start, extent).is_ok() || in_graph && memory.is_of_graph(region.start, extent)
+        };
         if self.device_of(region.start).is_some_and(in_one) {
             return Ok(());
         }
@@ -322,7 +334,16 @@ impl Engine {
                 };
                 (self.copy_rows(from, to, turn)?, cost)
             }
-            Work::Free { at } => {
+            Work::Allocate { at } => {
+                let whole = self.device_of(at).and_then(|device| {
+                    let mut memory = self.memory_as_of(device, BEFORE_ALL);
+                    let allocation = memory.range_mut(at, 0).ok()?.0;
+                    allocation.start_over();
+                    Some(Touched::range(device, allocation, 0, allocation.size(), true))
+                });
+                (whole.into_iter().collect(), Cost::Nothing)
+            }
+            Work::Free { at, .. } => {
                 let whole = self.device_of(at).and_then(|device| {
                     let memory = self.memory_as_of(device, BEFORE_ALL);
                     let allocation = memory.range(at, 0).ok()?.0;
@@ -521,6 +542,10 @@ pub fn address_report(
             let end = u128::from(*offset) + u128::from(len);
             report.fact(format!("bytes {offset}..{end} of memory that has been freed"))
         }
+        BadAddress::Unallocated { offset, .. } => {
+            let end = u128::from(*offset) + u128::from(len);
+            report.fact(format!("bytes {offset}..{end} of memory that a graph has not allocated yet"))
+        }
         BadAddress::Unknown => report,
     };
     owner(report, &bad, address, device)
@@ -543,6 +568,10 @@ pub(super) fn owner(report: Report, bad: &BadAddress, address: u64, device: usiz
                 &freed.allocated,
             )
             .before_at("freed", &freed.freed),
+        BadAddress::Unallocated { id, size: whole, call_site, .. } => {
+            let memory = memory_of(*id, device);
+            report.before_at(format!("a graph allocates {} {memory} here", size(*whole)), call_site)
+        }
         BadAddress::Unknown if address == 0 => report.fact("the pointer is null"),
         BadAddress::Unknown => report.fact(format!("{address:#x} is not an address on GPU {device}")),
     }

@@ -54,8 +54,14 @@ pub(super) enum Work {
         /// The four bytes to repeat.
         pattern: [u8; 4],
     },
+    /// Allocates memory that a graph owns.
+    Allocate {
+        at: u64,
+    },
     Free {
         at: u64,
+        /// Whether a graph owns the memory, which then remains reserved.
+        of_graph: bool,
     },
     Kernel(Box<KernelLaunch>),
     /// One of the program's functions; `None` once the thread that runs it has taken it.
@@ -69,7 +75,7 @@ impl Work {
     pub(super) fn label(&self) -> Option<Label> {
         let copy = |name: &str, bytes: u64| Some(Label::new("copy", name).with("bytes", bytes));
         match self {
-            Self::Nothing | Self::Free { .. } => None,
+            Self::Nothing | Self::Allocate { .. } | Self::Free { .. } => None,
             Self::Record => Some(Label::new("event", "record")),
             Self::Wait => Some(Label::new("event", "wait")),
             Self::Upload { bytes, .. } => copy("copy to the device", bytes.len() as u64),
@@ -88,7 +94,7 @@ impl Work {
     /// Returns how the clock treats the operation.
     pub(super) fn class(&self) -> Class {
         match self {
-            Self::Nothing | Self::Free { .. } => Class::Nothing,
+            Self::Nothing | Self::Allocate { .. } | Self::Free { .. } => Class::Nothing,
             Self::Record => Class::Record,
             Self::Wait => Class::Wait,
             Self::Host(_) => Class::Host,
@@ -113,6 +119,7 @@ impl std::fmt::Display for Work {
             Self::Download { .. } | Self::DownloadLater { .. } => f.write_str("a copy to the host"),
             Self::Copy { .. } => f.write_str("a copy"),
             Self::Set { .. } => f.write_str("a memset"),
+            Self::Allocate { .. } => f.write_str("an allocation"),
             Self::Free { .. } => f.write_str("a free"),
             Self::Kernel(launch) => write!(f, "kernel `{}`", launch.name()),
             Self::Host(_) => f.write_str("a host function"),

@@ -154,7 +154,6 @@ pub(super) fn refused() -> anyhow::Result<()> {
     let (bad, missing) = (CUresult::CUDA_ERROR_INVALID_VALUE, CUresult::CUDA_ERROR_NOT_SUPPORTED);
     for (kind, words) in [
         (Kind::CU_GRAPH_NODE_TYPE_CONDITIONAL, "a conditional node is not supported"),
-        (Kind::CU_GRAPH_NODE_TYPE_MEM_ALLOC, "a node that allocates or frees memory is not supported"),
         (Kind::CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT, "external semaphore"),
         (Kind::CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, "memory operations"),
     ] {

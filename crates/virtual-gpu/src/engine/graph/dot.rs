@@ -71,6 +71,8 @@ fn kind(work: &NodeWork) -> String {
         NodeWork::Work(Work::DownloadLater { .. }) => "MEMCPY\\ndevice to host".to_owned(),
         NodeWork::Work(Work::Copy { .. }) => "MEMCPY\\ndevice to device".to_owned(),
         NodeWork::Work(Work::Set { .. }) => "MEMSET".to_owned(),
+        NodeWork::Work(Work::Allocate { .. }) => "MEM_ALLOC".to_owned(),
+        NodeWork::Work(Work::Free { .. }) => "MEM_FREE".to_owned(),
         NodeWork::Work(Work::Host(_)) => "HOST".to_owned(),
         NodeWork::Work(Work::Nothing) => "EMPTY".to_owned(),
         NodeWork::Record(_) => "EVENT_RECORD".to_owned(),

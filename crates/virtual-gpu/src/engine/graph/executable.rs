@@ -18,6 +18,9 @@ use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`
+const AUTO_FREE: u64 = 1;
+
 /// A graph that can be launched.
 pub(super) struct Exec {
     pub(super) graph: Arc<Executable>,
@@ -25,6 +28,10 @@ pub(super) struct Exec {
     streams: Vec<StreamHandle>,
     /// The end of the last launch, which the next launch waits for.
     last: Option<Awaited>,
+    /// The graph from which it was made.
+    pub(super) of: GraphHandle,
+    /// `CUgraphInstantiate_flags`
+    flags: u64,
 }
 
 /// The nodes of a graph and of the graphs in it.
@@ -194,7 +201,6 @@ impl Engine {
     /// Returns `InvalidValue` for flags that don't exist or that exclude each other, and `NotSupported` for a launch
     /// from the GPU.
     pub fn instantiate_graph(&self, graph: GraphHandle, flags: u64) -> CudaResult<GraphExecHandle> {
-        const AUTO_FREE: u64 = 1;
         const UPLOAD: u64 = 2;
         const DEVICE_LAUNCH: u64 = 4;
         const NODE_PRIORITY: u64 = 8;
@@ -219,9 +225,15 @@ impl Engine {
             _ => {}
         }
         let mut state = self.state();
-        let graph = state.graphs.executable(state.graph(graph)?)?.into();
+        let made = state.graphs.executable(state.graph(graph)?)?;
+        if made.has_memory() && state.graphs.execs.values().any(|exec| exec.of == graph) {
+            return Err(invalid(
+                "a graph that allocates or frees memory can be instantiated only once at a time: call cuGraphExecDestroy first",
+            ));
+        }
         let handle = GraphExecHandle(state.new_handle());
-        state.graphs.execs.insert(handle, Exec { graph, streams: Vec::new(), last: None });
+        let exec = Exec { graph: made.into(), streams: Vec::new(), last: None, of: graph, flags };
+        state.graphs.execs.insert(handle, exec);
         Ok(handle)
     }
 
@@ -231,7 +243,7 @@ impl Engine {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
         let entry = state.graphs.execs.get(&exec).ok_or_else(|| not_an_exec(exec))?;
-        let (graph, last) = (entry.graph.clone(), entry.last.clone());
+        let (graph, last, flags) = (entry.graph.clone(), entry.last.clone(), entry.flags);
         if state.is_capturing(stream) {
             return state.add_graph(stream, &graph);
         }
@@ -241,8 +253,17 @@ impl Engine {
         for branch in &graph.branches {
             state.check_usable(branch.context.unwrap_or(of_stream))?;
         }
+        let memory = state.memory_of_launch(&graph, flags & AUTO_FREE != 0)?;
+        state.reserve_for_launch(&memory)?;
         let call_site = CallSite::here();
-        let begin = state.enqueue(stream, Work::Nothing, last.into_iter().collect(), call_site.clone())?;
+        let mut begin =
+            state.enqueue(stream, Work::Nothing, last.into_iter().collect(), call_site.clone())?;
+        for at in memory.freed_first {
+            let work = Work::Free { at, of_graph: true };
+            begin = state.append(stream, work, Vec::new(), call_site.clone())?;
+            let by = state.enqueued;
+            state.end_life(at, by, call_site.clone());
+        }
         let mut done: Vec<Awaited> = Vec::with_capacity(graph.nodes.len());
         for node in &graph.nodes {
             let after = match node.after.as_slice() {
@@ -275,6 +296,7 @@ impl Engine {
         for stream in removed.streams {
             state.retire_stream(stream);
         }
+        self.release_graph_memory(state);
         Ok(())
     }
 }
@@ -324,7 +346,16 @@ impl State {
         mut after: Vec<Awaited>,
     ) -> CudaResult<Awaited> {
         match &node.work {
-            NodeWork::Work(work) => self.enqueue(stream, work.clone(), after, node.call_site.clone()),
+            NodeWork::Work(work) => {
+                let done = self.enqueue(stream, work.clone(), after, node.call_site.clone())?;
+                let by = self.enqueued;
+                match work {
+                    Work::Allocate { at } => self.begin_life(*at, by),
+                    Work::Free { at, .. } => self.end_life(*at, by, node.call_site.clone()),
+                    _ => {}
+                }
+                Ok(done)
+            }
             NodeWork::Communication(calls) => calls.enqueue(self, stream, after),
             NodeWork::Record(event) => {
                 let done = self.enqueue(stream, Work::Record, after, node.call_site.clone())?;

@@ -34,7 +34,9 @@ pub enum NodeKind {
     Wait = 6,
     /// A record of an event.
     Record = 7,
-    /// A free.
+    /// An allocation of memory that the graph owns.
+    Allocate = 10,
+    /// A free of such memory.
     Free = 11,
 }
 
@@ -96,6 +98,7 @@ impl NodeWork {
                 | Work::Copy { .. },
             ) => NodeKind::Copy,
             Self::Work(Work::Set { .. }) => NodeKind::Set,
+            Self::Work(Work::Allocate { .. }) => NodeKind::Allocate,
             Self::Work(Work::Free { .. }) => NodeKind::Free,
             Self::Work(Work::Host(_)) => NodeKind::Host,
             Self::Graph(_) => NodeKind::Graph,
@@ -111,7 +114,7 @@ impl Graph {
     }
 
     /// Returns the indices of the nodes that a new node comes after.
-    fn indices(&self, after: &[GraphNodeHandle]) -> CudaResult<Vec<usize>> {
+    pub(super) fn indices(&self, after: &[GraphNodeHandle]) -> CudaResult<Vec<usize>> {
         let mut indices = Vec::new();
         for &node in after {
             let at = self.index(node)?;
@@ -145,6 +148,16 @@ impl Graph {
         indices.iter().map(|&at| self.nodes[at].handle).collect()
     }
 
+    /// Rejects the removal of nodes and edges from a graph that allocates or frees memory.
+    fn check_fixed(&self, call: &str) -> CudaResult<()> {
+        match self.has_memory() {
+            true => Err(invalid(format!(
+                "{call}: nothing can be removed from a graph that allocates or frees memory"
+            ))),
+            false => Ok(()),
+        }
+    }
+
     fn remove(&mut self, at: usize) -> Node {
         for node in &mut self.nodes {
             node.after.retain(|&earlier| earlier != at);
@@ -170,6 +183,7 @@ impl Engine {
             return Err(invalid(format!("{:#x} belongs to a node: destroy the node instead", graph.0)));
         }
         state.remove_graph(graph);
+        self.release_graph_memory(state);
         Ok(())
     }
 
@@ -231,7 +245,7 @@ impl Engine {
         (at, element): (Region, [u8; SIZE]),
         context: ContextHandle,
     ) -> CudaResult<GraphNodeHandle> {
-        let work = self.set_work(at, element, &CallSite::here())?;
+        let work = self.set_work(at, element, true, &CallSite::here())?;
         let mut state = self.state();
         let to_invalid = |error: Error<_>| Error::new(CudaStatus::InvalidContext, error.message);
         state.context(context).map_err(to_invalid)?;
@@ -302,6 +316,7 @@ impl Engine {
         let mut state = self.state();
         let graph = state.graph_of(node)?;
         let graph = state.graph_mut(graph)?;
+        graph.check_fixed("cuGraphDestroyNode")?;
         let at = graph.index(node)?;
         let removed = graph.remove(at);
         state.graphs.of_nodes.remove(&node);
@@ -338,6 +353,7 @@ impl Engine {
     ) -> CudaResult<()> {
         let mut state = self.state();
         let graph = state.graph_mut(graph)?;
+        graph.check_fixed("cuGraphRemoveDependencies")?;
         let nodes = graph.distinct_edges(edges, true)?;
         nodes.into_iter().for_each(|(from, to)| graph.nodes[to].after.retain(|&earlier| earlier != from));
         Ok(())
@@ -457,7 +473,7 @@ impl State {
     }
 
     /// Adds a node, and checks the nodes that it comes after.
-    fn add_graph_node(
+    pub(super) fn add_graph_node(
         &mut self,
         graph: GraphHandle,
         after: &[GraphNodeHandle],
@@ -475,6 +491,11 @@ impl State {
     /// Copies a graph and the graphs in it.
     fn copy_graph(&mut self, graph: GraphHandle, owner: Option<GraphNodeHandle>) -> CudaResult<GraphHandle> {
         let mut copy = self.graph(graph)?.clone();
+        if copy.has_memory() {
+            return Err(invalid(
+                "a graph that allocates or frees memory can't be copied: neither cloned nor added to another graph",
+            ));
+        }
         copy.owner = owner;
         let copy = self.insert_graph(copy);
         let children = self.graph(copy)?.nodes.iter().enumerate().filter_map(|(at, node)| match node.work {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::executable::{ExecNode, Executable, not_an_exec};
+use super::executable::{Exec, ExecNode, Executable, not_an_exec};
 use super::{GraphExecHandle, GraphHandle, GraphNodeHandle, NodeWork, Place, invalid};
 use crate::engine::Engine;
 use crate::engine::launch::LaunchShape;
@@ -94,6 +94,14 @@ impl Engine {
                 return Ok(Err(UpdateFailure { result, node: None, from: None, message }));
             }
         };
+        let is_in_use = |other: &Exec| other.of == graph;
+        let others = state.graphs.execs.entries().iter().filter(|(handle, _)| *handle != exec);
+        if new.has_memory() && others.into_iter().any(|(_, other)| is_in_use(other)) {
+            let message =
+                "the graph allocates or frees memory, and is instantiated as another executable graph";
+            let (result, message) = (UpdateResult::Error, message.into());
+            return Ok(Err(UpdateFailure { result, node: None, from: None, message }));
+        }
         let device = |region: &Region| self.device_of(region.start);
         if let Err(failure) = compare(&old, &new, &device) {
             return Ok(Err(failure));
@@ -103,6 +111,7 @@ impl Engine {
                 (old.work, old.call_site) = (new.work, new.call_site);
             }
         }
+        self.release_graph_memory(state);
         Ok(Ok(()))
     }
 }
@@ -181,7 +190,10 @@ fn check_work(
             {
                 Ok(())
             }
-            (Work::Host(_), Work::Host(_)) | (Work::Nothing, Work::Nothing) => Ok(()),
+            (Work::Host(_), Work::Host(_))
+            | (Work::Nothing, Work::Nothing)
+            | (Work::Allocate { .. }, Work::Allocate { .. })
+            | (Work::Free { .. }, Work::Free { .. }) => Ok(()),
             _ => parameters("a copy must keep its direction and its devices"),
         },
         (NodeWork::Communication(_), NodeWork::Communication(_)) => Ok(()),
