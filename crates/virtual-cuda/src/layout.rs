@@ -3,10 +3,11 @@
 use std::mem::offset_of;
 
 use crate::{
-    AccessDescription, Affinity, AllocationNodeParameters, AllocationProperties, Copy2D, Copy3D,
-    CopyNodeParameters, CreateParameters, DeviceProperties, EdgeData, HostParameters, Id, IpcHandle,
-    KernelParameters, LaunchAttribute, LaunchConfig, MemoryLocation, NodeParameters, PoolProperties,
-    SetParameters, SimulationInfo, TensorMap, UpdateInfo, WaitDescription,
+    AccessDescription, Affinity, AllocationNodeParameters, AllocationProperties, AttributeValue, Copy2D,
+    Copy3D, CopyNodeParameters, CreateParameters, DeviceProperties, EdgeData, HostParameters, Id,
+    InstantiateParameters, IpcHandle, KernelParameters, LaunchAttribute, LaunchConfig, MemoryLocation,
+    NodeParameters, OldKernelParameters, PoolProperties, SetParameters, SimulationInfo, TensorMap,
+    UpdateInfo, WaitDescription,
 };
 
 /// The layout of a C structure.
@@ -76,6 +77,14 @@ layouts! {
     EdgeData = "CUgraphEdgeData_st" {
         from_port = "from_port", to_port = "to_port", kind = "type", reserved = "reserved"
     }
+    OldKernelParameters = "CUDA_KERNEL_NODE_PARAMS_st" {
+        function = "func", grid = "gridDimX", block = "blockDimX", dynamic_shared = "sharedMemBytes",
+        parameters = "kernelParams", extra = "extra"
+    }
+    InstantiateParameters = "CUDA_GRAPH_INSTANTIATE_PARAMS_st" {
+        flags = "flags", upload = "hUploadStream", node = "hErrNode_out", result = "result_out"
+    }
+    AttributeValue = "CUlaunchAttributeValue_union" {}
     HostParameters = "CUDA_HOST_NODE_PARAMS_st" { function = "fn", data = "userData" }
     UpdateInfo = "CUgraphExecUpdateResultInfo_st" {
         result = "result", node = "errorNode", from = "errorFromNode"

@@ -14,6 +14,7 @@ mod device;
 mod engine;
 mod function;
 mod graph;
+mod graph_change;
 mod graph_edges;
 mod graph_memory;
 mod graph_node;
@@ -50,7 +51,8 @@ use virtual_gpu::engine::with_own_default_stream;
 
 pub use context::{Affinity, CreateParameters};
 pub use device::DeviceProperties;
-pub use graph::{Graph, GraphExec};
+pub use graph::{Graph, GraphExec, InstantiateParameters};
+pub use graph_change::{AttributeValue, OldKernelParameters};
 pub use graph_edges::EdgeData;
 pub use graph_memory::AllocationNodeParameters;
 pub use graph_node::{GraphNode, HostParameters, KernelParameters, SetParameters, UpdateInfo};
@@ -164,6 +166,8 @@ macro_rules! exports {
                 fn cuStreamEndCapture(stream: Stream, graph: Out<Graph>) = graph::end_capture, ptsz;
                 fn cuStreamIsCapturing(stream: Stream, status: Out<c_uint>) = graph::is_capturing, ptsz;
                 fn cuGraphInstantiateWithFlags(exec: Out<GraphExec>, graph: Graph, flags: c_ulonglong) = graph::instantiate;
+                fn cuGraphInstantiateWithParams(exec: Out<GraphExec>, graph: Graph, parameters: Out<InstantiateParameters>) = graph::instantiate_with, ptsz;
+                fn cuGraphExecGetFlags(exec: GraphExec, flags: Out<c_ulonglong>) = graph::flags_of;
                 fn cuGraphLaunch(exec: GraphExec, stream: Stream) = graph::launch, ptsz;
                 fn cuGraphUpload(exec: GraphExec, stream: Stream) = graph::upload, ptsz;
                 fn cuGraphDestroy(graph: Graph) = graph::destroy;
@@ -203,10 +207,34 @@ macro_rules! exports {
                 fn cuGraphNodeGetType(node: GraphNode, kind: Out<c_uint>) = graph_node::kind;
                 fn cuGraphNodeGetDependencies(node: GraphNode, nodes: Out<GraphNode>, count: Out<usize>) = graph_node::dependencies_of;
                 fn cuGraphNodeGetDependentNodes(node: GraphNode, nodes: Out<GraphNode>, count: Out<usize>) = graph_node::dependents_of;
-                fn cuGraphKernelNodeGetParams_v2(node: GraphNode, parameters: Out<KernelParameters>) = graph_node::kernel;
-                fn cuGraphKernelNodeSetParams_v2(node: GraphNode, parameters: Source<KernelParameters>) = graph_node::set_kernel;
-                fn cuGraphExecKernelNodeSetParams_v2(exec: GraphExec, node: GraphNode, parameters: Source<KernelParameters>) = graph_node::set_executable_kernel;
+                fn cuGraphKernelNodeGetParams_v2(node: GraphNode, parameters: Out<KernelParameters>) = graph_change::kernel;
+                fn cuGraphKernelNodeSetParams_v2(node: GraphNode, parameters: Source<KernelParameters>) = graph_change::set_kernel;
+                fn cuGraphExecKernelNodeSetParams_v2(exec: GraphExec, node: GraphNode, parameters: Source<KernelParameters>) = graph_change::set_executable_kernel;
                 fn cuGraphExecUpdate_v2(exec: GraphExec, graph: Graph, info: Out<UpdateInfo>) = graph_node::update;
+                fn cuGraphMemcpyNodeGetParams(node: GraphNode, copy: Out<Copy3D>) = graph_change::copy;
+                fn cuGraphMemcpyNodeSetParams(node: GraphNode, copy: Source<Copy3D>) = graph_change::set_copy;
+                fn cuGraphExecMemcpyNodeSetParams(exec: GraphExec, node: GraphNode, copy: Source<Copy3D>, context: Context) = graph_change::set_executable_copy;
+                fn cuGraphMemsetNodeGetParams(node: GraphNode, parameters: Out<SetParameters>) = graph_change::set;
+                fn cuGraphMemsetNodeSetParams(node: GraphNode, parameters: Source<SetParameters>) = graph_change::set_set;
+                fn cuGraphExecMemsetNodeSetParams(exec: GraphExec, node: GraphNode, parameters: Source<SetParameters>, context: Context) = graph_change::set_executable_set;
+                fn cuGraphHostNodeGetParams(node: GraphNode, parameters: Out<HostParameters>) = graph_change::host;
+                fn cuGraphHostNodeSetParams(node: GraphNode, parameters: Source<HostParameters>) = graph_change::set_host;
+                fn cuGraphExecHostNodeSetParams(exec: GraphExec, node: GraphNode, parameters: Source<HostParameters>) = graph_change::set_executable_host;
+                fn cuGraphEventRecordNodeGetEvent(node: GraphNode, event: Out<Event>) = graph_change::record;
+                fn cuGraphEventRecordNodeSetEvent(node: GraphNode, event: Event) = graph_change::set_record;
+                fn cuGraphExecEventRecordNodeSetEvent(exec: GraphExec, node: GraphNode, event: Event) = graph_change::set_executable_record;
+                fn cuGraphEventWaitNodeGetEvent(node: GraphNode, event: Out<Event>) = graph_change::wait;
+                fn cuGraphEventWaitNodeSetEvent(node: GraphNode, event: Event) = graph_change::set_wait;
+                fn cuGraphExecEventWaitNodeSetEvent(exec: GraphExec, node: GraphNode, event: Event) = graph_change::set_executable_wait;
+                fn cuGraphExecChildGraphNodeSetParams(exec: GraphExec, node: GraphNode, child: Graph) = graph_change::set_executable_child;
+                fn cuGraphNodeSetParams(node: GraphNode, parameters: Source<NodeParameters>) = graph_change::set_any;
+                fn cuGraphExecNodeSetParams(exec: GraphExec, node: GraphNode, parameters: Source<NodeParameters>) = graph_change::set_any_executable;
+                fn cuGraphNodeSetEnabled(exec: GraphExec, node: GraphNode, enabled: c_uint) = graph_change::enable;
+                fn cuGraphNodeGetEnabled(exec: GraphExec, node: GraphNode, enabled: Out<c_uint>) = graph_change::is_enabled;
+                fn cuGraphNodeFindInClone(copy: Out<GraphNode>, node: GraphNode, clone: Graph) = graph_node::in_clone;
+                fn cuGraphKernelNodeGetAttribute(node: GraphNode, attribute: c_uint, value: Out<AttributeValue>) = graph_change::kernel_attribute;
+                fn cuGraphKernelNodeSetAttribute(node: GraphNode, attribute: c_uint, value: Source<AttributeValue>) = graph_change::set_kernel_attribute;
+                fn cuGraphKernelNodeCopyAttributes(to: GraphNode, from: GraphNode) = graph_change::copy_kernel_attributes;
                 fn cuGraphDebugDotPrint(graph: Graph, path: Text, flags: c_uint) = graph_node::describe;
 
                 fn cuEventCreate(event: Out<Event>, flags: c_uint) = stream::create_event;
@@ -360,6 +388,13 @@ macro_rules! exports {
                 fn cuLinkAddData(state: LinkState, kind: c_uint, data: Bytes, size: usize, name: Text, count: c_uint, options: Source<c_uint>, values: Out<OptionValue>) = link::add_data;
                 fn cuLinkAddFile(state: LinkState, kind: c_uint, path: Text, count: c_uint, options: Source<c_uint>, values: Out<OptionValue>) = link::add_file;
                 fn cuStreamDestroy(stream: Stream) = stream::destroy_stream;
+                fn cuGraphInstantiate(exec: Out<GraphExec>, graph: Graph, node: Out<GraphNode>, log: Out<c_char>, size: usize) = graph::instantiate_old;
+                fn cuGraphInstantiate_v2(exec: Out<GraphExec>, graph: Graph, node: Out<GraphNode>, log: Out<c_char>, size: usize) = graph::instantiate_old;
+                fn cuGraphExecUpdate(exec: GraphExec, graph: Graph, node: Out<GraphNode>, result: Out<c_uint>) = graph_node::update_old;
+                fn cuGraphAddKernelNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, parameters: Source<OldKernelParameters>) = graph_change::add_old_kernel;
+                fn cuGraphKernelNodeGetParams(node: GraphNode, parameters: Out<OldKernelParameters>) = graph_change::old_kernel;
+                fn cuGraphKernelNodeSetParams(node: GraphNode, parameters: Source<OldKernelParameters>) = graph_change::set_old_kernel;
+                fn cuGraphExecKernelNodeSetParams(exec: GraphExec, node: GraphNode, parameters: Source<OldKernelParameters>) = graph_change::set_old_executable_kernel;
             }
             nccl {
                 fn ncclGetVersion(version: Out<c_int>) = nccl::version;
@@ -425,29 +460,18 @@ macro_rules! exports {
                 cuEventRecordWithFlags_ptsz cuExternalMemoryGetMappedBuffer cuExternalMemoryGetMappedMipmappedArray
                 cuFlushGPUDirectRDMAWrites cuFuncSetBlockShape cuFuncSetSharedMemConfig cuFuncSetSharedSize
                 cuGetExportTable cuGraphAddBatchMemOpNode cuGraphAddExternalSemaphoresSignalNode
-                cuGraphAddExternalSemaphoresWaitNode cuGraphAddKernelNode cuGraphBatchMemOpNodeGetParams
-                cuGraphBatchMemOpNodeSetParams cuGraphConditionalHandleCreate cuGraphEventRecordNodeGetEvent
-                cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeGetEvent cuGraphEventWaitNodeSetEvent
-                cuGraphExecBatchMemOpNodeSetParams cuGraphExecChildGraphNodeSetParams
-                cuGraphExecEventRecordNodeSetEvent cuGraphExecEventWaitNodeSetEvent
+                cuGraphAddExternalSemaphoresWaitNode cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams
+                cuGraphConditionalHandleCreate cuGraphExecBatchMemOpNodeSetParams
                 cuGraphExecExternalSemaphoresSignalNodeSetParams cuGraphExecExternalSemaphoresWaitNodeSetParams
-                cuGraphExecGetFlags cuGraphExecHostNodeSetParams cuGraphExecKernelNodeSetParams
-                cuGraphExecMemcpyNodeSetParams cuGraphExecMemsetNodeSetParams cuGraphExecNodeSetParams
-                cuGraphExecUpdate cuGraphExternalSemaphoresSignalNodeGetParams
-                cuGraphExternalSemaphoresSignalNodeSetParams cuGraphExternalSemaphoresWaitNodeGetParams
-                cuGraphExternalSemaphoresWaitNodeSetParams cuGraphHostNodeGetParams cuGraphHostNodeSetParams
-                cuGraphInstantiate cuGraphInstantiateWithParams cuGraphInstantiateWithParams_ptsz
-                cuGraphInstantiate_v2 cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute
-                cuGraphKernelNodeGetParams cuGraphKernelNodeSetAttribute cuGraphKernelNodeSetParams
-                cuGraphMemcpyNodeGetParams cuGraphMemcpyNodeSetParams cuGraphMemsetNodeGetParams
-                cuGraphMemsetNodeSetParams cuGraphNodeFindInClone cuGraphNodeGetEnabled cuGraphNodeSetEnabled
-                cuGraphNodeSetParams cuGraphReleaseUserObject cuGraphRetainUserObject cuGraphicsMapResources
-                cuGraphicsMapResources_ptsz cuGraphicsResourceGetMappedMipmappedArray
-                cuGraphicsResourceGetMappedPointer cuGraphicsResourceGetMappedPointer_v2 cuGraphicsResourceSetMapFlags
-                cuGraphicsResourceSetMapFlags_v2 cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources
-                cuGraphicsUnmapResources_ptsz cuGraphicsUnregisterResource cuGreenCtxCreate cuGreenCtxDestroy
-                cuGreenCtxGetDevResource cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent
-                cuImportExternalMemory cuImportExternalSemaphore cuIpcOpenMemHandle cuKernelSetCacheConfig cuLaunch
+                cuGraphExternalSemaphoresSignalNodeGetParams cuGraphExternalSemaphoresSignalNodeSetParams
+                cuGraphExternalSemaphoresWaitNodeGetParams cuGraphExternalSemaphoresWaitNodeSetParams
+                cuGraphReleaseUserObject cuGraphRetainUserObject cuGraphicsMapResources cuGraphicsMapResources_ptsz
+                cuGraphicsResourceGetMappedMipmappedArray cuGraphicsResourceGetMappedPointer
+                cuGraphicsResourceGetMappedPointer_v2 cuGraphicsResourceSetMapFlags cuGraphicsResourceSetMapFlags_v2
+                cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources cuGraphicsUnmapResources_ptsz
+                cuGraphicsUnregisterResource cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxGetDevResource
+                cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent cuImportExternalMemory
+                cuImportExternalSemaphore cuIpcOpenMemHandle cuKernelSetCacheConfig cuLaunch
                 cuLaunchCooperativeKernelMultiDevice cuLaunchGrid cuLaunchGridAsync cuLibraryGetManaged
                 cuLibraryGetUnifiedFunction cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback
                 cuLogsUnregisterCallback cuMemAlloc cuMemAllocHost cuMemAllocPitch cuMemBatchDecompressAsync

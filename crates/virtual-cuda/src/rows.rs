@@ -3,7 +3,7 @@
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
 
-use virtual_gpu::engine::{GraphCopy, Region};
+use virtual_gpu::engine::{CopySide, GraphCopy, Region};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 use crate::engine;
@@ -181,6 +181,25 @@ fn region(name: &str, side: &Volume, copy: &Copy3D) -> CudaResult<Region> {
     Ok(Region { start, width, height, depth, pitch, slice })
 }
 
+/// Returns the parameters of a copy in a graph. The first bytes, rows, and slices to copy are part of the addresses.
+pub(crate) fn of_graph(sides: [CopySide; 2]) -> Copy3D {
+    let (CopySide::Host(region) | CopySide::Device(region)) = sides[0];
+    let [width, height, depth] = [region.width, region.height, region.depth].map(|it| it as usize);
+    let [to, from] = sides.map(|side| {
+        let (memory, region) = match side {
+            CopySide::Host(region) => (HOST, region),
+            CopySide::Device(region) => (DEVICE, region),
+        };
+        let Region { start, pitch, slice, .. } = region;
+        let (host, device) = if memory == HOST { (start as usize, 0) } else { (0, start) };
+        let height = slice.checked_div(pitch).unwrap_or(0) as usize;
+        let null = std::ptr::null();
+        let pitch = pitch as usize;
+        Volume { x: 0, y: 0, z: 0, lod: 0, memory, host, device, array: null, context: null, pitch, height }
+    });
+    Copy3D { from, to, width, height, depth }
+}
+
 /// Returns a copy for a graph, which accesses the host's memory at each launch.
 ///
 /// # Errors
@@ -193,13 +212,13 @@ pub(crate) fn in_graph(copy: &Copy3D) -> CudaResult<GraphCopy> {
     match (to_side, from_side) {
         (Side::Gpu(to), Side::Gpu(from)) => Ok(GraphCopy::Device { to, from }),
         (Side::Gpu(to), Side::Host(host)) => {
-            let pinned = host.pinned();
-            Ok(GraphCopy::FromHost { to, read: Arc::new(move || host.read()), host: pinned })
+            let side = host.side();
+            Ok(GraphCopy::FromHost { to, read: Arc::new(move || host.read()), host: side })
         }
         (Side::Host(host), Side::Gpu(from)) => {
-            let pinned = host.pinned();
+            let side = host.side();
             let write = Arc::new(move |bytes: &[u8]| host.write(bytes));
-            Ok(GraphCopy::ToHost { from, write, host: pinned })
+            Ok(GraphCopy::ToHost { from, write, host: side })
         }
         (Side::Host(_), Side::Host(_)) => {
             let message = "virtual GPU: a copy between two host addresses in a graph is not supported: \

@@ -8,6 +8,7 @@ mod dot;
 mod executable;
 mod memory;
 mod nodes;
+mod parameters;
 mod update;
 
 use std::sync::Arc;
@@ -25,7 +26,8 @@ use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 pub(super) use executable::Executable;
 pub use memory::GraphMemoryFigure;
-pub use nodes::{GraphCopy, KernelNode, NodeKind};
+pub use nodes::{GraphCopy, NodeKind};
+pub use parameters::{CopySide, KernelNode, NodeParameters};
 pub use update::{UpdateFailure, UpdateResult};
 
 /// A `CUgraph`.
@@ -80,6 +82,10 @@ pub(super) struct Node {
     after: Vec<usize>,
     pub(super) work: NodeWork,
     pub(super) call_site: CallSite,
+    /// The node of which it is a copy.
+    original: Option<GraphNodeHandle>,
+    /// A kernel's attributes that change nothing, by number.
+    attributes: SortedMap<u32, [u32; 16]>,
 }
 
 /// What a node does at each launch.
@@ -106,6 +112,18 @@ pub(super) struct Graphs {
     memory: memory::GraphMemory,
 }
 
+impl Node {
+    fn new(
+        handle: GraphNodeHandle,
+        place: Place,
+        after: Vec<usize>,
+        work: NodeWork,
+        call_site: CallSite,
+    ) -> Self {
+        Self { handle, place, after, work, call_site, original: None, attributes: SortedMap::default() }
+    }
+}
+
 impl Graph {
     /// Adds work that was captured from a stream, and returns its index.
     pub(super) fn add_captured(
@@ -122,7 +140,7 @@ impl Graph {
             self.branches.len() - 1
         });
         let (handle, place) = (GraphNodeHandle::default(), Place::Branch(branch));
-        self.nodes.push(Node { handle, place, after, work, call_site });
+        self.nodes.push(Node::new(handle, place, after, work, call_site));
         self.nodes.len() - 1
     }
 
@@ -160,7 +178,7 @@ impl Graph {
             };
             let (handle, place) = (GraphNodeHandle::default(), Place::Branch(node.branch + first_branch));
             let (work, call_site) = (node.work.clone(), node.call_site.clone());
-            self.nodes.push(Node { handle, place, after, work, call_site });
+            self.nodes.push(Node::new(handle, place, after, work, call_site));
         }
         let is_last = |at: &usize| !self.nodes[start..].iter().any(|node| node.after.contains(at));
         match child.nodes.is_empty() {

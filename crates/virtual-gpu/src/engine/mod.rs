@@ -44,10 +44,11 @@ pub use capture::{CaptureMode, CaptureStatus};
 pub use context::ContextHandle;
 pub use event::EventHandle;
 pub use graph::{
-    GraphCopy, GraphExecHandle, GraphHandle, GraphMemoryFigure, GraphNodeHandle, KernelNode, NodeKind,
-    UpdateFailure, UpdateResult,
+    CopySide, GraphCopy, GraphExecHandle, GraphHandle, GraphMemoryFigure, GraphNodeHandle, KernelNode,
+    NodeKind, NodeParameters, UpdateFailure, UpdateResult,
 };
-pub use host_memory::{Guard, HostKind, HostRead, HostWrite, Memory};
+pub use host::HostFunction;
+pub use host_memory::{Guard, HostKind, HostRead, HostSide, HostWrite, Memory};
 pub use launch::LaunchShape;
 pub use managed::{Advice, Attachment, Location};
 pub use module::{FunctionHandle, ModuleHandle};

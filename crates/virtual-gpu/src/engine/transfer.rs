@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::graph::{GraphCopy, NodeWork};
-use super::host_memory::{Guard, HostKind, HostRead, HostWrite};
+use super::host_memory::{Guard, HostKind, HostRead, HostSide, HostWrite};
 use super::region::Region;
 use super::run::Turn;
 use super::touched::{Done, Outcome, Touched};
@@ -71,10 +71,12 @@ impl Engine {
         self.check_region("copy to", to, self.is_capturing(stream), &call_site)?;
         let work = match kind {
             // A copy in a graph reads at each launch.
-            HostKind::Pageable if !self.is_capturing(stream) => Work::Upload { to, bytes: read() },
-            HostKind::Pageable => Work::UploadLater { to, read, host: None },
+            HostKind::Pageable { .. } if !self.is_capturing(stream) => Work::Upload { to, bytes: read() },
+            HostKind::Pageable { at } => {
+                Work::UploadLater { to, read, host: HostSide { at, is_pinned: false } }
+            }
             HostKind::Pinned { at, guard } => {
-                let work = Work::UploadLater { to, read, host: Some(at) };
+                let work = Work::UploadLater { to, read, host: HostSide { at, is_pinned: true } };
                 return self.submit_guarded(stream, work, guard, call_site);
             }
         };
@@ -111,7 +113,7 @@ impl Engine {
         self.check_capture_allows("cuMemcpyHtoD")?;
         self.check_region("copy to", to, false, &call_site)?;
         let work = match host {
-            Some(_) => Work::UploadLater { to, read, host },
+            Some(at) => Work::UploadLater { to, read, host: HostSide { at, is_pinned: true } },
             None => Work::Upload { to, bytes: read() },
         };
         self.submit_and_wait(DEFAULT, work, call_site, "cuMemcpyHtoD")
@@ -129,15 +131,16 @@ impl Engine {
         let call_site = CallSite::here();
         self.check_region("copy from", from, self.is_capturing(stream), &call_site)?;
         match kind {
-            HostKind::Pageable if !self.is_capturing(stream) => {
+            HostKind::Pageable { .. } if !self.is_capturing(stream) => {
                 write(&self.download(stream, from, call_site)?);
                 Ok(())
             }
-            HostKind::Pageable => {
-                self.submit(stream, Work::DownloadLater { from, write, host: None }, call_site)
+            HostKind::Pageable { at } => {
+                let host = HostSide { at, is_pinned: false };
+                self.submit(stream, Work::DownloadLater { from, write, host }, call_site)
             }
             HostKind::Pinned { at, guard } => {
-                let work = Work::DownloadLater { from, write, host: Some(at) };
+                let work = Work::DownloadLater { from, write, host: HostSide { at, is_pinned: true } };
                 self.submit_guarded(stream, work, guard, call_site)
             }
         }
@@ -149,8 +152,8 @@ impl Engine {
         let call_site = CallSite::here();
         self.check_capture_allows("cuMemcpyDtoH")?;
         self.check_region("copy from", from, false, &call_site)?;
-        if host.is_some() {
-            let work = Work::DownloadLater { from, write, host };
+        if let Some(at) = host {
+            let work = Work::DownloadLater { from, write, host: HostSide { at, is_pinned: true } };
             return self.submit_and_wait(DEFAULT, work, call_site, "cuMemcpyDtoH");
         }
         write(&self.download(DEFAULT, from, call_site)?);
@@ -187,30 +190,33 @@ impl Engine {
         element: [u8; SIZE],
     ) -> CudaResult<()> {
         let call_site = CallSite::here();
-        let work = self.set_work(at, element, self.is_capturing(stream), &call_site)?;
+        let work = self.set_work(at, &element, self.is_capturing(stream), &call_site)?;
         self.submit(stream, work, call_site)
     }
 
-    /// Checks a set. `in_graph`: as for [`Self::check_region`].
-    pub(super) fn set_work<const SIZE: usize>(
+    /// Checks a set. An element has 1, 2, or 4 bytes. `in_graph`: as for [`Self::check_region`].
+    pub(super) fn set_work(
         &self,
         at: Region,
-        element: [u8; SIZE],
+        element: &[u8],
         in_graph: bool,
         call_site: &CallSite,
     ) -> CudaResult<Work> {
-        let start = at.start;
+        let (start, size) = (at.start, element.len());
         let invalid = |why: String| Error::new(CudaStatus::InvalidValue, format!("set of {start:#x}: {why}"));
-        if !start.is_multiple_of(SIZE as u64) {
-            return Err(invalid(format!("{SIZE}-byte elements must start at a multiple of {SIZE}")));
+        if !matches!(size, 1 | 2 | 4) {
+            return Err(invalid(format!("the element size must be 1, 2, or 4, not {size}")));
         }
-        if at.height > 1 && !at.pitch.is_multiple_of(SIZE as u64) {
+        if !start.is_multiple_of(size as u64) {
+            return Err(invalid(format!("{size}-byte elements must start at a multiple of {size}")));
+        }
+        if at.height > 1 && !at.pitch.is_multiple_of(size as u64) {
             let pitch = at.pitch;
-            return Err(invalid(format!("with {SIZE}-byte elements, the pitch can't be {pitch} bytes")));
+            return Err(invalid(format!("with {size}-byte elements, the pitch can't be {pitch} bytes")));
         }
         self.check_region("set of", at, in_graph, call_site)?;
-        let pattern = std::array::from_fn(|byte| element[byte % SIZE]);
-        Ok(Work::Set { at, pattern })
+        let pattern = std::array::from_fn(|byte| element[byte % size]);
+        Ok(Work::Set { at, pattern, element: size as u8 })
     }
 
     /// Checks a copy in a graph, which reads and writes the host's memory at each launch.
@@ -305,7 +311,7 @@ impl Engine {
             Work::Upload { to, bytes } => {
                 (self.write(to, turn, from_packed(&bytes))?, Cost::Upload(bytes.len() as u64))
             }
-            Work::Set { at, pattern } => {
+            Work::Set { at, pattern, .. } => {
                 let traffic = at.bytes();
                 (self.write(at, turn, |_, out| fill(out, pattern))?, Cost::Device { traffic })
             }
@@ -467,8 +473,11 @@ impl Engine {
     }
 
     /// Adds the pinned memory that a copy accesses. A kernel may access it at the same time.
-    fn touch_host(&self, touched: &mut Vec<Touched>, host: Option<Region>, writes: bool, turn: &Turn) {
-        let Some(host) = host else { return };
+    fn touch_host(&self, touched: &mut Vec<Touched>, host: HostSide, writes: bool, turn: &Turn) {
+        if !host.is_pinned {
+            return;
+        }
+        let host = host.at;
         let memory = self.memory_as_of(self.managed(), turn.sequence);
         for row in host.rows() {
             if let Ok((allocation, offset)) = memory.range(row, host.width) {

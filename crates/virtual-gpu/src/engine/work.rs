@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::host::HostFunction;
-use super::host_memory::{HostRead, HostWrite};
+use super::host_memory::{HostRead, HostSide, HostWrite};
 use super::launch::KernelLaunch;
 use super::region::Region;
 use crate::time::Class;
@@ -30,19 +30,17 @@ pub(super) enum Work {
         from: Region,
         into: Arc<Mutex<Vec<u8>>>,
     },
-    /// Copies host bytes, which are read when the operation's turn comes, to the device. `host` is where they are, if
-    /// they are pinned.
+    /// Copies host bytes, which are read when the operation's turn comes, to the device.
     UploadLater {
         to: Region,
         read: HostRead,
-        host: Option<Region>,
+        host: HostSide,
     },
-    /// Copies device bytes to the host; the calling thread may or may not wait for the copy. `host` is where they go, if
-    /// the memory is pinned.
+    /// Copies device bytes to the host; the calling thread may or may not wait for the copy.
     DownloadLater {
         from: Region,
         write: HostWrite,
-        host: Option<Region>,
+        host: HostSide,
     },
     /// Copies as many bytes as both regions have, row by row.
     Copy {
@@ -53,6 +51,8 @@ pub(super) enum Work {
         at: Region,
         /// The four bytes to repeat.
         pattern: [u8; 4],
+        /// How many of them are an element.
+        element: u8,
     },
     /// Allocates memory that a graph owns.
     Allocate {

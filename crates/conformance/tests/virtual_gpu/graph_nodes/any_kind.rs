@@ -14,7 +14,7 @@ use crate::fails;
 use crate::raw::address;
 
 /// Returns the parameters of a node of a kind, which `fill` completes.
-fn parameters(kind: Kind, fill: impl FnOnce(&mut CUgraphNodeParams)) -> CUgraphNodeParams {
+pub(super) fn parameters(kind: Kind, fill: impl FnOnce(&mut CUgraphNodeParams)) -> CUgraphNodeParams {
     // SAFETY: zeros are valid in all fields.
     let mut parameters: CUgraphNodeParams = unsafe { MaybeUninit::zeroed().assume_init() };
     parameters.type_ = kind;
@@ -23,7 +23,7 @@ fn parameters(kind: Kind, fill: impl FnOnce(&mut CUgraphNodeParams)) -> CUgraphN
 }
 
 /// Adds a node after another one, or as a root.
-fn add(
+pub(super) fn add(
     graph: CUgraph,
     after: Option<CUgraphNode>,
     mut parameters: CUgraphNodeParams,

@@ -31,7 +31,7 @@ pub(super) struct Exec {
     /// The graph from which it was made.
     pub(super) of: GraphHandle,
     /// `CUgraphInstantiate_flags`
-    flags: u64,
+    pub(super) flags: u64,
 }
 
 /// The nodes of a graph and of the graphs in it.
@@ -53,6 +53,8 @@ pub(super) struct ExecNode {
     pub(super) after: Vec<usize>,
     pub(super) work: NodeWork,
     pub(super) call_site: CallSite,
+    /// Whether launches run it.
+    pub(super) is_enabled: bool,
 }
 
 impl Graphs {
@@ -98,6 +100,7 @@ impl Graphs {
                 after: own_after,
                 work: node.work.clone(),
                 call_site: node.call_site.clone(),
+                is_enabled: true,
             });
         }
         let last = ends.into_iter().zip(is_last).filter(|(_, is_last)| *is_last);
@@ -110,7 +113,10 @@ impl Graphs {
 
 /// Returns the indices of a graph's nodes, each after those of all nodes that it depends on, and otherwise in the order
 /// in which they were added.
-fn in_order(graph: &Graph) -> CudaResult<Vec<usize>> {
+///
+/// # Errors
+/// Returns the index of a node that is a part of a cycle, or that comes after one.
+fn order_of(graph: &Graph) -> Result<Vec<usize>, usize> {
     let mut dependents = vec![Vec::new(); graph.nodes.len()];
     let mut missing = Vec::new();
     for (at, node) in graph.nodes.iter().enumerate() {
@@ -129,17 +135,19 @@ fn in_order(graph: &Graph) -> CudaResult<Vec<usize>> {
             }
         }
     }
-    match missing.iter().position(|&missing| missing > 0) {
-        None => Ok(order),
-        Some(at) => {
-            let node = &graph.nodes[at];
-            let line = node.call_site.line().map(|line| format!(" ({line})")).unwrap_or_default();
-            Err(invalid(format!(
-                "cuGraphInstantiateWithFlags: {} is a part of a cycle, or comes after one{line}: remove a dependency",
-                node.work
-            )))
-        }
-    }
+    missing.iter().position(|&missing| missing > 0).map_or(Ok(order), Err)
+}
+
+/// Like [`order_of`], but returns an error that names the node.
+fn in_order(graph: &Graph) -> CudaResult<Vec<usize>> {
+    order_of(graph).map_err(|at| {
+        let node = &graph.nodes[at];
+        let line = node.call_site.line().map(|line| format!(" ({line})")).unwrap_or_default();
+        invalid(format!(
+            "cuGraphInstantiateWithFlags: {} is a part of a cycle, or comes after one{line}: remove a dependency",
+            node.work
+        ))
+    })
 }
 
 impl Executable {
@@ -195,25 +203,26 @@ impl Executable {
 }
 
 impl Engine {
+    /// Returns a node of a graph that is a part of a cycle, or that comes after one.
+    pub fn node_in_cycle(&self, graph: GraphHandle) -> CudaResult<Option<GraphNodeHandle>> {
+        let state = self.state();
+        let graph = state.graph(graph)?;
+        Ok(order_of(graph).err().map(|at| graph.nodes[at].handle))
+    }
+
     /// `cuGraphInstantiateWithFlags`
     ///
     /// # Errors
     /// Returns `InvalidValue` for flags that don't exist or that exclude each other, and `NotSupported` for a launch
     /// from the GPU.
     pub fn instantiate_graph(&self, graph: GraphHandle, flags: u64) -> CudaResult<GraphExecHandle> {
-        const UPLOAD: u64 = 2;
         const DEVICE_LAUNCH: u64 = 4;
         const NODE_PRIORITY: u64 = 8;
         let invalid =
             |what: &str| Error::new(CudaStatus::InvalidValue, format!("cuGraphInstantiateWithFlags: {what}"));
         match flags {
-            _ if flags & !(AUTO_FREE | UPLOAD | DEVICE_LAUNCH | NODE_PRIORITY) != 0 => {
+            _ if flags & !(AUTO_FREE | DEVICE_LAUNCH | NODE_PRIORITY) != 0 => {
                 return Err(invalid(&format!("{flags:#x} contains unknown flags")));
-            }
-            _ if flags & UPLOAD != 0 => {
-                return Err(invalid(
-                    "CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD is for cuGraphInstantiateWithParams",
-                ));
             }
             _ if flags & DEVICE_LAUNCH != 0 && flags & AUTO_FREE != 0 => {
                 return Err(invalid("a graph that the GPU launches can't free memory on launch"));
@@ -345,6 +354,9 @@ impl State {
         node: &ExecNode,
         mut after: Vec<Awaited>,
     ) -> CudaResult<Awaited> {
+        if !node.is_enabled {
+            return self.enqueue(stream, Work::Nothing, after, node.call_site.clone());
+        }
         match &node.work {
             NodeWork::Work(work) => {
                 let done = self.enqueue(stream, work.clone(), after, node.call_site.clone())?;

@@ -1,19 +1,17 @@
 //! The nodes of a graph: adding, connecting, changing, and removing them.
 
-use std::sync::Arc;
-
 use super::{Graph, GraphHandle, GraphNodeHandle, Node, NodeWork, Place, invalid, not_a_node};
 use crate::engine::context::ContextHandle;
 use crate::engine::event::EventHandle;
-use crate::engine::host_memory::{HostRead, HostWrite};
-use crate::engine::launch::{KernelLaunch, LaunchShape};
+use crate::engine::host::HostFunction;
+use crate::engine::host_memory::{HostRead, HostSide, HostWrite};
+use crate::engine::launch::LaunchShape;
 use crate::engine::module::FunctionHandle;
 use crate::engine::region::Region;
 use crate::engine::work::Work;
 use crate::engine::{Engine, State};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
-use virtual_gpu_ptx::Kernel;
 
 /// `CUgraphNodeType`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,8 +53,8 @@ pub enum GraphCopy {
         to: Region,
         /// Returns the bytes.
         read: HostRead,
-        /// The source, if it is pinned.
-        host: Option<Region>,
+        /// The source.
+        host: HostSide,
     },
     /// To the host.
     ToHost {
@@ -64,23 +62,9 @@ pub enum GraphCopy {
         from: Region,
         /// Writes the bytes.
         write: HostWrite,
-        /// The destination, if it is pinned.
-        host: Option<Region>,
+        /// The destination.
+        host: HostSide,
     },
-}
-
-/// The parameters of a kernel node.
-pub struct KernelNode {
-    /// The function.
-    pub function: FunctionHandle,
-    /// The kernel.
-    pub kernel: Arc<Kernel>,
-    /// The context in which it runs.
-    pub context: ContextHandle,
-    /// The launch's shape.
-    pub shape: LaunchShape,
-    /// The kernel's parameters, packed.
-    pub parameters: Vec<u8>,
 }
 
 impl NodeWork {
@@ -108,7 +92,7 @@ impl NodeWork {
 
 impl Graph {
     /// Returns the index of one of its nodes.
-    fn index(&self, node: GraphNodeHandle) -> CudaResult<usize> {
+    pub(super) fn index(&self, node: GraphNodeHandle) -> CudaResult<usize> {
         let at = self.nodes.iter().rposition(|known| known.handle == node);
         at.ok_or_else(|| invalid(format!("node {:#x} is not in the graph", node.0)))
     }
@@ -192,6 +176,15 @@ impl Engine {
         self.state().copy_graph(graph, None)
     }
 
+    /// `cuGraphNodeFindInClone`: returns the copy of a node in a clone of its graph.
+    pub fn node_in_clone(&self, node: GraphNodeHandle, clone: GraphHandle) -> CudaResult<GraphNodeHandle> {
+        let state = self.state();
+        let copy = state.graph(clone)?.nodes.iter().find(|copy| copy.original == Some(node));
+        let copy =
+            copy.ok_or_else(|| invalid(format!("graph {:#x} has no copy of node {:#x}", clone.0, node.0)));
+        copy.map(|copy| copy.handle)
+    }
+
     /// `cuGraphAddEmptyNode`
     pub fn add_empty_node(
         &self,
@@ -238,11 +231,11 @@ impl Engine {
     ///
     /// # Errors
     /// Returns `InvalidContext` if the context is not one, and the errors of [`Self::set`].
-    pub fn add_set_node<const SIZE: usize>(
+    pub fn add_set_node(
         &self,
         graph: GraphHandle,
         after: &[GraphNodeHandle],
-        (at, element): (Region, [u8; SIZE]),
+        (at, element): (Region, &[u8]),
         context: ContextHandle,
     ) -> CudaResult<GraphNodeHandle> {
         let work = self.set_work(at, element, true, &CallSite::here())?;
@@ -257,7 +250,7 @@ impl Engine {
         &'static self,
         graph: GraphHandle,
         after: &[GraphNodeHandle],
-        function: Arc<dyn Fn() + Send + Sync>,
+        function: HostFunction,
     ) -> CudaResult<GraphNodeHandle> {
         let mut state = self.state();
         let work = self.host_function(&mut state, function)?;
@@ -276,6 +269,32 @@ impl Engine {
         let copy = state.copy_graph(child, None)?;
         let node = state.add_graph_node(graph, after, Place::Anywhere, NodeWork::Graph(copy))?;
         state.graph_mut(copy)?.owner = Some(node);
+        Ok(node)
+    }
+
+    /// `cuGraphAddNode` with `CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE`: adds a node that owns another graph from now on.
+    ///
+    /// # Errors
+    /// Returns `InvalidValue` if the graph already belongs to a node, or if it contains the one that would own it.
+    pub fn move_child_graph(
+        &self,
+        graph: GraphHandle,
+        after: &[GraphNodeHandle],
+        child: GraphHandle,
+    ) -> CudaResult<GraphNodeHandle> {
+        let mut state = self.state();
+        if state.graph(child)?.owner.is_some() {
+            return Err(invalid(format!("{:#x} already belongs to a node", child.0)));
+        }
+        let mut outer = Some(graph);
+        while let Some(graph) = outer {
+            if graph == child {
+                return Err(invalid(format!("graph {:#x} can't contain itself", child.0)));
+            }
+            outer = state.graph(graph)?.owner.map(|node| state.graph_of(node)).transpose()?;
+        }
+        let node = state.add_graph_node(graph, after, Place::Anywhere, NodeWork::Graph(child))?;
+        state.graph_mut(child)?.owner = Some(node);
         Ok(node)
     }
 
@@ -404,62 +423,6 @@ impl Engine {
     pub fn is_graph_node(&self, node: GraphNodeHandle) -> bool {
         self.state().graphs.of_nodes.contains_key(&node)
     }
-
-    /// `cuGraphKernelNodeGetParams`
-    ///
-    /// # Errors
-    /// Returns `InvalidValue` if the node has no kernel, and `NotSupported` if its kernel is NCCL's.
-    pub fn kernel_node(&self, node: GraphNodeHandle) -> CudaResult<KernelNode> {
-        let state = self.state();
-        let launch = state.graph_node(node)?.work.kernel(node)?;
-        Ok(KernelNode {
-            function: launch.function,
-            kernel: launch.kernel.clone(),
-            context: launch.context,
-            shape: launch.shape,
-            parameters: launch.parameters.clone(),
-        })
-    }
-
-    /// `cuGraphKernelNodeSetParams`
-    ///
-    /// # Errors
-    /// Returns `InvalidValue` if the node has no kernel, and the errors of a launch.
-    pub fn set_kernel_node(
-        &self,
-        node: GraphNodeHandle,
-        function: FunctionHandle,
-        shape: LaunchShape,
-        parameters: Vec<u8>,
-    ) -> CudaResult<()> {
-        let mut state = self.state();
-        let is_cooperative = state.graph_node(node)?.work.kernel(node)?.is_cooperative;
-        let launch = state.kernel_launch(function, shape, parameters, is_cooperative)?;
-        let graph = state.graph_of(node)?;
-        let graph = state.graph_mut(graph)?;
-        let at = graph.index(node)?;
-        let entry = &mut graph.nodes[at];
-        if !matches!(entry.place, Place::Branch(_)) {
-            entry.place = Place::Context(launch.context);
-        }
-        entry.work = NodeWork::Work(Work::Kernel(Box::new(launch)));
-        Ok(())
-    }
-}
-
-impl NodeWork {
-    /// Returns the launch of a kernel node.
-    pub(super) fn kernel(&self, node: GraphNodeHandle) -> CudaResult<&KernelLaunch> {
-        match self {
-            Self::Work(Work::Kernel(launch)) => Ok(launch),
-            Self::Communication(calls) => {
-                let message =
-                    format!("virtual GPU: the parameters of NCCL's kernels ({calls}) are not supported");
-                Err(Error::new(CudaStatus::NotSupported, message))
-            }
-            other => Err(invalid(format!("node {:#x} is not a kernel node, but {other}", node.0))),
-        }
-    }
 }
 
 impl State {
@@ -482,7 +445,7 @@ impl State {
     ) -> CudaResult<GraphNodeHandle> {
         let after = self.graph(graph)?.indices(after)?;
         let handle = GraphNodeHandle(self.new_handle());
-        let node = Node { handle, place, after, work, call_site: CallSite::here() };
+        let node = Node::new(handle, place, after, work, CallSite::here());
         self.graph_mut(graph)?.nodes.push(node);
         self.graphs.of_nodes.insert(handle, graph);
         Ok(handle)
@@ -497,6 +460,9 @@ impl State {
             ));
         }
         copy.owner = owner;
+        for node in &mut copy.nodes {
+            node.original = Some(node.handle);
+        }
         let copy = self.insert_graph(copy);
         let children = self.graph(copy)?.nodes.iter().enumerate().filter_map(|(at, node)| match node.work {
             NodeWork::Graph(child) => Some((at, node.handle, child)),
