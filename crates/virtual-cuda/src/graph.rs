@@ -1,10 +1,10 @@
-//! The bodies of the stream capture and graph functions.
+//! The bodies of the functions for graphs as a whole.
 
 use std::ffi::{c_char, c_uint, c_ulonglong, c_void};
 
-use virtual_gpu::engine::{CaptureMode, GraphExecHandle, GraphHandle, GraphNodeHandle};
+use virtual_gpu::engine::{GraphExecHandle, GraphHandle, GraphNodeHandle};
 use virtual_gpu_core::handle::StreamHandle;
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::CudaResult;
 
 use crate::engine;
 use crate::graph_node::GraphNode;
@@ -16,30 +16,6 @@ pub type Graph = *mut c_void;
 
 /// `CUgraphExec`
 pub type GraphExec = *mut c_void;
-
-pub(crate) fn begin_capture(of: Stream, mode: c_uint) -> CudaResult<()> {
-    let mode = match mode {
-        0 => CaptureMode::Global,
-        1 => CaptureMode::ThreadLocal,
-        2 => CaptureMode::Relaxed,
-        _ => {
-            let message = format!("cuStreamBeginCapture: {mode} is not a CUstreamCaptureMode (0, 1, 2)");
-            return Err(Error::new(CudaStatus::InvalidValue, message));
-        }
-    };
-    engine::get()?.begin_capture(StreamHandle(of as u64), mode)
-}
-
-/// Ends a capture. The graph is null if the capture fails.
-pub(crate) fn end_capture(of: Stream, graph: Out<Graph>) -> CudaResult<()> {
-    graph.give(std::ptr::null_mut())?;
-    let GraphHandle(made) = engine::get()?.end_capture(StreamHandle(of as u64))?;
-    graph.give(made as Graph)
-}
-
-pub(crate) fn is_capturing(of: Stream, status: Out<c_uint>) -> CudaResult<()> {
-    status.give(engine::get()?.capture_status(StreamHandle(of as u64))? as c_uint)
-}
 
 /// `CUDA_GRAPH_INSTANTIATE_PARAMS`
 #[derive(Clone, Copy, Debug)]

@@ -9,6 +9,7 @@
 mod address;
 mod answer;
 mod calls;
+mod capture;
 mod context;
 mod device;
 mod engine;
@@ -43,6 +44,7 @@ mod stream;
 mod symbols;
 mod tensor_map;
 mod types;
+mod user_object;
 mod virtual_memory;
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -70,7 +72,8 @@ pub use pointer::{Arguments, Bytes, Out, Outs, Source, Text};
 pub use pool::{Pool, PoolProperties};
 pub use rows::{Copy2D, Copy3D, Plane, Volume};
 pub use tensor_map::TensorMap;
-pub use types::{Context, Device, DevicePointer, Event, Function, Module, Stream};
+pub use types::{Context, Device, DevicePointer, Event, Function, GreenContext, Module, Stream};
+pub use user_object::UserObject;
 pub use virtual_memory::{AccessDescription, AllocationProperties};
 
 /// An exported symbol.
@@ -155,6 +158,7 @@ macro_rules! exports {
                 fn cuStreamQuery(stream: Stream) = stream::query_stream, ptsz;
                 fn cuStreamWaitEvent(stream: Stream, event: Event, flags: c_uint) = stream::wait_event, ptsz;
                 fn cuStreamGetCtx(stream: Stream, context: Out<Context>) = stream::context, ptsz;
+                fn cuStreamGetCtx_v2(stream: Stream, context: Out<Context>, green: Out<GreenContext>) = stream::contexts, ptsz;
                 fn cuStreamGetFlags(stream: Stream, flags: Out<c_uint>) = introspection::stream_flags, ptsz;
                 fn cuStreamGetPriority(stream: Stream, priority: Out<c_int>) = introspection::stream_priority, ptsz;
                 fn cuStreamGetId(stream: Stream, id: Out<c_ulonglong>) = introspection::stream_number, ptsz;
@@ -162,9 +166,15 @@ macro_rules! exports {
                 fn cuStreamAddCallback(stream: Stream, callback: StreamCallback, data: *mut c_void, flags: c_uint) = host::add_callback, ptsz;
                 fn cuLaunchHostFunc(stream: Stream, function: HostFunction, data: *mut c_void) = host::launch_function, ptsz;
 
-                fn cuStreamBeginCapture_v2(stream: Stream, mode: c_uint) = graph::begin_capture, ptsz;
-                fn cuStreamEndCapture(stream: Stream, graph: Out<Graph>) = graph::end_capture, ptsz;
-                fn cuStreamIsCapturing(stream: Stream, status: Out<c_uint>) = graph::is_capturing, ptsz;
+                fn cuStreamBeginCapture_v2(stream: Stream, mode: c_uint) = capture::begin, ptsz;
+                fn cuStreamEndCapture(stream: Stream, graph: Out<Graph>) = capture::end, ptsz;
+                fn cuStreamIsCapturing(stream: Stream, status: Out<c_uint>) = capture::is_capturing, ptsz;
+                fn cuStreamGetCaptureInfo_v2(stream: Stream, status: Out<c_uint>, id: Out<c_ulonglong>, graph: Out<Graph>, after: Out<Source<GraphNode>>, count: Out<usize>) = capture::info, ptsz;
+                fn cuStreamGetCaptureInfo_v3(stream: Stream, status: Out<c_uint>, id: Out<c_ulonglong>, graph: Out<Graph>, after: Out<Source<GraphNode>>, data: Out<Source<EdgeData>>, count: Out<usize>) = capture::info_with_data, ptsz;
+                fn cuStreamUpdateCaptureDependencies(stream: Stream, nodes: Source<GraphNode>, count: usize, flags: c_uint) = capture::update, ptsz;
+                fn cuStreamUpdateCaptureDependencies_v2(stream: Stream, nodes: Source<GraphNode>, data: Source<EdgeData>, count: usize, flags: c_uint) = capture::update_with_data, ptsz;
+                fn cuStreamBeginCaptureToGraph(stream: Stream, graph: Graph, after: Source<GraphNode>, data: Source<EdgeData>, count: usize, mode: c_uint) = capture::begin_to, ptsz;
+                fn cuThreadExchangeStreamCaptureMode(mode: Out<c_uint>) = capture::exchange_mode;
                 fn cuGraphInstantiateWithFlags(exec: Out<GraphExec>, graph: Graph, flags: c_ulonglong) = graph::instantiate;
                 fn cuGraphInstantiateWithParams(exec: Out<GraphExec>, graph: Graph, parameters: Out<InstantiateParameters>) = graph::instantiate_with, ptsz;
                 fn cuGraphExecGetFlags(exec: GraphExec, flags: Out<c_ulonglong>) = graph::flags_of;
@@ -236,10 +246,18 @@ macro_rules! exports {
                 fn cuGraphKernelNodeSetAttribute(node: GraphNode, attribute: c_uint, value: Source<AttributeValue>) = graph_change::set_kernel_attribute;
                 fn cuGraphKernelNodeCopyAttributes(to: GraphNode, from: GraphNode) = graph_change::copy_kernel_attributes;
                 fn cuGraphDebugDotPrint(graph: Graph, path: Text, flags: c_uint) = graph_node::describe;
+                fn cuUserObjectCreate(object: Out<UserObject>, data: *mut c_void, destroy: HostFunction, count: c_uint, flags: c_uint) = user_object::create;
+                fn cuUserObjectRetain(object: UserObject, count: c_uint) = user_object::retain;
+                fn cuUserObjectRelease(object: UserObject, count: c_uint) = user_object::release;
+                fn cuGraphRetainUserObject(graph: Graph, object: UserObject, count: c_uint, flags: c_uint) = user_object::give;
+                fn cuGraphReleaseUserObject(graph: Graph, object: UserObject, count: c_uint) = user_object::take;
 
                 fn cuEventCreate(event: Out<Event>, flags: c_uint) = stream::create_event;
                 fn cuEventDestroy_v2(event: Event) = stream::destroy_event;
                 fn cuEventRecord(event: Event, stream: Stream) = stream::record_event, ptsz;
+                fn cuEventRecordWithFlags(event: Event, stream: Stream, flags: c_uint) = stream::record_event_with, ptsz;
+                fn cuCtxRecordEvent(context: Context, event: Event) = stream::record_context;
+                fn cuCtxWaitEvent(context: Context, event: Event) = stream::wait_in_context;
                 fn cuEventSynchronize(event: Event) = stream::synchronize_event;
                 fn cuEventQuery(event: Event) = stream::query_event;
                 fn cuEventElapsedTime(milliseconds: Out<f32>, start: Event, end: Event) = stream::elapsed;
@@ -388,6 +406,8 @@ macro_rules! exports {
                 fn cuLinkAddData(state: LinkState, kind: c_uint, data: Bytes, size: usize, name: Text, count: c_uint, options: Source<c_uint>, values: Out<OptionValue>) = link::add_data;
                 fn cuLinkAddFile(state: LinkState, kind: c_uint, path: Text, count: c_uint, options: Source<c_uint>, values: Out<OptionValue>) = link::add_file;
                 fn cuStreamDestroy(stream: Stream) = stream::destroy_stream;
+                fn cuStreamBeginCapture(stream: Stream) = capture::begin_old, ptsz;
+                fn cuStreamGetCaptureInfo(stream: Stream, status: Out<c_uint>, id: Out<c_ulonglong>) = capture::info_old, ptsz;
                 fn cuGraphInstantiate(exec: Out<GraphExec>, graph: Graph, node: Out<GraphNode>, log: Out<c_char>, size: usize) = graph::instantiate_old;
                 fn cuGraphInstantiate_v2(exec: Out<GraphExec>, graph: Graph, node: Out<GraphNode>, log: Out<c_char>, size: usize) = graph::instantiate_old;
                 fn cuGraphExecUpdate(exec: GraphExec, graph: Graph, node: Out<GraphNode>, result: Out<c_uint>) = graph_node::update_old;
@@ -452,20 +472,19 @@ macro_rules! exports {
                 cuCheckpointProcessGetRestoreThreadId cuCheckpointProcessGetState cuCheckpointProcessLock
                 cuCheckpointProcessRestore cuCheckpointProcessUnlock cuCoredumpGetAttribute
                 cuCoredumpGetAttributeGlobal cuCoredumpSetAttribute cuCoredumpSetAttributeGlobal cuCtxAttach
-                cuCtxDetach cuCtxFromGreenCtx cuCtxGetDevResource cuCtxGetExecAffinity cuCtxRecordEvent
-                cuCtxResetPersistingL2Cache cuCtxWaitEvent cuDestroyExternalMemory cuDestroyExternalSemaphore
-                cuDevResourceGenerateDesc cuDevSmResourceSplitByCount cuDeviceGetDevResource cuDeviceGetLuid
-                cuDeviceGetNvSciSyncAttributes cuDeviceGetTexture1DLinearMaxWidth cuDeviceRegisterAsyncNotification
-                cuDeviceTotalMem cuDeviceUnregisterAsyncNotification cuEventRecordWithFlags
-                cuEventRecordWithFlags_ptsz cuExternalMemoryGetMappedBuffer cuExternalMemoryGetMappedMipmappedArray
-                cuFlushGPUDirectRDMAWrites cuFuncSetBlockShape cuFuncSetSharedMemConfig cuFuncSetSharedSize
-                cuGetExportTable cuGraphAddBatchMemOpNode cuGraphAddExternalSemaphoresSignalNode
-                cuGraphAddExternalSemaphoresWaitNode cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams
-                cuGraphConditionalHandleCreate cuGraphExecBatchMemOpNodeSetParams
-                cuGraphExecExternalSemaphoresSignalNodeSetParams cuGraphExecExternalSemaphoresWaitNodeSetParams
-                cuGraphExternalSemaphoresSignalNodeGetParams cuGraphExternalSemaphoresSignalNodeSetParams
-                cuGraphExternalSemaphoresWaitNodeGetParams cuGraphExternalSemaphoresWaitNodeSetParams
-                cuGraphReleaseUserObject cuGraphRetainUserObject cuGraphicsMapResources cuGraphicsMapResources_ptsz
+                cuCtxDetach cuCtxFromGreenCtx cuCtxGetDevResource cuCtxGetExecAffinity cuCtxResetPersistingL2Cache
+                cuDestroyExternalMemory cuDestroyExternalSemaphore cuDevResourceGenerateDesc
+                cuDevSmResourceSplitByCount cuDeviceGetDevResource cuDeviceGetLuid cuDeviceGetNvSciSyncAttributes
+                cuDeviceGetTexture1DLinearMaxWidth cuDeviceRegisterAsyncNotification cuDeviceTotalMem
+                cuDeviceUnregisterAsyncNotification cuExternalMemoryGetMappedBuffer
+                cuExternalMemoryGetMappedMipmappedArray cuFlushGPUDirectRDMAWrites cuFuncSetBlockShape
+                cuFuncSetSharedMemConfig cuFuncSetSharedSize cuGetExportTable cuGraphAddBatchMemOpNode
+                cuGraphAddExternalSemaphoresSignalNode cuGraphAddExternalSemaphoresWaitNode
+                cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams cuGraphConditionalHandleCreate
+                cuGraphExecBatchMemOpNodeSetParams cuGraphExecExternalSemaphoresSignalNodeSetParams
+                cuGraphExecExternalSemaphoresWaitNodeSetParams cuGraphExternalSemaphoresSignalNodeGetParams
+                cuGraphExternalSemaphoresSignalNodeSetParams cuGraphExternalSemaphoresWaitNodeGetParams
+                cuGraphExternalSemaphoresWaitNodeSetParams cuGraphicsMapResources cuGraphicsMapResources_ptsz
                 cuGraphicsResourceGetMappedMipmappedArray cuGraphicsResourceGetMappedPointer
                 cuGraphicsResourceGetMappedPointer_v2 cuGraphicsResourceSetMapFlags cuGraphicsResourceSetMapFlags_v2
                 cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources cuGraphicsUnmapResources_ptsz
@@ -493,29 +512,23 @@ macro_rules! exports {
                 cuMulticastGetGranularity cuMulticastUnbind cuParamSetSize cuParamSetTexRef cuParamSetf cuParamSeti
                 cuParamSetv cuPointerSetAttribute cuProfilerInitialize cuSignalExternalSemaphoresAsync
                 cuSignalExternalSemaphoresAsync_ptsz cuStreamBatchMemOp cuStreamBatchMemOp_ptsz cuStreamBatchMemOp_v2
-                cuStreamBatchMemOp_v2_ptsz cuStreamBeginCapture cuStreamBeginCaptureToGraph
-                cuStreamBeginCaptureToGraph_ptsz cuStreamBeginCapture_ptsz cuStreamCopyAttributes
-                cuStreamCopyAttributes_ptsz cuStreamGetAttribute cuStreamGetAttribute_ptsz cuStreamGetCaptureInfo
-                cuStreamGetCaptureInfo_ptsz cuStreamGetCaptureInfo_v2 cuStreamGetCaptureInfo_v2_ptsz
-                cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz
-                cuStreamGetGreenCtx cuStreamSetAttribute cuStreamSetAttribute_ptsz cuStreamUpdateCaptureDependencies
-                cuStreamUpdateCaptureDependencies_ptsz cuStreamUpdateCaptureDependencies_v2
-                cuStreamUpdateCaptureDependencies_v2_ptsz cuStreamWaitValue32 cuStreamWaitValue32_ptsz
-                cuStreamWaitValue32_v2 cuStreamWaitValue32_v2_ptsz cuStreamWaitValue64 cuStreamWaitValue64_ptsz
-                cuStreamWaitValue64_v2 cuStreamWaitValue64_v2_ptsz cuStreamWriteValue32 cuStreamWriteValue32_ptsz
-                cuStreamWriteValue32_v2 cuStreamWriteValue32_v2_ptsz cuStreamWriteValue64 cuStreamWriteValue64_ptsz
-                cuStreamWriteValue64_v2 cuStreamWriteValue64_v2_ptsz cuSurfObjectCreate cuSurfObjectDestroy
-                cuSurfObjectGetResourceDesc cuSurfRefGetArray cuSurfRefSetArray cuTensorMapEncodeIm2colWide
-                cuTexObjectCreate cuTexObjectDestroy cuTexObjectGetResourceDesc cuTexObjectGetResourceViewDesc
-                cuTexObjectGetTextureDesc cuTexRefCreate cuTexRefDestroy cuTexRefGetAddress cuTexRefGetAddressMode
-                cuTexRefGetAddress_v2 cuTexRefGetArray cuTexRefGetBorderColor cuTexRefGetFilterMode cuTexRefGetFlags
-                cuTexRefGetFormat cuTexRefGetMaxAnisotropy cuTexRefGetMipmapFilterMode cuTexRefGetMipmapLevelBias
+                cuStreamBatchMemOp_v2_ptsz cuStreamCopyAttributes cuStreamCopyAttributes_ptsz cuStreamGetAttribute
+                cuStreamGetAttribute_ptsz cuStreamGetGreenCtx cuStreamSetAttribute cuStreamSetAttribute_ptsz
+                cuStreamWaitValue32 cuStreamWaitValue32_ptsz cuStreamWaitValue32_v2 cuStreamWaitValue32_v2_ptsz
+                cuStreamWaitValue64 cuStreamWaitValue64_ptsz cuStreamWaitValue64_v2 cuStreamWaitValue64_v2_ptsz
+                cuStreamWriteValue32 cuStreamWriteValue32_ptsz cuStreamWriteValue32_v2 cuStreamWriteValue32_v2_ptsz
+                cuStreamWriteValue64 cuStreamWriteValue64_ptsz cuStreamWriteValue64_v2 cuStreamWriteValue64_v2_ptsz
+                cuSurfObjectCreate cuSurfObjectDestroy cuSurfObjectGetResourceDesc cuSurfRefGetArray cuSurfRefSetArray
+                cuTensorMapEncodeIm2colWide cuTexObjectCreate cuTexObjectDestroy cuTexObjectGetResourceDesc
+                cuTexObjectGetResourceViewDesc cuTexObjectGetTextureDesc cuTexRefCreate cuTexRefDestroy
+                cuTexRefGetAddress cuTexRefGetAddressMode cuTexRefGetAddress_v2 cuTexRefGetArray
+                cuTexRefGetBorderColor cuTexRefGetFilterMode cuTexRefGetFlags cuTexRefGetFormat
+                cuTexRefGetMaxAnisotropy cuTexRefGetMipmapFilterMode cuTexRefGetMipmapLevelBias
                 cuTexRefGetMipmapLevelClamp cuTexRefGetMipmappedArray cuTexRefSetAddress cuTexRefSetAddress2D
                 cuTexRefSetAddress2D_v2 cuTexRefSetAddress2D_v3 cuTexRefSetAddressMode cuTexRefSetAddress_v2
                 cuTexRefSetArray cuTexRefSetBorderColor cuTexRefSetFilterMode cuTexRefSetFlags cuTexRefSetFormat
                 cuTexRefSetMaxAnisotropy cuTexRefSetMipmapFilterMode cuTexRefSetMipmapLevelBias
-                cuTexRefSetMipmapLevelClamp cuTexRefSetMipmappedArray cuThreadExchangeStreamCaptureMode
-                cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain cuWaitExternalSemaphoresAsync
+                cuTexRefSetMipmapLevelClamp cuTexRefSetMipmappedArray cuWaitExternalSemaphoresAsync
                 cuWaitExternalSemaphoresAsync_ptsz
             }
             unsupported nccl {
@@ -530,7 +543,7 @@ macro_rules! exports {
 macro_rules! export {
     (
         cuda { $(fn $cuda:ident $cuda_args:tt = $cuda_to:path $(, $own:ident)?;)* }
-        older cuda { $(fn $older:ident $older_args:tt = $older_to:path;)* }
+        older cuda { $(fn $older:ident $older_args:tt = $older_to:path $(, $older_own:ident)?;)* }
         nccl { $(fn $nccl:ident($($nccl_arg:ident: $nccl_type:ty),*) = $nccl_to:path;)* }
         unsupported cuda { $($no_cuda:ident)* }
         unsupported nccl { $($no_nccl:ident)* }
@@ -556,6 +569,7 @@ macro_rules! export {
                 _ => {}
             }
             $($(export!(own $own $cuda $cuda_args $cuda_to; name);)?)*
+            $($(export!(own $older_own $older $older_args $older_to; name);)?)*
             None
         }
 

@@ -65,6 +65,8 @@ const TYPES: &[(&str, &[&str])] = &[
     ("InstantiateParameters", &["CUDA_GRAPH_INSTANTIATE_PARAMS_st"]),
     ("OldKernelParameters", &["CUDA_KERNEL_NODE_PARAMS_st"]),
     ("AttributeValue", &["CUlaunchAttributeValue_union"]),
+    ("UserObject", &["*mut CUuserObject_st"]),
+    ("GreenContext", &["*mut CUgreenCtx_st"]),
     ("EdgeData", &["CUgraphEdgeData_st"]),
     ("SetParameters", &["CUDA_MEMSET_NODE_PARAMS_st"]),
     ("HostParameters", &["CUDA_HOST_NODE_PARAMS_st"]),

@@ -1,6 +1,7 @@
 //! Graphs whose nodes the program adds itself, and changes of graphs.
 
 mod any_kind;
+mod capture;
 mod changes;
 mod graph;
 mod memory;
@@ -25,7 +26,7 @@ use sys::CUgraphExecUpdateResult_enum as Update;
 use sys::CUresult::{CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, CUDA_ERROR_INVALID_VALUE};
 
 pub(crate) fn checks() -> Vec<Check> {
-    [own_checks(), changes::checks(), memory::checks()].concat()
+    [own_checks(), capture::checks(), changes::checks(), memory::checks()].concat()
 }
 
 fn own_checks() -> Vec<Check> {

@@ -61,7 +61,7 @@ impl Engine {
         let stream = state.resolve_stream(stream)?;
         if let Some(captured) = state.streams.get(&stream).and_then(|entry| entry.capture.as_ref()) {
             if let Some(graph) = state.captures.graph_of(captured) {
-                state.check_free_node(graph, address)?;
+                state.check_free_node(state.graph(graph)?, address)?;
             }
             let work = NodeWork::Work(Work::Free { at: address, of_graph: true });
             return state.add_node(stream, work, call_site);

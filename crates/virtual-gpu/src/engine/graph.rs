@@ -8,6 +8,7 @@ mod dot;
 mod executable;
 mod memory;
 mod nodes;
+mod objects;
 mod parameters;
 mod update;
 
@@ -27,6 +28,7 @@ use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 pub(super) use executable::Executable;
 pub use memory::GraphMemoryFigure;
 pub use nodes::{GraphCopy, NodeKind};
+pub use objects::UserObjectHandle;
 pub use parameters::{CopySide, KernelNode, NodeParameters};
 pub use update::{UpdateFailure, UpdateResult};
 
@@ -46,10 +48,12 @@ pub struct GraphExecHandle(pub u64);
 #[derive(Clone, Default)]
 pub(super) struct Graph {
     branches: Vec<Branch>,
-    /// The nodes, in the order in which they were added. In a capture, each comes after all nodes that it depends on.
+    /// The nodes, in the order in which they were added.
     pub(super) nodes: Vec<Node>,
     /// The node of another graph that owns this one.
     owner: Option<GraphNodeHandle>,
+    /// The user objects that it keeps alive.
+    objects: objects::References,
 }
 
 /// Nodes that run on the same stream of a launch.
@@ -75,7 +79,7 @@ enum Place {
 
 #[derive(Clone)]
 pub(super) struct Node {
-    /// Its handle, once the graph is complete.
+    /// Its handle.
     handle: GraphNodeHandle,
     place: Place,
     /// The indices of the nodes that it comes after.
@@ -110,6 +114,7 @@ pub(super) struct Graphs {
     of_nodes: SortedMap<GraphNodeHandle, GraphHandle>,
     execs: SortedMap<GraphExecHandle, Exec>,
     memory: memory::GraphMemory,
+    objects: objects::UserObjects,
 }
 
 impl Node {
@@ -121,6 +126,12 @@ impl Node {
         call_site: CallSite,
     ) -> Self {
         Self { handle, place, after, work, call_site, original: None, attributes: SortedMap::default() }
+    }
+}
+
+impl Graphs {
+    pub(super) fn get_mut(&mut self, graph: GraphHandle) -> Option<&mut Graph> {
+        self.all.get_mut(&graph)
     }
 }
 
@@ -152,18 +163,21 @@ impl Graph {
         }
     }
 
-    /// Returns the first node that is neither in `last` nor a predecessor of a node in `last`.
-    pub(super) fn first_not_before(&self, last: &[usize]) -> Option<usize> {
+    /// Returns the first of `nodes` that is neither in `last` nor a predecessor of a node in `last`.
+    pub(super) fn first_not_before(
+        &self,
+        nodes: &[GraphNodeHandle],
+        last: &[GraphNodeHandle],
+    ) -> Option<usize> {
         let mut before = vec![false; self.nodes.len()];
-        for &node in last {
-            before[node] = true;
-        }
-        for (at, node) in self.nodes.iter().enumerate().rev() {
-            if before[at] {
-                node.after.iter().for_each(|&earlier| before[earlier] = true);
+        let mut next: Vec<usize> = last.iter().filter_map(|&node| self.index(node).ok()).collect();
+        while let Some(at) = next.pop() {
+            if !std::mem::replace(&mut before[at], true) {
+                next.extend(&self.nodes[at].after);
             }
         }
-        before.iter().position(|&is_before| !is_before)
+        let nodes = nodes.iter().filter_map(|&node| self.index(node).ok());
+        nodes.filter(|&at| !before[at]).min()
     }
 
     /// Adds an executable graph's nodes after the nodes `after`. Returns the new last nodes.
@@ -204,6 +218,16 @@ impl State {
         None
     }
 
+    /// Gives a node that was captured a handle.
+    pub(super) fn name_node(&mut self, graph: GraphHandle, at: usize) -> GraphNodeHandle {
+        let handle = GraphNodeHandle(self.new_handle());
+        if let Some(node) = self.graphs.get_mut(graph).and_then(|graph| graph.nodes.get_mut(at)) {
+            node.handle = handle;
+            self.graphs.of_nodes.insert(handle, graph);
+        }
+        handle
+    }
+
     /// Makes a graph available to the program, with a handle for it and for each node.
     pub(super) fn insert_graph(&mut self, mut graph: Graph) -> GraphHandle {
         let handle = GraphHandle(self.new_handle());
@@ -215,7 +239,7 @@ impl State {
         handle
     }
 
-    fn graph(&self, graph: GraphHandle) -> CudaResult<&Graph> {
+    pub(super) fn graph(&self, graph: GraphHandle) -> CudaResult<&Graph> {
         self.graphs.all.get(&graph).ok_or_else(|| not_a_graph(graph))
     }
 

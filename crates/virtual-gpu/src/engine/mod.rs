@@ -40,12 +40,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, OnceLock, TryLockError};
 use std::time::Duration;
 
-pub use capture::{CaptureMode, CaptureStatus};
+pub use capture::{CaptureInfo, CaptureMode, CaptureStatus};
 pub use context::ContextHandle;
 pub use event::EventHandle;
 pub use graph::{
     CopySide, GraphCopy, GraphExecHandle, GraphHandle, GraphMemoryFigure, GraphNodeHandle, KernelNode,
-    NodeKind, NodeParameters, UpdateFailure, UpdateResult,
+    NodeKind, NodeParameters, UpdateFailure, UpdateResult, UserObjectHandle,
 };
 pub use host::HostFunction;
 pub use host_memory::{Guard, HostKind, HostRead, HostSide, HostWrite, Memory};

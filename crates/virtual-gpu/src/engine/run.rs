@@ -84,6 +84,7 @@ impl Engine {
             state.under_way -= 1;
         }
         state = self.release_freed(state);
+        state = self.destroy_objects(state);
         state.announce_forgotten_streams();
         let may_go_on = state.finished != before && (state.waiting_for_times > 0 || state.is_a_wait_over());
         // A launch that has run for a while goes on in another thread's pass.

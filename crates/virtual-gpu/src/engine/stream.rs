@@ -402,6 +402,15 @@ impl State {
         last
     }
 
+    /// Returns the streams of a context that the program can use, in the order of their handles.
+    pub(super) fn streams_of(&self, context: ContextHandle) -> Vec<StreamHandle> {
+        let usable = |entry: &Stream| entry.context == context && !entry.destroyed && !entry.of_graph;
+        let streams = self.streams.iter().filter(|(_, entry)| usable(entry));
+        let mut streams: Vec<_> = streams.map(|(&stream, _)| stream).collect();
+        streams.sort_unstable();
+        streams
+    }
+
     /// Returns a context's destroyed streams that no thread has waited for: whether each was a blocking one, and its
     /// end.
     pub(super) fn retired(&self, context: ContextHandle) -> &[(bool, Awaited)] {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::super::stream::{Awaited, StreamKind};
 use super::super::{Engine, State};
+use super::objects::References;
 use super::{
     Branch, Graph, GraphExecHandle, GraphHandle, GraphNodeHandle, Graphs, NodeWork, Place, invalid,
     not_a_graph,
@@ -32,6 +33,8 @@ pub(super) struct Exec {
     pub(super) of: GraphHandle,
     /// `CUgraphInstantiate_flags`
     pub(super) flags: u64,
+    /// The user objects that it keeps alive.
+    objects: References,
 }
 
 /// The nodes of a graph and of the graphs in it.
@@ -241,7 +244,9 @@ impl Engine {
             ));
         }
         let handle = GraphExecHandle(state.new_handle());
-        let exec = Exec { graph: made.into(), streams: Vec::new(), last: None, of: graph, flags };
+        let objects = state.references_of(state.graph(graph)?);
+        state.graphs.objects.retain_all(&objects);
+        let exec = Exec { graph: made.into(), streams: Vec::new(), last: None, of: graph, flags, objects };
         state.graphs.execs.insert(handle, exec);
         Ok(handle)
     }
@@ -302,9 +307,14 @@ impl Engine {
     pub fn destroy_graph_exec(&self, exec: GraphExecHandle) -> CudaResult<()> {
         let mut state = self.state();
         let removed = state.graphs.execs.remove(&exec).ok_or_else(|| not_an_exec(exec))?;
+        match &removed.last {
+            Some(last) => state.graphs.objects.release_after(last.op, removed.objects),
+            None => state.graphs.objects.release_all(&removed.objects),
+        }
         for stream in removed.streams {
             state.retire_stream(stream);
         }
+        let state = self.destroy_objects(state);
         self.release_graph_memory(state);
         Ok(())
     }

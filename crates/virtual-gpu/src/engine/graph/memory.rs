@@ -286,15 +286,10 @@ impl Engine {
 }
 
 impl State {
-    /// Returns all graphs, including those that are being captured.
-    fn all_graphs(&self) -> impl Iterator<Item = &Graph> {
-        self.graphs.all.values().chain(self.captures.graphs())
-    }
-
     /// Returns whether a graph, executable or not, has the node that allocates this memory.
     fn has_allocator(&self, at: u64) -> bool {
         let mut execs = self.graphs.execs.values();
-        self.all_graphs().any(|graph| graph.allocates(at))
+        self.graphs.all.values().any(|graph| graph.allocates(at))
             || execs.any(|exec| exec.graph.nodes.iter().any(|node| node.work.allocates() == Some(at)))
     }
 
@@ -313,7 +308,7 @@ impl State {
         if graph.frees(at) {
             return Err(invalid(format!("the graph already frees the memory at {at:#x}")));
         }
-        let mut others = self.all_graphs().filter(|other| !std::ptr::eq(*other, graph));
+        let mut others = self.graphs.all.values().filter(|other| !std::ptr::eq(*other, graph));
         match graph.allocates(at) {
             true if others.any(|other| other.frees(at)) => {
                 Err(invalid(format!("another graph already frees the memory at {at:#x}")))
@@ -330,7 +325,7 @@ impl State {
     /// # Errors
     /// Returns `InvalidValue` if the memory is not allocated, or if its graph frees it.
     pub(in crate::engine) fn check_free_of_graph(&self, at: u64) -> CudaResult<()> {
-        let frees_its_own = self.all_graphs().any(|graph| graph.allocates(at) && graph.frees(at));
+        let frees_its_own = self.graphs.all.values().any(|graph| graph.allocates(at) && graph.frees(at));
         if frees_its_own {
             return Err(invalid(format!(
                 "{at:#x} is memory that a graph allocates and frees: only the graph can free it"

@@ -92,13 +92,13 @@ impl NodeWork {
 
 impl Graph {
     /// Returns the index of one of its nodes.
-    pub(super) fn index(&self, node: GraphNodeHandle) -> CudaResult<usize> {
+    pub(in crate::engine) fn index(&self, node: GraphNodeHandle) -> CudaResult<usize> {
         let at = self.nodes.iter().rposition(|known| known.handle == node);
         at.ok_or_else(|| invalid(format!("node {:#x} is not in the graph", node.0)))
     }
 
     /// Returns the indices of the nodes that a new node comes after.
-    pub(super) fn indices(&self, after: &[GraphNodeHandle]) -> CudaResult<Vec<usize>> {
+    pub(in crate::engine) fn indices(&self, after: &[GraphNodeHandle]) -> CudaResult<Vec<usize>> {
         let mut indices = Vec::new();
         for &node in after {
             let at = self.index(node)?;
@@ -128,7 +128,7 @@ impl Graph {
         Ok(distinct)
     }
 
-    fn handles(&self, indices: &[usize]) -> Vec<GraphNodeHandle> {
+    pub(in crate::engine) fn handles(&self, indices: &[usize]) -> Vec<GraphNodeHandle> {
         indices.iter().map(|&at| self.nodes[at].handle).collect()
     }
 
@@ -166,7 +166,9 @@ impl Engine {
         if state.graph(graph)?.owner.is_some() {
             return Err(invalid(format!("{:#x} belongs to a node: destroy the node instead", graph.0)));
         }
+        state.check_no_capture_into(graph)?;
         state.remove_graph(graph);
+        let state = self.destroy_objects(state);
         self.release_graph_memory(state);
         Ok(())
     }
@@ -334,6 +336,7 @@ impl Engine {
     pub fn destroy_graph_node(&self, node: GraphNodeHandle) -> CudaResult<()> {
         let mut state = self.state();
         let graph = state.graph_of(node)?;
+        state.check_no_capture_into(graph)?;
         let graph = state.graph_mut(graph)?;
         graph.check_fixed("cuGraphDestroyNode")?;
         let at = graph.index(node)?;
@@ -342,6 +345,7 @@ impl Engine {
         if let NodeWork::Graph(child) = removed.work {
             state.remove_graph(child);
         }
+        drop(self.destroy_objects(state));
         Ok(())
     }
 
@@ -426,6 +430,16 @@ impl Engine {
 }
 
 impl State {
+    /// Rejects the removal of a graph, or of its nodes, that is getting the nodes of a capture.
+    fn check_no_capture_into(&self, graph: GraphHandle) -> CudaResult<()> {
+        match self.captures.are_into(graph) {
+            true => {
+                Err(invalid(format!("graph {:#x} is getting the nodes of a capture: end it first", graph.0)))
+            }
+            false => Ok(()),
+        }
+    }
+
     pub(super) fn graph_of(&self, node: GraphNodeHandle) -> CudaResult<GraphHandle> {
         self.graphs.of_nodes.get(&node).copied().ok_or_else(|| not_a_node(node))
     }
@@ -460,6 +474,7 @@ impl State {
             ));
         }
         copy.owner = owner;
+        self.graphs.objects.retain_all(&copy.objects);
         for node in &mut copy.nodes {
             node.original = Some(node.handle);
         }
@@ -476,8 +491,9 @@ impl State {
     }
 
     /// Removes a graph, its nodes, and the graphs in it.
-    fn remove_graph(&mut self, graph: GraphHandle) {
+    pub(in crate::engine) fn remove_graph(&mut self, graph: GraphHandle) {
         let Some(removed) = self.graphs.all.remove(&graph) else { return };
+        self.graphs.objects.release_all(&removed.objects);
         for node in removed.nodes {
             self.graphs.of_nodes.remove(&node.handle);
             if let NodeWork::Graph(child) = node.work {
