@@ -3,11 +3,11 @@
 use std::mem::offset_of;
 
 use crate::{
-    AccessDescription, Affinity, AllocationNodeParameters, AllocationProperties, AttributeValue, Copy2D,
-    Copy3D, CopyNodeParameters, CreateParameters, DeviceProperties, EdgeData, HostParameters, Id,
-    InstantiateParameters, IpcHandle, KernelParameters, LaunchAttribute, LaunchConfig, MemoryLocation,
-    NodeParameters, OldKernelParameters, PoolProperties, SetParameters, SimulationInfo, TensorMap,
-    UpdateInfo, WaitDescription,
+    AccessDescription, Affinity, AllocationNodeParameters, AllocationProperties, AttributeValue,
+    BatchOperation, Copy2D, Copy3D, CopyNodeParameters, CreateParameters, DeviceProperties, EdgeData,
+    HostParameters, Id, InstantiateParameters, IpcHandle, KernelParameters, LaunchAttribute, LaunchConfig,
+    MemoryLocation, NodeParameters, OldKernelParameters, PoolProperties, SetParameters, SimulationInfo,
+    TensorMap, UpdateInfo, WaitDescription,
 };
 
 /// The layout of a C structure.
@@ -85,6 +85,7 @@ layouts! {
         flags = "flags", upload = "hUploadStream", node = "hErrNode_out", result = "result_out"
     }
     AttributeValue = "CUlaunchAttributeValue_union" {}
+    BatchOperation = "CUstreamBatchMemOpParams_union" {}
     HostParameters = "CUDA_HOST_NODE_PARAMS_st" { function = "fn", data = "userData" }
     UpdateInfo = "CUgraphExecUpdateResultInfo_st" {
         result = "result", node = "errorNode", from = "errorFromNode"

@@ -41,6 +41,8 @@ mod pointer;
 mod pool;
 mod rows;
 mod stream;
+mod stream_attribute;
+mod stream_value;
 mod symbols;
 mod tensor_map;
 mod types;
@@ -71,6 +73,7 @@ pub use occupancy::{BlockToShared, LaunchAttribute, LaunchConfig};
 pub use pointer::{Arguments, Bytes, Out, Outs, Source, Text};
 pub use pool::{Pool, PoolProperties};
 pub use rows::{Copy2D, Copy3D, Plane, Volume};
+pub use stream_value::BatchOperation;
 pub use tensor_map::TensorMap;
 pub use types::{Context, Device, DevicePointer, Event, Function, GreenContext, Module, Stream};
 pub use user_object::UserObject;
@@ -163,6 +166,14 @@ macro_rules! exports {
                 fn cuStreamGetPriority(stream: Stream, priority: Out<c_int>) = introspection::stream_priority, ptsz;
                 fn cuStreamGetId(stream: Stream, id: Out<c_ulonglong>) = introspection::stream_number, ptsz;
                 fn cuStreamGetDevice(stream: Stream, device: Out<Device>) = introspection::stream_device, ptsz;
+                fn cuStreamGetAttribute(stream: Stream, attribute: c_uint, value: Out<AttributeValue>) = stream_attribute::get, ptsz;
+                fn cuStreamSetAttribute(stream: Stream, attribute: c_uint, value: Source<AttributeValue>) = stream_attribute::set, ptsz;
+                fn cuStreamCopyAttributes(to: Stream, from: Stream) = stream_attribute::copy, ptsz;
+                fn cuStreamWriteValue32_v2(stream: Stream, at: DevicePointer, value: c_uint, flags: c_uint) = stream_value::write_32, ptsz;
+                fn cuStreamWriteValue64_v2(stream: Stream, at: DevicePointer, value: c_ulonglong, flags: c_uint) = stream_value::write_64, ptsz;
+                fn cuStreamWaitValue32_v2(stream: Stream, at: DevicePointer, value: c_uint, flags: c_uint) = stream_value::wait_32, ptsz;
+                fn cuStreamWaitValue64_v2(stream: Stream, at: DevicePointer, value: c_ulonglong, flags: c_uint) = stream_value::wait_64, ptsz;
+                fn cuStreamBatchMemOp_v2(stream: Stream, count: c_uint, operations: Source<BatchOperation>, flags: c_uint) = stream_value::batch, ptsz;
                 fn cuStreamAddCallback(stream: Stream, callback: StreamCallback, data: *mut c_void, flags: c_uint) = host::add_callback, ptsz;
                 fn cuLaunchHostFunc(stream: Stream, function: HostFunction, data: *mut c_void) = host::launch_function, ptsz;
 
@@ -511,13 +522,9 @@ macro_rules! exports {
                 cuModuleLoadFatBinary cuMulticastAddDevice cuMulticastBindAddr cuMulticastBindMem cuMulticastCreate
                 cuMulticastGetGranularity cuMulticastUnbind cuParamSetSize cuParamSetTexRef cuParamSetf cuParamSeti
                 cuParamSetv cuPointerSetAttribute cuProfilerInitialize cuSignalExternalSemaphoresAsync
-                cuSignalExternalSemaphoresAsync_ptsz cuStreamBatchMemOp cuStreamBatchMemOp_ptsz cuStreamBatchMemOp_v2
-                cuStreamBatchMemOp_v2_ptsz cuStreamCopyAttributes cuStreamCopyAttributes_ptsz cuStreamGetAttribute
-                cuStreamGetAttribute_ptsz cuStreamGetGreenCtx cuStreamSetAttribute cuStreamSetAttribute_ptsz
-                cuStreamWaitValue32 cuStreamWaitValue32_ptsz cuStreamWaitValue32_v2 cuStreamWaitValue32_v2_ptsz
-                cuStreamWaitValue64 cuStreamWaitValue64_ptsz cuStreamWaitValue64_v2 cuStreamWaitValue64_v2_ptsz
-                cuStreamWriteValue32 cuStreamWriteValue32_ptsz cuStreamWriteValue32_v2 cuStreamWriteValue32_v2_ptsz
-                cuStreamWriteValue64 cuStreamWriteValue64_ptsz cuStreamWriteValue64_v2 cuStreamWriteValue64_v2_ptsz
+                cuSignalExternalSemaphoresAsync_ptsz cuStreamBatchMemOp cuStreamBatchMemOp_ptsz cuStreamGetGreenCtx
+                cuStreamWaitValue32 cuStreamWaitValue32_ptsz cuStreamWaitValue64 cuStreamWaitValue64_ptsz
+                cuStreamWriteValue32 cuStreamWriteValue32_ptsz cuStreamWriteValue64 cuStreamWriteValue64_ptsz
                 cuSurfObjectCreate cuSurfObjectDestroy cuSurfObjectGetResourceDesc cuSurfRefGetArray cuSurfRefSetArray
                 cuTensorMapEncodeIm2colWide cuTexObjectCreate cuTexObjectDestroy cuTexObjectGetResourceDesc
                 cuTexObjectGetResourceViewDesc cuTexObjectGetTextureDesc cuTexRefCreate cuTexRefDestroy

@@ -67,6 +67,7 @@ const TYPES: &[(&str, &[&str])] = &[
     ("AttributeValue", &["CUlaunchAttributeValue_union"]),
     ("UserObject", &["*mut CUuserObject_st"]),
     ("GreenContext", &["*mut CUgreenCtx_st"]),
+    ("BatchOperation", &["CUstreamBatchMemOpParams_union"]),
     ("EdgeData", &["CUgraphEdgeData_st"]),
     ("SetParameters", &["CUDA_MEMSET_NODE_PARAMS_st"]),
     ("HostParameters", &["CUDA_HOST_NODE_PARAMS_st"]),

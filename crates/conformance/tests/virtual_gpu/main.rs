@@ -45,6 +45,7 @@ mod rows;
 mod same_reports;
 mod shared_overruns;
 mod shared_races;
+mod stream_values;
 mod strict;
 mod symbols;
 mod tensor_maps;
@@ -123,6 +124,7 @@ fn main() -> ExitCode {
         same_reports::checks(),
         shared_overruns::checks(),
         shared_races::checks(),
+        stream_values::checks(),
         strict::checks(),
         symbols::checks(),
         tensor_maps::checks(),

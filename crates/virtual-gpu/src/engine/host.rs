@@ -109,7 +109,7 @@ impl State {
         loop {
             match self.obstacle(op)? {
                 Obstacle::Host(function) => return Some(function),
-                Obstacle::Collective(_) => return None,
+                Obstacle::Collective(_) | Obstacle::Value(_) => return None,
                 Obstacle::Op(next) => op = next,
             }
         }

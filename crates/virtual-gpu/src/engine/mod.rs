@@ -32,6 +32,7 @@ mod threads;
 mod together;
 mod touched;
 mod transfer;
+mod value;
 mod virtual_memory;
 mod wait;
 mod work;
@@ -63,6 +64,7 @@ pub use communication::{
 pub use stream::{Awaited, Stream, StreamFigures, with_own_default_stream};
 pub use touched::Touched;
 pub use transfer::address_report;
+pub use value::{Condition, Value, ValueOperation};
 pub use virtual_memory::{GRANULARITY, MemoryAccess, MemoryHandle};
 pub use wait::{Wait, given_up};
 
@@ -193,6 +195,8 @@ pub struct State {
     under_way: usize,
     /// Host functions whose turn has come, each with its operation.
     host_functions: VecDeque<(OpRef, host::HostFunction)>,
+    /// Streams whose first operation waits for a number in memory.
+    value_waits: SortedMap<StreamHandle, value::Pending>,
     has_host_thread: bool,
     /// Host threads that are blocked in the engine.
     blocked: SortedSet<ThreadKey>,
@@ -264,6 +268,7 @@ impl Engine {
             finished: 0,
             under_way: 0,
             host_functions: VecDeque::new(),
+            value_waits: SortedMap::default(),
             has_host_thread: false,
             blocked: SortedSet::default(),
             waiting_for_times: 0,

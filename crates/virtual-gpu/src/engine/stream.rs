@@ -14,6 +14,7 @@ use crate::order::OF_A_ROLE;
 use crate::order::View;
 use crate::time::{Cost, Moment, Ticket, When};
 use virtual_gpu_core::handle::{OpRef, OperationNumber, StreamHandle};
+use virtual_gpu_core::sorted::SortedMap;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::MutexGuard;
@@ -40,6 +41,8 @@ pub struct Stream {
     pub(super) blocking: bool,
     pub(super) legacy: bool,
     priority: i32,
+    /// Its other attributes, by number, which change nothing.
+    attributes: SortedMap<u32, [u32; 16]>,
     /// Its name in reports.
     pub(crate) name: Arc<str>,
     pub(super) queue: VecDeque<Op>,
@@ -167,6 +170,39 @@ impl Engine {
         Ok(StreamFigures { number: stream.0, device, is_blocking: blocking || legacy, priority })
     }
 
+    /// Returns an attribute of a stream, which is 0 if it was never set.
+    pub fn stream_attribute(&self, stream: StreamHandle, number: u32) -> CudaResult<[u32; 16]> {
+        self.with_stream(stream, |entry| entry.attributes.get(&number).copied().unwrap_or_default())
+    }
+
+    /// Sets an attribute of a stream. It is only kept.
+    pub fn set_stream_attribute(
+        &self,
+        stream: StreamHandle,
+        number: u32,
+        value: [u32; 16],
+    ) -> CudaResult<()> {
+        self.with_stream(stream, |entry| entry.attributes.insert(number, value))
+    }
+
+    /// Sets a stream's priority. It is only kept.
+    pub fn set_stream_priority(&self, stream: StreamHandle, priority: i32) -> CudaResult<()> {
+        self.with_stream(stream, |entry| entry.priority = priority)
+    }
+
+    /// Copies all attributes of a stream to another one.
+    pub fn copy_stream_attributes(&self, to: StreamHandle, from: StreamHandle) -> CudaResult<()> {
+        let (priority, attributes) =
+            self.with_stream(from, |entry| (entry.priority, entry.attributes.clone()))?;
+        self.with_stream(to, |entry| (entry.priority, entry.attributes) = (priority, attributes))
+    }
+
+    fn with_stream<T>(&self, stream: StreamHandle, call: impl FnOnce(&mut Stream) -> T) -> CudaResult<T> {
+        let mut state = self.state();
+        let stream = state.resolve_stream(stream)?;
+        state.streams.get_mut(&stream).map(call).ok_or_else(|| not_a_stream(stream))
+    }
+
     /// Names a stream after its role, such as `compute`, so that reports call it the compute stream.
     ///
     /// # Errors
@@ -286,6 +322,7 @@ impl State {
             blocking,
             legacy: kind == StreamKind::Legacy,
             priority: 0,
+            attributes: SortedMap::default(),
             of_graph: matches!(kind, StreamKind::OfGraph(_)),
             name: self.name_stream(device, kind),
             queue: VecDeque::new(),

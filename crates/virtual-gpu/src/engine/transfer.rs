@@ -8,6 +8,7 @@ use super::host_memory::{Guard, HostKind, HostRead, HostSide, HostWrite};
 use super::region::Region;
 use super::run::Turn;
 use super::touched::{Done, Outcome, Touched};
+use super::value::ValueOperation;
 use super::work::Work;
 use super::{Engine, Failure, lock};
 use crate::config::Checks;
@@ -305,9 +306,12 @@ impl Engine {
     /// Runs one operation whose turn has come.
     pub(super) fn execute(&self, work: Work, turn: &Turn) -> Outcome {
         let (touched, cost) = match work {
-            Work::Nothing | Work::Record | Work::Wait | Work::Host(_) | Work::Collective(_) => {
-                (Vec::new(), Cost::Nothing)
-            }
+            Work::Nothing
+            | Work::Record
+            | Work::Wait
+            | Work::Host(_)
+            | Work::Collective(_)
+            | Work::Value(ValueOperation::Wait(..)) => (Vec::new(), Cost::Nothing),
             Work::Upload { to, bytes } => {
                 (self.write(to, turn, from_packed(&bytes))?, Cost::Upload(bytes.len() as u64))
             }
@@ -358,9 +362,15 @@ impl Engine {
                 self.state().no_longer_owned(at);
                 (whole.into_iter().collect(), Cost::Nothing)
             }
+            Work::Value(ValueOperation::Write(value)) => (self.write_value(value, turn)?, Cost::Nothing),
             Work::Kernel(launch) => return self.run_kernel(&launch, turn),
         };
         Ok(Done { touched, cost })
+    }
+
+    /// Writes bytes at an address.
+    pub(super) fn write_bytes(&self, at: u64, bytes: &[u8], turn: &Turn) -> Result<Vec<Touched>, Failure> {
+        self.write(Region::line(at, bytes.len() as u64), turn, from_packed(bytes))
     }
 
     /// Writes all rows of a region. `fill` receives each row with its offset among the bytes of all rows.

@@ -6,6 +6,7 @@ use super::host::HostFunction;
 use super::host_memory::{HostRead, HostSide, HostWrite};
 use super::launch::KernelLaunch;
 use super::region::Region;
+use super::value::ValueOperation;
 use crate::time::Class;
 use crate::time::trace::Label;
 use virtual_gpu_core::handle::CallKey;
@@ -64,6 +65,8 @@ pub(super) enum Work {
         of_graph: bool,
     },
     Kernel(Box<KernelLaunch>),
+    /// Writes a number in memory, or waits for one.
+    Value(ValueOperation),
     /// One of the program's functions; `None` once the thread that runs it has taken it.
     Host(Option<HostFunction>),
     /// One rank's part of a collective.
@@ -75,7 +78,7 @@ impl Work {
     pub(super) fn label(&self) -> Option<Label> {
         let copy = |name: &str, bytes: u64| Some(Label::new("copy", name).with("bytes", bytes));
         match self {
-            Self::Nothing | Self::Allocate { .. } | Self::Free { .. } => None,
+            Self::Nothing | Self::Allocate { .. } | Self::Free { .. } | Self::Value(_) => None,
             Self::Record => Some(Label::new("event", "record")),
             Self::Wait => Some(Label::new("event", "wait")),
             Self::Upload { bytes, .. } => copy("copy to the device", bytes.len() as u64),
@@ -94,7 +97,7 @@ impl Work {
     /// Returns how the clock treats the operation.
     pub(super) fn class(&self) -> Class {
         match self {
-            Self::Nothing | Self::Allocate { .. } | Self::Free { .. } => Class::Nothing,
+            Self::Nothing | Self::Allocate { .. } | Self::Free { .. } | Self::Value(_) => Class::Nothing,
             Self::Record => Class::Record,
             Self::Wait => Class::Wait,
             Self::Host(_) => Class::Host,
@@ -122,6 +125,8 @@ impl std::fmt::Display for Work {
             Self::Allocate { .. } => f.write_str("an allocation"),
             Self::Free { .. } => f.write_str("a free"),
             Self::Kernel(launch) => write!(f, "kernel `{}`", launch.name()),
+            Self::Value(ValueOperation::Write(_)) => f.write_str("a value write"),
+            Self::Value(ValueOperation::Wait(..)) => f.write_str("a value wait"),
             Self::Host(_) => f.write_str("a host function"),
             Self::Collective(_) => f.write_str("a collective"),
         }

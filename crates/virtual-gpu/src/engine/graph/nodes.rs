@@ -36,6 +36,8 @@ pub enum NodeKind {
     Allocate = 10,
     /// A free of such memory.
     Free = 11,
+    /// Numbers in memory that are written or waited for.
+    Values = 12,
 }
 
 /// What a copy node copies at each launch.
@@ -81,6 +83,7 @@ impl NodeWork {
                 | Work::DownloadLater { .. }
                 | Work::Copy { .. },
             ) => NodeKind::Copy,
+            Self::Work(Work::Value(_)) => NodeKind::Values,
             Self::Work(Work::Set { .. }) => NodeKind::Set,
             Self::Work(Work::Allocate { .. }) => NodeKind::Allocate,
             Self::Work(Work::Free { .. }) => NodeKind::Free,

@@ -156,6 +156,7 @@ pub(super) fn check_work(
             }
             (Work::Host(_), Work::Host(_))
             | (Work::Nothing, Work::Nothing)
+            | (Work::Value(_), Work::Value(_))
             | (Work::Allocate { .. }, Work::Allocate { .. })
             | (Work::Free { .. }, Work::Free { .. }) => Ok(()),
             _ => parameters("a copy must keep its direction and its devices"),
