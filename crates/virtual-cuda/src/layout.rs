@@ -3,11 +3,11 @@
 use std::mem::offset_of;
 
 use crate::{
-    AccessDescription, Affinity, AllocationNodeParameters, AllocationProperties, AttributeValue,
-    BatchOperation, Copy2D, Copy3D, CopyNodeParameters, CreateParameters, DeviceProperties, EdgeData,
-    HostParameters, Id, InstantiateParameters, IpcHandle, KernelParameters, LaunchAttribute, LaunchConfig,
-    MemoryLocation, NodeParameters, OldKernelParameters, PoolProperties, SetParameters, SimulationInfo,
-    TensorMap, UpdateInfo, WaitDescription,
+    AccessDescription, Affinity, AllocationNodeParameters, AllocationProperties, AttributeValue, BatchCopy,
+    BatchOperation, Copy2D, Copy3D, CopyAttributes, CopyNodeParameters, CreateParameters, DeviceProperties,
+    EdgeData, HostParameters, Id, InstantiateParameters, IpcHandle, KernelParameters, LaunchAttribute,
+    LaunchConfig, MemoryLocation, NodeParameters, OldKernelParameters, PoolProperties, SetParameters,
+    SimulationInfo, TensorMap, UpdateInfo, WaitDescription,
 };
 
 /// The layout of a C structure.
@@ -86,6 +86,12 @@ layouts! {
     }
     AttributeValue = "CUlaunchAttributeValue_union" {}
     BatchOperation = "CUstreamBatchMemOpParams_union" {}
+    CopyAttributes = "CUmemcpyAttributes_st" {
+        order = "srcAccessOrder", from = "srcLocHint", to = "dstLocHint", flags = "flags"
+    }
+    BatchCopy = "CUDA_MEMCPY3D_BATCH_OP_st" {
+        from = "src", to = "dst", extent = "extent", order = "srcAccessOrder", flags = "flags"
+    }
     HostParameters = "CUDA_HOST_NODE_PARAMS_st" { function = "fn", data = "userData" }
     UpdateInfo = "CUgraphExecUpdateResultInfo_st" {
         result = "result", node = "errorNode", from = "errorFromNode"

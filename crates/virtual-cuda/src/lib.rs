@@ -8,6 +8,7 @@
 
 mod address;
 mod answer;
+mod batch;
 mod calls;
 mod capture;
 mod context;
@@ -53,6 +54,7 @@ use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use virtual_gpu::engine::with_own_default_stream;
 
+pub use batch::{BatchCopy, CopyAttributes};
 pub use context::{Affinity, CreateParameters};
 pub use device::DeviceProperties;
 pub use graph::{Graph, GraphExec, InstantiateParameters};
@@ -320,6 +322,8 @@ macro_rules! exports {
                 fn cuMemcpy3DPeerAsync(copy: Source<Copy3D>, stream: Stream) = rows::copy_3d_in, ptsz;
                 fn cuMemcpyPeer(to: DevicePointer, to_context: Context, from: DevicePointer, from_context: Context, bytes: usize) = memory::copy_peer_now, ptds;
                 fn cuMemcpyPeerAsync(to: DevicePointer, to_context: Context, from: DevicePointer, from_context: Context, bytes: usize, stream: Stream) = memory::copy_peer, ptsz;
+                fn cuMemcpyBatchAsync(to: Source<DevicePointer>, from: Source<DevicePointer>, sizes: Source<usize>, count: usize, attributes: Source<CopyAttributes>, starts: Source<usize>, attribute_count: usize, fails_at: Out<usize>, stream: Stream) = batch::copy, ptsz;
+                fn cuMemcpy3DBatchAsync(count: usize, copies: Source<BatchCopy>, fails_at: Out<usize>, flags: c_ulonglong, stream: Stream) = batch::copy_3d, ptsz;
                 fn cuMemsetD8_v2(at: DevicePointer, value: u8, count: usize) = memory::set_8, ptds;
                 fn cuMemsetD8Async(at: DevicePointer, value: u8, count: usize, stream: Stream) = memory::set_8_in, ptsz;
                 fn cuMemsetD16_v2(at: DevicePointer, value: u16, count: usize) = memory::set_16, ptds;
@@ -358,6 +362,7 @@ macro_rules! exports {
                 fn cuModuleLoad(module: Out<Module>, path: Text) = module::load_module_file;
                 fn cuModuleLoadData(module: Out<Module>, image: Text) = module::load_module;
                 fn cuModuleLoadDataEx(module: Out<Module>, image: Text, count: c_uint, options: Source<c_uint>, values: Arguments) = module::load_module_with;
+                fn cuModuleLoadFatBinary(module: Out<Module>, image: Text) = module::load_module;
                 fn cuModuleUnload(module: Module) = module::unload_module;
                 fn cuModuleGetFunction(function: Out<Function>, module: Module, name: Text) = module::function;
                 fn cuModuleGetLoadingMode(mode: Out<c_uint>) = introspection::loading_mode;
@@ -375,6 +380,7 @@ macro_rules! exports {
                 fn cuLibraryGetKernel(kernel: Out<Kernel>, library: Library, name: Text) = library::kernel;
                 fn cuLibraryGetModule(module: Out<Module>, library: Library) = library::module;
                 fn cuLibraryGetGlobal(address: Out<DevicePointer>, bytes: Out<usize>, library: Library, name: Text) = library::global;
+                fn cuLibraryGetManaged(address: Out<DevicePointer>, bytes: Out<usize>, library: Library, name: Text) = library::managed;
                 fn cuLibraryGetKernelCount(count: Out<c_uint>, library: Library) = introspection::kernels_of_library;
                 fn cuLibraryEnumerateKernels(kernels: Out<Kernel>, number: c_uint, library: Library) = introspection::list_kernels;
                 fn cuKernelGetName(name: Out<*const c_char>, kernel: Kernel) = introspection::name_of_kernel;
@@ -383,6 +389,7 @@ macro_rules! exports {
                 fn cuKernelGetFunction(function: Out<Function>, kernel: Kernel) = library::function_of;
                 fn cuKernelGetAttribute(value: Out<c_int>, attribute: c_int, kernel: Kernel, device: Device) = library::attribute;
                 fn cuKernelSetAttribute(attribute: c_int, value: c_int, kernel: Kernel, device: Device) = library::set_attribute;
+                fn cuKernelSetCacheConfig(kernel: Kernel, preference: c_uint, device: Device) = library::set_cache_preference;
                 fn cuFuncGetModule(module: Out<Module>, function: Function) = introspection::module_of_function;
                 fn cuFuncGetName(name: Out<*const c_char>, function: Function) = introspection::name_of_function;
                 fn cuFuncGetParamInfo(function: Function, index: usize, offset: Out<usize>, size: Out<usize>) = introspection::parameter_of_function;
@@ -391,6 +398,7 @@ macro_rules! exports {
                 fn cuFuncGetAttribute(value: Out<c_int>, attribute: c_int, function: Function) = function::attribute;
                 fn cuFuncSetAttribute(function: Function, attribute: c_int, value: c_int) = function::set_attribute;
                 fn cuFuncSetCacheConfig(function: Function, preference: c_uint) = function::set_cache_preference;
+                fn cuFuncSetSharedMemConfig(function: Function, config: c_uint) = function::set_shared_memory_config;
                 fn cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks: Out<c_int>, function: Function, block_size: c_int, dynamic: usize) = occupancy::blocks;
                 fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks: Out<c_int>, function: Function, block_size: c_int, dynamic: usize, flags: c_uint) = occupancy::blocks_with_flags;
                 fn cuOccupancyMaxPotentialBlockSize(grid: Out<c_int>, block: Out<c_int>, function: Function, to_shared: BlockToShared, dynamic: usize, limit: c_int) = occupancy::block_size;
@@ -489,48 +497,45 @@ macro_rules! exports {
                 cuDeviceGetTexture1DLinearMaxWidth cuDeviceRegisterAsyncNotification cuDeviceTotalMem
                 cuDeviceUnregisterAsyncNotification cuExternalMemoryGetMappedBuffer
                 cuExternalMemoryGetMappedMipmappedArray cuFlushGPUDirectRDMAWrites cuFuncSetBlockShape
-                cuFuncSetSharedMemConfig cuFuncSetSharedSize cuGetExportTable cuGraphAddBatchMemOpNode
-                cuGraphAddExternalSemaphoresSignalNode cuGraphAddExternalSemaphoresWaitNode
-                cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams cuGraphConditionalHandleCreate
-                cuGraphExecBatchMemOpNodeSetParams cuGraphExecExternalSemaphoresSignalNodeSetParams
-                cuGraphExecExternalSemaphoresWaitNodeSetParams cuGraphExternalSemaphoresSignalNodeGetParams
-                cuGraphExternalSemaphoresSignalNodeSetParams cuGraphExternalSemaphoresWaitNodeGetParams
-                cuGraphExternalSemaphoresWaitNodeSetParams cuGraphicsMapResources cuGraphicsMapResources_ptsz
-                cuGraphicsResourceGetMappedMipmappedArray cuGraphicsResourceGetMappedPointer
-                cuGraphicsResourceGetMappedPointer_v2 cuGraphicsResourceSetMapFlags cuGraphicsResourceSetMapFlags_v2
-                cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources cuGraphicsUnmapResources_ptsz
-                cuGraphicsUnregisterResource cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxGetDevResource
-                cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent cuImportExternalMemory
-                cuImportExternalSemaphore cuIpcOpenMemHandle cuKernelSetCacheConfig cuLaunch
-                cuLaunchCooperativeKernelMultiDevice cuLaunchGrid cuLaunchGridAsync cuLibraryGetManaged
-                cuLibraryGetUnifiedFunction cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback
-                cuLogsUnregisterCallback cuMemAlloc cuMemAllocHost cuMemAllocPitch cuMemBatchDecompressAsync
-                cuMemBatchDecompressAsync_ptsz cuMemExportToShareableHandle cuMemFree cuMemGetAddressRange
-                cuMemGetHandleForAddressRange cuMemGetInfo cuMemHostGetDevicePointer cuMemImportFromShareableHandle
-                cuMemMapArrayAsync cuMemMapArrayAsync_ptsz cuMemPoolExportPointer cuMemPoolExportToShareableHandle
-                cuMemPoolImportFromShareableHandle cuMemPoolImportPointer cuMemRangeGetAttribute
-                cuMemRangeGetAttributes cuMemcpy2D cuMemcpy2DAsync cuMemcpy2DUnaligned cuMemcpy3D cuMemcpy3DAsync
-                cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_ptsz cuMemcpyAtoA cuMemcpyAtoA_v2 cuMemcpyAtoA_v2_ptds
+                cuFuncSetSharedSize cuGetExportTable cuGraphAddBatchMemOpNode cuGraphAddExternalSemaphoresSignalNode
+                cuGraphAddExternalSemaphoresWaitNode cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams
+                cuGraphConditionalHandleCreate cuGraphExecBatchMemOpNodeSetParams
+                cuGraphExecExternalSemaphoresSignalNodeSetParams cuGraphExecExternalSemaphoresWaitNodeSetParams
+                cuGraphExternalSemaphoresSignalNodeGetParams cuGraphExternalSemaphoresSignalNodeSetParams
+                cuGraphExternalSemaphoresWaitNodeGetParams cuGraphExternalSemaphoresWaitNodeSetParams
+                cuGraphicsMapResources cuGraphicsMapResources_ptsz cuGraphicsResourceGetMappedMipmappedArray
+                cuGraphicsResourceGetMappedPointer cuGraphicsResourceGetMappedPointer_v2 cuGraphicsResourceSetMapFlags
+                cuGraphicsResourceSetMapFlags_v2 cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources
+                cuGraphicsUnmapResources_ptsz cuGraphicsUnregisterResource cuGreenCtxCreate cuGreenCtxDestroy
+                cuGreenCtxGetDevResource cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent
+                cuImportExternalMemory cuImportExternalSemaphore cuIpcOpenMemHandle cuLaunch
+                cuLaunchCooperativeKernelMultiDevice cuLaunchGrid cuLaunchGridAsync cuLibraryGetUnifiedFunction
+                cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback cuLogsUnregisterCallback
+                cuMemAlloc cuMemAllocHost cuMemAllocPitch cuMemBatchDecompressAsync cuMemBatchDecompressAsync_ptsz
+                cuMemExportToShareableHandle cuMemFree cuMemGetAddressRange cuMemGetHandleForAddressRange cuMemGetInfo
+                cuMemHostGetDevicePointer cuMemImportFromShareableHandle cuMemMapArrayAsync cuMemMapArrayAsync_ptsz
+                cuMemPoolExportPointer cuMemPoolExportToShareableHandle cuMemPoolImportFromShareableHandle
+                cuMemPoolImportPointer cuMemRangeGetAttribute cuMemRangeGetAttributes cuMemcpy2D cuMemcpy2DAsync
+                cuMemcpy2DUnaligned cuMemcpy3D cuMemcpy3DAsync cuMemcpyAtoA cuMemcpyAtoA_v2 cuMemcpyAtoA_v2_ptds
                 cuMemcpyAtoD cuMemcpyAtoD_v2 cuMemcpyAtoD_v2_ptds cuMemcpyAtoH cuMemcpyAtoHAsync cuMemcpyAtoHAsync_v2
-                cuMemcpyAtoHAsync_v2_ptsz cuMemcpyAtoH_v2 cuMemcpyAtoH_v2_ptds cuMemcpyBatchAsync
-                cuMemcpyBatchAsync_ptsz cuMemcpyDtoA cuMemcpyDtoA_v2 cuMemcpyDtoA_v2_ptds cuMemcpyDtoD
-                cuMemcpyDtoDAsync cuMemcpyDtoH cuMemcpyDtoHAsync cuMemcpyHtoA cuMemcpyHtoAAsync cuMemcpyHtoAAsync_v2
-                cuMemcpyHtoAAsync_v2_ptsz cuMemcpyHtoA_v2 cuMemcpyHtoA_v2_ptds cuMemcpyHtoD cuMemcpyHtoDAsync
-                cuMemsetD16 cuMemsetD2D16 cuMemsetD2D32 cuMemsetD2D8 cuMemsetD32 cuMemsetD8 cuMipmappedArrayCreate
-                cuMipmappedArrayDestroy cuMipmappedArrayGetLevel cuMipmappedArrayGetMemoryRequirements
-                cuMipmappedArrayGetSparseProperties cuModuleGetGlobal cuModuleGetSurfRef cuModuleGetTexRef
-                cuModuleLoadFatBinary cuMulticastAddDevice cuMulticastBindAddr cuMulticastBindMem cuMulticastCreate
-                cuMulticastGetGranularity cuMulticastUnbind cuParamSetSize cuParamSetTexRef cuParamSetf cuParamSeti
-                cuParamSetv cuPointerSetAttribute cuProfilerInitialize cuSignalExternalSemaphoresAsync
-                cuSignalExternalSemaphoresAsync_ptsz cuStreamBatchMemOp cuStreamBatchMemOp_ptsz cuStreamGetGreenCtx
-                cuStreamWaitValue32 cuStreamWaitValue32_ptsz cuStreamWaitValue64 cuStreamWaitValue64_ptsz
-                cuStreamWriteValue32 cuStreamWriteValue32_ptsz cuStreamWriteValue64 cuStreamWriteValue64_ptsz
-                cuSurfObjectCreate cuSurfObjectDestroy cuSurfObjectGetResourceDesc cuSurfRefGetArray cuSurfRefSetArray
-                cuTensorMapEncodeIm2colWide cuTexObjectCreate cuTexObjectDestroy cuTexObjectGetResourceDesc
-                cuTexObjectGetResourceViewDesc cuTexObjectGetTextureDesc cuTexRefCreate cuTexRefDestroy
-                cuTexRefGetAddress cuTexRefGetAddressMode cuTexRefGetAddress_v2 cuTexRefGetArray
-                cuTexRefGetBorderColor cuTexRefGetFilterMode cuTexRefGetFlags cuTexRefGetFormat
-                cuTexRefGetMaxAnisotropy cuTexRefGetMipmapFilterMode cuTexRefGetMipmapLevelBias
+                cuMemcpyAtoHAsync_v2_ptsz cuMemcpyAtoH_v2 cuMemcpyAtoH_v2_ptds cuMemcpyDtoA cuMemcpyDtoA_v2
+                cuMemcpyDtoA_v2_ptds cuMemcpyDtoD cuMemcpyDtoDAsync cuMemcpyDtoH cuMemcpyDtoHAsync cuMemcpyHtoA
+                cuMemcpyHtoAAsync cuMemcpyHtoAAsync_v2 cuMemcpyHtoAAsync_v2_ptsz cuMemcpyHtoA_v2 cuMemcpyHtoA_v2_ptds
+                cuMemcpyHtoD cuMemcpyHtoDAsync cuMemsetD16 cuMemsetD2D16 cuMemsetD2D32 cuMemsetD2D8 cuMemsetD32
+                cuMemsetD8 cuMipmappedArrayCreate cuMipmappedArrayDestroy cuMipmappedArrayGetLevel
+                cuMipmappedArrayGetMemoryRequirements cuMipmappedArrayGetSparseProperties cuModuleGetGlobal
+                cuModuleGetSurfRef cuModuleGetTexRef cuMulticastAddDevice cuMulticastBindAddr cuMulticastBindMem
+                cuMulticastCreate cuMulticastGetGranularity cuMulticastUnbind cuParamSetSize cuParamSetTexRef
+                cuParamSetf cuParamSeti cuParamSetv cuPointerSetAttribute cuProfilerInitialize
+                cuSignalExternalSemaphoresAsync cuSignalExternalSemaphoresAsync_ptsz cuStreamBatchMemOp
+                cuStreamBatchMemOp_ptsz cuStreamGetGreenCtx cuStreamWaitValue32 cuStreamWaitValue32_ptsz
+                cuStreamWaitValue64 cuStreamWaitValue64_ptsz cuStreamWriteValue32 cuStreamWriteValue32_ptsz
+                cuStreamWriteValue64 cuStreamWriteValue64_ptsz cuSurfObjectCreate cuSurfObjectDestroy
+                cuSurfObjectGetResourceDesc cuSurfRefGetArray cuSurfRefSetArray cuTensorMapEncodeIm2colWide
+                cuTexObjectCreate cuTexObjectDestroy cuTexObjectGetResourceDesc cuTexObjectGetResourceViewDesc
+                cuTexObjectGetTextureDesc cuTexRefCreate cuTexRefDestroy cuTexRefGetAddress cuTexRefGetAddressMode
+                cuTexRefGetAddress_v2 cuTexRefGetArray cuTexRefGetBorderColor cuTexRefGetFilterMode cuTexRefGetFlags
+                cuTexRefGetFormat cuTexRefGetMaxAnisotropy cuTexRefGetMipmapFilterMode cuTexRefGetMipmapLevelBias
                 cuTexRefGetMipmapLevelClamp cuTexRefGetMipmappedArray cuTexRefSetAddress cuTexRefSetAddress2D
                 cuTexRefSetAddress2D_v2 cuTexRefSetAddress2D_v3 cuTexRefSetAddressMode cuTexRefSetAddress_v2
                 cuTexRefSetArray cuTexRefSetBorderColor cuTexRefSetFilterMode cuTexRefSetFlags cuTexRefSetFormat

@@ -1,11 +1,13 @@
 //! Copies of rows in 2D and 3D, and copies between addresses of any kind.
 
 use std::ffi::{c_uint, c_void};
+use std::ops::Range;
 use std::sync::Arc;
 
 use virtual_gpu::engine::{CopySide, GraphCopy, Region};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
+use crate::batch::{BatchCopy, Operand};
 use crate::engine;
 use crate::guard::Rights;
 use crate::host_range::HostRange;
@@ -115,6 +117,59 @@ pub(crate) fn copy_3d(copy: Source<Copy3D>) -> CudaResult<()> {
 /// `cuMemcpy3DAsync` and `cuMemcpy3DPeerAsync`
 pub(crate) fn copy_3d_in(copy: Source<Copy3D>, of: Stream) -> CudaResult<()> {
     copy_rows(&copy.value("the pointer to the parameters of the copy")?, Some(of))
+}
+
+/// Copies on a stream.
+pub(crate) fn copy_whole(copy: &Copy3D, of: Stream) -> CudaResult<()> {
+    copy_rows(copy, Some(of))
+}
+
+/// Returns a copy of a batch.
+///
+/// # Errors
+/// Returns `NotSupported` for CUDA arrays.
+pub(crate) fn of_batch(copy: &BatchCopy) -> CudaResult<Copy3D> {
+    let [width, height, depth] = copy.extent;
+    let side = |name: &str, &Operand { kind, address, row, layer, .. }: &Operand| {
+        let null = std::ptr::null();
+        let memory = match kind {
+            1 => UNIFIED,
+            2 => ARRAY,
+            _ => {
+                return Err(invalid(format!(
+                    "the copy's {name}: {kind} is not a CUmemcpy3DOperandType (1, 2)"
+                )));
+            }
+        };
+        let pitch = if row == 0 { width } else { row };
+        let rows = if layer == 0 { height } else { layer };
+        Ok(Volume {
+            x: 0,
+            y: 0,
+            z: 0,
+            lod: 0,
+            memory,
+            host: 0,
+            device: address,
+            array: null,
+            context: null,
+            pitch,
+            height: rows,
+        })
+    };
+    let (from, to) = (side("source", &copy.from)?, side("destination", &copy.to)?);
+    Ok(Copy3D { from, to, width, height, depth })
+}
+
+/// Returns the addresses from the first to the last byte of the destination and the source.
+pub(crate) fn ranges(copy: &Copy3D) -> CudaResult<[Range<u64>; 2]> {
+    let range = |name, side| {
+        let region = region(name, side, copy)?;
+        let end = region.extent().and_then(|extent| region.start.checked_add(extent));
+        let too_large = || invalid(format!("the copy's {name}: the rows extend beyond the address space"));
+        Ok::<_, Error<_>>(region.start..end.ok_or_else(too_large)?)
+    };
+    Ok([range("destination", &copy.to)?, range("source", &copy.from)?])
 }
 
 /// `cuMemcpy`: copies between addresses of any kind.

@@ -197,7 +197,13 @@ impl Caller {
             return self.one_of(&[0, 1, 2, 3]);
         }
         // Arrays of nodes have at least this many elements.
-        let takes_nodes = ["cuGraph", "cuStreamUpdateCapture", "cuStreamBeginCaptureTo"];
+        let takes_nodes = [
+            "cuGraph",
+            "cuStreamUpdateCapture",
+            "cuStreamBeginCaptureTo",
+            "cuMemcpyBatch",
+            "cuMemcpy3DBatch",
+        ];
         if kind == "usize" && takes_nodes.iter().any(|it| self.function.starts_with(it)) {
             return self.one_of(&[0, 0, 1, 1, 2]);
         }

@@ -42,6 +42,7 @@ signature!(A B C D E);
 signature!(A B C D E F);
 signature!(A B C D E F G);
 signature!(A B C D E F G H);
+signature!(A B C D E F G H I);
 signature!(A B C D E F G H I J);
 signature!(A B C D E F G H I J K);
 signature!(A B C D E F G H I J K L);
@@ -68,6 +69,8 @@ const TYPES: &[(&str, &[&str])] = &[
     ("UserObject", &["*mut CUuserObject_st"]),
     ("GreenContext", &["*mut CUgreenCtx_st"]),
     ("BatchOperation", &["CUstreamBatchMemOpParams_union"]),
+    ("CopyAttributes", &["CUmemcpyAttributes_st"]),
+    ("BatchCopy", &["CUDA_MEMCPY3D_BATCH_OP_st"]),
     ("EdgeData", &["CUgraphEdgeData_st"]),
     ("SetParameters", &["CUDA_MEMSET_NODE_PARAMS_st"]),
     ("HostParameters", &["CUDA_HOST_NODE_PARAMS_st"]),

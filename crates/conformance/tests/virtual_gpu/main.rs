@@ -1,5 +1,6 @@
 //! Tests cudarc on the virtual libraries. Each check has its own process, and therefore a fresh driver.
 
+mod batches;
 mod calls;
 mod child;
 mod contexts;
@@ -84,6 +85,7 @@ fn main() -> ExitCode {
         std::env::set_var("VIRTUAL_GPU_TIMEOUT", TIMEOUT.as_secs_f64().to_string());
     }
     let checks = [
+        batches::checks(),
         calls::checks(),
         contexts::checks(),
         cooperative::checks(),

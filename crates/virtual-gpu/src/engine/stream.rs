@@ -140,6 +140,11 @@ pub(super) fn is_legacy(stream: StreamHandle) -> bool {
 }
 
 impl Engine {
+    /// Returns whether a handle from a call means the legacy default stream.
+    pub fn is_legacy_stream(&self, stream: StreamHandle) -> bool {
+        is_legacy(stream)
+    }
+
     /// `cuStreamCreate`: creates a stream in the current context.
     pub fn create_stream(&self, non_blocking: bool) -> CudaResult<StreamHandle> {
         self.create_stream_with_priority(non_blocking, 0)
