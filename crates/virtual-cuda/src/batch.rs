@@ -1,5 +1,5 @@
-//! The bodies of the functions that enqueue many copies at once. The copies of a batch have no order, so none may depend on
-//! another one.
+//! The bodies of the functions that enqueue many copies at once. The copies of a batch have no order, so none may
+//! depend on another one.
 
 use std::ffi::{c_uint, c_ulonglong};
 
@@ -65,8 +65,8 @@ fn check_stream(of: Stream, caller: &str) -> CudaResult<()> {
     }
 }
 
-/// Returns the index of a copy that accesses bytes that another copy writes. `ranges` are the accessed ranges: first byte,
-/// end, whether the copy writes it, and the copy's index.
+/// Returns the index of a copy that accesses bytes that another copy writes. `ranges` are the accessed ranges: first
+/// byte, end, whether the copy writes it, and the copy's index.
 fn dependent(mut ranges: Vec<(u64, u64, bool, usize)>) -> Option<usize> {
     ranges.retain(|(start, end, ..)| start < end);
     ranges.sort_unstable();
@@ -91,8 +91,9 @@ fn depends(index: usize) -> Error<CudaStatus> {
 /// `cuMemcpyBatchAsync`
 ///
 /// # Errors
-/// Returns `InvalidValue` for attributes that do not cover all copies, for copies that depend on each other, and the errors
-/// of `cuMemcpyAsync`. `fails_at` is the index of the copy that failed, or the largest number if no single copy is wrong.
+/// Returns `InvalidValue` for attributes that do not cover all copies, for copies that depend on each other, and the
+/// errors of `cuMemcpyAsync`. `fails_at` is the index of the copy that failed, or the largest number if no single copy
+/// is wrong.
 #[expect(clippy::too_many_arguments, reason = "cuMemcpyBatchAsync has this many")]
 pub(crate) fn copy(
     to: Source<DevicePointer>,

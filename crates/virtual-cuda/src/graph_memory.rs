@@ -42,8 +42,8 @@ pub(crate) fn add_allocation(
 /// Adds an allocation node. Returns the node and the address of the memory.
 ///
 /// # Errors
-/// Returns the errors of `cuMemPoolCreate` for properties that a pool can't have, and `NotSupported` if another GPU gets
-/// access.
+/// Returns the errors of `cuMemPoolCreate` for properties that a pool can't have, and `NotSupported` if another GPU
+/// gets access.
 pub(crate) fn new_allocation(
     of: GraphHandle,
     after: &[GraphNodeHandle],
@@ -60,7 +60,8 @@ pub(crate) fn new_allocation(
     for (other, access) in listed {
         if other != device || access == MemoryAccess::None {
             let message = format!(
-                "virtual GPU: memory of a graph that GPU {other} accesses in another way than its own GPU {device} is not supported"
+                "virtual GPU: access by GPU {other} to memory of a graph on GPU {device} is not supported, and neither \
+                 is taking it from the GPU itself"
             );
             return Err(Error::new(CudaStatus::NotSupported, message));
         }

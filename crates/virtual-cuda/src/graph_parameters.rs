@@ -98,8 +98,8 @@ impl NodeParameters {
     /// Returns the parameters by their type. `caller` is the function that received them.
     ///
     /// # Errors
-    /// Returns `InvalidValue` for a type that does not exist and for reserved fields that are not 0, and `NotSupported` for
-    /// a type that the virtual GPU does not have.
+    /// Returns `InvalidValue` for a type that does not exist and for reserved fields that are not 0, and `NotSupported`
+    /// for a type that the virtual GPU does not have.
     pub(crate) fn body(&self, caller: &str) -> CudaResult<Body> {
         if self.reserved != [0; 3] || self.more != 0 {
             return Err(invalid(format!("{caller}: the reserved fields of the parameters must be 0")));

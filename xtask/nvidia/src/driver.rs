@@ -21,7 +21,7 @@ const RUNTIME: (&str, &str) = ("nvidia-cuda-runtime-cu12", "12.9.79");
 
 /// Functions whose arguments NVIDIA's driver checks before it checks whether it is initialized. The virtual driver
 /// checks that first, for all functions. Either is an error of the same program.
-const ARGUMENTS_FIRST: [&str; 56] = [
+const ARGUMENTS_FIRST: [&str; 86] = [
     "cuCtxDestroy",
     "cuCtxDestroy_v2",
     "cuCtxGetFlags",
@@ -40,10 +40,34 @@ const ARGUMENTS_FIRST: [&str; 56] = [
     "cuGraphAddHostNode",
     "cuGraphAddNode",
     "cuGraphDebugDotPrint",
+    "cuGraphEventRecordNodeGetEvent",
+    "cuGraphEventRecordNodeSetEvent",
+    "cuGraphEventWaitNodeGetEvent",
+    "cuGraphEventWaitNodeSetEvent",
+    "cuGraphExecChildGraphNodeSetParams",
+    "cuGraphExecEventRecordNodeSetEvent",
+    "cuGraphExecEventWaitNodeSetEvent",
+    "cuGraphExecHostNodeSetParams",
+    "cuGraphExecKernelNodeSetParams",
     "cuGraphExecKernelNodeSetParams_v2",
+    "cuGraphExecMemcpyNodeSetParams",
+    "cuGraphExecMemsetNodeSetParams",
+    "cuGraphExecNodeSetParams",
+    "cuGraphHostNodeGetParams",
+    "cuGraphHostNodeSetParams",
+    "cuGraphInstantiateWithParams",
+    "cuGraphKernelNodeGetParams",
     "cuGraphKernelNodeGetParams_v2",
+    "cuGraphKernelNodeSetParams",
     "cuGraphKernelNodeSetParams_v2",
+    "cuGraphMemAllocNodeGetParams",
+    "cuGraphMemFreeNodeGetParams",
+    "cuGraphNodeGetEnabled",
+    "cuGraphNodeSetEnabled",
+    "cuGraphNodeSetParams",
+    "cuGraphReleaseUserObject",
     "cuGraphRemoveDependencies",
+    "cuGraphRetainUserObject",
     "cuIpcGetEventHandle",
     "cuIpcGetMemHandle",
     "cuIpcOpenEventHandle",
@@ -53,6 +77,7 @@ const ARGUMENTS_FIRST: [&str; 56] = [
     "cuLaunchKernelEx",
     "cuLibraryGetGlobal",
     "cuLibraryGetKernel",
+    "cuLibraryGetManaged",
     "cuLibraryGetModule",
     "cuLibraryLoadData",
     "cuLibraryLoadFromFile",
@@ -73,11 +98,16 @@ const ARGUMENTS_FIRST: [&str; 56] = [
     "cuStreamDestroy",
     "cuStreamDestroy_v2",
     "cuStreamEndCapture",
+    "cuStreamGetCaptureInfo",
+    "cuStreamGetCaptureInfo_v2",
     "cuStreamGetCtx",
     "cuStreamGetFlags",
     "cuStreamGetId",
     "cuStreamGetPriority",
     "cuStreamIsCapturing",
+    "cuUserObjectCreate",
+    "cuUserObjectRelease",
+    "cuUserObjectRetain",
 ];
 
 /// The same, only after a failed cuInit.
@@ -85,7 +115,7 @@ const FUNCTION_FIRST: [&str; 4] =
     ["cuLaunchCooperativeKernel", "cuLaunchKernel", "cuStreamAddCallback", "cuStreamCreateWithPriority"];
 
 /// Functions in which NVIDIA's driver crashes. The virtual driver returns an error.
-const CRASHES: [&str; 2] = ["cuGetProcAddress", "cuGetProcAddress_v2"];
+const CRASHES: [&str; 3] = ["cuGetProcAddress", "cuGetProcAddress_v2", "cuThreadExchangeStreamCaptureMode"];
 
 /// Returns the functions whose result may be another error.
 fn may_differ() -> impl Iterator<Item = &'static &'static str> {

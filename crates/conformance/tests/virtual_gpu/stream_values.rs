@@ -174,8 +174,6 @@ fn by_thread() -> anyhow::Result<()> {
         std::thread::sleep(Duration::from_millis(50));
         write(other.cu_stream(), at, 1).unwrap();
     });
-    // Make sure that the engine knows the other thread.
-    std::thread::sleep(Duration::from_millis(20));
     start.streams[1].synchronize()?;
     writer.join().unwrap();
     Ok(())

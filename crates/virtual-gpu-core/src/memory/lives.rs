@@ -21,8 +21,8 @@ struct Life {
 }
 
 impl Lives {
-    /// Begins a life with the operation that allocates the memory. Forgets lives that ended before the operation `oldest`,
-    /// except for the last one, which reports may name.
+    /// Begins a life with the operation that allocates the memory. Forgets lives that ended before the operation
+    /// `oldest`, except for the last one, which reports may name.
     pub fn begin(&self, from: OperationNumber, oldest: OperationNumber) {
         let mut all = self.lock();
         let over = all.iter().take_while(|life| life.freed.as_ref().is_some_and(|freed| freed.0 < oldest));

@@ -124,8 +124,8 @@ impl Engine {
         self.begin_capture_to(stream, mode, None)
     }
 
-    /// `cuStreamBeginCaptureToGraph`: like [`Self::begin_capture`], but the operations go into a graph that exists, after
-    /// some of its nodes.
+    /// `cuStreamBeginCaptureToGraph`: like [`Self::begin_capture`], but the operations go into a graph that exists,
+    /// after some of its nodes.
     ///
     /// # Errors
     /// Also returns `InvalidValue` for a node of another graph, and if the graph belongs to a node or to a capture.

@@ -51,8 +51,8 @@ impl Engine {
         Ok(())
     }
 
-    /// `cuStreamWaitEvent` with `CU_EVENT_WAIT_EXTERNAL`: adds a node that waits for the event to the graph that is being
-    /// captured.
+    /// `cuStreamWaitEvent` with `CU_EVENT_WAIT_EXTERNAL`: adds a node that waits for the event to the graph that is
+    /// being captured.
     ///
     /// # Errors
     /// Returns `IllegalState` if the stream is not being captured.
@@ -60,8 +60,8 @@ impl Engine {
         self.add_external(stream, event, "cuStreamWaitEvent: CU_EVENT_WAIT_EXTERNAL", NodeWork::Wait(event))
     }
 
-    /// `cuEventRecordWithFlags` with `CU_EVENT_RECORD_EXTERNAL`: adds a node that records the event to the graph that is
-    /// being captured.
+    /// `cuEventRecordWithFlags` with `CU_EVENT_RECORD_EXTERNAL`: adds a node that records the event to the graph that
+    /// is being captured.
     ///
     /// # Errors
     /// Returns `IllegalState` if the stream is not being captured.

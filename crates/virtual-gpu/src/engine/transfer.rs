@@ -248,8 +248,8 @@ impl Engine {
         state.device_of_context(context)
     }
 
-    /// Rejects a region with a row that is not in any allocation, as the driver does when it is called. `in_graph`: whether
-    /// the work becomes part of a graph, and may therefore access memory that a graph has not allocated yet.
+    /// Rejects a region with a row that is not in any allocation, as the driver does when it is called. `in_graph`:
+    /// whether the work becomes part of a graph, and may therefore access memory that a graph has not allocated yet.
     fn check_region(
         &self,
         verb: &str,

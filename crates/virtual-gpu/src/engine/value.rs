@@ -1,11 +1,14 @@
-//! Numbers in memory that streams write and wait for: `cuStreamWriteValue32`, `cuStreamWaitValue32`, and their 64-bit and
-//! batched forms.
+//! Numbers in memory that streams write and wait for: `cuStreamWriteValue32`, `cuStreamWaitValue32`, and their 64-bit
+//! and batched forms.
 //!
 //! A wait is checked whenever an operation is done, and each time that a thread looks for work, because the host can
 //! write pinned memory at any time. Work after a wait is ordered after the operation that last wrote the number.
 
+use std::time::Instant;
+
 use super::graph::NodeWork;
 use super::run::{Obstacle, Turn};
+use super::together::PROOF;
 use super::touched::Touched;
 use super::transfer::address_report;
 use super::wait::{Wait, given_up};
@@ -20,7 +23,7 @@ use virtual_gpu_core::memory::AllocationId;
 use virtual_gpu_core::sorted::SortedSet;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
-use virtual_gpu_core::thread::ThreadKey;
+use virtual_gpu_core::thread::{ThreadKey, awake};
 
 /// A number in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,8 +121,8 @@ impl Engine {
     /// `cuStreamWriteValue32`, `cuStreamWaitValue32`, and their other forms: enqueues all operations, or none of them.
     ///
     /// # Errors
-    /// Returns `InvalidValue` for an address that is not a multiple of the number's size, that is in managed memory, or that
-    /// is in no allocation.
+    /// Returns `InvalidValue` for an address that is not a multiple of the number's size, that is in managed memory, or
+    /// that is in no allocation.
     pub fn enqueue_values(&self, stream: StreamHandle, operations: &[ValueOperation]) -> CudaResult<()> {
         let call_site = CallSite::here();
         for operation in operations {
@@ -254,13 +257,27 @@ impl State {
         }
     }
 
-    /// Ends the waits for numbers that keep a blocked thread waiting if nothing can write the numbers. Returns whether
-    /// there are any.
+    /// Ends the waits for numbers that keep a blocked thread waiting if nothing can write the numbers: nothing runs,
+    /// and every thread of the process is blocked. A lock may block a thread for a moment, so this must hold for a
+    /// while. Returns whether it has ended any.
     pub(super) fn end_stuck_values(&mut self, thread: ThreadKey) -> bool {
         let Some(Wait::Ops(ops)) = self.blocked(thread).map(|blocked| &blocked.wait) else { return false };
         let stuck: SortedSet<OpRef> = ops.iter().filter_map(|&op| self.value_ahead(op)).collect();
-        if stuck.is_empty() || !self.is_at_rest() {
+        if stuck.is_empty() {
             return false;
+        }
+        let now = (self.finished, self.enqueued);
+        match self.values_stuck {
+            _ if !self.is_at_rest() => {
+                self.values_stuck = None;
+                return false;
+            }
+            Some((since, then)) if then == now && since.elapsed() >= PROOF => {}
+            Some((_, then)) if then == now => return false,
+            _ => {
+                self.values_stuck = Some((Instant::now(), now));
+                return false;
+            }
         }
         // The program can write pinned memory in any thread.
         let is_hidden = |op: &OpRef| match self.wait_of(*op) {
@@ -272,7 +289,7 @@ impl State {
         !stuck.is_empty()
     }
 
-    /// Returns whether no operation runs or can run, and no thread can enqueue one.
+    /// Returns whether no operation runs or can run, and no thread can enqueue one at the moment.
     fn is_at_rest(&self) -> bool {
         let is_elsewhere = |work: &Work| matches!(work, Work::Collective(_) | Work::Host(None));
         let mut firsts = self.streams.values().filter(|stream| stream.busy).filter_map(|it| it.queue.front());
@@ -282,7 +299,7 @@ impl State {
             && self.host_functions.is_empty()
             && !firsts.any(|first| is_elsewhere(&first.work))
             && self.value_waits.values().all(|pending| pending.checked == finished)
-            && self.threads.values().all(|thread| thread.blocked.is_some() || thread.life.has_ended())
+            && awake().is_some_and(|awake| awake <= self.blocked.iter().count())
             && !self.is_a_wait_over()
     }
 

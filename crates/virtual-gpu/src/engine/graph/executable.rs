@@ -240,7 +240,8 @@ impl Engine {
         let made = state.graphs.executable(state.graph(graph)?)?;
         if made.has_memory() && state.graphs.execs.values().any(|exec| exec.of == graph) {
             return Err(invalid(
-                "a graph that allocates or frees memory can be instantiated only once at a time: call cuGraphExecDestroy first",
+                "a graph that allocates or frees memory can be instantiated only once at a time: \
+                 call cuGraphExecDestroy first",
             ));
         }
         let handle = GraphExecHandle(state.new_handle());

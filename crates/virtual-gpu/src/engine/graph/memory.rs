@@ -1,8 +1,8 @@
 //! Memory that graphs own. An allocation node gives it a fixed address, and each launch allocates it.
 //!
-//! The rules come from the CUDA Programming Guide, "Graph Memory Nodes", and from the manual of `cuGraphAddMemAllocNode`.
-//! Like any other operation, the allocation and the free access all bytes, so an access that is ordered after neither
-//! of them is a race.
+//! The rules come from the CUDA Programming Guide, "Graph Memory Nodes", and from the manual of
+//! `cuGraphAddMemAllocNode`. Like any other operation, the allocation and the free access all bytes, so an access that
+//! is ordered after neither of them is a race.
 
 use std::sync::Arc;
 
@@ -368,8 +368,9 @@ impl State {
                     *used -= owned.bytes;
                 } else if *is_allocated {
                     return Err(invalid(format!(
-                        "cuGraphLaunch: the {} that the graph allocates{} are still allocated since its last launch: free \
-                         them (cuMemFreeAsync), or instantiate the graph with CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH",
+                        "cuGraphLaunch: the {} that the graph allocates{} are still allocated since its last launch: \
+                         free them (cuMemFreeAsync), or instantiate the graph with \
+                         CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH",
                         size(owned.bytes),
                         line(&owned.call_site)
                     )));
@@ -380,7 +381,8 @@ impl State {
             } else {
                 if !*is_allocated {
                     return Err(invalid(format!(
-                        "cuGraphLaunch: the graph frees{} the {} that a graph allocates{}, which are not allocated then: \
+                        "cuGraphLaunch: the graph frees{} the {} that a graph allocates{}, \
+                         which are not allocated then: \
                          make the free depend on the allocation, or launch the graph that allocates them first",
                         line(&node.call_site),
                         size(owned.bytes),

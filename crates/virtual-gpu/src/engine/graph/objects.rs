@@ -1,4 +1,5 @@
-//! User objects: resources of the program that graphs keep alive. Once nothing refers to an object, its destructor runs.
+//! User objects: resources of the program that graphs keep alive. Once nothing refers to an object, its destructor
+//! runs.
 
 use super::{Graph, GraphHandle, NodeWork, invalid};
 use crate::engine::host::HostFunction;

@@ -158,8 +158,8 @@ impl Engine {
         }
     }
 
-    /// `cuGraphKernelNodeSetParams` and the same for other types of nodes, including `cuGraphNodeSetParams`. `context` is
-    /// the context in which a copy or memset runs from now on, if it changes.
+    /// `cuGraphKernelNodeSetParams` and the same for other types of nodes, including `cuGraphNodeSetParams`. `context`
+    /// is the context in which a copy or memset runs from now on, if it changes.
     ///
     /// # Errors
     /// Returns `InvalidValue` if the node is of another type, and the errors of a new node.
@@ -186,12 +186,12 @@ impl Engine {
         Ok(())
     }
 
-    /// `cuGraphExecKernelNodeSetParams` and the same for other types of nodes, including `cuGraphExecNodeSetParams`: changes
-    /// later launches. `node` is the graph's node.
+    /// `cuGraphExecKernelNodeSetParams` and the same for other types of nodes, including `cuGraphExecNodeSetParams`:
+    /// changes later launches. `node` is the graph's node.
     ///
     /// # Errors
-    /// Returns `InvalidValue` if the executable graph was not made from the node's graph, if the node is of another type,
-    /// or if it would run in another context or on memory of another GPU. Returns the errors of a new node.
+    /// Returns `InvalidValue` if the executable graph was not made from the node's graph, if the node is of another
+    /// type, or if it would run in another context or on memory of another GPU. Returns the errors of a new node.
     pub fn change_executable(
         &'static self,
         exec: GraphExecHandle,
