@@ -5,9 +5,9 @@ use std::ffi::{c_int, c_uint};
 use virtual_gpu::engine::{CachePreference, FunctionHandle, ModuleHandle};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
-use crate::engine;
 use crate::pointer::{Out, Text};
 use crate::types::{DevicePointer, Function, Module};
+use crate::{context, engine};
 
 fn handle(function: Function) -> FunctionHandle {
     FunctionHandle(function as u64)
@@ -28,6 +28,12 @@ pub(crate) fn set_attribute(of: Function, attribute: c_int, value: c_int) -> Cud
 pub(crate) fn set_cache_preference(of: Function, preference: c_uint) -> CudaResult<()> {
     let preference = CachePreference::from_number(preference)?;
     engine::get()?.set_function_cache_preference(handle(of), preference)
+}
+
+/// `cuFuncSetSharedMemConfig`: checks its arguments, because banks have a fixed size.
+pub(crate) fn set_shared_memory_config(of: Function, config: c_uint) -> CudaResult<()> {
+    engine::get()?.kernel(handle(of))?;
+    context::set_shared_memory_config(config)
 }
 
 /// Finds a module's variable. Either of the two result pointers may be null, but not both.

@@ -1,8 +1,6 @@
 //! The bodies of the functions for the nodes of graphs.
 
-use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_void};
-use std::sync::{Mutex, PoisonError};
 
 use virtual_gpu::engine::{
     ContextHandle, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, GraphNodeHandle, LaunchShape,
@@ -104,6 +102,10 @@ pub(crate) fn clone(to: Out<Graph>, original: Graph) -> CudaResult<()> {
     to.give(handle(engine::get()?.clone_graph(graph(original))?.0))
 }
 
+pub(crate) fn in_clone(to: Out<GraphNode>, of: GraphNode, clone: Graph) -> CudaResult<()> {
+    to.give(handle(engine::get()?.node_in_clone(node(of), graph(clone))?.0))
+}
+
 pub(crate) fn add_empty(
     to: Out<GraphNode>,
     of: Graph,
@@ -125,7 +127,7 @@ pub(crate) fn add_kernel(
     to.give(handle(new_kernel(graph(of), &after, kernel_parameters(parameters)?)?.0))
 }
 
-fn kernel_parameters(parameters: Source<KernelParameters>) -> CudaResult<KernelParameters> {
+pub(crate) fn kernel_parameters(parameters: Source<KernelParameters>) -> CudaResult<KernelParameters> {
     parameters.value("the pointer to the parameters of the kernel")
 }
 
@@ -139,7 +141,7 @@ pub(crate) fn new_kernel(
 }
 
 /// Returns the function, the shape, and the packed parameters of a kernel node.
-fn launch(given: KernelParameters) -> CudaResult<(FunctionHandle, LaunchShape, Vec<u8>)> {
+pub(crate) fn launch(given: KernelParameters) -> CudaResult<(FunctionHandle, LaunchShape, Vec<u8>)> {
     let function = match given.function.is_null() {
         false => library::resolve(given.function),
         true if given.context.is_null() => library::resolve(given.kernel),
@@ -191,16 +193,25 @@ pub(crate) fn add_set(
     to.give(handle(new_set(graph(of), &after, set, context)?.0))
 }
 
-/// # Errors
-/// Returns `InvalidValue` for an element of another size than 1, 2, or 4 bytes, for a value that the element can't
-/// hold, and for rows that overlap.
 pub(crate) fn new_set(
     of: GraphHandle,
     after: &[GraphNodeHandle],
     set: SetParameters,
     context: Context,
 ) -> CudaResult<GraphNodeHandle> {
+    let (region, element) = set_rows(set)?;
+    engine::get()?.add_set_node(of, after, (region, &element), ContextHandle(context as u64))
+}
+
+/// Returns the rows of a memset, and the bytes of an element.
+///
+/// # Errors
+/// Returns `InvalidValue` for an element of another size than 1, 2, or 4 bytes, and for rows that overlap.
+pub(crate) fn set_rows(set: SetParameters) -> CudaResult<(Region, Vec<u8>)> {
     let SetParameters { at, pitch, value, element, width, height } = set;
+    if !matches!(element, 1 | 2 | 4) {
+        return Err(invalid(format!("the element size of a memset must be 1, 2, or 4, not {element}")));
+    }
     let Some(bytes) = width.checked_mul(element as usize) else {
         return Err(invalid(format!("a row of {width} elements of {element} bytes is too large")));
     };
@@ -210,14 +221,7 @@ pub(crate) fn new_set(
     }
     let [width, height, pitch] = [bytes, height, pitch].map(|it| it as u64);
     let region = Region { start: at, width, height, depth: 1, pitch, slice: 0 };
-    let (engine, context) = (engine::get()?, ContextHandle(context as u64));
-    let all = value.to_le_bytes();
-    match element {
-        1 => engine.add_set_node(of, after, (region, [all[0]]), context),
-        2 => engine.add_set_node(of, after, (region, [all[0], all[1]]), context),
-        4 => engine.add_set_node(of, after, (region, all), context),
-        _ => Err(invalid(format!("the element size of a memset must be 1, 2, or 4, not {element}"))),
-    }
+    Ok((region, value.to_le_bytes()[..element as usize].to_vec()))
 }
 
 pub(crate) fn add_host(
@@ -368,54 +372,19 @@ pub(crate) fn kind(of: GraphNode, to: Out<c_uint>) -> CudaResult<()> {
     to.give(engine::get()?.node_kind(node(of))? as c_uint)
 }
 
-/// The parameters of a kernel node, for the program to read until the node is changed or destroyed.
-struct Owned {
-    packed: Vec<u8>,
-    /// The address of each parameter, which is in `packed`.
-    addresses: Vec<usize>,
-}
-
-static OWNED: Mutex<BTreeMap<u64, Owned>> = Mutex::new(BTreeMap::new());
-
-pub(crate) fn kernel(of: GraphNode, to: Out<KernelParameters>) -> CudaResult<()> {
-    let engine = engine::get()?;
-    let launch = engine.kernel_node(node(of))?;
-    let mut owned = OWNED.lock().unwrap_or_else(PoisonError::into_inner);
-    owned.retain(|&node, _| engine.is_graph_node(GraphNodeHandle(node)));
-    let is_same = |known: &Owned| known.packed == launch.parameters;
-    if !owned.get(&(of as u64)).is_some_and(is_same) {
-        let packed = launch.parameters;
-        let address = |offset: u32| packed.as_ptr() as usize + offset as usize;
-        let addresses = launch.kernel.parameters().iter().map(|it| address(it.offset)).collect();
-        owned.insert(of as u64, Owned { packed, addresses });
-    }
-    let addresses = owned.get(&(of as u64)).map_or(0, |owned| owned.addresses.as_ptr() as usize);
-    let LaunchShape { grid, block, dynamic_shared, .. } = launch.shape;
-    to.give(KernelParameters {
-        function: handle(launch.function.0),
-        grid,
-        block,
-        dynamic_shared,
-        parameters: Arguments::at(addresses),
-        extra: std::ptr::null(),
-        kernel: std::ptr::null_mut(),
-        context: handle(launch.context.0),
-    })
-}
-
-pub(crate) fn set_kernel(of: GraphNode, parameters: Source<KernelParameters>) -> CudaResult<()> {
-    let (function, shape, packed) = launch(kernel_parameters(parameters)?)?;
-    engine::get()?.set_kernel_node(node(of), function, shape, packed)
-}
-
-pub(crate) fn set_executable_kernel(
+/// `cuGraphExecUpdate` of CUDA 11, which returns the node and the result one by one.
+pub(crate) fn update_old(
     exec: GraphExec,
-    of: GraphNode,
-    parameters: Source<KernelParameters>,
+    of: Graph,
+    node: Out<GraphNode>,
+    result: Out<c_uint>,
 ) -> CudaResult<()> {
-    let (function, shape, packed) = launch(kernel_parameters(parameters)?)?;
-    let exec = GraphExecHandle(exec as u64);
-    engine::get()?.set_executable_kernel(exec, node(of), function, shape, packed)
+    let null = std::ptr::null_mut();
+    let mut info = UpdateInfo { result: 1, node: null, from: null };
+    let done = update(exec, of, Out::at(&raw mut info as usize));
+    node.give_if_wanted(info.node);
+    result.give_if_wanted(info.result);
+    done
 }
 
 /// `cuGraphExecUpdate`

@@ -3,7 +3,7 @@
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
 
-use virtual_gpu::engine::{Engine, Memory};
+use virtual_gpu::engine::{Engine, HostFunction as Call, Memory};
 use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
@@ -29,19 +29,17 @@ pub(crate) fn launch_function(of: Stream, function: HostFunction, data: *mut c_v
 }
 
 /// Returns a function that calls the program's function with its data. `caller` is the function that received both.
-pub(crate) fn function(
-    caller: &str,
-    function: HostFunction,
-    data: *mut c_void,
-) -> CudaResult<Arc<dyn Fn() + Send + Sync>> {
+pub(crate) fn function(caller: &str, function: HostFunction, data: *mut c_void) -> CudaResult<Call> {
     let function = function.ok_or_else(|| invalid(format!("{caller}: the function is null")))?;
+    let given = [function as usize, data as usize];
     let data = Data(data);
-    Ok(Arc::new(move || {
+    let call = Arc::new(move || {
         // Capture the struct, which is `Send`, rather than its pointer, which isn't.
         let data = &data;
         // SAFETY: the program passes a function that may be called with this pointer.
         answer::in_host_function(|| unsafe { function(data.0) });
-    }))
+    });
+    Ok(Call { call, given })
 }
 
 /// `CUstreamCallback`
@@ -70,13 +68,14 @@ pub(crate) fn add_callback(
         let message = "cuStreamAddCallback: the stream is being captured: use cuLaunchHostFunc";
         return Err(Error::new(CudaStatus::StreamCaptureUnsupported, message));
     }
+    let given = [callback as usize, data as usize];
     let data = (Data(of), Data(data));
     let call = move || {
         let (stream, data) = &data;
         // SAFETY: the program passes a function that may be called with its stream and this pointer.
         answer::in_host_function(|| unsafe { callback(stream.0, 0, data.0) });
     };
-    engine.launch_host_function(stream, Arc::new(call))
+    engine.launch_host_function(stream, Call { call: Arc::new(call), given })
 }
 
 /// All `CU_MEMHOSTALLOC_…` flags: portable, device-mapped, and write-combined. None of them changes what a program can

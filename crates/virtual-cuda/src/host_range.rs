@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use virtual_gpu::engine::{self as gpu, HostKind, Memory, Region};
+use virtual_gpu::engine::{self as gpu, HostKind, HostSide, Memory, Region};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 use crate::engine;
@@ -50,10 +50,17 @@ impl HostRange {
         self.pinned.as_ref().map(|_| self.region)
     }
 
+    /// Returns the memory as one side of a copy in a graph.
+    pub(crate) fn side(&self) -> HostSide {
+        HostSide { at: self.region, is_pinned: self.pinned.is_some() }
+    }
+
     /// Returns the kind of memory. Until the program has waited for the copy, it has only the access to contiguous
     /// pinned memory that `rights` allows.
     pub(crate) fn kind(&self, rights: Rights) -> CudaResult<HostKind> {
-        let Some(memory) = &self.pinned else { return Ok(HostKind::Pageable) };
+        let Some(memory) = &self.pinned else {
+            return Ok(HostKind::Pageable { at: self.region });
+        };
         let is_contiguous = self.region.extent() == Some(self.region.bytes());
         let watched = engine::get()?.watches_the_host() && is_contiguous && !memory.is_registered();
         let start = self.region.start as usize;

@@ -3,11 +3,12 @@
 use std::mem::offset_of;
 
 use crate::{
-    AccessDescription, Affinity, AllocationProperties, Copy2D, Copy3D, CopyNodeParameters, CreateParameters,
-    DeviceProperties, EdgeData, HostParameters, Id, IpcHandle, KernelParameters, LaunchAttribute,
-    LaunchConfig, MemoryLocation, NodeParameters, PlaneDescription, PoolProperties, ResourceDescription,
-    SetParameters, SimulationInfo, TensorMap, TextureDescription, UpdateInfo, ViewDescription,
-    VolumeDescription, WaitDescription,
+    AccessDescription, Affinity, AllocationNodeParameters, AllocationProperties, AttributeValue, BatchCopy,
+    BatchOperation, Copy2D, Copy3D, CopyAttributes, CopyNodeParameters, CreateParameters, DeviceProperties,
+    EdgeData, HostParameters, Id, InstantiateParameters, IpcHandle, KernelParameters, LaunchAttribute,
+    LaunchConfig, MemoryLocation, NodeParameters, OldKernelParameters, PlaneDescription, PoolProperties,
+    ResourceDescription, SetParameters, SimulationInfo, TensorMap, TextureDescription, UpdateInfo,
+    ViewDescription, VolumeDescription, WaitDescription,
 };
 
 /// The layout of a C structure.
@@ -70,8 +71,27 @@ layouts! {
     CopyNodeParameters = "CUDA_MEMCPY_NODE_PARAMS_st" {
         flags = "flags", reserved = "reserved", context = "copyCtx", copy = "copyParams"
     }
+    AllocationNodeParameters = "CUDA_MEM_ALLOC_NODE_PARAMS_v1_st" {
+        pool = "poolProps", accesses = "accessDescs", access_count = "accessDescCount", bytes = "bytesize",
+        address = "dptr"
+    }
     EdgeData = "CUgraphEdgeData_st" {
         from_port = "from_port", to_port = "to_port", kind = "type", reserved = "reserved"
+    }
+    OldKernelParameters = "CUDA_KERNEL_NODE_PARAMS_st" {
+        function = "func", grid = "gridDimX", block = "blockDimX", dynamic_shared = "sharedMemBytes",
+        parameters = "kernelParams", extra = "extra"
+    }
+    InstantiateParameters = "CUDA_GRAPH_INSTANTIATE_PARAMS_st" {
+        flags = "flags", upload = "hUploadStream", node = "hErrNode_out", result = "result_out"
+    }
+    AttributeValue = "CUlaunchAttributeValue_union" {}
+    BatchOperation = "CUstreamBatchMemOpParams_union" {}
+    CopyAttributes = "CUmemcpyAttributes_st" {
+        order = "srcAccessOrder", from = "srcLocHint", to = "dstLocHint", flags = "flags"
+    }
+    BatchCopy = "CUDA_MEMCPY3D_BATCH_OP_st" {
+        from = "src", to = "dst", extent = "extent", order = "srcAccessOrder", flags = "flags"
     }
     HostParameters = "CUDA_HOST_NODE_PARAMS_st" { function = "fn", data = "userData" }
     UpdateInfo = "CUgraphExecUpdateResultInfo_st" {

@@ -9,13 +9,17 @@
 mod address;
 mod answer;
 mod array;
+mod batch;
 mod calls;
+mod capture;
 mod context;
 mod device;
 mod engine;
 mod function;
 mod graph;
+mod graph_change;
 mod graph_edges;
+mod graph_memory;
 mod graph_node;
 mod graph_parameters;
 mod guard;
@@ -39,10 +43,13 @@ mod pointer;
 mod pool;
 mod rows;
 mod stream;
+mod stream_attribute;
+mod stream_value;
 mod symbols;
 mod tensor_map;
 mod texture;
 mod types;
+mod user_object;
 mod virtual_memory;
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -50,10 +57,13 @@ use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use virtual_gpu::engine::with_own_default_stream;
 
 pub use array::{Array, MipmappedArray, PlaneDescription, VolumeDescription};
+pub use batch::{BatchCopy, CopyAttributes};
 pub use context::{Affinity, CreateParameters};
 pub use device::DeviceProperties;
-pub use graph::{Graph, GraphExec};
+pub use graph::{Graph, GraphExec, InstantiateParameters};
+pub use graph_change::{AttributeValue, OldKernelParameters};
 pub use graph_edges::EdgeData;
+pub use graph_memory::AllocationNodeParameters;
 pub use graph_node::{GraphNode, HostParameters, KernelParameters, SetParameters, UpdateInfo};
 pub use graph_parameters::{CopyNodeParameters, NodeParameters};
 pub use host::{HostFunction, StreamCallback};
@@ -68,9 +78,11 @@ pub use occupancy::{BlockToShared, LaunchAttribute, LaunchConfig};
 pub use pointer::{Arguments, Bytes, Out, Outs, Source, Text};
 pub use pool::{Pool, PoolProperties};
 pub use rows::{Copy2D, Copy3D, Plane, Volume};
+pub use stream_value::BatchOperation;
 pub use tensor_map::TensorMap;
 pub use texture::{ResourceDescription, TextureDescription, ViewDescription};
-pub use types::{Context, Device, DevicePointer, Event, Function, Module, Stream};
+pub use types::{Context, Device, DevicePointer, Event, Function, GreenContext, Module, Stream};
+pub use user_object::UserObject;
 pub use virtual_memory::{AccessDescription, AllocationProperties};
 
 /// An exported symbol.
@@ -181,17 +193,34 @@ macro_rules! exports {
                 fn cuStreamQuery(stream: Stream) = stream::query_stream, ptsz;
                 fn cuStreamWaitEvent(stream: Stream, event: Event, flags: c_uint) = stream::wait_event, ptsz;
                 fn cuStreamGetCtx(stream: Stream, context: Out<Context>) = stream::context, ptsz;
+                fn cuStreamGetCtx_v2(stream: Stream, context: Out<Context>, green: Out<GreenContext>) = stream::contexts, ptsz;
                 fn cuStreamGetFlags(stream: Stream, flags: Out<c_uint>) = introspection::stream_flags, ptsz;
                 fn cuStreamGetPriority(stream: Stream, priority: Out<c_int>) = introspection::stream_priority, ptsz;
                 fn cuStreamGetId(stream: Stream, id: Out<c_ulonglong>) = introspection::stream_number, ptsz;
                 fn cuStreamGetDevice(stream: Stream, device: Out<Device>) = introspection::stream_device, ptsz;
+                fn cuStreamGetAttribute(stream: Stream, attribute: c_uint, value: Out<AttributeValue>) = stream_attribute::get, ptsz;
+                fn cuStreamSetAttribute(stream: Stream, attribute: c_uint, value: Source<AttributeValue>) = stream_attribute::set, ptsz;
+                fn cuStreamCopyAttributes(to: Stream, from: Stream) = stream_attribute::copy, ptsz;
+                fn cuStreamWriteValue32_v2(stream: Stream, at: DevicePointer, value: c_uint, flags: c_uint) = stream_value::write_32, ptsz;
+                fn cuStreamWriteValue64_v2(stream: Stream, at: DevicePointer, value: c_ulonglong, flags: c_uint) = stream_value::write_64, ptsz;
+                fn cuStreamWaitValue32_v2(stream: Stream, at: DevicePointer, value: c_uint, flags: c_uint) = stream_value::wait_32, ptsz;
+                fn cuStreamWaitValue64_v2(stream: Stream, at: DevicePointer, value: c_ulonglong, flags: c_uint) = stream_value::wait_64, ptsz;
+                fn cuStreamBatchMemOp_v2(stream: Stream, count: c_uint, operations: Source<BatchOperation>, flags: c_uint) = stream_value::batch, ptsz;
                 fn cuStreamAddCallback(stream: Stream, callback: StreamCallback, data: *mut c_void, flags: c_uint) = host::add_callback, ptsz;
                 fn cuLaunchHostFunc(stream: Stream, function: HostFunction, data: *mut c_void) = host::launch_function, ptsz;
 
-                fn cuStreamBeginCapture_v2(stream: Stream, mode: c_uint) = graph::begin_capture, ptsz;
-                fn cuStreamEndCapture(stream: Stream, graph: Out<Graph>) = graph::end_capture, ptsz;
-                fn cuStreamIsCapturing(stream: Stream, status: Out<c_uint>) = graph::is_capturing, ptsz;
+                fn cuStreamBeginCapture_v2(stream: Stream, mode: c_uint) = capture::begin, ptsz;
+                fn cuStreamEndCapture(stream: Stream, graph: Out<Graph>) = capture::end, ptsz;
+                fn cuStreamIsCapturing(stream: Stream, status: Out<c_uint>) = capture::is_capturing, ptsz;
+                fn cuStreamGetCaptureInfo_v2(stream: Stream, status: Out<c_uint>, id: Out<c_ulonglong>, graph: Out<Graph>, after: Out<Source<GraphNode>>, count: Out<usize>) = capture::info, ptsz;
+                fn cuStreamGetCaptureInfo_v3(stream: Stream, status: Out<c_uint>, id: Out<c_ulonglong>, graph: Out<Graph>, after: Out<Source<GraphNode>>, data: Out<Source<EdgeData>>, count: Out<usize>) = capture::info_with_data, ptsz;
+                fn cuStreamUpdateCaptureDependencies(stream: Stream, nodes: Source<GraphNode>, count: usize, flags: c_uint) = capture::update, ptsz;
+                fn cuStreamUpdateCaptureDependencies_v2(stream: Stream, nodes: Source<GraphNode>, data: Source<EdgeData>, count: usize, flags: c_uint) = capture::update_with_data, ptsz;
+                fn cuStreamBeginCaptureToGraph(stream: Stream, graph: Graph, after: Source<GraphNode>, data: Source<EdgeData>, count: usize, mode: c_uint) = capture::begin_to, ptsz;
+                fn cuThreadExchangeStreamCaptureMode(mode: Out<c_uint>) = capture::exchange_mode;
                 fn cuGraphInstantiateWithFlags(exec: Out<GraphExec>, graph: Graph, flags: c_ulonglong) = graph::instantiate;
+                fn cuGraphInstantiateWithParams(exec: Out<GraphExec>, graph: Graph, parameters: Out<InstantiateParameters>) = graph::instantiate_with, ptsz;
+                fn cuGraphExecGetFlags(exec: GraphExec, flags: Out<c_ulonglong>) = graph::flags_of;
                 fn cuGraphLaunch(exec: GraphExec, stream: Stream) = graph::launch, ptsz;
                 fn cuGraphUpload(exec: GraphExec, stream: Stream) = graph::upload, ptsz;
                 fn cuGraphDestroy(graph: Graph) = graph::destroy;
@@ -208,8 +237,15 @@ macro_rules! exports {
                 fn cuGraphChildGraphNodeGetGraph(node: GraphNode, graph: Out<Graph>) = graph_node::child;
                 fn cuGraphAddEventRecordNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, event: Event) = graph_node::add_record;
                 fn cuGraphAddEventWaitNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, event: Event) = graph_node::add_wait;
-                fn cuGraphAddNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, parameters: Source<NodeParameters>) = graph_parameters::add;
-                fn cuGraphAddNode_v2(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, data: Source<EdgeData>, count: usize, parameters: Source<NodeParameters>) = graph_parameters::add_with_data;
+                fn cuGraphAddMemAllocNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, parameters: Out<AllocationNodeParameters>) = graph_memory::add_allocation;
+                fn cuGraphAddMemFreeNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, address: DevicePointer) = graph_memory::add_free;
+                fn cuGraphMemAllocNodeGetParams(node: GraphNode, parameters: Out<AllocationNodeParameters>) = graph_memory::allocation;
+                fn cuGraphMemFreeNodeGetParams(node: GraphNode, address: Out<DevicePointer>) = graph_memory::freed;
+                fn cuDeviceGraphMemTrim(device: Device) = graph_memory::trim;
+                fn cuDeviceGetGraphMemAttribute(device: Device, attribute: c_uint, value: Out<u8>) = graph_memory::attribute;
+                fn cuDeviceSetGraphMemAttribute(device: Device, attribute: c_uint, value: Source<u8>) = graph_memory::set_attribute;
+                fn cuGraphAddNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, parameters: Out<NodeParameters>) = graph_parameters::add;
+                fn cuGraphAddNode_v2(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, data: Source<EdgeData>, count: usize, parameters: Out<NodeParameters>) = graph_parameters::add_with_data;
                 fn cuGraphAddDependencies_v2(graph: Graph, from: Source<GraphNode>, to: Source<GraphNode>, data: Source<EdgeData>, count: usize) = graph_edges::add;
                 fn cuGraphRemoveDependencies_v2(graph: Graph, from: Source<GraphNode>, to: Source<GraphNode>, data: Source<EdgeData>, count: usize) = graph_edges::remove;
                 fn cuGraphGetEdges_v2(graph: Graph, from: Out<GraphNode>, to: Out<GraphNode>, data: Out<EdgeData>, count: Out<usize>) = graph_edges::all;
@@ -224,15 +260,47 @@ macro_rules! exports {
                 fn cuGraphNodeGetType(node: GraphNode, kind: Out<c_uint>) = graph_node::kind;
                 fn cuGraphNodeGetDependencies(node: GraphNode, nodes: Out<GraphNode>, count: Out<usize>) = graph_node::dependencies_of;
                 fn cuGraphNodeGetDependentNodes(node: GraphNode, nodes: Out<GraphNode>, count: Out<usize>) = graph_node::dependents_of;
-                fn cuGraphKernelNodeGetParams_v2(node: GraphNode, parameters: Out<KernelParameters>) = graph_node::kernel;
-                fn cuGraphKernelNodeSetParams_v2(node: GraphNode, parameters: Source<KernelParameters>) = graph_node::set_kernel;
-                fn cuGraphExecKernelNodeSetParams_v2(exec: GraphExec, node: GraphNode, parameters: Source<KernelParameters>) = graph_node::set_executable_kernel;
+                fn cuGraphKernelNodeGetParams_v2(node: GraphNode, parameters: Out<KernelParameters>) = graph_change::kernel;
+                fn cuGraphKernelNodeSetParams_v2(node: GraphNode, parameters: Source<KernelParameters>) = graph_change::set_kernel;
+                fn cuGraphExecKernelNodeSetParams_v2(exec: GraphExec, node: GraphNode, parameters: Source<KernelParameters>) = graph_change::set_executable_kernel;
                 fn cuGraphExecUpdate_v2(exec: GraphExec, graph: Graph, info: Out<UpdateInfo>) = graph_node::update;
+                fn cuGraphMemcpyNodeGetParams(node: GraphNode, copy: Out<Copy3D>) = graph_change::copy;
+                fn cuGraphMemcpyNodeSetParams(node: GraphNode, copy: Source<Copy3D>) = graph_change::set_copy;
+                fn cuGraphExecMemcpyNodeSetParams(exec: GraphExec, node: GraphNode, copy: Source<Copy3D>, context: Context) = graph_change::set_executable_copy;
+                fn cuGraphMemsetNodeGetParams(node: GraphNode, parameters: Out<SetParameters>) = graph_change::set;
+                fn cuGraphMemsetNodeSetParams(node: GraphNode, parameters: Source<SetParameters>) = graph_change::set_set;
+                fn cuGraphExecMemsetNodeSetParams(exec: GraphExec, node: GraphNode, parameters: Source<SetParameters>, context: Context) = graph_change::set_executable_set;
+                fn cuGraphHostNodeGetParams(node: GraphNode, parameters: Out<HostParameters>) = graph_change::host;
+                fn cuGraphHostNodeSetParams(node: GraphNode, parameters: Source<HostParameters>) = graph_change::set_host;
+                fn cuGraphExecHostNodeSetParams(exec: GraphExec, node: GraphNode, parameters: Source<HostParameters>) = graph_change::set_executable_host;
+                fn cuGraphEventRecordNodeGetEvent(node: GraphNode, event: Out<Event>) = graph_change::record;
+                fn cuGraphEventRecordNodeSetEvent(node: GraphNode, event: Event) = graph_change::set_record;
+                fn cuGraphExecEventRecordNodeSetEvent(exec: GraphExec, node: GraphNode, event: Event) = graph_change::set_executable_record;
+                fn cuGraphEventWaitNodeGetEvent(node: GraphNode, event: Out<Event>) = graph_change::wait;
+                fn cuGraphEventWaitNodeSetEvent(node: GraphNode, event: Event) = graph_change::set_wait;
+                fn cuGraphExecEventWaitNodeSetEvent(exec: GraphExec, node: GraphNode, event: Event) = graph_change::set_executable_wait;
+                fn cuGraphExecChildGraphNodeSetParams(exec: GraphExec, node: GraphNode, child: Graph) = graph_change::set_executable_child;
+                fn cuGraphNodeSetParams(node: GraphNode, parameters: Source<NodeParameters>) = graph_change::set_any;
+                fn cuGraphExecNodeSetParams(exec: GraphExec, node: GraphNode, parameters: Source<NodeParameters>) = graph_change::set_any_executable;
+                fn cuGraphNodeSetEnabled(exec: GraphExec, node: GraphNode, enabled: c_uint) = graph_change::enable;
+                fn cuGraphNodeGetEnabled(exec: GraphExec, node: GraphNode, enabled: Out<c_uint>) = graph_change::is_enabled;
+                fn cuGraphNodeFindInClone(copy: Out<GraphNode>, node: GraphNode, clone: Graph) = graph_node::in_clone;
+                fn cuGraphKernelNodeGetAttribute(node: GraphNode, attribute: c_uint, value: Out<AttributeValue>) = graph_change::kernel_attribute;
+                fn cuGraphKernelNodeSetAttribute(node: GraphNode, attribute: c_uint, value: Source<AttributeValue>) = graph_change::set_kernel_attribute;
+                fn cuGraphKernelNodeCopyAttributes(to: GraphNode, from: GraphNode) = graph_change::copy_kernel_attributes;
                 fn cuGraphDebugDotPrint(graph: Graph, path: Text, flags: c_uint) = graph_node::describe;
+                fn cuUserObjectCreate(object: Out<UserObject>, data: *mut c_void, destroy: HostFunction, count: c_uint, flags: c_uint) = user_object::create;
+                fn cuUserObjectRetain(object: UserObject, count: c_uint) = user_object::retain;
+                fn cuUserObjectRelease(object: UserObject, count: c_uint) = user_object::release;
+                fn cuGraphRetainUserObject(graph: Graph, object: UserObject, count: c_uint, flags: c_uint) = user_object::give;
+                fn cuGraphReleaseUserObject(graph: Graph, object: UserObject, count: c_uint) = user_object::take;
 
                 fn cuEventCreate(event: Out<Event>, flags: c_uint) = stream::create_event;
                 fn cuEventDestroy_v2(event: Event) = stream::destroy_event;
                 fn cuEventRecord(event: Event, stream: Stream) = stream::record_event, ptsz;
+                fn cuEventRecordWithFlags(event: Event, stream: Stream, flags: c_uint) = stream::record_event_with, ptsz;
+                fn cuCtxRecordEvent(context: Context, event: Event) = stream::record_context;
+                fn cuCtxWaitEvent(context: Context, event: Event) = stream::wait_in_context;
                 fn cuEventSynchronize(event: Event) = stream::synchronize_event;
                 fn cuEventQuery(event: Event) = stream::query_event;
                 fn cuEventElapsedTime(milliseconds: Out<f32>, start: Event, end: Event) = stream::elapsed;
@@ -284,6 +352,8 @@ macro_rules! exports {
                 fn cuMemcpy3DPeerAsync(copy: Source<Copy3D>, stream: Stream) = rows::copy_3d_in, ptsz;
                 fn cuMemcpyPeer(to: DevicePointer, to_context: Context, from: DevicePointer, from_context: Context, bytes: usize) = memory::copy_peer_now, ptds;
                 fn cuMemcpyPeerAsync(to: DevicePointer, to_context: Context, from: DevicePointer, from_context: Context, bytes: usize, stream: Stream) = memory::copy_peer, ptsz;
+                fn cuMemcpyBatchAsync(to: Source<DevicePointer>, from: Source<DevicePointer>, sizes: Source<usize>, count: usize, attributes: Source<CopyAttributes>, starts: Source<usize>, attribute_count: usize, fails_at: Out<usize>, stream: Stream) = batch::copy, ptsz;
+                fn cuMemcpy3DBatchAsync(count: usize, copies: Source<BatchCopy>, fails_at: Out<usize>, flags: c_ulonglong, stream: Stream) = batch::copy_3d, ptsz;
                 fn cuMemsetD8_v2(at: DevicePointer, value: u8, count: usize) = memory::set_8, ptds;
                 fn cuMemsetD8Async(at: DevicePointer, value: u8, count: usize, stream: Stream) = memory::set_8_in, ptsz;
                 fn cuMemsetD16_v2(at: DevicePointer, value: u16, count: usize) = memory::set_16, ptds;
@@ -322,6 +392,7 @@ macro_rules! exports {
                 fn cuModuleLoad(module: Out<Module>, path: Text) = module::load_module_file;
                 fn cuModuleLoadData(module: Out<Module>, image: Text) = module::load_module;
                 fn cuModuleLoadDataEx(module: Out<Module>, image: Text, count: c_uint, options: Source<c_uint>, values: Arguments) = module::load_module_with;
+                fn cuModuleLoadFatBinary(module: Out<Module>, image: Text) = module::load_module;
                 fn cuModuleUnload(module: Module) = module::unload_module;
                 fn cuModuleGetFunction(function: Out<Function>, module: Module, name: Text) = module::function;
                 fn cuModuleGetLoadingMode(mode: Out<c_uint>) = introspection::loading_mode;
@@ -339,6 +410,7 @@ macro_rules! exports {
                 fn cuLibraryGetKernel(kernel: Out<Kernel>, library: Library, name: Text) = library::kernel;
                 fn cuLibraryGetModule(module: Out<Module>, library: Library) = library::module;
                 fn cuLibraryGetGlobal(address: Out<DevicePointer>, bytes: Out<usize>, library: Library, name: Text) = library::global;
+                fn cuLibraryGetManaged(address: Out<DevicePointer>, bytes: Out<usize>, library: Library, name: Text) = library::managed;
                 fn cuLibraryGetKernelCount(count: Out<c_uint>, library: Library) = introspection::kernels_of_library;
                 fn cuLibraryEnumerateKernels(kernels: Out<Kernel>, number: c_uint, library: Library) = introspection::list_kernels;
                 fn cuKernelGetName(name: Out<*const c_char>, kernel: Kernel) = introspection::name_of_kernel;
@@ -347,6 +419,7 @@ macro_rules! exports {
                 fn cuKernelGetFunction(function: Out<Function>, kernel: Kernel) = library::function_of;
                 fn cuKernelGetAttribute(value: Out<c_int>, attribute: c_int, kernel: Kernel, device: Device) = library::attribute;
                 fn cuKernelSetAttribute(attribute: c_int, value: c_int, kernel: Kernel, device: Device) = library::set_attribute;
+                fn cuKernelSetCacheConfig(kernel: Kernel, preference: c_uint, device: Device) = library::set_cache_preference;
                 fn cuFuncGetModule(module: Out<Module>, function: Function) = introspection::module_of_function;
                 fn cuFuncGetName(name: Out<*const c_char>, function: Function) = introspection::name_of_function;
                 fn cuFuncGetParamInfo(function: Function, index: usize, offset: Out<usize>, size: Out<usize>) = introspection::parameter_of_function;
@@ -355,6 +428,7 @@ macro_rules! exports {
                 fn cuFuncGetAttribute(value: Out<c_int>, attribute: c_int, function: Function) = function::attribute;
                 fn cuFuncSetAttribute(function: Function, attribute: c_int, value: c_int) = function::set_attribute;
                 fn cuFuncSetCacheConfig(function: Function, preference: c_uint) = function::set_cache_preference;
+                fn cuFuncSetSharedMemConfig(function: Function, config: c_uint) = function::set_shared_memory_config;
                 fn cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks: Out<c_int>, function: Function, block_size: c_int, dynamic: usize) = occupancy::blocks;
                 fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks: Out<c_int>, function: Function, block_size: c_int, dynamic: usize, flags: c_uint) = occupancy::blocks_with_flags;
                 fn cuOccupancyMaxPotentialBlockSize(grid: Out<c_int>, block: Out<c_int>, function: Function, to_shared: BlockToShared, dynamic: usize, limit: c_int) = occupancy::block_size;
@@ -381,6 +455,15 @@ macro_rules! exports {
                 fn cuLinkAddData(state: LinkState, kind: c_uint, data: Bytes, size: usize, name: Text, count: c_uint, options: Source<c_uint>, values: Out<OptionValue>) = link::add_data;
                 fn cuLinkAddFile(state: LinkState, kind: c_uint, path: Text, count: c_uint, options: Source<c_uint>, values: Out<OptionValue>) = link::add_file;
                 fn cuStreamDestroy(stream: Stream) = stream::destroy_stream;
+                fn cuStreamBeginCapture(stream: Stream) = capture::begin_old, ptsz;
+                fn cuStreamGetCaptureInfo(stream: Stream, status: Out<c_uint>, id: Out<c_ulonglong>) = capture::info_old, ptsz;
+                fn cuGraphInstantiate(exec: Out<GraphExec>, graph: Graph, node: Out<GraphNode>, log: Out<c_char>, size: usize) = graph::instantiate_old;
+                fn cuGraphInstantiate_v2(exec: Out<GraphExec>, graph: Graph, node: Out<GraphNode>, log: Out<c_char>, size: usize) = graph::instantiate_old;
+                fn cuGraphExecUpdate(exec: GraphExec, graph: Graph, node: Out<GraphNode>, result: Out<c_uint>) = graph_node::update_old;
+                fn cuGraphAddKernelNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, parameters: Source<OldKernelParameters>) = graph_change::add_old_kernel;
+                fn cuGraphKernelNodeGetParams(node: GraphNode, parameters: Out<OldKernelParameters>) = graph_change::old_kernel;
+                fn cuGraphKernelNodeSetParams(node: GraphNode, parameters: Source<OldKernelParameters>) = graph_change::set_old_kernel;
+                fn cuGraphExecKernelNodeSetParams(exec: GraphExec, node: GraphNode, parameters: Source<OldKernelParameters>) = graph_change::set_old_executable_kernel;
             }
             nccl {
                 fn ncclGetVersion(version: Out<c_int>) = nccl::version;
@@ -432,70 +515,48 @@ macro_rules! exports {
                 fn ncclRecv(buffer: DevicePointer, count: usize, data_type: c_uint, peer: c_int, comm: Communicator, stream: Stream) = nccl::receive;
             }
             unsupported cuda {
-                cuArray3DCreate cuArray3DGetDescriptor cuArrayCreate cuArrayGetDescriptor cuArrayGetMemoryRequirements
-                cuArrayGetPlane cuArrayGetSparseProperties cuCheckpointProcessCheckpoint
-                cuCheckpointProcessGetRestoreThreadId cuCheckpointProcessGetState cuCheckpointProcessLock
-                cuCheckpointProcessRestore cuCheckpointProcessUnlock cuCoredumpGetAttribute cuCoredumpGetAttributeGlobal
-                cuCoredumpSetAttribute cuCoredumpSetAttributeGlobal cuCtxAttach cuCtxDetach cuCtxFromGreenCtx
-                cuCtxGetDevResource cuCtxGetExecAffinity cuCtxRecordEvent cuCtxResetPersistingL2Cache cuCtxWaitEvent
-                cuDestroyExternalMemory cuDestroyExternalSemaphore cuDevResourceGenerateDesc cuDevSmResourceSplitByCount
-                cuDeviceGetDevResource cuDeviceGetGraphMemAttribute cuDeviceGetLuid cuDeviceGetNvSciSyncAttributes
-                cuDeviceGraphMemTrim cuDeviceRegisterAsyncNotification cuDeviceSetGraphMemAttribute cuDeviceTotalMem
-                cuDeviceUnregisterAsyncNotification cuEventRecordWithFlags cuEventRecordWithFlags_ptsz
+                cuArray3DCreate cuArray3DGetDescriptor cuArrayCreate cuArrayGetDescriptor
+                cuArrayGetMemoryRequirements cuArrayGetPlane cuArrayGetSparseProperties
+                cuCheckpointProcessCheckpoint cuCheckpointProcessGetRestoreThreadId cuCheckpointProcessGetState
+                cuCheckpointProcessLock cuCheckpointProcessRestore cuCheckpointProcessUnlock cuCoredumpGetAttribute
+                cuCoredumpGetAttributeGlobal cuCoredumpSetAttribute cuCoredumpSetAttributeGlobal cuCtxAttach
+                cuCtxDetach cuCtxFromGreenCtx cuCtxGetDevResource cuCtxGetExecAffinity cuCtxResetPersistingL2Cache
+                cuDestroyExternalMemory cuDestroyExternalSemaphore cuDevResourceGenerateDesc
+                cuDevSmResourceSplitByCount cuDeviceGetDevResource cuDeviceGetLuid cuDeviceGetNvSciSyncAttributes
+                cuDeviceRegisterAsyncNotification cuDeviceTotalMem cuDeviceUnregisterAsyncNotification
                 cuExternalMemoryGetMappedBuffer cuExternalMemoryGetMappedMipmappedArray cuFlushGPUDirectRDMAWrites
-                cuFuncSetBlockShape cuFuncSetSharedMemConfig cuFuncSetSharedSize cuGetExportTable
-                cuGraphAddBatchMemOpNode cuGraphAddExternalSemaphoresSignalNode cuGraphAddExternalSemaphoresWaitNode
-                cuGraphAddKernelNode cuGraphAddMemAllocNode cuGraphAddMemFreeNode cuGraphBatchMemOpNodeGetParams
-                cuGraphBatchMemOpNodeSetParams cuGraphConditionalHandleCreate cuGraphEventRecordNodeGetEvent
-                cuGraphEventRecordNodeSetEvent cuGraphEventWaitNodeGetEvent cuGraphEventWaitNodeSetEvent
-                cuGraphExecBatchMemOpNodeSetParams cuGraphExecChildGraphNodeSetParams cuGraphExecEventRecordNodeSetEvent
-                cuGraphExecEventWaitNodeSetEvent cuGraphExecExternalSemaphoresSignalNodeSetParams
-                cuGraphExecExternalSemaphoresWaitNodeSetParams cuGraphExecGetFlags cuGraphExecHostNodeSetParams
-                cuGraphExecKernelNodeSetParams cuGraphExecMemcpyNodeSetParams cuGraphExecMemsetNodeSetParams
-                cuGraphExecNodeSetParams cuGraphExecUpdate cuGraphExternalSemaphoresSignalNodeGetParams
+                cuFuncSetBlockShape cuFuncSetSharedSize cuGetExportTable cuGraphAddBatchMemOpNode
+                cuGraphAddExternalSemaphoresSignalNode cuGraphAddExternalSemaphoresWaitNode
+                cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams cuGraphConditionalHandleCreate
+                cuGraphExecBatchMemOpNodeSetParams cuGraphExecExternalSemaphoresSignalNodeSetParams
+                cuGraphExecExternalSemaphoresWaitNodeSetParams cuGraphExternalSemaphoresSignalNodeGetParams
                 cuGraphExternalSemaphoresSignalNodeSetParams cuGraphExternalSemaphoresWaitNodeGetParams
-                cuGraphExternalSemaphoresWaitNodeSetParams cuGraphHostNodeGetParams cuGraphHostNodeSetParams
-                cuGraphInstantiate cuGraphInstantiateWithParams cuGraphInstantiateWithParams_ptsz cuGraphInstantiate_v2
-                cuGraphKernelNodeCopyAttributes cuGraphKernelNodeGetAttribute cuGraphKernelNodeGetParams
-                cuGraphKernelNodeSetAttribute cuGraphKernelNodeSetParams cuGraphMemAllocNodeGetParams
-                cuGraphMemFreeNodeGetParams cuGraphMemcpyNodeGetParams cuGraphMemcpyNodeSetParams
-                cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams cuGraphNodeFindInClone cuGraphNodeGetEnabled
-                cuGraphNodeSetEnabled cuGraphNodeSetParams cuGraphReleaseUserObject cuGraphRetainUserObject
-                cuGraphicsMapResources cuGraphicsMapResources_ptsz cuGraphicsResourceGetMappedMipmappedArray
-                cuGraphicsResourceGetMappedPointer cuGraphicsResourceGetMappedPointer_v2 cuGraphicsResourceSetMapFlags
-                cuGraphicsResourceSetMapFlags_v2 cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources
-                cuGraphicsUnmapResources_ptsz cuGraphicsUnregisterResource cuGreenCtxCreate cuGreenCtxDestroy
-                cuGreenCtxGetDevResource cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent
-                cuImportExternalMemory cuImportExternalSemaphore cuIpcOpenMemHandle cuKernelSetCacheConfig cuLaunch
-                cuLaunchCooperativeKernelMultiDevice cuLaunchGrid cuLaunchGridAsync cuLibraryGetManaged
-                cuLibraryGetUnifiedFunction cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback
-                cuLogsUnregisterCallback cuMemAlloc cuMemAllocHost cuMemAllocPitch cuMemBatchDecompressAsync
-                cuMemBatchDecompressAsync_ptsz cuMemExportToShareableHandle cuMemFree cuMemGetAddressRange
-                cuMemGetHandleForAddressRange cuMemGetInfo cuMemHostGetDevicePointer cuMemImportFromShareableHandle
-                cuMemMapArrayAsync cuMemMapArrayAsync_ptsz cuMemPoolExportPointer cuMemPoolExportToShareableHandle
-                cuMemPoolImportFromShareableHandle cuMemPoolImportPointer cuMemRangeGetAttribute cuMemRangeGetAttributes
-                cuMemcpy2D cuMemcpy2DAsync cuMemcpy2DUnaligned cuMemcpy3D cuMemcpy3DAsync cuMemcpy3DBatchAsync
-                cuMemcpy3DBatchAsync_ptsz cuMemcpyAtoA cuMemcpyAtoD cuMemcpyAtoH cuMemcpyAtoHAsync cuMemcpyBatchAsync
-                cuMemcpyBatchAsync_ptsz cuMemcpyDtoA cuMemcpyDtoD cuMemcpyDtoDAsync cuMemcpyDtoH cuMemcpyDtoHAsync
-                cuMemcpyHtoA cuMemcpyHtoAAsync cuMemcpyHtoD cuMemcpyHtoDAsync cuMemsetD16 cuMemsetD2D16 cuMemsetD2D32
-                cuMemsetD2D8 cuMemsetD32 cuMemsetD8 cuMipmappedArrayGetMemoryRequirements
-                cuMipmappedArrayGetSparseProperties cuModuleGetGlobal cuModuleGetSurfRef cuModuleGetTexRef
-                cuModuleLoadFatBinary cuMulticastAddDevice cuMulticastBindAddr cuMulticastBindMem cuMulticastCreate
-                cuMulticastGetGranularity cuMulticastUnbind cuParamSetSize cuParamSetTexRef cuParamSetf cuParamSeti
-                cuParamSetv cuPointerSetAttribute cuProfilerInitialize cuSignalExternalSemaphoresAsync
-                cuSignalExternalSemaphoresAsync_ptsz cuStreamBatchMemOp cuStreamBatchMemOp_ptsz cuStreamBatchMemOp_v2
-                cuStreamBatchMemOp_v2_ptsz cuStreamBeginCapture cuStreamBeginCaptureToGraph
-                cuStreamBeginCaptureToGraph_ptsz cuStreamBeginCapture_ptsz cuStreamCopyAttributes
-                cuStreamCopyAttributes_ptsz cuStreamGetAttribute cuStreamGetAttribute_ptsz cuStreamGetCaptureInfo
-                cuStreamGetCaptureInfo_ptsz cuStreamGetCaptureInfo_v2 cuStreamGetCaptureInfo_v2_ptsz
-                cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz cuStreamGetCtx_v2 cuStreamGetCtx_v2_ptsz
-                cuStreamGetGreenCtx cuStreamSetAttribute cuStreamSetAttribute_ptsz cuStreamUpdateCaptureDependencies
-                cuStreamUpdateCaptureDependencies_ptsz cuStreamUpdateCaptureDependencies_v2
-                cuStreamUpdateCaptureDependencies_v2_ptsz cuStreamWaitValue32 cuStreamWaitValue32_ptsz
-                cuStreamWaitValue32_v2 cuStreamWaitValue32_v2_ptsz cuStreamWaitValue64 cuStreamWaitValue64_ptsz
-                cuStreamWaitValue64_v2 cuStreamWaitValue64_v2_ptsz cuStreamWriteValue32 cuStreamWriteValue32_ptsz
-                cuStreamWriteValue32_v2 cuStreamWriteValue32_v2_ptsz cuStreamWriteValue64 cuStreamWriteValue64_ptsz
-                cuStreamWriteValue64_v2 cuStreamWriteValue64_v2_ptsz cuSurfRefGetArray cuSurfRefSetArray
+                cuGraphExternalSemaphoresWaitNodeSetParams cuGraphicsMapResources cuGraphicsMapResources_ptsz
+                cuGraphicsResourceGetMappedMipmappedArray cuGraphicsResourceGetMappedPointer
+                cuGraphicsResourceGetMappedPointer_v2 cuGraphicsResourceSetMapFlags cuGraphicsResourceSetMapFlags_v2
+                cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources cuGraphicsUnmapResources_ptsz
+                cuGraphicsUnregisterResource cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxGetDevResource
+                cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent cuImportExternalMemory
+                cuImportExternalSemaphore cuIpcOpenMemHandle cuLaunch cuLaunchCooperativeKernelMultiDevice
+                cuLaunchGrid cuLaunchGridAsync cuLibraryGetUnifiedFunction cuLogsCurrent cuLogsDumpToFile
+                cuLogsDumpToMemory cuLogsRegisterCallback cuLogsUnregisterCallback cuMemAlloc cuMemAllocHost
+                cuMemAllocPitch cuMemBatchDecompressAsync cuMemBatchDecompressAsync_ptsz
+                cuMemExportToShareableHandle cuMemFree cuMemGetAddressRange cuMemGetHandleForAddressRange
+                cuMemGetInfo cuMemHostGetDevicePointer cuMemImportFromShareableHandle cuMemMapArrayAsync
+                cuMemMapArrayAsync_ptsz cuMemPoolExportPointer cuMemPoolExportToShareableHandle
+                cuMemPoolImportFromShareableHandle cuMemPoolImportPointer cuMemRangeGetAttribute
+                cuMemRangeGetAttributes cuMemcpy2D cuMemcpy2DAsync cuMemcpy2DUnaligned cuMemcpy3D cuMemcpy3DAsync
+                cuMemcpyAtoA cuMemcpyAtoD cuMemcpyAtoH cuMemcpyAtoHAsync cuMemcpyDtoA cuMemcpyDtoD cuMemcpyDtoDAsync
+                cuMemcpyDtoH cuMemcpyDtoHAsync cuMemcpyHtoA cuMemcpyHtoAAsync cuMemcpyHtoD cuMemcpyHtoDAsync
+                cuMemsetD16 cuMemsetD2D16 cuMemsetD2D32 cuMemsetD2D8 cuMemsetD32 cuMemsetD8
+                cuMipmappedArrayGetMemoryRequirements cuMipmappedArrayGetSparseProperties cuModuleGetGlobal
+                cuModuleGetSurfRef cuModuleGetTexRef cuMulticastAddDevice cuMulticastBindAddr cuMulticastBindMem
+                cuMulticastCreate cuMulticastGetGranularity cuMulticastUnbind cuParamSetSize cuParamSetTexRef
+                cuParamSetf cuParamSeti cuParamSetv cuPointerSetAttribute cuProfilerInitialize
+                cuSignalExternalSemaphoresAsync cuSignalExternalSemaphoresAsync_ptsz cuStreamBatchMemOp
+                cuStreamBatchMemOp_ptsz cuStreamGetGreenCtx cuStreamWaitValue32 cuStreamWaitValue32_ptsz
+                cuStreamWaitValue64 cuStreamWaitValue64_ptsz cuStreamWriteValue32 cuStreamWriteValue32_ptsz
+                cuStreamWriteValue64 cuStreamWriteValue64_ptsz cuSurfRefGetArray cuSurfRefSetArray
                 cuTensorMapEncodeIm2colWide cuTexRefCreate cuTexRefDestroy cuTexRefGetAddress cuTexRefGetAddressMode
                 cuTexRefGetAddress_v2 cuTexRefGetArray cuTexRefGetBorderColor cuTexRefGetFilterMode cuTexRefGetFlags
                 cuTexRefGetFormat cuTexRefGetMaxAnisotropy cuTexRefGetMipmapFilterMode cuTexRefGetMipmapLevelBias
@@ -503,14 +564,13 @@ macro_rules! exports {
                 cuTexRefSetAddress2D_v2 cuTexRefSetAddress2D_v3 cuTexRefSetAddressMode cuTexRefSetAddress_v2
                 cuTexRefSetArray cuTexRefSetBorderColor cuTexRefSetFilterMode cuTexRefSetFlags cuTexRefSetFormat
                 cuTexRefSetMaxAnisotropy cuTexRefSetMipmapFilterMode cuTexRefSetMipmapLevelBias
-                cuTexRefSetMipmapLevelClamp cuTexRefSetMipmappedArray cuThreadExchangeStreamCaptureMode
-                cuUserObjectCreate cuUserObjectRelease cuUserObjectRetain cuWaitExternalSemaphoresAsync
+                cuTexRefSetMipmapLevelClamp cuTexRefSetMipmappedArray cuWaitExternalSemaphoresAsync
                 cuWaitExternalSemaphoresAsync_ptsz
             }
             unsupported nccl {
-                ncclParamBind ncclParamDumpAll ncclParamGet ncclParamGetAllParameterKeys ncclParamGetI16 ncclParamGetI32
-                ncclParamGetI64 ncclParamGetI8 ncclParamGetParameter ncclParamGetStr ncclParamGetU16 ncclParamGetU32
-                ncclParamGetU64 ncclParamGetU8
+                ncclParamBind ncclParamDumpAll ncclParamGet ncclParamGetAllParameterKeys ncclParamGetI16
+                ncclParamGetI32 ncclParamGetI64 ncclParamGetI8 ncclParamGetParameter ncclParamGetStr ncclParamGetU16
+                ncclParamGetU32 ncclParamGetU64 ncclParamGetU8
             }
         }
     };
@@ -519,7 +579,7 @@ macro_rules! exports {
 macro_rules! export {
     (
         cuda { $(fn $cuda:ident $cuda_args:tt = $cuda_to:path $(, $own:ident)?;)* }
-        older cuda { $(fn $older:ident $older_args:tt = $older_to:path;)* }
+        older cuda { $(fn $older:ident $older_args:tt = $older_to:path $(, $older_own:ident)?;)* }
         nccl { $(fn $nccl:ident($($nccl_arg:ident: $nccl_type:ty),*) = $nccl_to:path;)* }
         unsupported cuda { $($no_cuda:ident)* }
         unsupported nccl { $($no_nccl:ident)* }
@@ -545,6 +605,7 @@ macro_rules! export {
                 _ => {}
             }
             $($(export!(own $own $cuda $cuda_args $cuda_to; name);)?)*
+            $($(export!(own $older_own $older $older_args $older_to; name);)?)*
             None
         }
 

@@ -228,6 +228,30 @@ pub(crate) fn attribute(to: Out<c_int>, attribute: c_int, kernel: Kernel, device
     function::attribute(to, attribute, checked(kernel)?)
 }
 
+pub(crate) fn set_cache_preference(kernel: Kernel, preference: c_uint, device: Device) -> CudaResult<()> {
+    check_device(device)?;
+    function::set_cache_preference(checked(kernel)?, preference)
+}
+
+/// `cuLibraryGetManaged`: a library has no variables in managed memory, because a module that declares one is refused.
+///
+/// # Errors
+/// Returns `NotFound`.
+pub(crate) fn managed(
+    address: Out<DevicePointer>,
+    bytes: Out<usize>,
+    library: Library,
+    name: Text,
+) -> CudaResult<()> {
+    if address.is_null() && bytes.is_null() {
+        return Err(invalid("cuLibraryGetManaged: both result pointers are null"));
+    }
+    let name = name.text().ok_or_else(|| invalid("cuLibraryGetManaged: the name is null or not UTF-8"))?;
+    module_of(library as u64)?;
+    let message = format!("the library has no variable `{name}` in managed memory");
+    Err(Error::new(CudaStatus::NotFound, message))
+}
+
 /// `cuKernelSetAttribute`, on the current context's GPU.
 pub(crate) fn set_attribute(
     attribute: c_int,

@@ -60,11 +60,33 @@ pub(crate) fn set_current(device: Device, of: Pool) -> CudaResult<()> {
     engine::get()?.set_current_pool(device, pool(of))
 }
 
+impl PoolProperties {
+    /// Returns the properties of a pool on a GPU.
+    pub(crate) fn on(device: usize) -> Self {
+        Self {
+            allocation_type: PINNED,
+            handle_types: 0,
+            location_type: ON_DEVICE,
+            location: device as c_int,
+            security: std::ptr::null(),
+            max_size: 0,
+            usage: 0,
+            reserved: [0; 54],
+        }
+    }
+}
+
 pub(crate) fn create(to: Out<Pool>, properties: Source<PoolProperties>) -> CudaResult<()> {
     let wanted = properties.value("the properties of the memory pool")?;
     if to.is_null() {
         return Err(invalid("the pointer to the memory pool is null"));
     }
+    check_properties(&wanted)?;
+    to.give(engine::get()?.create_pool(wanted.location, wanted.max_size as u64)?.0 as Pool)
+}
+
+/// Checks the properties of a memory pool or of an allocation in a graph. Returns the GPU.
+pub(crate) fn check_properties(wanted: &PoolProperties) -> CudaResult<usize> {
     if wanted.allocation_type != PINNED {
         let message =
             format!("a memory pool's allocation type must be 1 (pinned), not {}", wanted.allocation_type);
@@ -75,8 +97,7 @@ pub(crate) fn create(to: Out<Pool>, properties: Source<PoolProperties>) -> CudaR
         ON_HOST_NODE => return Err(unsupported("in host memory")),
         other => return Err(invalid(format!("a memory pool can't have location type {other}"))),
     }
-    let engine = engine::get()?;
-    engine.check_device(wanted.location).map_err(|error| invalid(&*error.message))?;
+    let device = engine::get()?.check_device(wanted.location).map_err(|error| invalid(&*error.message))?;
     if wanted.handle_types & !HANDLE_TYPES != 0 {
         return Err(invalid(format!("{:#x} are not handle types", wanted.handle_types)));
     }
@@ -89,7 +110,7 @@ pub(crate) fn create(to: Out<Pool>, properties: Source<PoolProperties>) -> CudaR
     if wanted.usage != 0 {
         return Err(unsupported(format_args!("for usage {:#x}", wanted.usage)));
     }
-    to.give(engine.create_pool(wanted.location, wanted.max_size as u64)?.0 as Pool)
+    Ok(device)
 }
 
 pub(crate) fn destroy(of: Pool) -> CudaResult<()> {

@@ -1,12 +1,14 @@
 //! Copies of rows in 2D and 3D, and copies between addresses of any kind.
 
 use std::ffi::{c_uint, c_void};
+use std::ops::Range;
 use std::sync::Arc;
 
-use virtual_gpu::engine::{GraphCopy, Region};
+use virtual_gpu::engine::{CopySide, GraphCopy, Region};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 use crate::array;
+use crate::batch::{BatchCopy, Operand};
 use crate::engine;
 use crate::guard::Rights;
 use crate::host_range::HostRange;
@@ -118,6 +120,59 @@ pub(crate) fn copy_3d_in(copy: Source<Copy3D>, of: Stream) -> CudaResult<()> {
     copy_rows(&copy.value("the pointer to the parameters of the copy")?, Some(of))
 }
 
+/// Copies on a stream.
+pub(crate) fn copy_whole(copy: &Copy3D, of: Stream) -> CudaResult<()> {
+    copy_rows(copy, Some(of))
+}
+
+/// Returns a copy of a batch.
+///
+/// # Errors
+/// Returns `NotSupported` for CUDA arrays.
+pub(crate) fn of_batch(copy: &BatchCopy) -> CudaResult<Copy3D> {
+    let [width, height, depth] = copy.extent;
+    let side = |name: &str, &Operand { kind, address, row, layer, .. }: &Operand| {
+        let null = std::ptr::null();
+        let memory = match kind {
+            1 => UNIFIED,
+            2 => ARRAY,
+            _ => {
+                return Err(invalid(format!(
+                    "the copy's {name}: {kind} is not a CUmemcpy3DOperandType (1, 2)"
+                )));
+            }
+        };
+        let pitch = if row == 0 { width } else { row };
+        let rows = if layer == 0 { height } else { layer };
+        Ok(Volume {
+            x: 0,
+            y: 0,
+            z: 0,
+            lod: 0,
+            memory,
+            host: 0,
+            device: address,
+            array: null,
+            context: null,
+            pitch,
+            height: rows,
+        })
+    };
+    let (from, to) = (side("source", &copy.from)?, side("destination", &copy.to)?);
+    Ok(Copy3D { from, to, width, height, depth })
+}
+
+/// Returns the addresses from the first to the last byte of the destination and the source.
+pub(crate) fn ranges(copy: &Copy3D) -> CudaResult<[Range<u64>; 2]> {
+    let range = |name, side| {
+        let region = region(name, side, copy)?;
+        let end = region.extent().and_then(|extent| region.start.checked_add(extent));
+        let too_large = || invalid(format!("the copy's {name}: the rows extend beyond the address space"));
+        Ok::<_, Error<_>>(region.start..end.ok_or_else(too_large)?)
+    };
+    Ok([range("destination", &copy.to)?, range("source", &copy.from)?])
+}
+
 /// `cuMemcpy`: copies between addresses of any kind.
 pub(crate) fn copy(to: DevicePointer, from: DevicePointer, bytes: usize) -> CudaResult<()> {
     let [to, from] = [to, from].map(|start| (UNIFIED, Region::line(start, bytes as u64)));
@@ -179,6 +234,25 @@ fn region(name: &str, side: &Volume, copy: &Copy3D) -> CudaResult<Region> {
     Ok(Region { start, width, height, depth, pitch, slice })
 }
 
+/// Returns the parameters of a copy in a graph. The first bytes, rows, and slices to copy are part of the addresses.
+pub(crate) fn of_graph(sides: [CopySide; 2]) -> Copy3D {
+    let (CopySide::Host(region) | CopySide::Device(region)) = sides[0];
+    let [width, height, depth] = [region.width, region.height, region.depth].map(|it| it as usize);
+    let [to, from] = sides.map(|side| {
+        let (memory, region) = match side {
+            CopySide::Host(region) => (HOST, region),
+            CopySide::Device(region) => (DEVICE, region),
+        };
+        let Region { start, pitch, slice, .. } = region;
+        let (host, device) = if memory == HOST { (start as usize, 0) } else { (0, start) };
+        let height = slice.checked_div(pitch).unwrap_or(0) as usize;
+        let null = std::ptr::null();
+        let pitch = pitch as usize;
+        Volume { x: 0, y: 0, z: 0, lod: 0, memory, host, device, array: null, context: null, pitch, height }
+    });
+    Copy3D { from, to, width, height, depth }
+}
+
 /// Returns a copy for a graph, which accesses the host's memory at each launch.
 ///
 /// # Errors
@@ -191,13 +265,13 @@ pub(crate) fn in_graph(copy: &Copy3D) -> CudaResult<GraphCopy> {
     match (to_side, from_side) {
         (Side::Gpu(to), Side::Gpu(from)) => Ok(GraphCopy::Device { to, from }),
         (Side::Gpu(to), Side::Host(host)) => {
-            let pinned = host.pinned();
-            Ok(GraphCopy::FromHost { to, read: Arc::new(move || host.read()), host: pinned })
+            let side = host.side();
+            Ok(GraphCopy::FromHost { to, read: Arc::new(move || host.read()), host: side })
         }
         (Side::Host(host), Side::Gpu(from)) => {
-            let pinned = host.pinned();
+            let side = host.side();
             let write = Arc::new(move |bytes: &[u8]| host.write(bytes));
-            Ok(GraphCopy::ToHost { from, write, host: pinned })
+            Ok(GraphCopy::ToHost { from, write, host: side })
         }
         (Side::Host(_), Side::Host(_)) => {
             let message = "virtual GPU: a copy between two host addresses in a graph is not supported: \

@@ -3,13 +3,16 @@
 use std::ffi::{CString, c_int, c_uint};
 
 use virtual_gpu::device::PRIORITIES;
-use virtual_gpu::engine::EventHandle;
+use virtual_gpu::engine::{ContextHandle, EventHandle};
 use virtual_gpu_core::recorded::StreamOperation;
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus};
 
 use crate::engine;
 use crate::pointer::Out;
-use crate::types::{Context, Event, Stream, handle, invalid, stream};
+use crate::types::{Context, Event, GreenContext, Stream, handle, invalid, stream};
+
+/// `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`
+const EXTERNAL: c_uint = 1;
 
 /// `CU_STREAM_NON_BLOCKING`, the only stream flag.
 const STREAM_NON_BLOCKING: c_uint = 1;
@@ -89,15 +92,12 @@ pub(crate) fn query_stream(of: Stream) -> CudaResult<()> {
 }
 
 pub(crate) fn wait_event(of: Stream, event: Event, flags: c_uint) -> CudaResult<()> {
+    let (engine, stream, event) = (engine::get()?, stream(of), EventHandle(event as u64));
     match flags {
-        0 => {}
-        1 => {
-            let message = "cuStreamWaitEvent: CU_EVENT_WAIT_EXTERNAL is only for captures";
-            return Err(Error::new(CudaStatus::IllegalState, message));
-        }
-        _ => return Err(invalid(format!("cuStreamWaitEvent: {flags:#x} contains unknown flags"))),
+        0 => engine.wait_event(stream, event),
+        EXTERNAL => engine.wait_external_event(stream, event),
+        _ => Err(invalid(format!("cuStreamWaitEvent: {flags:#x} contains unknown flags"))),
     }
-    engine::get()?.wait_event(stream(of), EventHandle(event as u64))
 }
 
 pub(crate) fn create_event(to: Out<Event>, flags: c_uint) -> CudaResult<()> {
@@ -121,6 +121,32 @@ pub(crate) fn destroy_event(event: Event) -> CudaResult<()> {
 
 pub(crate) fn record_event(event: Event, of: Stream) -> CudaResult<()> {
     engine::get()?.record_event(EventHandle(event as u64), stream(of))
+}
+
+pub(crate) fn record_event_with(event: Event, of: Stream, flags: c_uint) -> CudaResult<()> {
+    let (engine, stream, event) = (engine::get()?, stream(of), EventHandle(event as u64));
+    match flags {
+        0 => engine.record_event(event, stream),
+        EXTERNAL => engine.record_external_event(event, stream),
+        _ => Err(invalid(format!("cuEventRecordWithFlags: {flags:#x} contains unknown flags"))),
+    }
+}
+
+/// `cuCtxRecordEvent`: records everything that is enqueued in a context.
+pub(crate) fn record_context(of: Context, event: Event) -> CudaResult<()> {
+    engine::get()?.record_context(ContextHandle(of as u64), EventHandle(event as u64))
+}
+
+/// `cuCtxWaitEvent`: makes all later work in a context wait.
+pub(crate) fn wait_in_context(of: Context, event: Event) -> CudaResult<()> {
+    engine::get()?.wait_in_context(ContextHandle(of as u64), EventHandle(event as u64))
+}
+
+/// `cuStreamGetCtx_v2`: also returns the stream's green context, which is null because there are none.
+pub(crate) fn contexts(of: Stream, to: Out<Context>, green: Out<GreenContext>) -> CudaResult<()> {
+    context(of, to)?;
+    green.give_if_wanted(std::ptr::null_mut());
+    Ok(())
 }
 
 pub(crate) fn synchronize_event(event: Event) -> CudaResult<()> {

@@ -12,6 +12,9 @@ pub type Device = c_int;
 /// `CUcontext`
 pub type Context = *mut c_void;
 
+/// `CUgreenCtx`
+pub type GreenContext = *mut c_void;
+
 /// `CUstream`
 pub type Stream = *mut c_void;
 

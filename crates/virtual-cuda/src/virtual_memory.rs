@@ -183,7 +183,7 @@ pub(crate) fn unmap(address: DevicePointer, size: usize) -> CudaResult<()> {
 }
 
 /// Reads a list of who may access memory.
-fn accesses(
+pub(crate) fn accesses(
     list: Source<AccessDescription>,
     count: usize,
     function: &str,

@@ -197,7 +197,14 @@ impl Caller {
             return self.one_of(&[0, 1, 2, 3]);
         }
         // Arrays of nodes have at least this many elements.
-        if (kind, self.function.starts_with("cuGraph")) == ("usize", true) {
+        let takes_nodes = [
+            "cuGraph",
+            "cuStreamUpdateCapture",
+            "cuStreamBeginCaptureTo",
+            "cuMemcpyBatch",
+            "cuMemcpy3DBatch",
+        ];
+        if kind == "usize" && takes_nodes.iter().any(|it| self.function.starts_with(it)) {
             return self.one_of(&[0, 0, 1, 1, 2]);
         }
         if self.function == "cuGraphDebugDotPrint" && kind == "Text" {
@@ -318,7 +325,7 @@ impl Caller {
 }
 
 /// Functions that accept null for some of their results, or zero bytes.
-const TAKES_NULL: [&str; 22] = [
+const TAKES_NULL: [&str; 25] = [
     "ncclGroupSimulateEnd",
     "cuCtxGetStreamPriorityRange",
     "cuCtxPopCurrent_v2",
@@ -341,6 +348,9 @@ const TAKES_NULL: [&str; 22] = [
     "cuMemcpyDtoHAsync_v2",
     "cuMemcpyDtoH_v2",
     "cuModuleGetGlobal_v2",
+    "cuStreamGetCaptureInfo_v2",
+    "cuStreamGetCaptureInfo_v3",
+    "cuStreamGetCtx_v2",
 ];
 
 /// All implemented functions, in a form that takes generated arguments.

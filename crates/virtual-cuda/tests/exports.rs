@@ -42,6 +42,7 @@ signature!(A B C D E);
 signature!(A B C D E F);
 signature!(A B C D E F G);
 signature!(A B C D E F G H);
+signature!(A B C D E F G H I);
 signature!(A B C D E F G H I J);
 signature!(A B C D E F G H I J K);
 signature!(A B C D E F G H I J K L);
@@ -61,6 +62,15 @@ const TYPES: &[(&str, &[&str])] = &[
     ("GraphNode", &["*mut CUgraphNode_st"]),
     ("KernelParameters", &["CUDA_KERNEL_NODE_PARAMS_v2_st"]),
     ("NodeParameters", &["CUgraphNodeParams_st"]),
+    ("AllocationNodeParameters", &["CUDA_MEM_ALLOC_NODE_PARAMS_v1_st"]),
+    ("InstantiateParameters", &["CUDA_GRAPH_INSTANTIATE_PARAMS_st"]),
+    ("OldKernelParameters", &["CUDA_KERNEL_NODE_PARAMS_st"]),
+    ("AttributeValue", &["CUlaunchAttributeValue_union"]),
+    ("UserObject", &["*mut CUuserObject_st"]),
+    ("GreenContext", &["*mut CUgreenCtx_st"]),
+    ("BatchOperation", &["CUstreamBatchMemOpParams_union"]),
+    ("CopyAttributes", &["CUmemcpyAttributes_st"]),
+    ("BatchCopy", &["CUDA_MEMCPY3D_BATCH_OP_st"]),
     ("EdgeData", &["CUgraphEdgeData_st"]),
     ("SetParameters", &["CUDA_MEMSET_NODE_PARAMS_st"]),
     ("HostParameters", &["CUDA_HOST_NODE_PARAMS_st"]),
@@ -133,6 +143,8 @@ const TYPES: &[(&str, &[&str])] = &[
             "CUmemAccess_flags_enum",
             "CUmem_advise_enum",
             "CUarray_format_enum",
+            "CUgraphMem_attribute_enum",
+            "CUlaunchAttributeID_enum",
             "CUtensorMapDataType_enum",
             "CUtensorMapInterleave_enum",
             "CUtensorMapSwizzle_enum",

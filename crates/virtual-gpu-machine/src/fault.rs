@@ -251,6 +251,9 @@ impl fmt::Display for Fault {
             FaultKind::BadAddress(BadAddress::Freed { freed, offset }) => {
                 write!(f, ", byte {offset} of a {}-byte allocation that has been freed", freed.size)
             }
+            FaultKind::BadAddress(BadAddress::Unallocated { size, offset, .. }) => {
+                write!(f, ", byte {offset} of {size} bytes that a graph has not allocated yet")
+            }
             FaultKind::BadAddress(BadAddress::Unknown) => {
                 f.write_str(", where nothing has ever been allocated")
             }

@@ -20,7 +20,7 @@ use shuttle::sync::atomic::{AtomicU32, Ordering};
 use shuttle::sync::mpsc::channel;
 use shuttle::thread;
 use virtual_gpu::config::{Config, Timeout};
-use virtual_gpu::engine::{Engine, HostKind, LaunchShape, Region};
+use virtual_gpu::engine::{Engine, HostFunction, HostKind, LaunchShape, Region};
 use virtual_gpu_core::handle::{CommHandle, StreamHandle};
 use virtual_gpu_core::status::{CudaResult, CudaStatus};
 use virtual_gpu_nccl::{
@@ -106,6 +106,14 @@ struct Gpu {
     stream: StreamHandle,
 }
 
+fn pageable() -> HostKind {
+    HostKind::Pageable { at: Region::line(0, SIZE) }
+}
+
+fn host_function(call: impl Fn() + Send + Sync + 'static) -> HostFunction {
+    HostFunction { call: Arc::new(call), given: [0; 2] }
+}
+
 impl Gpu {
     /// Creates a stream on the GPU with this number, which becomes the calling thread's current GPU.
     fn new(Machine { engine, nccl }: Machine, number: i32) -> Self {
@@ -123,7 +131,7 @@ impl Gpu {
 
     fn write(&self, at: u64, value: u32) {
         let read = Arc::new(move || value.to_le_bytes().to_vec());
-        self.engine.copy_from_host(self.stream, Region::line(at, SIZE), read, HostKind::Pageable).unwrap();
+        self.engine.copy_from_host(self.stream, Region::line(at, SIZE), read, pageable()).unwrap();
     }
 
     fn read(&self, at: u64) -> u32 {
@@ -131,9 +139,7 @@ impl Gpu {
         let value = into.clone();
         let write =
             move |bytes: &[u8]| into.store(u32::from_le_bytes(bytes.try_into().unwrap()), Ordering::SeqCst);
-        self.engine
-            .copy_to_host(self.stream, Region::line(at, SIZE), Arc::new(write), HostKind::Pageable)
-            .unwrap();
+        self.engine.copy_to_host(self.stream, Region::line(at, SIZE), Arc::new(write), pageable()).unwrap();
         value.load(Ordering::SeqCst)
     }
 
@@ -229,7 +235,7 @@ fn host_functions_run_in_order_and_release_waiting_threads() {
                 for turn in 0..2 {
                     let calls = calls.clone();
                     let function = move || assert_eq!(calls.fetch_add(1, Ordering::SeqCst), turn);
-                    machine.engine.launch_host_function(gpu.stream, Arc::new(function)).unwrap();
+                    machine.engine.launch_host_function(gpu.stream, host_function(function)).unwrap();
                 }
                 gpu.synchronize().unwrap();
                 assert_eq!(calls.load(Ordering::SeqCst), 2);
@@ -247,7 +253,7 @@ fn an_event_orders_the_streams_of_two_threads() {
             let gpu = Gpu::new(machine, 0);
             let (at, event) = (gpu.buffer(1), machine.engine.create_event(false).unwrap());
             // A thread that is waiting for the event is waiting for another thread.
-            machine.engine.launch_host_function(gpu.stream, Arc::new(|| ())).unwrap();
+            machine.engine.launch_host_function(gpu.stream, host_function(|| ())).unwrap();
             gpu.write(at, 2);
             machine.engine.record_event(event, gpu.stream).unwrap();
             tell.send((at, event)).unwrap();

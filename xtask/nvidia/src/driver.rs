@@ -21,7 +21,7 @@ const RUNTIME: (&str, &str) = ("nvidia-cuda-runtime-cu12", "12.9.79");
 
 /// Functions whose arguments NVIDIA's driver checks before it checks whether it is initialized. The virtual driver
 /// checks that first, for all functions. Either is an error of the same program.
-const ARGUMENTS_FIRST: [&str; 59] = [
+const ARGUMENTS_FIRST: [&str; 89] = [
     "cuArray3DGetDescriptor_v2",
     "cuArrayGetDescriptor_v2",
     "cuCtxDestroy",
@@ -42,10 +42,34 @@ const ARGUMENTS_FIRST: [&str; 59] = [
     "cuGraphAddHostNode",
     "cuGraphAddNode",
     "cuGraphDebugDotPrint",
+    "cuGraphEventRecordNodeGetEvent",
+    "cuGraphEventRecordNodeSetEvent",
+    "cuGraphEventWaitNodeGetEvent",
+    "cuGraphEventWaitNodeSetEvent",
+    "cuGraphExecChildGraphNodeSetParams",
+    "cuGraphExecEventRecordNodeSetEvent",
+    "cuGraphExecEventWaitNodeSetEvent",
+    "cuGraphExecHostNodeSetParams",
+    "cuGraphExecKernelNodeSetParams",
     "cuGraphExecKernelNodeSetParams_v2",
+    "cuGraphExecMemcpyNodeSetParams",
+    "cuGraphExecMemsetNodeSetParams",
+    "cuGraphExecNodeSetParams",
+    "cuGraphHostNodeGetParams",
+    "cuGraphHostNodeSetParams",
+    "cuGraphInstantiateWithParams",
+    "cuGraphKernelNodeGetParams",
     "cuGraphKernelNodeGetParams_v2",
+    "cuGraphKernelNodeSetParams",
     "cuGraphKernelNodeSetParams_v2",
+    "cuGraphMemAllocNodeGetParams",
+    "cuGraphMemFreeNodeGetParams",
+    "cuGraphNodeGetEnabled",
+    "cuGraphNodeSetEnabled",
+    "cuGraphNodeSetParams",
+    "cuGraphReleaseUserObject",
     "cuGraphRemoveDependencies",
+    "cuGraphRetainUserObject",
     "cuIpcGetEventHandle",
     "cuIpcGetMemHandle",
     "cuIpcOpenEventHandle",
@@ -55,6 +79,7 @@ const ARGUMENTS_FIRST: [&str; 59] = [
     "cuLaunchKernelEx",
     "cuLibraryGetGlobal",
     "cuLibraryGetKernel",
+    "cuLibraryGetManaged",
     "cuLibraryGetModule",
     "cuLibraryLoadData",
     "cuLibraryLoadFromFile",
@@ -76,11 +101,16 @@ const ARGUMENTS_FIRST: [&str; 59] = [
     "cuStreamDestroy",
     "cuStreamDestroy_v2",
     "cuStreamEndCapture",
+    "cuStreamGetCaptureInfo",
+    "cuStreamGetCaptureInfo_v2",
     "cuStreamGetCtx",
     "cuStreamGetFlags",
     "cuStreamGetId",
     "cuStreamGetPriority",
     "cuStreamIsCapturing",
+    "cuUserObjectCreate",
+    "cuUserObjectRelease",
+    "cuUserObjectRetain",
 ];
 
 /// The same, only after a failed cuInit.
@@ -94,7 +124,7 @@ const FUNCTION_FIRST: [&str; 6] = [
 ];
 
 /// Functions in which NVIDIA's driver crashes. The virtual driver returns an error.
-const CRASHES: [&str; 2] = ["cuGetProcAddress", "cuGetProcAddress_v2"];
+const CRASHES: [&str; 3] = ["cuGetProcAddress", "cuGetProcAddress_v2", "cuThreadExchangeStreamCaptureMode"];
 
 /// Returns the functions whose result may be another error.
 fn may_differ() -> impl Iterator<Item = &'static &'static str> {

@@ -1,7 +1,10 @@
 //! Graphs whose nodes the program adds itself, and changes of graphs.
 
 mod any_kind;
+mod capture;
+mod changes;
 mod graph;
+mod memory;
 
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
@@ -23,6 +26,10 @@ use sys::CUgraphExecUpdateResult_enum as Update;
 use sys::CUresult::{CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, CUDA_ERROR_INVALID_VALUE};
 
 pub(crate) fn checks() -> Vec<Check> {
+    [own_checks(), capture::checks(), changes::checks(), memory::checks()].concat()
+}
+
+fn own_checks() -> Vec<Check> {
     vec![
         Check::new("graph_nodes::every_kind_runs_at_each_launch", every_kind),
         Check::new("graph_nodes::nodes_without_an_edge_race", || edge(false)),

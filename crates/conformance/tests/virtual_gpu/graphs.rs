@@ -478,16 +478,24 @@ fn rules_about_unsafe_calls() -> anyhow::Result<()> {
 /// Memory that a graph owns is not supported, and a graph can't free memory that was allocated before the capture.
 fn memory_in_a_capture() -> anyhow::Result<()> {
     let stream = untracked(0).new_stream()?;
-    let buffer = stream.alloc_zeros::<u8>(16)?;
+    let mut buffer = stream.alloc_zeros::<u8>(16)?;
+    let outside = stream.alloc_zeros::<u8>(16)?;
     stream.synchronize()?;
-    let address = buffer.leak();
+    let address = outside.leak();
     stream.begin_capture(THREAD_LOCAL)?;
-    let words = ["virtual GPU: cuMemAllocAsync on a stream that is being captured", "before begin_capture"];
-    fails(stream.alloc_zeros::<u8>(16).map(drop), CUresult::CUDA_ERROR_NOT_SUPPORTED, &words);
+    {
+        // The graph owns this memory, and frees it at the end of the block.
+        let mut inside = stream.alloc_zeros::<u8>(16)?;
+        stream.memcpy_htod(&[3; 16], &mut inside)?;
+        stream.memcpy_dtod(&inside, &mut buffer)?;
+    }
     // SAFETY: the memory belongs to this function.
     let free = || unsafe { result::free_async(address, stream.cu_stream()) };
-    fails(free(), CUresult::CUDA_ERROR_INVALID_VALUE, &["is not memory that belongs to the graph"]);
-    assert!(stream.end_capture(NO_FLAGS)?.is_some());
+    fails(free(), CUresult::CUDA_ERROR_INVALID_VALUE, &["a graph can't free other memory"]);
+    let graph = stream.end_capture(NO_FLAGS)?.unwrap();
+    graph.launch()?;
+    graph.launch()?;
+    assert_eq!(stream.clone_dtoh(&buffer)?, [3; 16]);
     Ok(free()?)
 }
 

@@ -1,5 +1,6 @@
 //! Tests cudarc on the virtual libraries. Each check has its own process, and therefore a fresh driver.
 
+mod batches;
 mod calls;
 mod child;
 mod clusters;
@@ -46,6 +47,7 @@ mod rows;
 mod same_reports;
 mod shared_overruns;
 mod shared_races;
+mod stream_values;
 mod strict;
 mod symbols;
 mod tensor_maps;
@@ -85,6 +87,7 @@ fn main() -> ExitCode {
         std::env::set_var("VIRTUAL_GPU_TIMEOUT", TIMEOUT.as_secs_f64().to_string());
     }
     let checks = [
+        batches::checks(),
         calls::checks(),
         contexts::checks(),
         cooperative::checks(),
@@ -125,6 +128,7 @@ fn main() -> ExitCode {
         same_reports::checks(),
         shared_overruns::checks(),
         shared_races::checks(),
+        stream_values::checks(),
         strict::checks(),
         symbols::checks(),
         clusters::checks(),

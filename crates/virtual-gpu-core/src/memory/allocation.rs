@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::Arc;
 
+use super::lives::Lives;
 use super::written::Written;
 use crate::handle::OperationNumber;
 use crate::source_location::CallSite;
@@ -90,6 +92,8 @@ pub struct Allocation {
     pub(super) pooled: bool,
     /// The sequence number of the call that freed the allocation. Later operations no longer find the allocation.
     pub(super) freed_by: Option<OperationNumber>,
+    /// When a graph that owns the allocation has allocated it; `None` for memory that does not belong to a graph.
+    pub(super) lives: Option<Arc<Lives>>,
 }
 
 impl Allocation {
@@ -108,6 +112,17 @@ impl Allocation {
     /// Returns whether it comes from a memory pool.
     pub fn is_pooled(&self) -> bool {
         self.pooled
+    }
+
+    /// Returns whether it belongs to a graph.
+    pub fn is_of_graph(&self) -> bool {
+        self.lives.is_some()
+    }
+
+    /// Forgets all bytes, because a launch of its graph allocates it again.
+    pub fn start_over(&mut self) {
+        self.bytes = Bytes::Own(vec![0; self.size as usize]);
+        self.written.reset(self.size);
     }
 
     /// Returns its size in bytes.

@@ -37,6 +37,17 @@ pub enum BadAddress {
         /// Where the access starts, relative to the allocation's first byte.
         offset: u64,
     },
+    /// The range is in memory that belongs to a graph, which has not allocated it yet.
+    Unallocated {
+        /// The allocation.
+        id: AllocationId,
+        /// Its size in bytes.
+        size: u64,
+        /// Where the access starts, relative to the allocation's first byte.
+        offset: u64,
+        /// The call that added it to the graph.
+        call_site: CallSite,
+    },
     /// There has never been an allocation at this address: it is a null pointer, a host pointer, or another GPU's
     /// address.
     Unknown,

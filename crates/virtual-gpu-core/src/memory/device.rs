@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::allocation::{Allocation, AllocationId, Bytes, HostBytes};
 use super::bad_address::{BadAddress, Freed, OutOfMemory};
 use super::capacity::Capacity;
+use super::lives::Lives;
 use super::written::Written;
 use crate::handle::OperationNumber;
 use crate::source_location::CallSite;
@@ -98,6 +99,32 @@ impl DeviceMemory {
         self.insert_own(size, call_site, true)
     }
 
+    /// Reserves an address for memory that belongs to a graph. Operations find it only while a launch has allocated it.
+    /// The graph takes the bytes from the capacity.
+    pub fn allocate_for_graph(
+        &mut self,
+        size: u64,
+        call_site: CallSite,
+        lives: Arc<Lives>,
+    ) -> Result<u64, OutOfMemory> {
+        let base = self.insert_own(size, call_site, true)?;
+        if let Some(allocation) = self.by_base.get(&base).and_then(|&slot| self.slots[slot].as_mut()) {
+            allocation.lives = Some(lives);
+        }
+        Ok(base)
+    }
+
+    /// Returns whether all of `address..address + len` is memory that belongs to a graph, allocated or not.
+    pub fn is_of_graph(&self, address: u64, len: u64) -> bool {
+        self.of_graph(address).is_some_and(|it| len <= it.size - (address - it.base))
+    }
+
+    /// Returns the graph's memory that contains `address`.
+    fn of_graph(&self, address: u64) -> Option<&Allocation> {
+        let (&base, &slot) = self.by_base.range(..=address).next_back()?;
+        self.in_slot(slot).filter(|it| it.lives.is_some() && address - base < it.size)
+    }
+
     /// Creates an allocation with bytes of its own.
     fn insert_own(&mut self, size: u64, call_site: CallSite, pooled: bool) -> Result<u64, OutOfMemory> {
         let refused = OutOfMemory { asked: size, free: self.capacity.free() };
@@ -128,8 +155,17 @@ impl DeviceMemory {
         let id = AllocationId(self.next_pinned_id);
         self.next_pinned_id += 1;
         let (bytes, written) = (Bytes::Host(bytes), Written::all());
-        let allocation =
-            Allocation { id, base, size, bytes, written, call_site, pooled: true, freed_by: None };
+        let allocation = Allocation {
+            id,
+            base,
+            size,
+            bytes,
+            written,
+            call_site,
+            pooled: true,
+            freed_by: None,
+            lives: None,
+        };
         self.insert_at(base, allocation);
     }
 
@@ -154,7 +190,8 @@ impl DeviceMemory {
             return Err(refused);
         };
         let id = self.new_id();
-        let allocation = Allocation { id, base, size, bytes, written, call_site, pooled, freed_by: None };
+        let allocation =
+            Allocation { id, base, size, bytes, written, call_site, pooled, freed_by: None, lives: None };
         let end = base + size + GAP;
         let stale: Vec<u64> = self
             .freed
@@ -296,6 +333,7 @@ impl DeviceMemory {
 
     fn sees(&self, allocation: &Allocation) -> bool {
         allocation.freed_by.is_none_or(|freed_by| self.seen_by < freed_by)
+            && allocation.lives.as_ref().is_none_or(|lives| lives.include(self.seen_by))
     }
 
     /// Returns the allocation in a slot.
@@ -356,6 +394,15 @@ impl DeviceMemory {
             && self.slot_of(base).is_none()
         {
             return BadAddress::Freed { freed: freed.clone(), offset: address - base };
+        }
+        if let Some(allocation) = self.of_graph(address).filter(|it| !self.sees(it)) {
+            let &Allocation { id, base, size, ref call_site, ref lives, .. } = allocation;
+            let freed = lives.as_ref().and_then(|lives| lives.freed_before(self.seen_by));
+            let (allocated, offset) = (call_site.clone(), address - base);
+            return match freed {
+                Some(freed) => BadAddress::Freed { freed: Freed { id, size, allocated, freed }, offset },
+                None => BadAddress::Unallocated { id, size, offset, call_site: allocated },
+            };
         }
         let out_of = |allocation: &Allocation| BadAddress::OutOfBounds {
             allocation: allocation.id,

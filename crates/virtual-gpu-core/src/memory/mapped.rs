@@ -48,8 +48,17 @@ impl DeviceMemory {
         let Content { bytes, written } = content;
         let (size, bytes) = (bytes.len() as u64, Bytes::Own(bytes));
         // Who created the content has taken its bytes from the capacity.
-        let allocation =
-            Allocation { id, base, size, bytes, written, call_site, pooled: true, freed_by: None };
+        let allocation = Allocation {
+            id,
+            base,
+            size,
+            bytes,
+            written,
+            call_site,
+            pooled: true,
+            freed_by: None,
+            lives: None,
+        };
         self.insert_at(base, allocation);
         id
     }

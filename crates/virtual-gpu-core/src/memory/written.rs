@@ -52,17 +52,20 @@ impl Written {
         Self { words, missing }
     }
 
-    /// Calls `visit` with the index of each word that overlaps `range` and the mask of the bits in `range`.
-    fn masks(range: Range<u64>, mut visit: impl FnMut(usize, u64)) {
+    /// Returns the index of each word that overlaps `range` and the mask of the bits in `range`.
+    #[inline(always)]
+    fn masks(range: Range<u64>) -> impl Iterator<Item = (usize, u64)> {
         let mut at = range.start;
-        while at < range.end {
-            let word_end = (at / 64 + 1) * 64;
-            let end = word_end.min(range.end);
-            let ones = end - at;
-            let mask = if ones == 64 { u64::MAX } else { ((1 << ones) - 1) << (at % 64) };
-            visit((at / 64) as usize, mask);
-            at = end;
-        }
+        std::iter::from_fn(move || {
+            if at >= range.end {
+                return None;
+            }
+            let (start, word_end) = (at, (at / 64 + 1) * 64);
+            at = word_end.min(range.end);
+            let ones = at - start;
+            let mask = if ones == 64 { u64::MAX } else { ((1 << ones) - 1) << (start % 64) };
+            Some(((start / 64) as usize, mask))
+        })
     }
 
     /// Returns whether all `len` bytes starting at `start` have been written. The range must be in bounds and not
@@ -97,10 +100,10 @@ impl Written {
 
     fn mark_missing(&mut self, range: Range<u64>) {
         let (words, missing) = (&mut self.words, &mut self.missing);
-        Self::masks(range, |word, mask| {
+        for (word, mask) in Self::masks(range) {
             *missing -= u64::from((mask & !words[word]).count_ones());
             words[word] |= mask;
-        });
+        }
     }
 
     /// Returns the first byte of `range` that has not been written.
@@ -108,13 +111,9 @@ impl Written {
         if self.missing == 0 {
             return None;
         }
-        let mut found = None;
-        Self::masks(range, |word, mask| {
+        Self::masks(range).find_map(|(word, mask)| {
             let missing = mask & !self.words[word];
-            if found.is_none() && missing != 0 {
-                found = Some(word as u64 * 64 + u64::from(missing.trailing_zeros()));
-            }
-        });
-        found
+            (missing != 0).then(|| word as u64 * 64 + u64::from(missing.trailing_zeros()))
+        })
     }
 }

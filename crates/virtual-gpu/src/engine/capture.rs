@@ -6,7 +6,7 @@
 use super::communication::SharedCalls;
 use super::context::ContextHandle;
 use super::event::{EventHandle, Recorded};
-use super::graph::{Executable, Graph, GraphHandle, NodeWork};
+use super::graph::{Executable, Graph, GraphHandle, GraphNodeHandle, NodeWork};
 use super::{Engine, State};
 use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::sorted::{SortedMap, SortedSet};
@@ -36,6 +36,17 @@ pub enum CaptureStatus {
     Invalidated = 2,
 }
 
+/// A capture, as a program can ask about it.
+#[derive(Clone, Debug)]
+pub struct CaptureInfo {
+    /// A number that no other capture in the process has.
+    pub number: u64,
+    /// The graph that gets the nodes.
+    pub graph: GraphHandle,
+    /// The nodes that the stream's next operation comes after.
+    pub after: Vec<GraphNodeHandle>,
+}
+
 /// A capture's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CaptureId(u64);
@@ -45,7 +56,12 @@ struct Capture {
     thread: ThreadKey,
     /// The stream on which the capture began.
     origin: StreamHandle,
-    graph: Graph,
+    /// The graph that gets the nodes.
+    graph: GraphHandle,
+    /// Whether the graph exists only because of the capture, which then destroys it if it fails.
+    is_own: bool,
+    /// The nodes that the end of the capture must come after.
+    awaited: Vec<GraphNodeHandle>,
     /// The call that made the capture invalid.
     broken: Option<String>,
 }
@@ -55,7 +71,7 @@ struct Capture {
 pub(super) struct Captured {
     id: CaptureId,
     /// The nodes of the graph that the next enqueued operation comes after.
-    pub(super) after: Vec<usize>,
+    pub(super) after: Vec<GraphNodeHandle>,
 }
 
 /// All captures that have not ended.
@@ -72,6 +88,16 @@ impl Captures {
             capture.broken.get_or_insert_with(|| message.clone());
         }
         Error::new(status, message)
+    }
+
+    /// Returns the graph of a stream's capture.
+    pub(super) fn graph_of(&self, captured: &Captured) -> Option<GraphHandle> {
+        self.open.get(&captured.id).map(|capture| capture.graph)
+    }
+
+    /// Returns whether a graph is getting the nodes of a capture.
+    pub(super) fn are_into(&self, graph: GraphHandle) -> bool {
+        self.open.values().any(|capture| capture.graph == graph)
     }
 
     /// Returns the capture unless a rule has been broken.
@@ -95,7 +121,24 @@ impl Engine {
     /// Returns `StreamCaptureUnsupported` for the legacy default stream, and `IllegalState` if the stream is already
     /// being captured.
     pub fn begin_capture(&self, stream: StreamHandle, mode: CaptureMode) -> CudaResult<()> {
+        self.begin_capture_to(stream, mode, None)
+    }
+
+    /// `cuStreamBeginCaptureToGraph`: like [`Self::begin_capture`], but the operations go into a graph that exists,
+    /// after some of its nodes.
+    ///
+    /// # Errors
+    /// Also returns `InvalidValue` for a node of another graph, and if the graph belongs to a node or to a capture.
+    pub fn begin_capture_to(
+        &self,
+        stream: StreamHandle,
+        mode: CaptureMode,
+        to: Option<(GraphHandle, &[GraphNodeHandle])>,
+    ) -> CudaResult<()> {
         let mut state = self.state();
+        if let Some((graph, after)) = to {
+            state.check_capture_into(graph, after)?;
+        }
         let stream = state.resolve_stream(stream)?;
         let (context, _) = state.last_of(stream)?;
         state.check_usable(context)?;
@@ -109,13 +152,18 @@ impl Engine {
             let message = format!("{} is already being captured", entry.name);
             return Err(Error::new(CudaStatus::IllegalState, message));
         }
+        let (graph, after) = match to {
+            Some((graph, after)) => (graph, after.to_vec()),
+            None => (state.insert_graph(Graph::default()), Vec::new()),
+        };
         let captures = &mut state.captures;
         captures.begun += 1;
         let id = CaptureId(captures.begun);
-        let capture = Capture { mode, thread, origin: stream, graph: Graph::default(), broken: None };
+        let (is_own, awaited) = (to.is_none(), after.clone());
+        let capture = Capture { mode, thread, origin: stream, graph, is_own, awaited, broken: None };
         captures.open.insert(id, capture);
         if let Some(entry) = state.streams.get_mut(&stream) {
-            entry.capture = Some(Captured { id, after: Vec::new() });
+            entry.capture = Some(Captured { id, after });
         }
         Ok(())
     }
@@ -149,23 +197,27 @@ impl Engine {
             return refuse(CudaStatus::StreamCaptureWrongThread, message);
         }
         let usable = state.captures.usable(id).map(drop);
-        let Some(Capture { graph, .. }) = state.captures.open.remove(&id) else {
-            return Err(CudaStatus::IllegalState.into());
-        };
-        for entry in state.streams.values_mut() {
-            entry.capture.take_if(|captured| captured.id == id);
-        }
-        usable?;
-        if let Some(node) = graph.first_not_before(&after) {
+        let Some(capture) = state.end_open_capture(id) else { return Err(CudaStatus::IllegalState.into()) };
+        let unjoined = || {
+            let graph = state.graph(capture.graph).ok()?;
+            let node = graph.first_not_before(&capture.awaited, &after)?;
             let (of, call_site) = (graph.stream_name(node), &graph.nodes[node].call_site);
             let at = call_site.line().map(|line| format!(" ({line})")).unwrap_or_default();
             let message = format!(
                 "{name} does not wait for {} on {of}{at}: call {name}.wait(&{of}.record_event(None)?)? before you end the capture",
                 graph.nodes[node].work
             );
-            return refuse(CudaStatus::StreamCaptureUnjoined, message);
+            Some(Error::new(CudaStatus::StreamCaptureUnjoined, message))
+        };
+        let failed = usable.err().or_else(unjoined);
+        match failed {
+            None => Ok(capture.graph),
+            Some(error) => {
+                state.discard(&capture);
+                self.release_graph_memory(state);
+                Err(error)
+            }
         }
-        Ok(state.insert_graph(graph))
     }
 
     /// `cuStreamIsCapturing`
@@ -189,6 +241,60 @@ impl Engine {
         })
     }
 
+    /// `cuStreamGetCaptureInfo`: returns the status of a stream's capture and, if it is active, the capture.
+    ///
+    /// # Errors
+    /// As for [`Self::capture_status`].
+    pub fn capture_info(&self, stream: StreamHandle) -> CudaResult<(CaptureStatus, Option<CaptureInfo>)> {
+        let status = self.capture_status(stream)?;
+        let mut state = self.state();
+        let stream = state.resolve_stream(stream)?;
+        let captured = state.streams.get(&stream).and_then(|entry| entry.capture.as_ref());
+        let info = captured.filter(|_| status == CaptureStatus::Active).and_then(|captured| {
+            let graph = state.captures.graph_of(captured)?;
+            Some(CaptureInfo { number: captured.id.0, graph, after: captured.after.clone() })
+        });
+        Ok((status, info))
+    }
+
+    /// `cuStreamUpdateCaptureDependencies`: adds to the nodes that a stream's next captured operation comes after, or
+    /// replaces them.
+    ///
+    /// # Errors
+    /// Returns `IllegalState` if the stream is not being captured, and `InvalidValue` for a node of another graph.
+    pub fn update_captured(
+        &self,
+        stream: StreamHandle,
+        nodes: &[GraphNodeHandle],
+        replaces: bool,
+    ) -> CudaResult<()> {
+        let mut state = self.state();
+        let stream = state.resolve_stream(stream)?;
+        let Some(captured) = state.streams.get(&stream).and_then(|entry| entry.capture.clone()) else {
+            let message = "cuStreamUpdateCaptureDependencies: the stream is not being captured";
+            return Err(Error::new(CudaStatus::IllegalState, message));
+        };
+        let graph = state.captures.usable(captured.id)?.graph;
+        state.graph(graph)?.indices(nodes)?;
+        let mut after = nodes.to_vec();
+        match replaces {
+            // The end of the capture need not come after nodes that are removed.
+            true => {
+                if let Some(capture) = state.captures.open.get_mut(&captured.id) {
+                    capture.awaited.retain(|node| !captured.after.contains(node));
+                }
+            }
+            false => after.extend(captured.after.iter().filter(|known| !nodes.contains(known))),
+        }
+        state.set_captured(stream, after);
+        Ok(())
+    }
+
+    /// `cuThreadExchangeStreamCaptureMode`: sets which captures the calling thread can break. Returns the last mode.
+    pub fn exchange_capture_mode(&self, mode: CaptureMode) -> CaptureMode {
+        std::mem::replace(&mut self.state().thread().capture_mode, mode)
+    }
+
     pub(super) fn is_capturing(&self, stream: StreamHandle) -> bool {
         let mut state = self.state();
         state.resolve_stream(stream).is_ok_and(|stream| state.is_capturing(stream))
@@ -198,7 +304,10 @@ impl Engine {
     pub(super) fn check_capture_allows(&self, call: &str) -> CudaResult<()> {
         let mut state = self.state();
         let thread = state.current_thread();
+        let of_thread = state.thread().capture_mode;
         let minds = |capture: &Capture| match capture.mode {
+            _ if of_thread == CaptureMode::Relaxed => false,
+            CaptureMode::Global if of_thread == CaptureMode::ThreadLocal => capture.thread == thread,
             CaptureMode::Global => true,
             CaptureMode::ThreadLocal => capture.thread == thread,
             CaptureMode::Relaxed => false,
@@ -222,6 +331,49 @@ impl Engine {
 }
 
 impl State {
+    /// Checks that a graph can get the nodes of a capture that begins after some of its nodes.
+    fn check_capture_into(&self, graph: GraphHandle, after: &[GraphNodeHandle]) -> CudaResult<()> {
+        let invalid = |message: String| Err(Error::new(CudaStatus::InvalidValue, message));
+        let known = self.graph(graph)?;
+        known.indices(after)?;
+        if self.captures.are_into(graph) {
+            return invalid(format!("graph {:#x} is already getting the nodes of a capture", graph.0));
+        }
+        Ok(())
+    }
+
+    /// Removes a capture from its streams.
+    fn end_open_capture(&mut self, id: CaptureId) -> Option<Capture> {
+        for entry in self.streams.values_mut() {
+            entry.capture.take_if(|captured| captured.id == id);
+        }
+        self.captures.open.remove(&id)
+    }
+
+    /// Destroys the graph of a capture that has failed.
+    fn discard(&mut self, capture: &Capture) {
+        if capture.is_own {
+            self.remove_graph(capture.graph);
+        }
+    }
+
+    /// Sets the nodes that a stream's next captured operation comes after. The end of the capture must come after them.
+    fn set_captured(&mut self, stream: StreamHandle, after: Vec<GraphNodeHandle>) {
+        self.await_captured(stream, &after);
+        if let Some(captured) = self.streams.get_mut(&stream).and_then(|entry| entry.capture.as_mut()) {
+            captured.after = after;
+        }
+    }
+
+    fn await_captured(&mut self, stream: StreamHandle, nodes: &[GraphNodeHandle]) {
+        let Some(captured) = self.streams.get(&stream).and_then(|entry| entry.capture.as_ref()) else {
+            return;
+        };
+        if let Some(capture) = self.captures.open.get_mut(&captured.id) {
+            capture.awaited.extend(nodes);
+        }
+    }
+
     /// Returns whether a stream is being captured.
     pub fn is_capturing(&self, stream: StreamHandle) -> bool {
         self.streams.get(&stream).is_some_and(|entry| entry.capture.is_some())
@@ -249,9 +401,14 @@ impl State {
     ) -> CudaResult<()> {
         let Some(entry) = self.streams.get_mut(&stream) else { return Ok(()) };
         let Some(Captured { id, after }) = &mut entry.capture else { return Ok(()) };
-        let graph = &mut self.captures.usable(*id)?.graph;
-        let from = (stream, entry.context, &entry.name);
-        *after = vec![graph.add_captured(from, std::mem::take(after), work, call_site)];
+        let capture = self.captures.usable(*id)?;
+        let gone = || Error::new(CudaStatus::StreamCaptureInvalidated, "the captured graph is gone");
+        let graph = self.graphs.get_mut(capture.graph).ok_or_else(gone)?;
+        let indices = after.iter().map(|&node| graph.index(node)).collect::<CudaResult<_>>()?;
+        let at = graph.add_captured((stream, entry.context, &entry.name), indices, work, call_site);
+        let graph = capture.graph;
+        let node = self.name_node(graph, at);
+        self.set_captured(stream, vec![node]);
         Ok(())
     }
 
@@ -267,7 +424,8 @@ impl State {
     /// Orders the next captured operation of each of `streams` after everything captured in all of them so far.
     pub fn join_captured(&mut self, streams: &[StreamHandle]) {
         let captured = streams.iter().filter_map(|stream| self.streams.get(stream)?.capture.as_ref());
-        let joined: SortedSet<usize> = captured.flat_map(|captured| &captured.after).copied().collect();
+        let joined: SortedSet<GraphNodeHandle> =
+            captured.flat_map(|captured| &captured.after).copied().collect();
         for stream in streams {
             if let Some(captured) = self.streams.get_mut(stream).and_then(|entry| entry.capture.as_mut()) {
                 captured.after = joined.iter().copied().collect();
@@ -277,10 +435,23 @@ impl State {
 
     /// Adds a graph that is launched on a captured stream to the stream's graph.
     pub(super) fn add_graph(&mut self, stream: StreamHandle, child: &Executable) -> CudaResult<()> {
+        if child.has_memory() {
+            return self.check_not_captured(stream, "a graph that allocates or frees memory");
+        }
         let Some(entry) = self.streams.get_mut(&stream) else { return Ok(()) };
         let Some(Captured { id, after }) = &mut entry.capture else { return Ok(()) };
-        let graph = &mut self.captures.usable(*id)?.graph;
-        *after = graph.append(child, after);
+        let handle = self.captures.usable(*id)?.graph;
+        let gone = || Error::new(CudaStatus::StreamCaptureInvalidated, "the captured graph is gone");
+        let graph = self.graphs.get_mut(handle).ok_or_else(gone)?;
+        let indices: Vec<usize> = after.iter().map(|&node| graph.index(node)).collect::<CudaResult<_>>()?;
+        let start = graph.nodes.len();
+        let last = graph.append(child, &indices);
+        let end = graph.nodes.len();
+        let new: Vec<_> = (start..end).map(|at| self.name_node(handle, at)).collect();
+        let Ok(graph) = self.graph(handle) else { return Ok(()) };
+        let last = graph.handles(&last);
+        self.set_captured(stream, last);
+        self.await_captured(stream, &new);
         Ok(())
     }
 
@@ -404,11 +575,10 @@ impl State {
     /// Discards the capture that began on a stream that is gone.
     pub(super) fn leave_capture(&mut self, stream: StreamHandle) {
         let of_origin = self.captures.open.entries().iter().find(|(_, capture)| capture.origin == stream);
-        if let Some(&(id, _)) = of_origin {
-            self.captures.open.remove(&id);
-            for entry in self.streams.values_mut() {
-                entry.capture.take_if(|captured| captured.id == id);
-            }
+        if let Some(&(id, _)) = of_origin
+            && let Some(capture) = self.end_open_capture(id)
+        {
+            self.discard(&capture);
         }
     }
 }

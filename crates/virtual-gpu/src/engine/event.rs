@@ -2,6 +2,7 @@
 
 use super::capture::Captured;
 use super::context::ContextHandle;
+use super::graph::NodeWork;
 use super::stream::Awaited;
 use super::work::Work;
 use super::{Engine, State};
@@ -46,6 +47,80 @@ impl Engine {
             _ => Vec::new(),
         };
         state.enqueue(stream, Work::Wait, after, CallSite::unknown())?;
+        drop(self.run_ready(state));
+        Ok(())
+    }
+
+    /// `cuStreamWaitEvent` with `CU_EVENT_WAIT_EXTERNAL`: adds a node that waits for the event to the graph that is
+    /// being captured.
+    ///
+    /// # Errors
+    /// Returns `IllegalState` if the stream is not being captured.
+    pub fn wait_external_event(&self, stream: StreamHandle, event: EventHandle) -> CudaResult<()> {
+        self.add_external(stream, event, "cuStreamWaitEvent: CU_EVENT_WAIT_EXTERNAL", NodeWork::Wait(event))
+    }
+
+    /// `cuEventRecordWithFlags` with `CU_EVENT_RECORD_EXTERNAL`: adds a node that records the event to the graph that
+    /// is being captured.
+    ///
+    /// # Errors
+    /// Returns `IllegalState` if the stream is not being captured.
+    pub fn record_external_event(&self, event: EventHandle, stream: StreamHandle) -> CudaResult<()> {
+        let what = "cuEventRecordWithFlags: CU_EVENT_RECORD_EXTERNAL";
+        self.add_external(stream, event, what, NodeWork::Record(event))
+    }
+
+    fn add_external(
+        &self,
+        stream: StreamHandle,
+        event: EventHandle,
+        what: &str,
+        work: NodeWork,
+    ) -> CudaResult<()> {
+        let mut state = self.state();
+        let stream = state.resolve_stream(stream)?;
+        state.event(event)?;
+        if !state.is_capturing(stream) {
+            let message = format!("{what} is only for captures");
+            return Err(Error::new(CudaStatus::IllegalState, message));
+        }
+        state.add_node(stream, work, CallSite::here())
+    }
+
+    /// `cuCtxRecordEvent`: records everything that is enqueued in a context.
+    ///
+    /// # Errors
+    /// Returns `InvalidHandle` if the event is from another context, and `StreamCaptureUnsupported` if a stream of the
+    /// context is being captured.
+    pub fn record_context(&self, context: ContextHandle, event: EventHandle) -> CudaResult<()> {
+        let mut state = self.state();
+        let stream = state.context(context)?.default_stream;
+        state.check_none_captured(context, "cuCtxRecordEvent")?;
+        let of_event = state.event(event)?.context;
+        if of_event != context {
+            let (event, context) = (state.describe(of_event), state.describe(context));
+            let message = format!("an event from {event} can't be recorded in {context}");
+            return Err(Error::new(CudaStatus::InvalidHandle, message));
+        }
+        let all = state.last_of_all(context);
+        let done = state.enqueue(stream, Work::Record, all, CallSite::unknown())?;
+        state.set_recorded(event, done);
+        drop(self.run_ready(state));
+        Ok(())
+    }
+
+    /// `cuCtxWaitEvent`: makes all later work in a context wait for the event's last record.
+    ///
+    /// # Errors
+    /// Returns `StreamCaptureUnsupported` if a stream of the context is being captured.
+    pub fn wait_in_context(&self, context: ContextHandle, event: EventHandle) -> CudaResult<()> {
+        let mut state = self.state();
+        state.context(context)?;
+        state.check_none_captured(context, "cuCtxWaitEvent")?;
+        let after: Vec<Awaited> = state.done_record(event, "cuCtxWaitEvent")?.1.into_iter().collect();
+        for stream in state.streams_of(context) {
+            state.enqueue(stream, Work::Wait, after.clone(), CallSite::unknown())?;
+        }
         drop(self.run_ready(state));
         Ok(())
     }

@@ -2,6 +2,7 @@
 //! before the call still find it. So an unordered use is always reported as the same race, regardless of whether the
 //! use or the free runs first.
 
+use super::graph::NodeWork;
 use super::transfer::owner;
 use super::work::Work;
 use super::{Engine, Failure, State};
@@ -14,13 +15,13 @@ use virtual_gpu_core::sync::MutexGuard;
 
 /// Memory that was freed before all earlier operations were done.
 pub(super) struct Freed {
-    device: usize,
-    base: u64,
-    allocation: AllocationId,
+    pub(super) device: usize,
+    pub(super) base: u64,
+    pub(super) allocation: AllocationId,
     /// The sequence number of the free.
-    sequence: OperationNumber,
+    pub(super) sequence: OperationNumber,
     /// The operation that frees the memory, if the free is on a stream.
-    op: Option<OpRef>,
+    pub(super) op: Option<OpRef>,
 }
 
 impl Engine {
@@ -38,6 +39,15 @@ impl Engine {
         let all = state.last_of_all(context);
         // Failures are returned only by calls whose errors cudarc shows; this call is not one of them.
         let _ = self.wait_in(context, all, "cuMemFree", state);
+        let mut state = self.state();
+        if state.is_of_graph(address) {
+            state.check_free_of_graph(address)?;
+            let by = state.next_sequence_number();
+            state.end_life(address, by, CallSite::here());
+            self.release_graph_memory(state);
+            return Ok(());
+        }
+        drop(state);
         let freed = self.free_from_now(address, &CallSite::here())?;
         self.free_at_once(freed);
         Ok(())
@@ -49,22 +59,25 @@ impl Engine {
         let call_site = CallSite::here();
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
-        if state.is_capturing(stream) {
-            // In a capture, CUDA requires an address that was allocated by the graph.
-            let message = format!(
-                "{address:#x} is not memory that belongs to the graph being captured: free it after the capture"
-            );
-            return Err(Error::new(CudaStatus::InvalidValue, message));
+        if let Some(captured) = state.streams.get(&stream).and_then(|entry| entry.capture.as_ref()) {
+            if let Some(graph) = state.captures.graph_of(captured) {
+                state.check_free_node(state.graph(graph)?, address)?;
+            }
+            let work = NodeWork::Work(Work::Free { at: address, of_graph: true });
+            return state.add_node(stream, work, call_site);
         }
         if address == 0 {
             return Ok(());
+        }
+        if state.is_of_graph(address) {
+            return self.free_of_graph_in(stream, address, state);
         }
         drop(state);
         let freed = self.free_from_now(address, &call_site)?;
         let mut state = self.state();
         state.pools.freed_in(address, stream);
         // Frees are allowed even in a failed context, so that programs can clean up.
-        match state.enqueue(stream, Work::Free { at: address }, Vec::new(), call_site) {
+        match state.enqueue(stream, Work::Free { at: address, of_graph: false }, Vec::new(), call_site) {
             Ok(enqueued) => {
                 let sequence = state.enqueued;
                 state.freed.push_back(Freed { sequence, op: Some(enqueued.op), ..freed });
@@ -75,6 +88,27 @@ impl Engine {
                 self.free_at_once(freed);
             }
         }
+        Ok(())
+    }
+
+    /// Frees a graph's memory once the work enqueued on `stream` is done.
+    fn free_of_graph_in(
+        &self,
+        stream: StreamHandle,
+        address: u64,
+        mut state: MutexGuard<'_, State>,
+    ) -> CudaResult<()> {
+        let call_site = CallSite::here();
+        state.check_free_of_graph(address)?;
+        let work = Work::Free { at: address, of_graph: true };
+        let by = match state.enqueue(stream, work, Vec::new(), call_site.clone()) {
+            Ok(_) => state.enqueued,
+            // Frees are allowed even in a failed context.
+            Err(_) => state.next_sequence_number(),
+        };
+        state.end_life(address, by, call_site);
+        let state = self.run_ready(state);
+        self.release_graph_memory(state);
         Ok(())
     }
 
@@ -117,14 +151,14 @@ impl Engine {
             BadAddress::OutOfBounds { offset, .. } => {
                 report.at(format!("freed through a pointer to its byte {offset}"), call_site)
             }
-            BadAddress::Unknown => report.at("freed", call_site),
+            BadAddress::Unallocated { .. } | BadAddress::Unknown => report.at("freed", call_site),
         };
         let report = owner(report, &bad, address, device)
             .help("free each allocation once, using the pointer that the allocation returned");
         Err(Failure::announce(CudaStatus::InvalidValue, &report).to_error())
     }
 
-    fn free_at_once(&self, freed: Freed) {
+    pub(super) fn free_at_once(&self, freed: Freed) {
         let mut state = self.state();
         state.no_longer_owned(freed.base);
         state.freed.push_back(freed);

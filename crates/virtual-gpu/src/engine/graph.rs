@@ -6,7 +6,10 @@
 
 mod dot;
 mod executable;
+mod memory;
 mod nodes;
+mod objects;
+mod parameters;
 mod update;
 
 use std::sync::Arc;
@@ -23,7 +26,10 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 pub(super) use executable::Executable;
-pub use nodes::{GraphCopy, KernelNode, NodeKind};
+pub use memory::GraphMemoryFigure;
+pub use nodes::{GraphCopy, NodeKind};
+pub use objects::UserObjectHandle;
+pub use parameters::{CopySide, KernelNode, NodeParameters};
 pub use update::{UpdateFailure, UpdateResult};
 
 /// A `CUgraph`.
@@ -42,10 +48,12 @@ pub struct GraphExecHandle(pub u64);
 #[derive(Clone, Default)]
 pub(super) struct Graph {
     branches: Vec<Branch>,
-    /// The nodes, in the order in which they were added. In a capture, each comes after all nodes that it depends on.
+    /// The nodes, in the order in which they were added.
     pub(super) nodes: Vec<Node>,
     /// The node of another graph that owns this one.
     owner: Option<GraphNodeHandle>,
+    /// The user objects that it keeps alive.
+    objects: objects::References,
 }
 
 /// Nodes that run on the same stream of a launch.
@@ -71,13 +79,17 @@ enum Place {
 
 #[derive(Clone)]
 pub(super) struct Node {
-    /// Its handle, once the graph is complete.
+    /// Its handle.
     handle: GraphNodeHandle,
     place: Place,
     /// The indices of the nodes that it comes after.
     after: Vec<usize>,
     pub(super) work: NodeWork,
     pub(super) call_site: CallSite,
+    /// The node of which it is a copy.
+    original: Option<GraphNodeHandle>,
+    /// A kernel's attributes that change nothing, by number.
+    attributes: SortedMap<u32, [u32; 16]>,
 }
 
 /// What a node does at each launch.
@@ -101,6 +113,26 @@ pub(super) struct Graphs {
     /// The graph of each node.
     of_nodes: SortedMap<GraphNodeHandle, GraphHandle>,
     execs: SortedMap<GraphExecHandle, Exec>,
+    memory: memory::GraphMemory,
+    objects: objects::UserObjects,
+}
+
+impl Node {
+    fn new(
+        handle: GraphNodeHandle,
+        place: Place,
+        after: Vec<usize>,
+        work: NodeWork,
+        call_site: CallSite,
+    ) -> Self {
+        Self { handle, place, after, work, call_site, original: None, attributes: SortedMap::default() }
+    }
+}
+
+impl Graphs {
+    pub(super) fn get_mut(&mut self, graph: GraphHandle) -> Option<&mut Graph> {
+        self.all.get_mut(&graph)
+    }
 }
 
 impl Graph {
@@ -119,7 +151,7 @@ impl Graph {
             self.branches.len() - 1
         });
         let (handle, place) = (GraphNodeHandle::default(), Place::Branch(branch));
-        self.nodes.push(Node { handle, place, after, work, call_site });
+        self.nodes.push(Node::new(handle, place, after, work, call_site));
         self.nodes.len() - 1
     }
 
@@ -131,18 +163,21 @@ impl Graph {
         }
     }
 
-    /// Returns the first node that is neither in `last` nor a predecessor of a node in `last`.
-    pub(super) fn first_not_before(&self, last: &[usize]) -> Option<usize> {
+    /// Returns the first of `nodes` that is neither in `last` nor a predecessor of a node in `last`.
+    pub(super) fn first_not_before(
+        &self,
+        nodes: &[GraphNodeHandle],
+        last: &[GraphNodeHandle],
+    ) -> Option<usize> {
         let mut before = vec![false; self.nodes.len()];
-        for &node in last {
-            before[node] = true;
-        }
-        for (at, node) in self.nodes.iter().enumerate().rev() {
-            if before[at] {
-                node.after.iter().for_each(|&earlier| before[earlier] = true);
+        let mut next: Vec<usize> = last.iter().filter_map(|&node| self.index(node).ok()).collect();
+        while let Some(at) = next.pop() {
+            if !std::mem::replace(&mut before[at], true) {
+                next.extend(&self.nodes[at].after);
             }
         }
-        before.iter().position(|&is_before| !is_before)
+        let nodes = nodes.iter().filter_map(|&node| self.index(node).ok());
+        nodes.filter(|&at| !before[at]).min()
     }
 
     /// Adds an executable graph's nodes after the nodes `after`. Returns the new last nodes.
@@ -157,7 +192,7 @@ impl Graph {
             };
             let (handle, place) = (GraphNodeHandle::default(), Place::Branch(node.branch + first_branch));
             let (work, call_site) = (node.work.clone(), node.call_site.clone());
-            self.nodes.push(Node { handle, place, after, work, call_site });
+            self.nodes.push(Node::new(handle, place, after, work, call_site));
         }
         let is_last = |at: &usize| !self.nodes[start..].iter().any(|node| node.after.contains(at));
         match child.nodes.is_empty() {
@@ -183,6 +218,16 @@ impl State {
         None
     }
 
+    /// Gives a node that was captured a handle.
+    pub(super) fn name_node(&mut self, graph: GraphHandle, at: usize) -> GraphNodeHandle {
+        let handle = GraphNodeHandle(self.new_handle());
+        if let Some(node) = self.graphs.get_mut(graph).and_then(|graph| graph.nodes.get_mut(at)) {
+            node.handle = handle;
+            self.graphs.of_nodes.insert(handle, graph);
+        }
+        handle
+    }
+
     /// Makes a graph available to the program, with a handle for it and for each node.
     pub(super) fn insert_graph(&mut self, mut graph: Graph) -> GraphHandle {
         let handle = GraphHandle(self.new_handle());
@@ -194,7 +239,7 @@ impl State {
         handle
     }
 
-    fn graph(&self, graph: GraphHandle) -> CudaResult<&Graph> {
+    pub(super) fn graph(&self, graph: GraphHandle) -> CudaResult<&Graph> {
         self.graphs.all.get(&graph).ok_or_else(|| not_a_graph(graph))
     }
 

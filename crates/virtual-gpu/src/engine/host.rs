@@ -23,7 +23,12 @@ use virtual_gpu_core::sync::spawn_for_good;
 /// One of the program's functions. It is dropped without being called if a GPU has failed or its stream is gone. A
 /// graph calls it at each launch.
 #[derive(Clone)]
-pub(crate) struct HostFunction(Arc<dyn Fn() + Send + Sync>);
+pub struct HostFunction {
+    /// Calls the function.
+    pub call: Arc<dyn Fn() + Send + Sync>,
+    /// The addresses of the function and of the data that the program has passed.
+    pub given: [usize; 2],
+}
 
 impl Engine {
     /// `cuLaunchHostFunc`: runs `function` once the work enqueued on `stream` is done; later work on the stream waits
@@ -35,7 +40,7 @@ impl Engine {
     pub fn launch_host_function(
         &'static self,
         stream: StreamHandle,
-        function: Arc<dyn Fn() + Send + Sync>,
+        function: HostFunction,
     ) -> CudaResult<()> {
         let mut state = self.state();
         let work = self.host_function(&mut state, function)?;
@@ -47,7 +52,7 @@ impl Engine {
     pub(super) fn host_function(
         &'static self,
         state: &mut State,
-        function: Arc<dyn Fn() + Send + Sync>,
+        function: HostFunction,
     ) -> CudaResult<Work> {
         if !state.has_host_thread {
             let started = spawn_for_good("virtual GPU: host functions", || self.run_host_functions());
@@ -57,14 +62,14 @@ impl Engine {
             })?;
             state.has_host_thread = true;
         }
-        Ok(Work::Host(Some(HostFunction(function))))
+        Ok(Work::Host(Some(function)))
     }
 
     /// Runs host functions on the engine's thread for as long as the process lives.
     fn run_host_functions(&self) {
         let mut state = self.state();
         loop {
-            let Some((op, HostFunction(function))) = state.host_functions.pop_front() else {
+            let Some((op, function)) = state.host_functions.pop_front() else {
                 state = self.host.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
                 continue;
             };
@@ -75,7 +80,7 @@ impl Engine {
                 self.flush_printed(context);
             }
             // The panic hook has printed the panic; the stream continues.
-            let _ = catch_unwind(AssertUnwindSafe(|| function()));
+            let _ = catch_unwind(AssertUnwindSafe(|| (function.call)()));
             state = self.state();
             // The wait for the function may have been abandoned, or its context may have been destroyed.
             if state.streams.get(&op.stream).is_some_and(|stream| stream.is_at(op)) {
@@ -104,7 +109,7 @@ impl State {
         loop {
             match self.obstacle(op)? {
                 Obstacle::Host(function) => return Some(function),
-                Obstacle::Collective(_) => return None,
+                Obstacle::Collective(_) | Obstacle::Value(_) => return None,
                 Obstacle::Op(next) => op = next,
             }
         }

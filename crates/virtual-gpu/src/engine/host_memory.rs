@@ -38,10 +38,22 @@ pub(super) struct Held {
     guard: Guard,
 }
 
+/// The host's side of a copy.
+#[derive(Clone, Copy, Debug)]
+pub struct HostSide {
+    /// Where the bytes are.
+    pub at: Region,
+    /// Whether the memory is pinned, so that kernels can access it, too.
+    pub is_pinned: bool,
+}
+
 /// The kind of a copy's host memory.
 pub enum HostKind {
     /// Read during the call, or written before the call returns.
-    Pageable,
+    Pageable {
+        /// Where the bytes are.
+        at: Region,
+    },
     /// Read or written when the copy's turn comes, and guarded until the program has waited for the copy.
     Pinned {
         /// Where the bytes are.

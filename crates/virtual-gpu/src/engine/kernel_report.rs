@@ -349,6 +349,9 @@ fn headline(fault: &Fault) -> &'static str {
         | FaultKind::SharedOutOfBounds { .. }
         | FaultKind::LocalOutOfBounds { .. } => "goes out of bounds",
         FaultKind::BadAddress(BadAddress::Freed { .. }) => "uses freed memory",
+        FaultKind::BadAddress(BadAddress::Unallocated { .. }) => {
+            "uses memory that its graph has not allocated yet"
+        }
         FaultKind::BadAddress(BadAddress::Unknown) => "uses an invalid address",
         FaultKind::Misaligned { .. } => "uses a misaligned address",
         FaultKind::Trap => "executed a trap",
@@ -409,6 +412,10 @@ fn bad_address(report: Report, bad: &BadAddress, access: Option<MemoryAccess>) -
                 &freed.allocated,
             )
             .before_at("freed", &freed.freed),
+        BadAddress::Unallocated { size: whole, offset, call_site, .. } => report.before_at(
+            format!("byte {offset} of the {} that a graph allocates here", size(*whole)),
+            call_site,
+        ),
         BadAddress::Unknown => report,
     }
 }
@@ -424,11 +431,15 @@ fn waits_forever(report: Report, waiting: u64, unstarted: u64) -> Report {
     }
 }
 
+/// How to order accesses to memory that a graph owns.
+const OWN_ORDER: &str = "make the kernel depend on the allocation node, or launch it after the graph";
+
 fn help(fault: &Fault) -> Option<&'static str> {
     match &fault.kind {
         FaultKind::BadAddress(BadAddress::OutOfBounds { .. }) => {
             Some("does the kernel check its index against the length, and is that the length of this buffer?")
         }
+        FaultKind::BadAddress(BadAddress::Unallocated { .. }) => Some(OWN_ORDER),
         FaultKind::DivergentBarrier { .. } => Some(
             "every thread of the block that has not returned must reach the same __syncthreads(): keep it out of conditions",
         ),

@@ -35,23 +35,25 @@ mod threads;
 mod together;
 mod touched;
 mod transfer;
+mod value;
 mod virtual_memory;
 mod wait;
 mod work;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, OnceLock, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use array::{ArrayDescription, ArrayHandle};
-pub use capture::{CaptureMode, CaptureStatus};
+pub use capture::{CaptureInfo, CaptureMode, CaptureStatus};
 pub use context::ContextHandle;
 pub use event::EventHandle;
 pub use graph::{
-    GraphCopy, GraphExecHandle, GraphHandle, GraphNodeHandle, KernelNode, NodeKind, UpdateFailure,
-    UpdateResult,
+    CopySide, GraphCopy, GraphExecHandle, GraphHandle, GraphMemoryFigure, GraphNodeHandle, KernelNode,
+    NodeKind, NodeParameters, UpdateFailure, UpdateResult, UserObjectHandle,
 };
-pub use host_memory::{Guard, HostKind, HostRead, HostWrite, Memory};
+pub use host::HostFunction;
+pub use host_memory::{Guard, HostKind, HostRead, HostSide, HostWrite, Memory};
 pub use launch::LaunchShape;
 pub use managed::{Advice, Attachment, Location};
 pub use module::{FunctionHandle, ModuleHandle};
@@ -67,6 +69,7 @@ pub use stream::{Awaited, Stream, StreamFigures, with_own_default_stream};
 pub use texture::{ObjectHandle, Resource, ResourceView, TextureRequest, most_linear_elements};
 pub use touched::Touched;
 pub use transfer::address_report;
+pub use value::{Condition, Value, ValueOperation};
 pub use virtual_memory::{GRANULARITY, MemoryAccess, MemoryHandle};
 pub use wait::{Wait, given_up};
 
@@ -199,6 +202,10 @@ pub struct State {
     under_way: usize,
     /// Host functions whose turn has come, each with its operation.
     host_functions: VecDeque<(OpRef, host::HostFunction)>,
+    /// Streams whose first operation waits for a number in memory.
+    value_waits: SortedMap<StreamHandle, value::Pending>,
+    /// Since when nothing could end such a wait, and how many operations had been completed and enqueued then.
+    values_stuck: Option<(Instant, (u64, OperationNumber))>,
     has_host_thread: bool,
     /// Host threads that are blocked in the engine.
     blocked: SortedSet<ThreadKey>,
@@ -272,6 +279,8 @@ impl Engine {
             finished: 0,
             under_way: 0,
             host_functions: VecDeque::new(),
+            value_waits: SortedMap::default(),
+            values_stuck: None,
             has_host_thread: false,
             blocked: SortedSet::default(),
             waiting_for_times: 0,

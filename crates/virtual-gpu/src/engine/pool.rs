@@ -11,7 +11,8 @@ use std::sync::Arc;
 use super::transfer::out_of_memory;
 use super::{Engine, State};
 use crate::report::size;
-use layout::{GRANULE, Layout, Place};
+pub(super) use layout::GRANULE;
+use layout::{Layout, Place};
 use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::memory::{Capacity, OutOfMemory};
 use virtual_gpu_core::number_map::NumberMap;
@@ -157,6 +158,11 @@ pub(super) struct Pools {
 }
 
 impl Pools {
+    /// Returns a GPU's capacity.
+    pub(super) fn capacity(&self, device: usize) -> &Capacity {
+        &self.capacities[device]
+    }
+
     /// Returns the pool that the allocation at `address` comes from.
     pub(super) fn pool_of(&self, address: u64) -> Option<PoolHandle> {
         self.allocations.get(address).map(|(pool, _)| *pool)
@@ -401,17 +407,16 @@ impl Engine {
     /// until the operation that frees it has run. An allocation of 0 bytes returns 0, the null address: CUDA's manual
     /// does not list it as an error, and libraries for deep learning depend on it.
     ///
-    /// # Errors
-    /// Returns `NotSupported` in a captured stream, because a graph would own the memory.
+    /// On a captured stream, the graph owns the memory instead of the pool.
     pub fn allocate_from(&self, pool: PoolHandle, stream: StreamHandle, bytes: u64) -> CudaResult<u64> {
         self.usable_stream_device(stream)?;
         let (device, place) = {
             let mut state = self.state();
             let stream = state.resolve_stream(stream)?;
             if state.is_capturing(stream) {
-                let message = "virtual GPU: cuMemAllocAsync on a stream that is being captured (memory that a graph owns) is not \
-                               supported: allocate before begin_capture";
-                return Err(Error::new(CudaStatus::NotSupported, message));
+                let device = state.pools.get(pool)?.device;
+                drop(state);
+                return self.allocate_captured(stream, device, bytes);
             }
             let pool = state.pools.get(pool)?;
             if bytes == 0 {

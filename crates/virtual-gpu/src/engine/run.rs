@@ -4,6 +4,7 @@ use super::communication::CommunicationJob;
 use super::stream::Op;
 use super::together::{Ended, Together};
 use super::touched::{Done, Outcome};
+use super::value::{Check, Pending, ValueOperation};
 use super::wait::Blocked;
 use super::work::Work;
 use super::{Engine, State};
@@ -19,6 +20,7 @@ enum Job {
     Op { stream: StreamHandle, work: Work, turn: Turn },
     Communication(CommunicationJob),
     Together(Together),
+    Check(Check),
 }
 
 /// The information that an operation needs when it runs.
@@ -33,7 +35,7 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    fn of(op: &Op, device: usize) -> Self {
+    pub(super) fn of(op: &Op, device: usize) -> Self {
         Self {
             device,
             call_site: op.call_site.clone(),
@@ -49,6 +51,7 @@ impl Engine {
         state.forget_threads();
         let before = state.finished;
         state.together.begin_pass();
+        state.recheck_values();
         while let Some(job) = state.take_ready() {
             // Other threads may find that more work is ready.
             if !state.blocked.is_empty() && !state.runnable.is_empty() {
@@ -60,12 +63,23 @@ impl Engine {
                 Job::Op { stream, work, turn } => {
                     let what = work.to_string();
                     let frees = matches!(work, Work::Free { .. });
+                    let stays = matches!(work, Work::Free { of_graph: true, .. });
                     let outcome = self.execute(work, &turn);
                     let mut state = self.state();
+                    if let Some(entry) = state.streams.get_mut(&stream).filter(|_| stays) {
+                        // Later accesses to the memory, which remains reserved, can race with the free.
+                        entry.last_touch = entry.done + 1;
+                    }
                     self.conclude_op(&mut state, stream, what, outcome, frees, false);
                     state
                 }
                 Job::Communication(job) => job(self),
+                Job::Check(check) => {
+                    let found = self.run_check(&check);
+                    let mut state = self.state();
+                    self.conclude_check(&mut state, &check, found);
+                    state
+                }
                 Job::Together(job) => {
                     let ended = self.run_together(job);
                     let mut state = self.state();
@@ -79,6 +93,7 @@ impl Engine {
             state.under_way -= 1;
         }
         state = self.release_freed(state);
+        state = self.destroy_objects(state);
         state.announce_forgotten_streams();
         let may_go_on = state.finished != before && (state.waiting_for_times > 0 || state.is_a_wait_over());
         // A launch that has run for a while goes on in another thread's pass.
@@ -167,6 +182,10 @@ impl State {
                     let op = OpRef { stream: handle, number: stream.done + 1 };
                     self.host_functions.extend(function.map(|function| (op, function)));
                 }
+                work @ Work::Value(ValueOperation::Wait(..)) => {
+                    op.work = work;
+                    self.value_waits.insert(handle, Pending::default());
+                }
                 Work::Kernel(launch) if shares_memory => {
                     let turn = Turn::of(op, device);
                     let op = OpRef { stream: handle, number: stream.done + 1 };
@@ -177,7 +196,7 @@ impl State {
                 work => return Some(Job::Op { stream: handle, work, turn: Turn::of(op, device) }),
             }
         }
-        self.take_suspended().map(Job::Together)
+        self.take_check().map(Job::Check).or_else(|| self.take_suspended().map(Job::Together))
     }
 
     /// Removes the first operation from a stream, because it is done.
@@ -245,6 +264,9 @@ impl State {
         match first.work {
             Work::Collective(call) if stream.busy => Some(Obstacle::Collective(call)),
             Work::Host(None) => Some(Obstacle::Host(OpRef { stream: op.stream, number: stream.done + 1 })),
+            Work::Value(ValueOperation::Wait(..)) if stream.busy => {
+                Some(Obstacle::Value(OpRef { stream: op.stream, number: stream.done + 1 }))
+            }
             _ if stream.busy => None,
             _ => first.after.iter().find(|after| !self.is_done(after.op)).map(|after| Obstacle::Op(after.op)),
         }
@@ -262,4 +284,6 @@ pub(super) enum Obstacle {
     Collective(CallKey),
     /// A host function that has not returned.
     Host(OpRef),
+    /// A wait for a number in memory.
+    Value(OpRef),
 }

@@ -14,6 +14,7 @@ use crate::order::OF_A_ROLE;
 use crate::order::View;
 use crate::time::{Cost, Moment, Ticket, When};
 use virtual_gpu_core::handle::{OpRef, OperationNumber, StreamHandle};
+use virtual_gpu_core::sorted::SortedMap;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::MutexGuard;
@@ -40,6 +41,8 @@ pub struct Stream {
     pub(super) blocking: bool,
     pub(super) legacy: bool,
     priority: i32,
+    /// Its other attributes, by number, which change nothing.
+    attributes: SortedMap<u32, [u32; 16]>,
     /// Its name in reports.
     pub(crate) name: Arc<str>,
     pub(super) queue: VecDeque<Op>,
@@ -137,6 +140,11 @@ pub(super) fn is_legacy(stream: StreamHandle) -> bool {
 }
 
 impl Engine {
+    /// Returns whether a handle from a call means the legacy default stream.
+    pub fn is_legacy_stream(&self, stream: StreamHandle) -> bool {
+        is_legacy(stream)
+    }
+
     /// `cuStreamCreate`: creates a stream in the current context.
     pub fn create_stream(&self, non_blocking: bool) -> CudaResult<StreamHandle> {
         self.create_stream_with_priority(non_blocking, 0)
@@ -165,6 +173,39 @@ impl Engine {
         let entry = state.streams.get(&stream).ok_or_else(|| not_a_stream(stream))?;
         let &Stream { device, blocking, legacy, priority, .. } = entry;
         Ok(StreamFigures { number: stream.0, device, is_blocking: blocking || legacy, priority })
+    }
+
+    /// Returns an attribute of a stream, which is 0 if it was never set.
+    pub fn stream_attribute(&self, stream: StreamHandle, number: u32) -> CudaResult<[u32; 16]> {
+        self.with_stream(stream, |entry| entry.attributes.get(&number).copied().unwrap_or_default())
+    }
+
+    /// Sets an attribute of a stream. It is only kept.
+    pub fn set_stream_attribute(
+        &self,
+        stream: StreamHandle,
+        number: u32,
+        value: [u32; 16],
+    ) -> CudaResult<()> {
+        self.with_stream(stream, |entry| entry.attributes.insert(number, value))
+    }
+
+    /// Sets a stream's priority. It is only kept.
+    pub fn set_stream_priority(&self, stream: StreamHandle, priority: i32) -> CudaResult<()> {
+        self.with_stream(stream, |entry| entry.priority = priority)
+    }
+
+    /// Copies all attributes of a stream to another one.
+    pub fn copy_stream_attributes(&self, to: StreamHandle, from: StreamHandle) -> CudaResult<()> {
+        let (priority, attributes) =
+            self.with_stream(from, |entry| (entry.priority, entry.attributes.clone()))?;
+        self.with_stream(to, |entry| (entry.priority, entry.attributes) = (priority, attributes))
+    }
+
+    fn with_stream<T>(&self, stream: StreamHandle, call: impl FnOnce(&mut Stream) -> T) -> CudaResult<T> {
+        let mut state = self.state();
+        let stream = state.resolve_stream(stream)?;
+        state.streams.get_mut(&stream).map(call).ok_or_else(|| not_a_stream(stream))
     }
 
     /// Names a stream after its role, such as `compute`, so that reports call it the compute stream.
@@ -286,6 +327,7 @@ impl State {
             blocking,
             legacy: kind == StreamKind::Legacy,
             priority: 0,
+            attributes: SortedMap::default(),
             of_graph: matches!(kind, StreamKind::OfGraph(_)),
             name: self.name_stream(device, kind),
             queue: VecDeque::new(),
@@ -400,6 +442,15 @@ impl State {
         let mut last: Vec<Awaited> = streams.map(|stream| stream.last.clone()).collect();
         last.extend(self.retired(context).iter().map(|(_, last)| last.clone()));
         last
+    }
+
+    /// Returns the streams of a context that the program can use, in the order of their handles.
+    pub(super) fn streams_of(&self, context: ContextHandle) -> Vec<StreamHandle> {
+        let usable = |entry: &Stream| entry.context == context && !entry.destroyed && !entry.of_graph;
+        let streams = self.streams.iter().filter(|(_, entry)| usable(entry));
+        let mut streams: Vec<_> = streams.map(|(&stream, _)| stream).collect();
+        streams.sort_unstable();
+        streams
     }
 
     /// Returns a context's destroyed streams that no thread has waited for: whether each was a blocking one, and its

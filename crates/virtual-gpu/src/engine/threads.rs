@@ -1,6 +1,7 @@
 //! The host threads that call the engine.
 
 use super::State;
+use super::capture::CaptureMode;
 use super::context::ContextHandle;
 use super::wait::{Blocked, Polled};
 use virtual_gpu_core::handle::StreamHandle;
@@ -18,6 +19,8 @@ pub(super) struct Thread {
     pub(crate) blocked: Option<Blocked>,
     /// The operations for which queries have returned "not ready", by stream.
     pub(super) polled: SortedMap<StreamHandle, Polled>,
+    /// Which captures it can break.
+    pub(super) capture_mode: CaptureMode,
 }
 
 impl State {
@@ -46,6 +49,7 @@ impl State {
             contexts: Vec::new(),
             blocked: None,
             polled: SortedMap::default(),
+            capture_mode: CaptureMode::Global,
         })
     }
 }

@@ -31,7 +31,7 @@ use virtual_gpu_machine::{Consistency, Others, Pause, ThreadReport};
 const REMEMBERED: usize = 256;
 
 /// How long all threads must be blocked. No thread holds a lock for so long.
-const PROOF: Duration = Duration::from_millis(50);
+pub(super) const PROOF: Duration = Duration::from_millis(50);
 
 /// Launches that take turns with those on other GPUs.
 #[derive(Default)]

@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::graph::{GraphCopy, NodeWork};
-use super::host_memory::{Guard, HostKind, HostRead, HostWrite};
+use super::host_memory::{Guard, HostKind, HostRead, HostSide, HostWrite};
 use super::region::Region;
 use super::run::Turn;
 use super::touched::{Done, Outcome, Touched};
+use super::value::ValueOperation;
 use super::work::Work;
 use super::{Engine, Failure, lock};
 use crate::config::Checks;
@@ -73,13 +74,15 @@ impl Engine {
         kind: HostKind,
     ) -> CudaResult<()> {
         let call_site = CallSite::here();
-        self.check_region("copy to", to, &call_site)?;
+        self.check_region("copy to", to, self.is_capturing(stream), &call_site)?;
         let work = match kind {
             // A copy in a graph reads at each launch.
-            HostKind::Pageable if !self.is_capturing(stream) => Work::Upload { to, bytes: read() },
-            HostKind::Pageable => Work::UploadLater { to, read, host: None },
+            HostKind::Pageable { .. } if !self.is_capturing(stream) => Work::Upload { to, bytes: read() },
+            HostKind::Pageable { at } => {
+                Work::UploadLater { to, read, host: HostSide { at, is_pinned: false } }
+            }
             HostKind::Pinned { at, guard } => {
-                let work = Work::UploadLater { to, read, host: Some(at) };
+                let work = Work::UploadLater { to, read, host: HostSide { at, is_pinned: true } };
                 return self.submit_guarded(stream, work, guard, call_site);
             }
         };
@@ -114,9 +117,9 @@ impl Engine {
     pub fn copy_from_host_now(&self, to: Region, read: HostRead, host: Option<Region>) -> CudaResult<()> {
         let call_site = CallSite::here();
         self.check_capture_allows("cuMemcpyHtoD")?;
-        self.check_region("copy to", to, &call_site)?;
+        self.check_region("copy to", to, false, &call_site)?;
         let work = match host {
-            Some(_) => Work::UploadLater { to, read, host },
+            Some(at) => Work::UploadLater { to, read, host: HostSide { at, is_pinned: true } },
             None => Work::Upload { to, bytes: read() },
         };
         self.submit_and_wait(DEFAULT, work, call_site, "cuMemcpyHtoD")
@@ -132,17 +135,18 @@ impl Engine {
         kind: HostKind,
     ) -> CudaResult<()> {
         let call_site = CallSite::here();
-        self.check_region("copy from", from, &call_site)?;
+        self.check_region("copy from", from, self.is_capturing(stream), &call_site)?;
         match kind {
-            HostKind::Pageable if !self.is_capturing(stream) => {
+            HostKind::Pageable { .. } if !self.is_capturing(stream) => {
                 write(&self.download(stream, from, call_site)?);
                 Ok(())
             }
-            HostKind::Pageable => {
-                self.submit(stream, Work::DownloadLater { from, write, host: None }, call_site)
+            HostKind::Pageable { at } => {
+                let host = HostSide { at, is_pinned: false };
+                self.submit(stream, Work::DownloadLater { from, write, host }, call_site)
             }
             HostKind::Pinned { at, guard } => {
-                let work = Work::DownloadLater { from, write, host: Some(at) };
+                let work = Work::DownloadLater { from, write, host: HostSide { at, is_pinned: true } };
                 self.submit_guarded(stream, work, guard, call_site)
             }
         }
@@ -153,9 +157,9 @@ impl Engine {
     pub fn copy_to_host_now(&self, from: Region, write: HostWrite, host: Option<Region>) -> CudaResult<()> {
         let call_site = CallSite::here();
         self.check_capture_allows("cuMemcpyDtoH")?;
-        self.check_region("copy from", from, &call_site)?;
-        if host.is_some() {
-            let work = Work::DownloadLater { from, write, host };
+        self.check_region("copy from", from, false, &call_site)?;
+        if let Some(at) = host {
+            let work = Work::DownloadLater { from, write, host: HostSide { at, is_pinned: true } };
             return self.submit_and_wait(DEFAULT, work, call_site, "cuMemcpyDtoH");
         }
         write(&self.download(DEFAULT, from, call_site)?);
@@ -174,8 +178,9 @@ impl Engine {
     /// bytes. Bytes that were never written stay unwritten.
     pub fn copy(&self, stream: StreamHandle, to: Region, from: Region) -> CudaResult<()> {
         let call_site = CallSite::here();
-        self.check_region("copy from", from, &call_site)?;
-        self.check_region("copy to", to, &call_site)?;
+        let in_graph = self.is_capturing(stream);
+        self.check_region("copy from", from, in_graph, &call_site)?;
+        self.check_region("copy to", to, in_graph, &call_site)?;
         self.submit(stream, Work::Copy { from, to }, call_site)
     }
 
@@ -191,35 +196,39 @@ impl Engine {
         element: [u8; SIZE],
     ) -> CudaResult<()> {
         let call_site = CallSite::here();
-        let work = self.set_work(at, element, &call_site)?;
+        let work = self.set_work(at, &element, self.is_capturing(stream), &call_site)?;
         self.submit(stream, work, call_site)
     }
 
-    /// Checks a set.
-    pub(super) fn set_work<const SIZE: usize>(
+    /// Checks a set. An element has 1, 2, or 4 bytes. `in_graph`: as for [`Self::check_region`].
+    pub(super) fn set_work(
         &self,
         at: Region,
-        element: [u8; SIZE],
+        element: &[u8],
+        in_graph: bool,
         call_site: &CallSite,
     ) -> CudaResult<Work> {
-        let start = at.start;
+        let (start, size) = (at.start, element.len());
         let invalid = |why: String| Error::new(CudaStatus::InvalidValue, format!("set of {start:#x}: {why}"));
-        if !start.is_multiple_of(SIZE as u64) {
-            return Err(invalid(format!("{SIZE}-byte elements must start at a multiple of {SIZE}")));
+        if !matches!(size, 1 | 2 | 4) {
+            return Err(invalid(format!("the element size must be 1, 2, or 4, not {size}")));
         }
-        if at.height > 1 && !at.pitch.is_multiple_of(SIZE as u64) {
+        if !start.is_multiple_of(size as u64) {
+            return Err(invalid(format!("{size}-byte elements must start at a multiple of {size}")));
+        }
+        if at.height > 1 && !at.pitch.is_multiple_of(size as u64) {
             let pitch = at.pitch;
-            return Err(invalid(format!("with {SIZE}-byte elements, the pitch can't be {pitch} bytes")));
+            return Err(invalid(format!("with {size}-byte elements, the pitch can't be {pitch} bytes")));
         }
-        self.check_region("set of", at, call_site)?;
-        let pattern = std::array::from_fn(|byte| element[byte % SIZE]);
-        Ok(Work::Set { at, pattern })
+        self.check_region("set of", at, in_graph, call_site)?;
+        let pattern = std::array::from_fn(|byte| element[byte % size]);
+        Ok(Work::Set { at, pattern, element: size as u8 })
     }
 
     /// Checks a copy in a graph, which reads and writes the host's memory at each launch.
     pub(super) fn copy_in_graph(&self, copy: GraphCopy) -> CudaResult<Work> {
         let call_site = CallSite::here();
-        let check = |verb, region| self.check_region(verb, region, &call_site);
+        let check = |verb, region| self.check_region(verb, region, true, &call_site);
         match copy {
             GraphCopy::Device { to, from } => {
                 check("copy from", from)?;
@@ -244,8 +253,15 @@ impl Engine {
         state.device_of_context(context)
     }
 
-    /// Rejects a region with a row that is not in any allocation, as the driver does when it is called.
-    fn check_region(&self, verb: &str, region: Region, call_site: &CallSite) -> CudaResult<()> {
+    /// Rejects a region with a row that is not in any allocation, as the driver does when it is called. `in_graph`:
+    /// whether the work becomes part of a graph, and may therefore access memory that a graph has not allocated yet.
+    fn check_region(
+        &self,
+        verb: &str,
+        region: Region,
+        in_graph: bool,
+        call_site: &CallSite,
+    ) -> CudaResult<()> {
         let Some(extent) = region.extent() else {
             let Region { start, width, height, depth, .. } = region;
             let message = format!(
@@ -253,7 +269,10 @@ impl Engine {
             );
             return Err(Error::new(CudaStatus::InvalidValue, message));
         };
-        let in_one = |device| self.memory(device).range(region.start, extent).is_ok();
+        let in_one = |device| {
+            let memory = self.memory(device);
+            memory.range(region.start, extent).is_ok() || in_graph && memory.is_of_graph(region.start, extent)
+        };
         if self.device_of(region.start).is_some_and(in_one) {
             return Ok(());
         }
@@ -292,13 +311,16 @@ impl Engine {
     /// Runs one operation whose turn has come.
     pub(super) fn execute(&self, work: Work, turn: &Turn) -> Outcome {
         let (touched, cost) = match work {
-            Work::Nothing | Work::Record | Work::Wait | Work::Host(_) | Work::Collective(_) => {
-                (Vec::new(), Cost::Nothing)
-            }
+            Work::Nothing
+            | Work::Record
+            | Work::Wait
+            | Work::Host(_)
+            | Work::Collective(_)
+            | Work::Value(ValueOperation::Wait(..)) => (Vec::new(), Cost::Nothing),
             Work::Upload { to, bytes } => {
                 (self.write(to, turn, from_packed(&bytes))?, Cost::Upload(bytes.len() as u64))
             }
-            Work::Set { at, pattern } => {
+            Work::Set { at, pattern, .. } => {
                 let traffic = at.bytes();
                 (self.write(at, turn, |_, out| fill(out, pattern))?, Cost::Device { traffic })
             }
@@ -327,7 +349,16 @@ impl Engine {
                 };
                 (self.copy_rows(from, to, turn)?, cost)
             }
-            Work::Free { at } => {
+            Work::Allocate { at } => {
+                let whole = self.device_of(at).and_then(|device| {
+                    let mut memory = self.memory_as_of(device, BEFORE_ALL);
+                    let allocation = memory.range_mut(at, 0).ok()?.0;
+                    allocation.start_over();
+                    Some(Touched::range(device, allocation, 0, allocation.size(), true))
+                });
+                (whole.into_iter().collect(), Cost::Nothing)
+            }
+            Work::Free { at, .. } => {
                 let whole = self.device_of(at).and_then(|device| {
                     let memory = self.memory_as_of(device, BEFORE_ALL);
                     let allocation = memory.range(at, 0).ok()?.0;
@@ -336,9 +367,15 @@ impl Engine {
                 self.state().no_longer_owned(at);
                 (whole.into_iter().collect(), Cost::Nothing)
             }
+            Work::Value(ValueOperation::Write(value)) => (self.write_value(value, turn)?, Cost::Nothing),
             Work::Kernel(launch) => return self.run_kernel(&launch, turn),
         };
         Ok(Done { touched, cost })
+    }
+
+    /// Writes bytes at an address.
+    pub(super) fn write_bytes(&self, at: u64, bytes: &[u8], turn: &Turn) -> Result<Vec<Touched>, Failure> {
+        self.write(Region::line(at, bytes.len() as u64), turn, from_packed(bytes))
     }
 
     /// Writes all rows of a region. `fill` receives each row with its offset among the bytes of all rows.
@@ -451,8 +488,11 @@ impl Engine {
     }
 
     /// Adds the pinned memory that a copy accesses. A kernel may access it at the same time.
-    fn touch_host(&self, touched: &mut Vec<Touched>, host: Option<Region>, writes: bool, turn: &Turn) {
-        let Some(host) = host else { return };
+    fn touch_host(&self, touched: &mut Vec<Touched>, host: HostSide, writes: bool, turn: &Turn) {
+        if !host.is_pinned {
+            return;
+        }
+        let host = host.at;
         let memory = self.memory_as_of(self.managed(), turn.sequence);
         for row in host.rows() {
             if let Ok((allocation, offset)) = memory.range(row, host.width) {
@@ -526,6 +566,10 @@ pub fn address_report(
             let end = u128::from(*offset) + u128::from(len);
             report.fact(format!("bytes {offset}..{end} of memory that has been freed"))
         }
+        BadAddress::Unallocated { offset, .. } => {
+            let end = u128::from(*offset) + u128::from(len);
+            report.fact(format!("bytes {offset}..{end} of memory that a graph has not allocated yet"))
+        }
         BadAddress::Unknown => report,
     };
     owner(report, &bad, address, device)
@@ -548,6 +592,10 @@ pub(super) fn owner(report: Report, bad: &BadAddress, address: u64, device: usiz
                 &freed.allocated,
             )
             .before_at("freed", &freed.freed),
+        BadAddress::Unallocated { id, size: whole, call_site, .. } => {
+            let memory = memory_of(*id, device);
+            report.before_at(format!("a graph allocates {} {memory} here", size(*whole)), call_site)
+        }
         BadAddress::Unknown if address == 0 => report.fact("the pointer is null"),
         BadAddress::Unknown => report.fact(format!("{address:#x} is not an address on GPU {device}")),
     }

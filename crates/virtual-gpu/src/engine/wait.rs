@@ -85,6 +85,9 @@ impl Engine {
             if state.together.can_go_on() || state.end_stuck_launches() {
                 continue;
             }
+            if state.end_stuck_values(me) {
+                continue;
+            }
             if let Some(deadlocked) = state.deadlocked(me) {
                 let report = state.communication.deadlock_report(&state, &deadlocked);
                 state.fail_calls(&deadlocked, CudaStatus::LaunchTimeout, &report);
@@ -224,6 +227,9 @@ impl State {
                 if calls.is_empty() && self.give_up_launches(&ops) {
                     return true;
                 }
+                if calls.is_empty() && self.give_up_values(&ops, timeout) {
+                    return true;
+                }
                 if calls.is_empty() {
                     return self.give_up_host_functions(&ops, timeout);
                 }
@@ -251,7 +257,7 @@ impl State {
         if now.duration_since(polled.since) < POLLING * timeout {
             return false;
         }
-        let Some(call) = self.collective_ahead(op) else { return false };
+        let Some(call) = self.collective_ahead(op) else { return self.give_up_values(&[op], self.timeout) };
         let calls = Deadlocked::from([call]);
         let report = self.communication.deadlock_report(self, &calls).fact(format!(
             "(not proved: polled for {} s, {POLLING} times VIRTUAL_GPU_TIMEOUT)",
@@ -267,7 +273,7 @@ impl State {
         loop {
             match self.obstacle(op)? {
                 Obstacle::Collective(call) => return Some(call),
-                Obstacle::Host(_) => return None,
+                Obstacle::Host(_) | Obstacle::Value(_) => return None,
                 Obstacle::Op(next) => op = next,
             }
         }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::host::HostFunction;
-use super::host_memory::{HostRead, HostWrite};
+use super::host_memory::{HostRead, HostSide, HostWrite};
 use super::launch::KernelLaunch;
 use super::region::Region;
+use super::value::ValueOperation;
 use crate::time::Class;
 use crate::time::trace::Label;
 use virtual_gpu_core::handle::CallKey;
@@ -30,19 +31,17 @@ pub(super) enum Work {
         from: Region,
         into: Arc<Mutex<Vec<u8>>>,
     },
-    /// Copies host bytes, which are read when the operation's turn comes, to the device. `host` is where they are, if
-    /// they are pinned.
+    /// Copies host bytes, which are read when the operation's turn comes, to the device.
     UploadLater {
         to: Region,
         read: HostRead,
-        host: Option<Region>,
+        host: HostSide,
     },
-    /// Copies device bytes to the host; the calling thread may or may not wait for the copy. `host` is where they go, if
-    /// the memory is pinned.
+    /// Copies device bytes to the host; the calling thread may or may not wait for the copy.
     DownloadLater {
         from: Region,
         write: HostWrite,
-        host: Option<Region>,
+        host: HostSide,
     },
     /// Copies as many bytes as both regions have, row by row.
     Copy {
@@ -53,11 +52,21 @@ pub(super) enum Work {
         at: Region,
         /// The four bytes to repeat.
         pattern: [u8; 4],
+        /// How many of them are an element.
+        element: u8,
+    },
+    /// Allocates memory that a graph owns.
+    Allocate {
+        at: u64,
     },
     Free {
         at: u64,
+        /// Whether a graph owns the memory, which then remains reserved.
+        of_graph: bool,
     },
     Kernel(Box<KernelLaunch>),
+    /// Writes a number in memory, or waits for one.
+    Value(ValueOperation),
     /// One of the program's functions; `None` once the thread that runs it has taken it.
     Host(Option<HostFunction>),
     /// One rank's part of a collective.
@@ -69,7 +78,7 @@ impl Work {
     pub(super) fn label(&self) -> Option<Label> {
         let copy = |name: &str, bytes: u64| Some(Label::new("copy", name).with("bytes", bytes));
         match self {
-            Self::Nothing | Self::Free { .. } => None,
+            Self::Nothing | Self::Allocate { .. } | Self::Free { .. } | Self::Value(_) => None,
             Self::Record => Some(Label::new("event", "record")),
             Self::Wait => Some(Label::new("event", "wait")),
             Self::Upload { bytes, .. } => copy("copy to the device", bytes.len() as u64),
@@ -88,7 +97,7 @@ impl Work {
     /// Returns how the clock treats the operation.
     pub(super) fn class(&self) -> Class {
         match self {
-            Self::Nothing | Self::Free { .. } => Class::Nothing,
+            Self::Nothing | Self::Allocate { .. } | Self::Free { .. } | Self::Value(_) => Class::Nothing,
             Self::Record => Class::Record,
             Self::Wait => Class::Wait,
             Self::Host(_) => Class::Host,
@@ -113,8 +122,11 @@ impl std::fmt::Display for Work {
             Self::Download { .. } | Self::DownloadLater { .. } => f.write_str("a copy to the host"),
             Self::Copy { .. } => f.write_str("a copy"),
             Self::Set { .. } => f.write_str("a memset"),
+            Self::Allocate { .. } => f.write_str("an allocation"),
             Self::Free { .. } => f.write_str("a free"),
             Self::Kernel(launch) => write!(f, "kernel `{}`", launch.name()),
+            Self::Value(ValueOperation::Write(_)) => f.write_str("a value write"),
+            Self::Value(ValueOperation::Wait(..)) => f.write_str("a value wait"),
             Self::Host(_) => f.write_str("a host function"),
             Self::Collective(_) => f.write_str("a collective"),
         }

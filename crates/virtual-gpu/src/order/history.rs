@@ -132,6 +132,19 @@ impl History {
         conflict
     }
 
+    /// Returns the stream and the number of the last operation that wrote to a byte.
+    pub(super) fn last_writer(&self, at: u64) -> Option<(StreamHandle, u64)> {
+        let page = at / PAGE * PAGE;
+        let last = match self.pages.get(page) {
+            Some(known) => known.last(at - page),
+            None => {
+                let segment = self.segments.last_before(at + 1)?.1;
+                (at < segment.end).then_some(&segment.last)?
+            }
+        };
+        last.write.as_ref().map(|(write, _)| (write.stream, write.number))
+    }
+
     /// Forgets a stream's accesses.
     pub(super) fn forget(&mut self, stream: StreamHandle) {
         self.segments.values_mut().for_each(|segment| segment.last.forget(stream));

@@ -117,6 +117,16 @@ impl Order {
         self.seen_by.retain(|&thread, _| is_known(thread));
     }
 
+    /// Returns the stream and the number of the last operation that wrote to a byte.
+    pub(crate) fn last_writer(
+        &self,
+        device: usize,
+        allocation: AllocationId,
+        offset: u64,
+    ) -> Option<(StreamHandle, u64)> {
+        self.histories.get(&(device, allocation))?.last_writer(offset)
+    }
+
     /// Forgets an allocation that is gone.
     pub(crate) fn forget_allocation(&mut self, device: usize, allocation: AllocationId) {
         self.histories.remove(&(device, allocation));

@@ -61,6 +61,11 @@ impl Page {
         conflict
     }
 
+    /// Returns the last accesses to a byte, given by its offset in the page.
+    pub(super) fn last(&self, offset: u64) -> &Last {
+        &self.lasts[usize::from(self.of[offset as usize])]
+    }
+
     /// Forgets a stream's accesses.
     pub(super) fn forget(&mut self, stream: StreamHandle) {
         self.lasts.iter_mut().for_each(|last| last.forget(stream));

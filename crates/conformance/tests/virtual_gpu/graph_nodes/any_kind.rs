@@ -14,7 +14,7 @@ use crate::fails;
 use crate::raw::address;
 
 /// Returns the parameters of a node of a kind, which `fill` completes.
-fn parameters(kind: Kind, fill: impl FnOnce(&mut CUgraphNodeParams)) -> CUgraphNodeParams {
+pub(super) fn parameters(kind: Kind, fill: impl FnOnce(&mut CUgraphNodeParams)) -> CUgraphNodeParams {
     // SAFETY: zeros are valid in all fields.
     let mut parameters: CUgraphNodeParams = unsafe { MaybeUninit::zeroed().assume_init() };
     parameters.type_ = kind;
@@ -23,7 +23,7 @@ fn parameters(kind: Kind, fill: impl FnOnce(&mut CUgraphNodeParams)) -> CUgraphN
 }
 
 /// Adds a node after another one, or as a root.
-fn add(
+pub(super) fn add(
     graph: CUgraph,
     after: Option<CUgraphNode>,
     mut parameters: CUgraphNodeParams,
@@ -154,7 +154,6 @@ pub(super) fn refused() -> anyhow::Result<()> {
     let (bad, missing) = (CUresult::CUDA_ERROR_INVALID_VALUE, CUresult::CUDA_ERROR_NOT_SUPPORTED);
     for (kind, words) in [
         (Kind::CU_GRAPH_NODE_TYPE_CONDITIONAL, "a conditional node is not supported"),
-        (Kind::CU_GRAPH_NODE_TYPE_MEM_ALLOC, "a node that allocates or frees memory is not supported"),
         (Kind::CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT, "external semaphore"),
         (Kind::CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, "memory operations"),
     ] {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::super::stream::{Awaited, StreamKind};
 use super::super::{Engine, State};
+use super::objects::References;
 use super::{
     Branch, Graph, GraphExecHandle, GraphHandle, GraphNodeHandle, Graphs, NodeWork, Place, invalid,
     not_a_graph,
@@ -18,6 +19,9 @@ use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`
+const AUTO_FREE: u64 = 1;
+
 /// A graph that can be launched.
 pub(super) struct Exec {
     pub(super) graph: Arc<Executable>,
@@ -25,6 +29,12 @@ pub(super) struct Exec {
     streams: Vec<StreamHandle>,
     /// The end of the last launch, which the next launch waits for.
     last: Option<Awaited>,
+    /// The graph from which it was made.
+    pub(super) of: GraphHandle,
+    /// `CUgraphInstantiate_flags`
+    pub(super) flags: u64,
+    /// The user objects that it keeps alive.
+    objects: References,
 }
 
 /// The nodes of a graph and of the graphs in it.
@@ -46,6 +56,8 @@ pub(super) struct ExecNode {
     pub(super) after: Vec<usize>,
     pub(super) work: NodeWork,
     pub(super) call_site: CallSite,
+    /// Whether launches run it.
+    pub(super) is_enabled: bool,
 }
 
 impl Graphs {
@@ -91,6 +103,7 @@ impl Graphs {
                 after: own_after,
                 work: node.work.clone(),
                 call_site: node.call_site.clone(),
+                is_enabled: true,
             });
         }
         let last = ends.into_iter().zip(is_last).filter(|(_, is_last)| *is_last);
@@ -103,7 +116,10 @@ impl Graphs {
 
 /// Returns the indices of a graph's nodes, each after those of all nodes that it depends on, and otherwise in the order
 /// in which they were added.
-fn in_order(graph: &Graph) -> CudaResult<Vec<usize>> {
+///
+/// # Errors
+/// Returns the index of a node that is a part of a cycle, or that comes after one.
+fn order_of(graph: &Graph) -> Result<Vec<usize>, usize> {
     let mut dependents = vec![Vec::new(); graph.nodes.len()];
     let mut missing = Vec::new();
     for (at, node) in graph.nodes.iter().enumerate() {
@@ -122,17 +138,19 @@ fn in_order(graph: &Graph) -> CudaResult<Vec<usize>> {
             }
         }
     }
-    match missing.iter().position(|&missing| missing > 0) {
-        None => Ok(order),
-        Some(at) => {
-            let node = &graph.nodes[at];
-            let line = node.call_site.line().map(|line| format!(" ({line})")).unwrap_or_default();
-            Err(invalid(format!(
-                "cuGraphInstantiateWithFlags: {} is a part of a cycle, or comes after one{line}: remove a dependency",
-                node.work
-            )))
-        }
-    }
+    missing.iter().position(|&missing| missing > 0).map_or(Ok(order), Err)
+}
+
+/// Like [`order_of`], but returns an error that names the node.
+fn in_order(graph: &Graph) -> CudaResult<Vec<usize>> {
+    order_of(graph).map_err(|at| {
+        let node = &graph.nodes[at];
+        let line = node.call_site.line().map(|line| format!(" ({line})")).unwrap_or_default();
+        invalid(format!(
+            "cuGraphInstantiateWithFlags: {} is a part of a cycle, or comes after one{line}: remove a dependency",
+            node.work
+        ))
+    })
 }
 
 impl Executable {
@@ -188,26 +206,26 @@ impl Executable {
 }
 
 impl Engine {
+    /// Returns a node of a graph that is a part of a cycle, or that comes after one.
+    pub fn node_in_cycle(&self, graph: GraphHandle) -> CudaResult<Option<GraphNodeHandle>> {
+        let state = self.state();
+        let graph = state.graph(graph)?;
+        Ok(order_of(graph).err().map(|at| graph.nodes[at].handle))
+    }
+
     /// `cuGraphInstantiateWithFlags`
     ///
     /// # Errors
     /// Returns `InvalidValue` for flags that don't exist or that exclude each other, and `NotSupported` for a launch
     /// from the GPU.
     pub fn instantiate_graph(&self, graph: GraphHandle, flags: u64) -> CudaResult<GraphExecHandle> {
-        const AUTO_FREE: u64 = 1;
-        const UPLOAD: u64 = 2;
         const DEVICE_LAUNCH: u64 = 4;
         const NODE_PRIORITY: u64 = 8;
         let invalid =
             |what: &str| Error::new(CudaStatus::InvalidValue, format!("cuGraphInstantiateWithFlags: {what}"));
         match flags {
-            _ if flags & !(AUTO_FREE | UPLOAD | DEVICE_LAUNCH | NODE_PRIORITY) != 0 => {
+            _ if flags & !(AUTO_FREE | DEVICE_LAUNCH | NODE_PRIORITY) != 0 => {
                 return Err(invalid(&format!("{flags:#x} contains unknown flags")));
-            }
-            _ if flags & UPLOAD != 0 => {
-                return Err(invalid(
-                    "CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD is for cuGraphInstantiateWithParams",
-                ));
             }
             _ if flags & DEVICE_LAUNCH != 0 && flags & AUTO_FREE != 0 => {
                 return Err(invalid("a graph that the GPU launches can't free memory on launch"));
@@ -219,9 +237,18 @@ impl Engine {
             _ => {}
         }
         let mut state = self.state();
-        let graph = state.graphs.executable(state.graph(graph)?)?.into();
+        let made = state.graphs.executable(state.graph(graph)?)?;
+        if made.has_memory() && state.graphs.execs.values().any(|exec| exec.of == graph) {
+            return Err(invalid(
+                "a graph that allocates or frees memory can be instantiated only once at a time: \
+                 call cuGraphExecDestroy first",
+            ));
+        }
         let handle = GraphExecHandle(state.new_handle());
-        state.graphs.execs.insert(handle, Exec { graph, streams: Vec::new(), last: None });
+        let objects = state.references_of(state.graph(graph)?);
+        state.graphs.objects.retain_all(&objects);
+        let exec = Exec { graph: made.into(), streams: Vec::new(), last: None, of: graph, flags, objects };
+        state.graphs.execs.insert(handle, exec);
         Ok(handle)
     }
 
@@ -231,7 +258,7 @@ impl Engine {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
         let entry = state.graphs.execs.get(&exec).ok_or_else(|| not_an_exec(exec))?;
-        let (graph, last) = (entry.graph.clone(), entry.last.clone());
+        let (graph, last, flags) = (entry.graph.clone(), entry.last.clone(), entry.flags);
         if state.is_capturing(stream) {
             return state.add_graph(stream, &graph);
         }
@@ -241,8 +268,17 @@ impl Engine {
         for branch in &graph.branches {
             state.check_usable(branch.context.unwrap_or(of_stream))?;
         }
+        let memory = state.memory_of_launch(&graph, flags & AUTO_FREE != 0)?;
+        state.reserve_for_launch(&memory)?;
         let call_site = CallSite::here();
-        let begin = state.enqueue(stream, Work::Nothing, last.into_iter().collect(), call_site.clone())?;
+        let mut begin =
+            state.enqueue(stream, Work::Nothing, last.into_iter().collect(), call_site.clone())?;
+        for at in memory.freed_first {
+            let work = Work::Free { at, of_graph: true };
+            begin = state.append(stream, work, Vec::new(), call_site.clone())?;
+            let by = state.enqueued;
+            state.end_life(at, by, call_site.clone());
+        }
         let mut done: Vec<Awaited> = Vec::with_capacity(graph.nodes.len());
         for node in &graph.nodes {
             let after = match node.after.as_slice() {
@@ -272,9 +308,15 @@ impl Engine {
     pub fn destroy_graph_exec(&self, exec: GraphExecHandle) -> CudaResult<()> {
         let mut state = self.state();
         let removed = state.graphs.execs.remove(&exec).ok_or_else(|| not_an_exec(exec))?;
+        match &removed.last {
+            Some(last) => state.graphs.objects.release_after(last.op, removed.objects),
+            None => state.graphs.objects.release_all(&removed.objects),
+        }
         for stream in removed.streams {
             state.retire_stream(stream);
         }
+        let state = self.destroy_objects(state);
+        self.release_graph_memory(state);
         Ok(())
     }
 }
@@ -323,8 +365,20 @@ impl State {
         node: &ExecNode,
         mut after: Vec<Awaited>,
     ) -> CudaResult<Awaited> {
+        if !node.is_enabled {
+            return self.enqueue(stream, Work::Nothing, after, node.call_site.clone());
+        }
         match &node.work {
-            NodeWork::Work(work) => self.enqueue(stream, work.clone(), after, node.call_site.clone()),
+            NodeWork::Work(work) => {
+                let done = self.enqueue(stream, work.clone(), after, node.call_site.clone())?;
+                let by = self.enqueued;
+                match work {
+                    Work::Allocate { at } => self.begin_life(*at, by),
+                    Work::Free { at, .. } => self.end_life(*at, by, node.call_site.clone()),
+                    _ => {}
+                }
+                Ok(done)
+            }
             NodeWork::Communication(calls) => calls.enqueue(self, stream, after),
             NodeWork::Record(event) => {
                 let done = self.enqueue(stream, Work::Record, after, node.call_site.clone())?;

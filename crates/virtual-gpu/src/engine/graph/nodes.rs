@@ -1,19 +1,17 @@
 //! The nodes of a graph: adding, connecting, changing, and removing them.
 
-use std::sync::Arc;
-
 use super::{Graph, GraphHandle, GraphNodeHandle, Node, NodeWork, Place, invalid, not_a_node};
 use crate::engine::context::ContextHandle;
 use crate::engine::event::EventHandle;
-use crate::engine::host_memory::{HostRead, HostWrite};
-use crate::engine::launch::{KernelLaunch, LaunchShape};
+use crate::engine::host::HostFunction;
+use crate::engine::host_memory::{HostRead, HostSide, HostWrite};
+use crate::engine::launch::LaunchShape;
 use crate::engine::module::FunctionHandle;
 use crate::engine::region::Region;
 use crate::engine::work::Work;
 use crate::engine::{Engine, State};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
-use virtual_gpu_ptx::Kernel;
 
 /// `CUgraphNodeType`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +32,12 @@ pub enum NodeKind {
     Wait = 6,
     /// A record of an event.
     Record = 7,
-    /// A free.
+    /// An allocation of memory that the graph owns.
+    Allocate = 10,
+    /// A free of such memory.
     Free = 11,
+    /// Numbers in memory that are written or waited for.
+    Values = 12,
 }
 
 /// What a copy node copies at each launch.
@@ -53,8 +55,8 @@ pub enum GraphCopy {
         to: Region,
         /// Returns the bytes.
         read: HostRead,
-        /// The source, if it is pinned.
-        host: Option<Region>,
+        /// The source.
+        host: HostSide,
     },
     /// To the host.
     ToHost {
@@ -62,23 +64,9 @@ pub enum GraphCopy {
         from: Region,
         /// Writes the bytes.
         write: HostWrite,
-        /// The destination, if it is pinned.
-        host: Option<Region>,
+        /// The destination.
+        host: HostSide,
     },
-}
-
-/// The parameters of a kernel node.
-pub struct KernelNode {
-    /// The function.
-    pub function: FunctionHandle,
-    /// The kernel.
-    pub kernel: Arc<Kernel>,
-    /// The context in which it runs.
-    pub context: ContextHandle,
-    /// The launch's shape.
-    pub shape: LaunchShape,
-    /// The kernel's parameters, packed.
-    pub parameters: Vec<u8>,
 }
 
 impl NodeWork {
@@ -95,7 +83,9 @@ impl NodeWork {
                 | Work::DownloadLater { .. }
                 | Work::Copy { .. },
             ) => NodeKind::Copy,
+            Self::Work(Work::Value(_)) => NodeKind::Values,
             Self::Work(Work::Set { .. }) => NodeKind::Set,
+            Self::Work(Work::Allocate { .. }) => NodeKind::Allocate,
             Self::Work(Work::Free { .. }) => NodeKind::Free,
             Self::Work(Work::Host(_)) => NodeKind::Host,
             Self::Graph(_) => NodeKind::Graph,
@@ -105,13 +95,13 @@ impl NodeWork {
 
 impl Graph {
     /// Returns the index of one of its nodes.
-    fn index(&self, node: GraphNodeHandle) -> CudaResult<usize> {
+    pub(in crate::engine) fn index(&self, node: GraphNodeHandle) -> CudaResult<usize> {
         let at = self.nodes.iter().rposition(|known| known.handle == node);
         at.ok_or_else(|| invalid(format!("node {:#x} is not in the graph", node.0)))
     }
 
     /// Returns the indices of the nodes that a new node comes after.
-    fn indices(&self, after: &[GraphNodeHandle]) -> CudaResult<Vec<usize>> {
+    pub(in crate::engine) fn indices(&self, after: &[GraphNodeHandle]) -> CudaResult<Vec<usize>> {
         let mut indices = Vec::new();
         for &node in after {
             let at = self.index(node)?;
@@ -141,8 +131,18 @@ impl Graph {
         Ok(distinct)
     }
 
-    fn handles(&self, indices: &[usize]) -> Vec<GraphNodeHandle> {
+    pub(in crate::engine) fn handles(&self, indices: &[usize]) -> Vec<GraphNodeHandle> {
         indices.iter().map(|&at| self.nodes[at].handle).collect()
+    }
+
+    /// Rejects the removal of nodes and edges from a graph that allocates or frees memory.
+    fn check_fixed(&self, call: &str) -> CudaResult<()> {
+        match self.has_memory() {
+            true => Err(invalid(format!(
+                "{call}: nothing can be removed from a graph that allocates or frees memory"
+            ))),
+            false => Ok(()),
+        }
     }
 
     fn remove(&mut self, at: usize) -> Node {
@@ -169,13 +169,25 @@ impl Engine {
         if state.graph(graph)?.owner.is_some() {
             return Err(invalid(format!("{:#x} belongs to a node: destroy the node instead", graph.0)));
         }
+        state.check_no_capture_into(graph)?;
         state.remove_graph(graph);
+        let state = self.destroy_objects(state);
+        self.release_graph_memory(state);
         Ok(())
     }
 
     /// `cuGraphClone`
     pub fn clone_graph(&self, graph: GraphHandle) -> CudaResult<GraphHandle> {
         self.state().copy_graph(graph, None)
+    }
+
+    /// `cuGraphNodeFindInClone`: returns the copy of a node in a clone of its graph.
+    pub fn node_in_clone(&self, node: GraphNodeHandle, clone: GraphHandle) -> CudaResult<GraphNodeHandle> {
+        let state = self.state();
+        let copy = state.graph(clone)?.nodes.iter().find(|copy| copy.original == Some(node));
+        let copy =
+            copy.ok_or_else(|| invalid(format!("graph {:#x} has no copy of node {:#x}", clone.0, node.0)));
+        copy.map(|copy| copy.handle)
     }
 
     /// `cuGraphAddEmptyNode`
@@ -224,14 +236,14 @@ impl Engine {
     ///
     /// # Errors
     /// Returns `InvalidContext` if the context is not one, and the errors of [`Self::set`].
-    pub fn add_set_node<const SIZE: usize>(
+    pub fn add_set_node(
         &self,
         graph: GraphHandle,
         after: &[GraphNodeHandle],
-        (at, element): (Region, [u8; SIZE]),
+        (at, element): (Region, &[u8]),
         context: ContextHandle,
     ) -> CudaResult<GraphNodeHandle> {
-        let work = self.set_work(at, element, &CallSite::here())?;
+        let work = self.set_work(at, element, true, &CallSite::here())?;
         let mut state = self.state();
         let to_invalid = |error: Error<_>| Error::new(CudaStatus::InvalidContext, error.message);
         state.context(context).map_err(to_invalid)?;
@@ -243,7 +255,7 @@ impl Engine {
         &'static self,
         graph: GraphHandle,
         after: &[GraphNodeHandle],
-        function: Arc<dyn Fn() + Send + Sync>,
+        function: HostFunction,
     ) -> CudaResult<GraphNodeHandle> {
         let mut state = self.state();
         let work = self.host_function(&mut state, function)?;
@@ -262,6 +274,32 @@ impl Engine {
         let copy = state.copy_graph(child, None)?;
         let node = state.add_graph_node(graph, after, Place::Anywhere, NodeWork::Graph(copy))?;
         state.graph_mut(copy)?.owner = Some(node);
+        Ok(node)
+    }
+
+    /// `cuGraphAddNode` with `CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE`: adds a node that owns another graph from now on.
+    ///
+    /// # Errors
+    /// Returns `InvalidValue` if the graph already belongs to a node, or if it contains the one that would own it.
+    pub fn move_child_graph(
+        &self,
+        graph: GraphHandle,
+        after: &[GraphNodeHandle],
+        child: GraphHandle,
+    ) -> CudaResult<GraphNodeHandle> {
+        let mut state = self.state();
+        if state.graph(child)?.owner.is_some() {
+            return Err(invalid(format!("{:#x} already belongs to a node", child.0)));
+        }
+        let mut outer = Some(graph);
+        while let Some(graph) = outer {
+            if graph == child {
+                return Err(invalid(format!("graph {:#x} can't contain itself", child.0)));
+            }
+            outer = state.graph(graph)?.owner.map(|node| state.graph_of(node)).transpose()?;
+        }
+        let node = state.add_graph_node(graph, after, Place::Anywhere, NodeWork::Graph(child))?;
+        state.graph_mut(child)?.owner = Some(node);
         Ok(node)
     }
 
@@ -301,13 +339,16 @@ impl Engine {
     pub fn destroy_graph_node(&self, node: GraphNodeHandle) -> CudaResult<()> {
         let mut state = self.state();
         let graph = state.graph_of(node)?;
+        state.check_no_capture_into(graph)?;
         let graph = state.graph_mut(graph)?;
+        graph.check_fixed("cuGraphDestroyNode")?;
         let at = graph.index(node)?;
         let removed = graph.remove(at);
         state.graphs.of_nodes.remove(&node);
         if let NodeWork::Graph(child) = removed.work {
             state.remove_graph(child);
         }
+        drop(self.destroy_objects(state));
         Ok(())
     }
 
@@ -338,6 +379,7 @@ impl Engine {
     ) -> CudaResult<()> {
         let mut state = self.state();
         let graph = state.graph_mut(graph)?;
+        graph.check_fixed("cuGraphRemoveDependencies")?;
         let nodes = graph.distinct_edges(edges, true)?;
         nodes.into_iter().for_each(|(from, to)| graph.nodes[to].after.retain(|&earlier| earlier != from));
         Ok(())
@@ -388,65 +430,19 @@ impl Engine {
     pub fn is_graph_node(&self, node: GraphNodeHandle) -> bool {
         self.state().graphs.of_nodes.contains_key(&node)
     }
-
-    /// `cuGraphKernelNodeGetParams`
-    ///
-    /// # Errors
-    /// Returns `InvalidValue` if the node has no kernel, and `NotSupported` if its kernel is NCCL's.
-    pub fn kernel_node(&self, node: GraphNodeHandle) -> CudaResult<KernelNode> {
-        let state = self.state();
-        let launch = state.graph_node(node)?.work.kernel(node)?;
-        Ok(KernelNode {
-            function: launch.function,
-            kernel: launch.kernel.clone(),
-            context: launch.context,
-            shape: launch.shape,
-            parameters: launch.parameters.clone(),
-        })
-    }
-
-    /// `cuGraphKernelNodeSetParams`
-    ///
-    /// # Errors
-    /// Returns `InvalidValue` if the node has no kernel, and the errors of a launch.
-    pub fn set_kernel_node(
-        &self,
-        node: GraphNodeHandle,
-        function: FunctionHandle,
-        shape: LaunchShape,
-        parameters: Vec<u8>,
-    ) -> CudaResult<()> {
-        let mut state = self.state();
-        let is_cooperative = state.graph_node(node)?.work.kernel(node)?.is_cooperative;
-        let launch = state.kernel_launch(function, shape, parameters, is_cooperative)?;
-        let graph = state.graph_of(node)?;
-        let graph = state.graph_mut(graph)?;
-        let at = graph.index(node)?;
-        let entry = &mut graph.nodes[at];
-        if !matches!(entry.place, Place::Branch(_)) {
-            entry.place = Place::Context(launch.context);
-        }
-        entry.work = NodeWork::Work(Work::Kernel(Box::new(launch)));
-        Ok(())
-    }
-}
-
-impl NodeWork {
-    /// Returns the launch of a kernel node.
-    pub(super) fn kernel(&self, node: GraphNodeHandle) -> CudaResult<&KernelLaunch> {
-        match self {
-            Self::Work(Work::Kernel(launch)) => Ok(launch),
-            Self::Communication(calls) => {
-                let message =
-                    format!("virtual GPU: the parameters of NCCL's kernels ({calls}) are not supported");
-                Err(Error::new(CudaStatus::NotSupported, message))
-            }
-            other => Err(invalid(format!("node {:#x} is not a kernel node, but {other}", node.0))),
-        }
-    }
 }
 
 impl State {
+    /// Rejects the removal of a graph, or of its nodes, that is getting the nodes of a capture.
+    fn check_no_capture_into(&self, graph: GraphHandle) -> CudaResult<()> {
+        match self.captures.are_into(graph) {
+            true => {
+                Err(invalid(format!("graph {:#x} is getting the nodes of a capture: end it first", graph.0)))
+            }
+            false => Ok(()),
+        }
+    }
+
     pub(super) fn graph_of(&self, node: GraphNodeHandle) -> CudaResult<GraphHandle> {
         self.graphs.of_nodes.get(&node).copied().ok_or_else(|| not_a_node(node))
     }
@@ -457,7 +453,7 @@ impl State {
     }
 
     /// Adds a node, and checks the nodes that it comes after.
-    fn add_graph_node(
+    pub(super) fn add_graph_node(
         &mut self,
         graph: GraphHandle,
         after: &[GraphNodeHandle],
@@ -466,7 +462,7 @@ impl State {
     ) -> CudaResult<GraphNodeHandle> {
         let after = self.graph(graph)?.indices(after)?;
         let handle = GraphNodeHandle(self.new_handle());
-        let node = Node { handle, place, after, work, call_site: CallSite::here() };
+        let node = Node::new(handle, place, after, work, CallSite::here());
         self.graph_mut(graph)?.nodes.push(node);
         self.graphs.of_nodes.insert(handle, graph);
         Ok(handle)
@@ -475,7 +471,16 @@ impl State {
     /// Copies a graph and the graphs in it.
     fn copy_graph(&mut self, graph: GraphHandle, owner: Option<GraphNodeHandle>) -> CudaResult<GraphHandle> {
         let mut copy = self.graph(graph)?.clone();
+        if copy.has_memory() {
+            return Err(invalid(
+                "a graph that allocates or frees memory can't be copied: neither cloned nor added to another graph",
+            ));
+        }
         copy.owner = owner;
+        self.graphs.objects.retain_all(&copy.objects);
+        for node in &mut copy.nodes {
+            node.original = Some(node.handle);
+        }
         let copy = self.insert_graph(copy);
         let children = self.graph(copy)?.nodes.iter().enumerate().filter_map(|(at, node)| match node.work {
             NodeWork::Graph(child) => Some((at, node.handle, child)),
@@ -489,8 +494,9 @@ impl State {
     }
 
     /// Removes a graph, its nodes, and the graphs in it.
-    fn remove_graph(&mut self, graph: GraphHandle) {
+    pub(in crate::engine) fn remove_graph(&mut self, graph: GraphHandle) {
         let Some(removed) = self.graphs.all.remove(&graph) else { return };
+        self.graphs.objects.release_all(&removed.objects);
         for node in removed.nodes {
             self.graphs.of_nodes.remove(&node.handle);
             if let NodeWork::Graph(child) = node.work {

@@ -1,12 +1,10 @@
-//! Changing executable graphs: a single kernel, or all parameters at once.
+//! Changing all parameters of an executable graph at once.
 
 use std::sync::Arc;
 
-use super::executable::{ExecNode, Executable, not_an_exec};
-use super::{GraphExecHandle, GraphHandle, GraphNodeHandle, NodeWork, Place, invalid};
+use super::executable::{Exec, ExecNode, Executable, not_an_exec};
+use super::{GraphExecHandle, GraphHandle, GraphNodeHandle, NodeWork, Place};
 use crate::engine::Engine;
-use crate::engine::launch::LaunchShape;
-use crate::engine::module::FunctionHandle;
 use crate::engine::region::Region;
 use crate::engine::work::Work;
 use virtual_gpu_core::status::CudaResult;
@@ -42,40 +40,6 @@ pub struct UpdateFailure {
 }
 
 impl Engine {
-    /// `cuGraphExecKernelNodeSetParams`: changes a kernel of later launches. `node` is the graph's node.
-    ///
-    /// # Errors
-    /// Returns `InvalidValue` if the executable graph was not made from the node's graph, if the node has no kernel, or if
-    /// the kernel would run in another context. Returns the errors of a launch.
-    pub fn set_executable_kernel(
-        &self,
-        exec: GraphExecHandle,
-        node: GraphNodeHandle,
-        function: FunctionHandle,
-        shape: LaunchShape,
-        parameters: Vec<u8>,
-    ) -> CudaResult<()> {
-        let mut state = self.state();
-        let graph = &state.graphs.execs.get(&exec).ok_or_else(|| not_an_exec(exec))?.graph;
-        let at = graph.nodes.iter().position(|known| known.of == node);
-        let Some(at) = at.filter(|_| state.graphs.of_nodes.contains_key(&node)) else {
-            return Err(invalid(format!("the executable graph was not made from node {:#x}", node.0)));
-        };
-        let (context, is_cooperative) = {
-            let old = graph.nodes[at].work.kernel(node)?;
-            (old.context, old.is_cooperative)
-        };
-        let launch = state.kernel_launch(function, shape, parameters, is_cooperative)?;
-        if launch.context != context {
-            let (old, new) = (state.describe(context), state.describe(launch.context));
-            return Err(invalid(format!("the kernel of the node runs on {old}, not on {new}")));
-        }
-        if let Some(exec) = state.graphs.execs.get_mut(&exec) {
-            Arc::make_mut(&mut exec.graph).nodes[at].work = NodeWork::Work(Work::Kernel(Box::new(launch)));
-        }
-        Ok(())
-    }
-
     /// `cuGraphExecUpdate`: replaces the parameters of all nodes by those of a graph with the same edges.
     ///
     /// # Errors
@@ -94,6 +58,14 @@ impl Engine {
                 return Ok(Err(UpdateFailure { result, node: None, from: None, message }));
             }
         };
+        let is_in_use = |other: &Exec| other.of == graph;
+        let others = state.graphs.execs.entries().iter().filter(|(handle, _)| *handle != exec);
+        if new.has_memory() && others.into_iter().any(|(_, other)| is_in_use(other)) {
+            let message =
+                "the graph allocates or frees memory, and is instantiated as another executable graph";
+            let (result, message) = (UpdateResult::Error, message.into());
+            return Ok(Err(UpdateFailure { result, node: None, from: None, message }));
+        }
         let device = |region: &Region| self.device_of(region.start);
         if let Err(failure) = compare(&old, &new, &device) {
             return Ok(Err(failure));
@@ -103,12 +75,13 @@ impl Engine {
                 (old.work, old.call_site) = (new.work, new.call_site);
             }
         }
+        self.release_graph_memory(state);
         Ok(Ok(()))
     }
 }
 
 /// Compares an executable graph with the one that would replace it.
-fn compare(
+pub(super) fn compare(
     old: &Executable,
     new: &Executable,
     device: &dyn Fn(&Region) -> Option<usize>,
@@ -141,7 +114,7 @@ fn compare(
 }
 
 /// Checks that a node may be replaced by another one of the same kind.
-fn check_work(
+pub(super) fn check_work(
     was: &ExecNode,
     is: &ExecNode,
     device: &dyn Fn(&Region) -> Option<usize>,
@@ -181,7 +154,11 @@ fn check_work(
             {
                 Ok(())
             }
-            (Work::Host(_), Work::Host(_)) | (Work::Nothing, Work::Nothing) => Ok(()),
+            (Work::Host(_), Work::Host(_))
+            | (Work::Nothing, Work::Nothing)
+            | (Work::Value(_), Work::Value(_))
+            | (Work::Allocate { .. }, Work::Allocate { .. })
+            | (Work::Free { .. }, Work::Free { .. }) => Ok(()),
             _ => parameters("a copy must keep its direction and its devices"),
         },
         (NodeWork::Communication(_), NodeWork::Communication(_)) => Ok(()),

@@ -20,7 +20,7 @@ use virtual_gpu_core::number_map::NumberMap;
 
 /// A pool takes, remaps, and releases memory in granules of this many bytes. CUDA documents no number for pools; this is
 /// the minimum that NVIDIA GPUs report through `cuMemGetAllocationGranularity`.
-pub(super) const GRANULE: u64 = 2 << 20;
+pub(in crate::engine) const GRANULE: u64 = 2 << 20;
 
 /// The use of a block of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
