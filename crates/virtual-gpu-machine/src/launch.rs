@@ -5,6 +5,8 @@ use crate::fault::{Fault, ThreadReport};
 use crate::memory::touched::Touched;
 use crate::printed::Printed;
 use crate::race::Race;
+use virtual_gpu_core::memory::HeapOwner;
+use virtual_gpu_core::source_location::CallSite;
 
 /// The unit in bytes in which hardware allocates shared memory, from the CUDA occupancy calculator for compute capability
 /// 9.0.
@@ -32,6 +34,8 @@ pub struct Launch<'a> {
     pub workspace: u64,
     /// The size in bytes of each thread's stack, for functions that call themselves.
     pub stack: u64,
+    /// The heap from which the kernel allocates.
+    pub heap: KernelHeap<'a>,
     /// The number of bytes of `printf` output that are kept. If a kernel writes more, the newest output is kept.
     pub print_buffer: u64,
     /// Whether races in shared memory are detected.
@@ -47,6 +51,24 @@ pub struct Launch<'a> {
     pub thread_limit: u64,
 }
 
+/// The heap from which a kernel allocates (`malloc`).
+#[derive(Clone, Copy, Debug)]
+pub struct KernelHeap<'a> {
+    /// The context that it belongs to.
+    pub owner: HeapOwner,
+    /// Its size in bytes.
+    pub limit: u64,
+    /// The call that launched the kernel, for allocations at an unknown line.
+    pub launched: Option<&'a CallSite>,
+}
+
+impl Default for KernelHeap<'_> {
+    /// Returns a heap of the size that a context starts with.
+    fn default() -> Self {
+        Self { owner: HeapOwner::default(), limit: 8 << 20, launched: None }
+    }
+}
+
 impl Default for Launch<'_> {
     /// Returns a launch of one thread with no parameters or limits, alone on the GPU.
     fn default() -> Self {
@@ -60,6 +82,7 @@ impl Default for Launch<'_> {
             resident: 1,
             workspace: 0,
             stack: 1 << 10,
+            heap: KernelHeap::default(),
             print_buffer: 1 << 20,
             watch_shared: true,
             is_lenient: false,

@@ -14,6 +14,7 @@ mod convergence;
 mod execute;
 mod fault;
 mod features;
+mod heap;
 mod launch;
 mod machine;
 mod mask;
@@ -39,7 +40,7 @@ mod wmma;
 
 pub use consistency::{Consistency, DeviceRace, Missing};
 pub use fault::{Access, Assertion, Fault, FaultKind, MemoryAccess, ThreadReport};
-pub use launch::{Execution, Launch};
+pub use launch::{Execution, KernelHeap, Launch};
 pub use memory::touched::Touched;
 pub use printed::Printed;
 pub use race::{Race, SharedLocation};

@@ -1,10 +1,14 @@
 //! A launch that runs at the same time as launches on other GPUs, whose memory it accesses.
 
+use std::collections::hash_map::Entry;
+
 use crate::consistency::{Consistency, DeviceRace, Place, Stamp};
 use crate::fault::{Access, ThreadReport};
 use crate::machine::Machine;
 use crate::mask::Mask;
 use crate::memory::bytes::Location;
+use crate::memory::touched::Touched;
+use virtual_gpu_core::map::Map;
 use virtual_gpu_core::memory::DeviceMemory;
 use virtual_gpu_ptx::instruction::{Fence, Scope};
 
@@ -73,13 +77,20 @@ impl Machine<'_> {
     pub(crate) fn drain_record(&mut self) {
         let memory = &*self.memory;
         let touched = self.record.drain(|slot| memory.in_slot(slot).map(|known| (known.id(), known.base())));
+        if self.touched.is_empty() {
+            self.touched = touched;
+            return;
+        }
+        let key = |touched: &Touched| (touched.base, touched.allocation, touched.access);
+        let mut places: Map<_, usize> =
+            self.touched.iter().enumerate().map(|(place, known)| (key(known), place)).collect();
         for new in touched {
-            let same = |known: &&mut crate::Touched| {
-                (known.base, known.allocation, known.access) == (new.base, new.allocation, new.access)
-            };
-            match self.touched.iter_mut().find(same) {
-                Some(known) => known.add(new.ranges),
-                None => self.touched.push(new),
+            match places.entry(key(&new)) {
+                Entry::Occupied(place) => self.touched[*place.get()].add(new.ranges),
+                Entry::Vacant(place) => {
+                    place.insert(self.touched.len());
+                    self.touched.push(new);
+                }
             }
         }
     }

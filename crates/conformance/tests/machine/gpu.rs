@@ -2,7 +2,7 @@
 
 use virtual_gpu_core::memory::DeviceMemory;
 use virtual_gpu_core::source_location::CallSite;
-use virtual_gpu_machine::{self as machine, Execution, Fault, Launch};
+use virtual_gpu_machine::{self as machine, Execution, Fault, KernelHeap, Launch};
 use virtual_gpu_ptx::{self as ptx, Module};
 
 use crate::twin::{Repeated, Twin};
@@ -155,6 +155,7 @@ impl Gpu {
             resident: self.resident,
             workspace: self.workspace,
             stack: self.stack,
+            heap: KernelHeap::default(),
             print_buffer: self.print_buffer,
             watch_shared: true,
             is_lenient: self.is_lenient,

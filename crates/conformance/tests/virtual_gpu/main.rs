@@ -11,6 +11,7 @@ mod functions;
 mod golden;
 mod graph_nodes;
 mod graphs;
+mod heap;
 mod host_functions;
 mod host_memory;
 mod interprocess;
@@ -91,6 +92,7 @@ fn main() -> ExitCode {
         functions::checks(),
         graph_nodes::checks(),
         graphs::checks(),
+        heap::checks(),
         host_functions::checks(),
         host_memory::checks(),
         interprocess::checks(),

@@ -7,6 +7,7 @@ mod allocation;
 mod bad_address;
 mod capacity;
 mod device;
+mod heap;
 mod mapped;
 mod written;
 
@@ -14,5 +15,6 @@ pub use allocation::{Allocation, AllocationId, HostBytes, POISON};
 pub use bad_address::{BadAddress, Freed, OutOfMemory};
 pub use capacity::Capacity;
 pub use device::{ADDRESS_SPACE, AFTER_ALL, BEFORE_ALL, DeviceMemory};
+pub use heap::{BadFree, FreedByKernel, HeapOwner};
 pub use mapped::Content;
 pub use written::Written;

@@ -7,7 +7,7 @@ use super::stream::{Awaited, StreamKind};
 use super::{Engine, Failure, State};
 use crate::order::OF_A_GRAPH;
 use virtual_gpu_core::handle::{OperationNumber, StreamHandle};
-use virtual_gpu_core::memory::AllocationId;
+use virtual_gpu_core::memory::{AllocationId, HeapOwner};
 use virtual_gpu_core::number_map::NumberMap;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
@@ -169,6 +169,10 @@ impl Engine {
         let call_site = CallSite::here();
         let Some((device, variables, owned)) = self.state().destroy_context(context) else { return };
         self.changed.notify_all();
+        let of_kernels = self.memory(device).release_heap(HeapOwner(context.0));
+        let mut state = self.state();
+        of_kernels.into_iter().for_each(|allocation| state.order.forget_allocation(device, allocation));
+        drop(state);
         let variables = variables.into_iter().map(|address| (device, address, None));
         let owned = owned
             .range(0..u64::MAX)

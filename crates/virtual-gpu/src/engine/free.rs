@@ -117,11 +117,28 @@ impl Engine {
             BadAddress::OutOfBounds { offset, .. } => {
                 report.at(format!("freed through a pointer to its byte {offset}"), call_site)
             }
-            BadAddress::Unknown => report.at("freed", call_site),
+            BadAddress::OfKernels { .. } | BadAddress::Unknown => report.at("freed", call_site),
         };
         let report = owner(report, &bad, address, device)
             .help("free each allocation once, using the pointer that the allocation returned");
         Err(Failure::announce(CudaStatus::InvalidValue, &report).to_error())
+    }
+
+    /// Remembers memory that a kernel has freed, until no pending work can race with its accesses.
+    pub(super) fn freed_by_kernel(&self, device: usize, freed: Vec<(u64, AllocationId)>) {
+        if freed.is_empty() {
+            return;
+        }
+        let mut state = self.state();
+        let sequence = state.next_sequence_number();
+        let freed = freed.into_iter();
+        state.freed.extend(freed.map(|(base, allocation)| Freed {
+            device,
+            base,
+            allocation,
+            sequence,
+            op: None,
+        }));
     }
 
     fn free_at_once(&self, freed: Freed) {

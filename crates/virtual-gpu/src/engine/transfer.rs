@@ -508,7 +508,7 @@ pub fn address_report(
     len: u64,
     device: usize,
 ) -> Report {
-    let bad = memory.explain(address);
+    let bad = memory.range(address, len).err().unwrap_or_else(|| memory.explain(address));
     let report = Report::new(headline);
     let report = match &bad {
         BadAddress::OutOfBounds { size: whole, offset, .. } => {
@@ -521,7 +521,7 @@ pub fn address_report(
             let end = u128::from(*offset) + u128::from(len);
             report.fact(format!("bytes {offset}..{end} of memory that has been freed"))
         }
-        BadAddress::Unknown => report,
+        BadAddress::OfKernels { .. } | BadAddress::Unknown => report,
     };
     owner(report, &bad, address, device)
 }
@@ -543,6 +543,9 @@ pub(super) fn owner(report: Report, bad: &BadAddress, address: u64, device: usiz
                 &freed.allocated,
             )
             .before_at("freed", &freed.freed),
+        BadAddress::OfKernels { size: whole, call_site, .. } => report
+            .before_at(format!("a kernel has allocated these {} here (`malloc`)", size(*whole)), call_site)
+            .fact("only kernels can use and free this memory: let a kernel copy it to a buffer"),
         BadAddress::Unknown if address == 0 => report.fact("the pointer is null"),
         BadAddress::Unknown => report.fact(format!("{address:#x} is not an address on GPU {device}")),
     }
