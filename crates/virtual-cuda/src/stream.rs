@@ -1,6 +1,7 @@
 //! The stream and event functions.
 
 use std::ffi::{CString, c_int, c_uint};
+use std::sync::Arc;
 
 use virtual_gpu::device::PRIORITIES;
 use virtual_gpu::engine::EventHandle;
@@ -9,6 +10,7 @@ use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 use crate::engine;
 use crate::pointer::Out;
+use crate::shared_event::EventFile;
 use crate::types::{Context, Event, Stream, handle, invalid, stream};
 
 /// `CU_STREAM_NON_BLOCKING`, the only stream flag.
@@ -110,7 +112,14 @@ pub(crate) fn create_event(to: Out<Event>, flags: c_uint) -> CudaResult<()> {
     let engine = engine::get()?;
     let made = match flags & EVENT_INTERPROCESS {
         0 => engine.create_event(flags & EVENT_DISABLE_TIMING == 0),
-        _ => engine.create_interprocess_event(),
+        _ => {
+            let gpu = engine.physical(engine.current_device()?);
+            let file = EventFile::new(gpu).map_err(|error| {
+                let message = format!("cuEventCreate: can't share an event between processes: {error}");
+                Error::new(CudaStatus::OperatingSystem, message)
+            })?;
+            engine.create_shared_event(Arc::new(file))
+        }
     };
     to.give(handle(made?.0))
 }

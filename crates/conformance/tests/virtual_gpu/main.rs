@@ -44,6 +44,7 @@ mod rank_processes;
 mod raw;
 mod rows;
 mod same_reports;
+mod shared_between_processes;
 mod shared_overruns;
 mod shared_races;
 mod strict;
@@ -55,6 +56,7 @@ mod topology;
 mod trace;
 mod traffic;
 mod twins;
+mod two_processes;
 mod virtual_memory;
 
 use std::process::ExitCode;
@@ -123,6 +125,7 @@ fn main() -> ExitCode {
         random::checks(),
         rows::checks(),
         same_reports::checks(),
+        shared_between_processes::checks(),
         shared_overruns::checks(),
         shared_races::checks(),
         strict::checks(),

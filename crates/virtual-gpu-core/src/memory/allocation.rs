@@ -57,6 +57,16 @@ pub trait HostBytes: Send + std::fmt::Debug {
 
     /// Returns the bytes, mutable.
     fn bytes_mut(&mut self) -> &mut [u8];
+
+    /// Replaces 1, 2, 4, or 8 aligned bytes in one step, if they are `old`. Returns whether they were.
+    fn replace(&mut self, offset: usize, old: &[u8], new: &[u8]) -> bool {
+        let bytes = &mut self.bytes_mut()[offset..offset + old.len()];
+        let is_old = *bytes == *old;
+        if is_old {
+            bytes.copy_from_slice(new);
+        }
+        is_old
+    }
 }
 
 /// Where an allocation's bytes are.

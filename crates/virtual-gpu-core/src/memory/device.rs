@@ -138,7 +138,7 @@ impl DeviceMemory {
     }
 
     /// Creates an allocation with the result of `bytes`, a function that receives the address.
-    fn insert_new(
+    pub(super) fn insert_new(
         &mut self,
         size: u64,
         call_site: CallSite,

@@ -9,6 +9,7 @@ mod capacity;
 mod device;
 mod heap;
 mod mapped;
+mod shared;
 mod written;
 
 pub use allocation::{Allocation, AllocationId, HostBytes, POISON};
@@ -16,5 +17,6 @@ pub use bad_address::{BadAddress, Freed, OutOfMemory};
 pub use capacity::Capacity;
 pub use device::{ADDRESS_SPACE, AFTER_ALL, BEFORE_ALL, DeviceMemory};
 pub use heap::{BadFree, FreedByKernel, HeapOwner};
-pub use mapped::Content;
+pub use mapped::{Content, SharedContent};
+pub use shared::{FileKey, Shared, SharedRecord};
 pub use written::Written;

@@ -297,6 +297,7 @@ impl State {
         }
         self.streams_of_threads.retain(|&(_, of), _| of != context);
         self.peer_access.retain(|&(from, to)| from != context && to != context);
+        self.imports.retain(|_, import| import.context != context);
         self.events.retain(|_, event| event.context != context);
         let modules = self.modules.entries().iter().filter(|(_, module)| module.context == context);
         let mut variables = Vec::new();
@@ -393,6 +394,7 @@ impl State {
                 self.devices[device].streams += 1;
                 format!("stream {}", self.devices[device].streams).into()
             }
+            StreamKind::OfEvent => "an event of another process".into(),
             StreamKind::OfGraph(captured) => format!("{captured}{OF_A_GRAPH}").into(),
         }
     }

@@ -103,6 +103,7 @@ impl Engine {
             let message = format!("{address:#x} is pinned host memory: free it with cuMemFreeHost");
             return Err(Error::new(CudaStatus::InvalidValue, message));
         }
+        state.check_not_open(address)?;
         let sequence = state.next_sequence_number();
         drop(state);
         let mut memory = self.memory(device);
@@ -180,6 +181,7 @@ impl State {
     /// Forgets the owner of memory that has now been freed.
     pub(super) fn no_longer_owned(&mut self, address: u64) {
         self.disown(address);
+        self.forget_import(address);
         self.pools.freed(address);
     }
 

@@ -104,7 +104,7 @@ impl State {
         loop {
             match self.obstacle(op)? {
                 Obstacle::Host(function) => return Some(function),
-                Obstacle::Collective(_) => return None,
+                Obstacle::Collective(_) | Obstacle::Elsewhere(_) => return None,
                 Obstacle::Op(next) => op = next,
             }
         }

@@ -16,7 +16,7 @@ use super::together::{Place, SharedMemory};
 use super::touched::Done;
 use super::touched::Outcome;
 use super::touched::Touched;
-use super::transfer::owner;
+use super::transfer::{gone_report, owner};
 use crate::config::Checks;
 use crate::device::MULTIPROCESSORS;
 use crate::order::Touch;
@@ -44,7 +44,7 @@ struct Ran {
     touched: Vec<Touched>,
     /// What it has freed of what other launches have allocated.
     freed: Vec<(u64, AllocationId)>,
-    /// A report about a read of unwritten bytes.
+    /// A report about a read of unwritten bytes, or about memory that another process has freed.
     unwritten: Option<Report>,
 }
 
@@ -73,7 +73,8 @@ impl Engine {
             }
         };
         let to_run = self.to_run(launch, turn, workspace);
-        let together = Together::new(&mut consistency, place.number, Box::new(&mut shared));
+        let observes = self.state().shares_memory(launch.context);
+        let together = Together::new(&mut consistency, place.number, Box::new(&mut shared), observes);
         let outcome = virtual_gpu_machine::run_together(&launch.kernel, &to_run, &mut memory, together);
         let learned = consistency.end(place.number);
         let ran = self.ran(outcome, &mut memory, turn, workspace);
@@ -195,6 +196,9 @@ impl Engine {
         workspace: Option<u64>,
     ) -> Ran {
         let all = outcome.iter().flat_map(|done| &done.touched);
+        let used = all.clone().filter_map(|it| memory.range_of_kernel(it.base, 0).ok());
+        let gone = used.map(|(allocation, _)| allocation).find(|allocation| allocation.is_gone());
+        let gone = gone.map(|it| gone_report("a kernel", it).at("launched", &turn.call_site));
         let is_freed = |base: u64| memory.range_of_kernel(base, 0).is_err();
         let freed = all.filter(|it| it.allocation.is_of_kernels() && is_freed(it.base));
         let freed = freed.map(|it| (it.base, it.allocation)).collect();
@@ -203,6 +207,7 @@ impl Engine {
         let touched = touched.unwrap_or_default();
         let unwritten = outcome.as_ref().ok().and_then(|done| done.unwritten.as_ref());
         let unwritten = unwritten.map(|read| unwritten_report(read, memory, &turn.call_site));
+        let unwritten = gone.or(unwritten);
         if let Some(workspace) = workspace {
             let _ = memory.free(workspace, CallSite::unknown());
         }

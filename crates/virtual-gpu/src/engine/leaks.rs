@@ -42,6 +42,10 @@ impl Engine {
                     variables.insert(address);
                 }
             }
+            // Other processes have allocated these.
+            for &address in state.imports.keys() {
+                variables.insert(address);
+            }
             variables
         };
         let mut leaks: SortedMap<(usize, Option<SourceLine>), Leak> = SortedMap::default();

@@ -7,6 +7,7 @@
 mod capture;
 mod communication;
 mod context;
+mod elsewhere;
 mod enqueue;
 mod event;
 mod free;
@@ -14,6 +15,7 @@ mod function;
 mod graph;
 mod host;
 mod host_memory;
+mod interprocess;
 mod kernel_report;
 mod kernel_run;
 mod launch;
@@ -42,12 +44,14 @@ use std::time::Duration;
 
 pub use capture::{CaptureMode, CaptureStatus};
 pub use context::ContextHandle;
+pub use elsewhere::SharedEvent;
 pub use event::EventHandle;
 pub use graph::{
     GraphCopy, GraphExecHandle, GraphHandle, GraphNodeHandle, KernelNode, NodeKind, UpdateFailure,
     UpdateResult,
 };
 pub use host_memory::{Guard, HostKind, HostRead, HostWrite, Memory};
+pub use interprocess::Opened;
 pub use launch::LaunchShape;
 pub use managed::{Advice, Attachment, Location};
 pub use module::{FunctionHandle, ModuleHandle};
@@ -108,6 +112,8 @@ pub struct Engine {
     changed: Condvar,
     /// Notified when a host function is ready to run.
     host: Condvar,
+    /// Notified when work waits for another process.
+    elsewhere: Condvar,
 }
 
 /// Why an operation failed: the code that CUDA would return, or the closest equivalent, and the report.
@@ -172,6 +178,11 @@ pub struct State {
     shared_mappings: BTreeMap<u64, peers::SharedMapping>,
     /// Launches that take turns with those on other GPUs.
     together: together::Launches,
+    /// Memory of other processes, by the address here.
+    imports: BTreeMap<u64, interprocess::Import>,
+    /// Whether this process has exported memory to others, or opened memory of others.
+    shares_with_processes: bool,
+    elsewhere: elsewhere::Elsewhere,
     pinned: host_memory::Pinned,
     /// Copies to or from pinned memory that no thread has waited for yet.
     held: Vec<host_memory::Held>,
@@ -252,6 +263,9 @@ impl Engine {
             peer_access: BTreeSet::new(),
             shared_mappings: BTreeMap::new(),
             together: together::Launches::default(),
+            imports: BTreeMap::new(),
+            shares_with_processes: false,
+            elsewhere: elsewhere::Elsewhere::default(),
             pinned: host_memory::Pinned::default(),
             held: Vec::new(),
             threads: SortedMap::default(),
@@ -293,6 +307,7 @@ impl Engine {
             state: Mutex::new(state),
             changed: Condvar::new(),
             host: Condvar::new(),
+            elsewhere: Condvar::new(),
         }
     }
 

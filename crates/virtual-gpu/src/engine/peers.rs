@@ -185,6 +185,12 @@ impl State {
         })
     }
 
+    /// Returns whether kernels of a context access memory of other GPUs or processes, or whether kernels of other GPUs
+    /// or processes access their memory. They may wait for a write there.
+    pub(super) fn may_wait_for_others(&self, context: ContextHandle) -> bool {
+        self.shares_with_processes || self.shares_memory(context)
+    }
+
     /// Returns whether kernels of a context access other GPUs' memory, or the other way around.
     pub(super) fn shares_memory(&self, context: ContextHandle) -> bool {
         if self.peer_access.is_empty() && self.shared_mappings.is_empty() && !self.pools.are_shared() {

@@ -48,6 +48,7 @@ impl Engine {
     pub fn run_ready<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         state.forget_threads();
         let before = state.finished;
+        state.check_elsewhere();
         state.together.begin_pass();
         while let Some(job) = state.take_ready() {
             // Other threads may find that more work is ready.
@@ -87,6 +88,9 @@ impl Engine {
         }
         if !state.host_functions.is_empty() {
             self.host.notify_one();
+        }
+        if state.has_waits_elsewhere() {
+            self.elsewhere.notify_one();
         }
         state
     }
@@ -132,8 +136,8 @@ impl State {
                 continue;
             }
             let device = stream.device;
-            let (failed, shares_memory) =
-                (self.has_failed(stream.context), self.shares_memory(stream.context));
+            let (failed, may_wait) =
+                (self.has_failed(stream.context), self.may_wait_for_others(stream.context));
             let Some(stream) = self.streams.get_mut(&handle) else { continue };
             let Some(op) = stream.queue.front_mut() else { continue };
             stream.busy = true;
@@ -160,6 +164,16 @@ impl State {
                     return Some(Job::Op { stream: handle, work, turn: Turn::of(op, device) });
                 }
                 Work::Nothing | Work::Record | Work::Wait => self.finish(handle),
+                Work::RecordFor(record) => {
+                    drop(record);
+                    self.finish(handle);
+                }
+                Work::WaitElsewhere(record) => {
+                    op.work = Work::WaitElsewhere(record.clone());
+                    let op = OpRef { stream: handle, number: stream.done + 1 };
+                    self.await_elsewhere(op, record);
+                    self.check_elsewhere();
+                }
                 // A failed GPU does no more work.
                 _ if failed => self.finish(handle),
                 Work::Host(function) => {
@@ -167,7 +181,7 @@ impl State {
                     let op = OpRef { stream: handle, number: stream.done + 1 };
                     self.host_functions.extend(function.map(|function| (op, function)));
                 }
-                Work::Kernel(launch) if shares_memory => {
+                Work::Kernel(launch) if may_wait => {
                     let turn = Turn::of(op, device);
                     let op = OpRef { stream: handle, number: stream.done + 1 };
                     if let Some(job) = self.together(launch, turn, op) {
@@ -244,6 +258,9 @@ impl State {
         let first = stream.queue.front()?;
         match first.work {
             Work::Collective(call) if stream.busy => Some(Obstacle::Collective(call)),
+            Work::WaitElsewhere(_) if stream.busy => {
+                Some(Obstacle::Elsewhere(OpRef { stream: op.stream, number: stream.done + 1 }))
+            }
             Work::Host(None) => Some(Obstacle::Host(OpRef { stream: op.stream, number: stream.done + 1 })),
             _ if stream.busy => None,
             _ => first.after.iter().find(|after| !self.is_done(after.op)).map(|after| Obstacle::Op(after.op)),
@@ -262,4 +279,6 @@ pub(super) enum Obstacle {
     Collective(CallKey),
     /// A host function that has not returned.
     Host(OpRef),
+    /// A wait for another process.
+    Elsewhere(OpRef),
 }

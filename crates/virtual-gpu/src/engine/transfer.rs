@@ -248,7 +248,10 @@ impl Engine {
             );
             return Err(Error::new(CudaStatus::InvalidValue, message));
         };
-        let in_one = |device| self.memory(device).range(region.start, extent).is_ok();
+        let in_one = |device| {
+            let memory = self.memory(device);
+            memory.range(region.start, extent).is_ok_and(|(allocation, _)| !allocation.is_gone())
+        };
         if self.device_of(region.start).is_some_and(in_one) {
             return Ok(());
         }
@@ -276,8 +279,13 @@ impl Engine {
             return Err(Error::new(CudaStatus::InvalidValue, message));
         };
         let memory = self.memory(device);
-        if memory.range(address, len).is_ok() {
-            return Ok(());
+        match memory.range(address, len) {
+            Ok((allocation, _)) if allocation.is_gone() => {
+                let report = gone_report(&format!("a {verb}"), allocation).at("called", call_site);
+                return Err(Failure::announce(CudaStatus::InvalidValue, &report).to_error());
+            }
+            Ok(_) => return Ok(()),
+            Err(_) => {}
         }
         let headline = format!("a {verb} {} that are not all in one buffer", size(len));
         let report = address_report(&headline, &memory, address, len, device).at("called", call_site);
@@ -287,9 +295,13 @@ impl Engine {
     /// Runs one operation whose turn has come.
     pub(super) fn execute(&self, work: Work, turn: &Turn) -> Outcome {
         let (touched, cost) = match work {
-            Work::Nothing | Work::Record | Work::Wait | Work::Host(_) | Work::Collective(_) => {
-                (Vec::new(), Cost::Nothing)
-            }
+            Work::Nothing
+            | Work::Record
+            | Work::RecordFor(_)
+            | Work::Wait
+            | Work::WaitElsewhere(_)
+            | Work::Host(_)
+            | Work::Collective(_) => (Vec::new(), Cost::Nothing),
             Work::Upload { to, bytes } => {
                 (self.write(to, turn, from_packed(&bytes))?, Cost::Upload(bytes.len() as u64))
             }
@@ -498,6 +510,13 @@ fn gone(memory: &DeviceMemory, address: u64, len: u64, device: usize, call_site:
     let report = address_report("a buffer was freed before a copy of it ran", memory, address, len, device)
         .at("called", call_site);
     Failure::announce(CudaStatus::IllegalAddress, &report)
+}
+
+/// Reports the use of memory that the process that allocated it has freed.
+pub(super) fn gone_report(what: &str, allocation: &Allocation) -> Report {
+    Report::new(format!("{what} uses memory that another process has freed"))
+        .before_at(format!("the {} were opened here", size(allocation.size())), allocation.call_site())
+        .help("let that process free the memory after this process has closed it (cuIpcCloseMemHandle)")
 }
 
 /// Reports why `len` bytes at `address` on `device` can't be accessed.
