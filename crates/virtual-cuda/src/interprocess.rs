@@ -1,12 +1,12 @@
 //! The bodies of the functions for memory and events of other processes (`cuIpc…`).
 //!
-//! A handle can't be opened in the process that made it, as in CUDA. Another process on the same machine can open it for as
-//! long as that process runs and has not freed what the handle is for.
+//! A handle can't be opened in the process that made it, as in CUDA. Another process on the same machine can open it
+//! for as long as that process runs and has not freed what the handle is for.
 
 use std::ffi::c_uint;
 use std::sync::Arc;
 
-use virtual_gpu::engine::{EventHandle, MemoryKind, Opened};
+use virtual_gpu::engine::{EventHandle, MemoryKind};
 use virtual_gpu_core::memory::FileKey;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
@@ -30,11 +30,11 @@ const MAGIC: u64 = u64::from_le_bytes(*b"vgpuipc2");
 
 impl IpcHandle {
     /// Returns a handle of this process. `object` is what the handle is for, and `number` distinguishes it from earlier
-    /// ones at the same address.
-    pub(crate) fn of(kind: Kind, object: u64, number: u64, key: FileKey) -> Self {
+    /// ones at the same address. `pool` is the secret of the pool's file, or 0.
+    pub(crate) fn of(kind: Kind, object: u64, number: u64, key: FileKey, pool: u64) -> Self {
         let Process { id, started } = Process::this();
         let kind = kind as u64 | u64::from(key.descriptor) << 32;
-        let words = [MAGIC, kind, u64::from(id), started, object, number, key.secret];
+        let words = [MAGIC, kind, u64::from(id), started, object, number, key.secret, pool];
         let mut bytes = [0; 64];
         for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_le_bytes());
@@ -48,8 +48,13 @@ impl IpcHandle {
     }
 
     /// Returns the secret of the file.
-    pub(crate) fn secret(&self) -> u64 {
+    fn secret(&self) -> u64 {
         self.word(6)
+    }
+
+    /// Returns the secret of the pool's file; 0 for memory that is not from a pool.
+    pub(crate) fn pool(&self) -> u64 {
+        self.word(7)
     }
 
     fn process(&self) -> Option<Process> {
@@ -57,7 +62,7 @@ impl IpcHandle {
     }
 
     /// Returns whether this process has made the handle.
-    pub(crate) fn is_own(&self) -> bool {
+    fn is_own(&self) -> bool {
         self.process() == Some(Process::this())
     }
 
@@ -88,8 +93,8 @@ impl IpcHandle {
     /// Opens the file.
     ///
     /// # Errors
-    /// Returns `MapFailed` if the process has ended or the system refuses, and `InvalidValue` if the process has freed what
-    /// the handle is for, or the handle is wrong.
+    /// Returns `MapFailed` if the process has ended or the system refuses, and `InvalidValue` if the process has freed
+    /// what the handle is for, or the handle is wrong.
     pub(crate) fn open(&self, function: &str, kind: Kind, what: &str) -> CudaResult<SharedFile> {
         let process = self.process().ok_or_else(|| invalid(format!("{function}: a wrong handle")))?;
         let key = FileKey { descriptor: (self.word(1) >> 32) as u32, secret: self.secret() };
@@ -126,7 +131,7 @@ pub(crate) fn memory_handle(to: Out<IpcHandle>, address: DevicePointer) -> CudaR
     let make = |size, gpu| shared_memory::make(Kind::Memory, size, gpu);
     let key = engine.share_allocation(found.base, make)?;
     // The handle is that of the whole allocation, as the driver's is.
-    to.give(IpcHandle::of(Kind::Memory, found.base, found.id, key))
+    to.give(IpcHandle::of(Kind::Memory, found.base, found.id, key, 0))
 }
 
 /// `cuIpcOpenMemHandle`
@@ -148,13 +153,13 @@ pub(crate) fn open_memory(to: Out<DevicePointer>, handle: IpcHandle, flags: c_ui
     engine.current_device()?;
     handle.check(FUNCTION, Kind::Memory, "memory")?;
     handle.check_foreign(FUNCTION, "memory")?;
-    if let Some(address) = engine.open_again(handle.secret(), Opened::WithHandle)? {
+    if let Some(address) = engine.open_again(handle.secret())? {
         return to.give(address);
     }
     let file = handle.open(FUNCTION, Kind::Memory, "memory")?;
     let (secret, gpu) = (file.secret(), file.gpu());
     let shared = shared_memory::of_file(Arc::new(file));
-    to.give(engine.open_shared(shared, secret, gpu, Opened::WithHandle)?)
+    to.give(engine.open_shared(shared, secret, gpu)?)
 }
 
 /// `cuIpcCloseMemHandle`
@@ -179,7 +184,7 @@ pub(crate) fn event_handle(to: Out<IpcHandle>, event: Event) -> CudaResult<()> {
         let message = "cuIpcGetEventHandle: the event was not created with CU_EVENT_INTERPROCESS here";
         Error::new(CudaStatus::InvalidHandle, message)
     })?;
-    to.give(IpcHandle::of(Kind::Event, event as u64, 0, key))
+    to.give(IpcHandle::of(Kind::Event, event as u64, 0, key, 0))
 }
 
 /// `cuIpcOpenEventHandle`

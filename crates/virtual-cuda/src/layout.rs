@@ -84,6 +84,7 @@ layouts! {
     }
     IpcHandle = "CUipcMemHandle_st" {}
     IpcHandle = "CUipcEventHandle_st" {}
+    IpcHandle = "CUmemPoolPtrExportData_st" {}
     Id = "ncclUniqueId" {}
     TensorMap = "CUtensorMap_st" {}
     WaitDescription = "ncclWaitSignalDesc_t" {

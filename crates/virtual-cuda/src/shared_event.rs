@@ -10,7 +10,8 @@ use crate::shared_file::{Kind, Process, SharedFile};
 /// The number of records of one event that may be pending.
 const PLACES: usize = 128;
 
-/// The words of a record: its number, doubled, plus 1 if it is done; the id of the process; and the time when that started.
+/// The words of a record: its number, doubled, plus 1 if it is done; the id of the process; and the time when that
+/// started.
 const WORDS: usize = 3;
 
 /// The size of the file's content in bytes: the number of the last record, and the records.

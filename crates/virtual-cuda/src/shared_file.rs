@@ -47,7 +47,7 @@ struct Header {
     size: u64,
     /// The node-wide number of the GPU.
     gpu: u64,
-    /// Not 0 once the process that made the file has freed what it is for.
+    /// Not 0 once the process that made the file has freed the memory.
     gone: AtomicU64,
 }
 
@@ -101,8 +101,10 @@ pub(crate) struct SharedFile {
     len: usize,
     /// Where the content starts.
     content: usize,
-    /// The file, in the process that made it.
-    own: Option<(OwnedFd, u32)>,
+    /// The id of the process that made the file, in that process.
+    maker: Option<u32>,
+    /// The file, if it stays open.
+    file: Option<OwnedFd>,
 }
 
 /// Returns where the content of this size starts, and the file's length.
@@ -147,7 +149,7 @@ impl SharedFile {
         };
         // SAFETY: the mapping has room for the header, is aligned, and is not shared yet.
         unsafe { (made.start as *mut Header).write(header) };
-        made.own = Some((file.into(), std::process::id()));
+        (made.file, made.maker) = (Some(file.into()), Some(std::process::id()));
         Ok(made)
     }
 
@@ -158,7 +160,7 @@ impl SharedFile {
         if start == libc::MAP_FAILED {
             return Err(std::io::Error::last_os_error());
         }
-        Ok(Self { start: start as usize, len, content, own: None })
+        Ok(Self { start: start as usize, len, content, maker: None, file: None })
     }
 
     /// Opens a file of another process.
@@ -184,7 +186,7 @@ impl SharedFile {
         }
     }
 
-    /// Maps a file that the program has got from another process, or from this one. It stays open.
+    /// Maps a file that the program has got from another process, or from this one.
     pub(crate) fn of_descriptor(descriptor: i32, kind: Kind) -> Result<Self, Refused> {
         // SAFETY: the new descriptor belongs to nothing else; the call fails if the old one is not open.
         let copy = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 0) };
@@ -192,7 +194,10 @@ impl SharedFile {
             return Err(Refused::System(std::io::Error::last_os_error()));
         }
         // SAFETY: as above.
-        Self::of_file(&unsafe { File::from_raw_fd(copy) }, kind)
+        let file = unsafe { File::from_raw_fd(copy) };
+        let mut opened = Self::of_file(&file, kind)?;
+        opened.file = Some(file.into());
+        Ok(opened)
     }
 
     fn of_file(file: &File, kind: Kind) -> Result<Self, Refused> {
@@ -233,20 +238,21 @@ impl SharedFile {
         self.header().secret
     }
 
-    /// Returns whether the process that made the file has freed what it is for.
+    /// Returns whether the process that made the file has freed the memory from `cuMemAlloc` or of a pool that is in
+    /// it.
     pub(crate) fn is_gone(&self) -> bool {
         self.header().gone.load(Ordering::Acquire) != 0
     }
 
     /// Returns the file's key in handles, if this process has made it.
     pub(crate) fn key(&self) -> Option<FileKey> {
-        let (file, _) = self.own.as_ref()?;
+        let file = self.file.as_ref().filter(|_| self.maker.is_some())?;
         Some(FileKey { descriptor: file.as_raw_fd() as u32, secret: self.header().secret })
     }
 
-    /// Returns a new descriptor for the file, which the caller owns, if this process has made the file.
+    /// Returns a new descriptor for the file, which the caller owns, if the file is open.
     pub(crate) fn descriptor(&self) -> Option<OwnedFd> {
-        self.own.as_ref().and_then(|(file, _)| file.try_clone().ok())
+        self.file.as_ref().and_then(|file| file.try_clone().ok())
     }
 
     /// Returns the content's address.
@@ -276,7 +282,7 @@ const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 impl Drop for SharedFile {
     fn drop(&mut self) {
         // A fork of the process that made the file has a copy of this value, but frees nothing.
-        if self.own.as_ref().is_some_and(|(_, maker)| *maker == std::process::id()) {
+        if self.maker == Some(std::process::id()) && self.header().kind == Kind::Memory as u64 {
             self.header().gone.store(1, Ordering::Release);
         }
         // SAFETY: the memory was mapped with this length and is unmapped only once.

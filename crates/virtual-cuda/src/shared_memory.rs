@@ -1,5 +1,6 @@
 //! The bytes of memory that processes share, and the record of which of them have been written.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -18,6 +19,16 @@ pub(crate) fn make(kind: Kind, size: u64, gpu: usize) -> std::io::Result<Shared>
     SharedFile::new(kind, size, gpu).map(|file| of_file(Arc::new(file)))
 }
 
+/// Makes a file for memory from `cuMemCreate`.
+pub(crate) fn make_physical(size: u64, gpu: usize) -> std::io::Result<Shared> {
+    make(Kind::Physical, size, gpu)
+}
+
+/// Returns a file that is only the name of a pool.
+pub(crate) fn name_of_pool(file: SharedFile) -> Arc<dyn SharedRecord> {
+    Arc::new(Record(Arc::new(file)))
+}
+
 /// Returns the memory in a file.
 pub(crate) fn of_file(file: Arc<SharedFile>) -> Shared {
     Shared { bytes: Box::new(Bytes(file.clone())), written: Arc::new(Record(file)) }
@@ -25,8 +36,8 @@ pub(crate) fn of_file(file: Arc<SharedFile>) -> Shared {
 
 impl HostBytes for Bytes {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping has this many bytes there. If another process changes them at the same time, that is a race
-        // in the programs.
+        // SAFETY: the mapping has this many bytes there. If another process changes them at the same time, that is a
+        // race in the programs.
         unsafe { std::slice::from_raw_parts(self.0.content(), self.0.size() as usize) }
     }
 
@@ -68,6 +79,14 @@ impl SharedRecord for Record {
 
     fn key(&self) -> Option<FileKey> {
         self.0.key()
+    }
+
+    fn secret(&self) -> u64 {
+        self.0.secret()
+    }
+
+    fn descriptor(&self) -> Option<OwnedFd> {
+        self.0.descriptor()
     }
 
     fn is_gone(&self) -> bool {

@@ -7,7 +7,8 @@ use virtual_gpu_core::source_location::{CallSite, SourceLine};
 use virtual_gpu_ptx::instruction::{Address, Space};
 
 impl Machine<'_> {
-    /// Executes one thread's `malloc`. The result is null if the heap has no room, or if the alignment is not a power of two.
+    /// Executes one thread's `malloc`. The result is null if the heap has no room, or if the alignment is not a power
+    /// of two.
     pub(crate) fn allocate(
         &mut self,
         thread: usize,

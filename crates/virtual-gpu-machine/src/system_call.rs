@@ -1,4 +1,5 @@
-//! The system functions that kernels call: `vprintf` and `__assertfail`, and, in [`heap`](crate::heap), `malloc` and `free`.
+//! The system functions that kernels call: `vprintf` and `__assertfail`, and, in [`heap`](crate::heap), `malloc` and
+//! `free`.
 
 use crate::fault::{Access as Kind, Assertion, FaultKind, Stop};
 use crate::machine::Machine;

@@ -44,6 +44,7 @@ mod rank_processes;
 mod raw;
 mod rows;
 mod same_reports;
+mod shareable_handles;
 mod shared_between_processes;
 mod shared_overruns;
 mod shared_races;
@@ -125,6 +126,7 @@ fn main() -> ExitCode {
         random::checks(),
         rows::checks(),
         same_reports::checks(),
+        shareable_handles::checks(),
         shared_between_processes::checks(),
         shared_overruns::checks(),
         shared_races::checks(),

@@ -64,13 +64,13 @@ fn receive_event(link: &mut Link) -> anyhow::Result<CUevent> {
     Ok(open_event(CUipcEventHandle { reserved })?)
 }
 
-fn read(address: u64, len: usize) -> Result<Vec<u8>, DriverError> {
+pub(crate) fn read(address: u64, len: usize) -> Result<Vec<u8>, DriverError> {
     let mut bytes = vec![0; len];
     // SAFETY: the driver checks the address.
     unsafe { result::memcpy_dtoh_sync(&mut bytes, address) }.map(|()| bytes)
 }
 
-fn write(address: u64, bytes: &[u8]) -> Result<(), DriverError> {
+pub(crate) fn write(address: u64, bytes: &[u8]) -> Result<(), DriverError> {
     // SAFETY: the driver checks the address.
     unsafe { result::memcpy_htod_sync(address, bytes) }
 }
@@ -271,7 +271,10 @@ fn closed() -> anyhow::Result<()> {
     })
 }
 
-fn kernel(context: &Arc<CudaContext>, name: &str) -> anyhow::Result<(Arc<CudaStream>, CudaFunction)> {
+pub(crate) fn kernel(
+    context: &Arc<CudaContext>,
+    name: &str,
+) -> anyhow::Result<(Arc<CudaStream>, CudaFunction)> {
     let module = context.load_module(Ptx::from_src(KERNELS))?;
     Ok((context.new_stream()?, module.load_function(name)?))
 }

@@ -19,8 +19,8 @@ pub(super) const FIRST_OF_HEAPS: u64 = ADDRESS_SPACE - (1 << 37);
 /// heap memory allocation).
 const ALIGNMENT: u64 = 16;
 
-/// The number of unused addresses after each allocation. A kernel may make many small allocations, so it is smaller than
-/// that between other allocations.
+/// The number of unused addresses after each allocation. A kernel may make many small allocations, so it is smaller
+/// than that between other allocations.
 const GAP: u64 = 1 << 12;
 
 /// The number of freed allocations that are remembered.
@@ -91,8 +91,8 @@ impl DeviceMemory {
         AllocationId(self.heaps.next_id)
     }
 
-    /// `malloc` in a kernel: allocates from a heap of `limit` bytes. Each allocation takes a multiple of 16 bytes. Returns
-    /// `None` if the heap has no room. `alignment` is a power of two.
+    /// `malloc` in a kernel: allocates from a heap of `limit` bytes. Each allocation takes a multiple of 16 bytes.
+    /// Returns `None` if the heap has no room. `alignment` is a power of two.
     pub fn allocate_in_heap(
         &mut self,
         owner: HeapOwner,

@@ -1,6 +1,7 @@
 //! Memory that several processes share.
 
 use std::fmt::Debug;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -26,6 +27,12 @@ pub trait SharedRecord: Send + Sync + Debug {
     /// Returns the file, or `None` if another process has made it.
     fn key(&self) -> Option<FileKey>;
 
+    /// Returns a number that no other file has.
+    fn secret(&self) -> u64;
+
+    /// Returns a new descriptor for the file, which another process may get; `None` if it is not open.
+    fn descriptor(&self) -> Option<OwnedFd>;
+
     /// Returns whether the process that made the memory has freed it.
     fn is_gone(&self) -> bool;
 }
@@ -43,8 +50,8 @@ pub struct Shared {
 const PIECE: usize = 4096;
 
 impl DeviceMemory {
-    /// Moves an allocation's bytes to memory from `make` that other processes can share. If they have been moved before,
-    /// returns that memory's file. `make` receives the number of bytes.
+    /// Moves an allocation's bytes to memory from `make` that other processes can share. If they have been moved
+    /// before, returns that memory's file. `make` receives the number of bytes.
     pub fn share<E>(
         &mut self,
         base: u64,
@@ -81,8 +88,8 @@ impl DeviceMemory {
 }
 
 impl Allocation {
-    /// Replaces 1, 2, 4, or 8 aligned bytes in one step, if they are `old`, and marks them as written. Returns whether they
-    /// were `old`.
+    /// Replaces 1, 2, 4, or 8 aligned bytes in one step, if they are `old`, and marks them as written. Returns whether
+    /// they were `old`.
     pub fn replace(&mut self, offset: u64, old: &[u8], new: &[u8]) -> bool {
         let is_replaced = match &mut self.bytes {
             Bytes::Host(host) => host.replace(offset as usize, old, new),

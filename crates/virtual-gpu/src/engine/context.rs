@@ -297,7 +297,7 @@ impl State {
         }
         self.streams_of_threads.retain(|&(_, of), _| of != context);
         self.peer_access.retain(|&(from, to)| from != context && to != context);
-        self.imports.retain(|_, import| import.context != context);
+        self.imports.retain(|_, import| import.context != Some(context));
         self.events.retain(|_, event| event.context != context);
         let modules = self.modules.entries().iter().filter(|(_, module)| module.context == context);
         let mut variables = Vec::new();

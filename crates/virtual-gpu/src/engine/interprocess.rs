@@ -2,28 +2,25 @@
 //!
 //! Races between processes are not detected: each process has its own clocks.
 
+use std::ops::Range;
+
 use super::context::ContextHandle;
+use super::pool::PoolHandle;
 use super::virtual_memory::MemoryAccess;
 use super::{Engine, State};
 use virtual_gpu_core::memory::{FileKey, Shared};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
-/// How memory of another process is closed again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opened {
-    /// `cuIpcCloseMemHandle`
-    WithHandle,
-    /// `cuMemFree` or `cuMemFreeAsync`, as other memory of a pool.
-    InPool,
-}
-
-/// Memory of another process that is open in a context.
+/// Memory of another process that is open in a context, or in a pool.
 pub(super) struct Import {
-    pub(super) context: ContextHandle,
+    /// The context, from which the memory is closed (`cuIpcCloseMemHandle`).
+    pub(super) context: Option<ContextHandle>,
+    /// The pool. The memory is freed as other memory of a pool.
+    pool: Option<PoolHandle>,
     /// The secret of its file.
     secret: u64,
-    opened: Opened,
+    size: u64,
     /// How many times it has been opened.
     references: u64,
 }
@@ -63,11 +60,10 @@ impl Engine {
 
     /// Returns the address of memory of another process that is already open in the current context, and opens it once
     /// more.
-    pub fn open_again(&self, secret: u64, opened: Opened) -> CudaResult<Option<u64>> {
+    pub fn open_again(&self, secret: u64) -> CudaResult<Option<u64>> {
         let mut state = self.state();
         let context = state.current_context()?;
-        let is_it =
-            |import: &Import| (import.context, import.secret, import.opened) == (context, secret, opened);
+        let is_it = |import: &Import| (import.context, import.secret) == (Some(context), secret);
         let found = state.imports.iter_mut().find(|(_, import)| is_it(import));
         Ok(found.map(|(&address, import)| {
             import.references += 1;
@@ -79,13 +75,7 @@ impl Engine {
     ///
     /// # Errors
     /// Returns `MapFailed` if the context's GPU can't access that GPU's memory.
-    pub fn open_shared(
-        &self,
-        shared: Shared,
-        secret: u64,
-        physical: usize,
-        opened: Opened,
-    ) -> CudaResult<u64> {
+    pub fn open_shared(&self, shared: Shared, secret: u64, physical: usize) -> CudaResult<u64> {
         let own = self.current_device()?;
         let of_memory = (0..self.device_count()).find(|&gpu| self.physical(gpu) == physical);
         // A GPU that this process does not see has no memory here.
@@ -106,18 +96,38 @@ impl Engine {
         if device != own {
             state.share_mapping(address..address + size, device, own, MemoryAccess::ReadWrite);
         }
-        state.imports.insert(address, Import { context, secret, opened, references: 1 });
+        let import = Import { context: Some(context), pool: None, secret, size, references: 1 };
+        state.imports.insert(address, import);
         Ok(address)
     }
 
-    /// `cuIpcCloseMemHandle`: closes memory as many times as it has been opened. After the last time, nothing can access
-    /// it. Other processes are not affected.
+    /// `cuMemPoolImportPointer`: opens memory of a pool of another process.
+    ///
+    /// # Errors
+    /// Returns `MapFailed` if no addresses are left.
+    pub fn open_in_pool(&self, pool: PoolHandle, shared: Shared, secret: u64) -> CudaResult<u64> {
+        let (device, others) = (self.device_of_pool(pool)?, self.others_of_pool(pool)?);
+        let size = shared.bytes.bytes().len() as u64;
+        let made = self.memory(device).insert_shared(shared, CallSite::here());
+        let no_room = || Error::new(CudaStatus::MapFailed, "no addresses are left for the memory");
+        let (address, _) = made.ok_or_else(no_room)?;
+        let mut state = self.state();
+        for gpu in others {
+            state.share_mapping(address..address + size, device, gpu, MemoryAccess::ReadWrite);
+        }
+        let import = Import { context: None, pool: Some(pool), secret, size, references: 1 };
+        state.imports.insert(address, import);
+        Ok(address)
+    }
+
+    /// `cuIpcCloseMemHandle`: closes memory as many times as it has been opened. After the last time, nothing can
+    /// access it. Other processes are not affected.
     ///
     /// # Errors
     /// Returns `InvalidValue` if the address is not one that was opened.
     pub fn close_shared(&self, address: u64) -> CudaResult<()> {
         let mut state = self.state();
-        let found = state.imports.get_mut(&address).filter(|import| import.opened == Opened::WithHandle);
+        let found = state.imports.get_mut(&address).filter(|import| import.pool.is_none());
         let import = found.ok_or_else(|| {
             let message = format!("cuIpcCloseMemHandle: {address:#x} was not opened with cuIpcOpenMemHandle");
             Error::new(CudaStatus::InvalidValue, message)
@@ -140,13 +150,24 @@ impl State {
     /// Returns `InvalidValue` with the function to call.
     pub(super) fn check_not_open(&self, address: u64) -> CudaResult<()> {
         match self.imports.get(&address) {
-            Some(Import { opened: Opened::WithHandle, .. }) => {
+            Some(Import { pool: None, .. }) => {
                 let message =
                     format!("{address:#x} is memory of another process: close it with cuIpcCloseMemHandle");
                 Err(Error::new(CudaStatus::InvalidValue, message))
             }
             _ => Ok(()),
         }
+    }
+
+    /// Returns the memory of another process that is open in a pool.
+    pub(super) fn imports_of_pool(&self, pool: PoolHandle) -> Vec<Range<u64>> {
+        let of_pool = self.imports.iter().filter(|(_, import)| import.pool == Some(pool));
+        of_pool.map(|(&start, import)| start..start + import.size).collect()
+    }
+
+    /// Returns the pool that memory of another process comes from.
+    pub(super) fn pool_of_import(&self, address: u64) -> Option<PoolHandle> {
+        self.imports.get(&address)?.pool
     }
 
     /// Forgets memory of another process that has been freed.

@@ -51,7 +51,6 @@ pub use graph::{
     UpdateResult,
 };
 pub use host_memory::{Guard, HostKind, HostRead, HostWrite, Memory};
-pub use interprocess::Opened;
 pub use launch::LaunchShape;
 pub use managed::{Advice, Attachment, Location};
 pub use module::{FunctionHandle, ModuleHandle};
@@ -66,7 +65,7 @@ pub use communication::{
 pub use stream::{Awaited, Stream, StreamFigures, with_own_default_stream};
 pub use touched::Touched;
 pub use transfer::address_report;
-pub use virtual_memory::{GRANULARITY, MemoryAccess, MemoryHandle};
+pub use virtual_memory::{GRANULARITY, MakeShared, MemoryAccess, MemoryHandle};
 pub use wait::{Wait, given_up};
 
 use crate::config::{Checks, Config, Timeout};

@@ -104,7 +104,12 @@ impl Engine {
             let message = format!("cuMemPoolSetAccess: GPU {gpu} can't access the memory of GPU {owner}");
             return Err(Error::new(CudaStatus::InvalidDevice, message));
         }
-        self.state().pools.set_access(pool, gpu, can_access)
+        let access = if can_access { MemoryAccess::ReadWrite } else { MemoryAccess::None };
+        let mut state = self.state();
+        for range in state.imports_of_pool(pool) {
+            state.share_mapping(range, owner, gpu, access);
+        }
+        state.pools.set_access(pool, gpu, can_access)
     }
 
     /// `cuMemPoolGetAccess`: returns whether a GPU can access a pool's memory.

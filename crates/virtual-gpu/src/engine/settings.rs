@@ -1,7 +1,7 @@
 //! A context's settings: flags, limits, and the preferred split between cache and shared memory.
 //!
-//! They are stored and returned. Only the sizes of the stack, the heap, and the buffer of `printf` change results. For a setting that doesn't apply to the virtual GPU,
-//! it returns an error or keeps the setting at 0.
+//! They are stored and returned. Only the sizes of the stack, the heap, and the buffer of `printf` change results. For
+//! a setting that doesn't apply to the virtual GPU, it returns an error or keeps the setting at 0.
 
 use super::{Engine, State};
 use crate::device::TOTAL_MEMORY;

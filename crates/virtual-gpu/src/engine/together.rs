@@ -475,7 +475,8 @@ impl State {
         waits_for_one
     }
 
-    /// Returns whether there is a suspended launch that another process may wait for, or that may wait for another process.
+    /// Returns whether there is a suspended launch that another process may wait for, or that may wait for another
+    /// process.
     pub(super) fn waits_for_shared_memory(&self) -> bool {
         self.shares_with_processes && !self.together.suspended.is_empty()
     }

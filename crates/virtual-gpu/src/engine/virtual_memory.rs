@@ -6,10 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use super::{Engine, lock};
 use crate::report::Report;
-use virtual_gpu_core::memory::{ADDRESS_SPACE, AllocationId, Content};
+use virtual_gpu_core::memory::{ADDRESS_SPACE, AllocationId, Content, Shared, SharedContent, SharedRecord};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
@@ -59,16 +61,38 @@ struct Memory {
     /// How many `cuMemRelease` calls are still due.
     references: usize,
     is_mapped: bool,
-    /// The content that is not accessible at any address.
-    content: Content,
+    held: Held,
+    /// The file, if other processes may map the memory, too.
+    file: Option<Arc<dyn SharedRecord>>,
+    /// Whether another process has created it.
+    is_imported: bool,
     call_site: CallSite,
+}
+
+/// The content of memory that is not accessible at any address.
+#[derive(Debug)]
+enum Held {
+    Own(Content),
+    /// The content that processes share, unless it is accessible.
+    Shared(Option<SharedContent>),
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
     size: u64,
     memory: MemoryHandle,
+    /// Whether any GPU may access it.
     is_accessible: bool,
+    /// Whether its own GPU may access it.
+    is_own_allowed: bool,
+}
+
+/// Makes memory that processes can share, from its size in bytes and the node-wide number of its GPU.
+pub type MakeShared = fn(u64, usize) -> std::io::Result<Shared>;
+
+fn held_by_processes(shared: Shared) -> (Held, Option<Arc<dyn SharedRecord>>) {
+    let file = shared.written.clone();
+    (Held::Shared(Some(shared.into())), Some(file))
 }
 
 /// The accessible memory, as ranges without gaps: by the first address, the size in bytes and the GPU.
@@ -218,7 +242,12 @@ impl Engine {
     ///
     /// # Errors
     /// Returns `InvalidValue` for a size that is not a multiple of [`GRANULARITY`], and `OutOfMemory`.
-    pub fn create_memory(&self, device: usize, size: u64) -> CudaResult<MemoryHandle> {
+    pub fn create_memory(
+        &self,
+        device: usize,
+        size: u64,
+        make: Option<MakeShared>,
+    ) -> CudaResult<MemoryHandle> {
         check_granularity("cuMemCreate", &[("size", size)])?;
         if size == 0 {
             return Err(invalid("cuMemCreate: the size is 0".to_owned()));
@@ -227,18 +256,91 @@ impl Engine {
         let taken = capacity.take(size).map_err(|refused| {
             format!("cuMemCreate: {size} bytes on GPU {device}, but only {} are free", refused.free)
         });
-        let content = taken.and_then(|()| {
-            Content::new(size).ok_or_else(|| {
+        let made = taken.and_then(|()| {
+            let made = match make {
+                None => Content::new(size).map(|content| (Held::Own(content), None)),
+                Some(make) => make(size, self.physical(device)).ok().map(held_by_processes),
+            };
+            made.ok_or_else(|| {
                 capacity.give_back(size);
                 format!("cuMemCreate: the host has no {size} bytes for the memory of GPU {device}")
             })
         });
-        let content = content.map_err(|message| Error::new(CudaStatus::OutOfMemory, message))?;
+        let (held, file) = made.map_err(|message| Error::new(CudaStatus::OutOfMemory, message))?;
+        Ok(self.add_memory(Memory {
+            device,
+            size,
+            references: 1,
+            is_mapped: false,
+            held,
+            file,
+            is_imported: false,
+            call_site: CallSite::here(),
+        }))
+    }
+
+    fn add_memory(&self, memory: Memory) -> MemoryHandle {
         let handle = MemoryHandle(self.state().new_handle());
-        let call_site = CallSite::here();
-        let memory = Memory { device, size, references: 1, is_mapped: false, content, call_site };
         lock(&self.virtual_memory).memories.insert(handle, memory);
-        Ok(handle)
+        handle
+    }
+
+    /// `cuMemExportToShareableHandle`: returns a new descriptor for memory that was created to be shared.
+    ///
+    /// # Errors
+    /// Returns `InvalidValue` if it was not, and `OperatingSystem` if the process has no descriptor left.
+    pub fn export_memory(&self, handle: MemoryHandle) -> CudaResult<OwnedFd> {
+        let mut all = lock(&self.virtual_memory);
+        let file = all.memory(handle)?.file.clone().ok_or_else(|| {
+            invalid(format!(
+                "cuMemExportToShareableHandle: {:#x} was not created with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR",
+                handle.0
+            ))
+        })?;
+        drop(all);
+        self.share_with_processes()?;
+        let none_left = "cuMemExportToShareableHandle: the process has no file descriptor left";
+        file.descriptor().ok_or_else(|| Error::new(CudaStatus::OperatingSystem, none_left))
+    }
+
+    /// `cuMemImportFromShareableHandle`: returns memory that another process, or this one, has exported. `physical` is
+    /// the node-wide number of its GPU.
+    ///
+    /// # Errors
+    /// Returns `InvalidValue` if this process does not see the GPU.
+    pub fn import_memory(&self, shared: Shared, physical: usize) -> CudaResult<MemoryHandle> {
+        let device = self.visible("cuMemImportFromShareableHandle", physical)?;
+        let size = shared.bytes.bytes().len() as u64;
+        self.share_with_processes()?;
+        let (held, file) = held_by_processes(shared);
+        Ok(self.add_memory(Memory {
+            device,
+            size,
+            references: 1,
+            is_mapped: false,
+            held,
+            file,
+            is_imported: true,
+            call_site: CallSite::here(),
+        }))
+    }
+
+    /// Returns what this process calls the GPU with this node-wide number.
+    pub(super) fn visible(&self, function: &str, physical: usize) -> CudaResult<usize> {
+        let found = (0..self.device_count()).find(|&gpu| self.physical(gpu) == physical);
+        found.ok_or_else(|| {
+            invalid(format!(
+                "{function}: the memory is on GPU {physical} of the node, which CUDA_VISIBLE_DEVICES hides"
+            ))
+        })
+    }
+
+    /// Returns whether memory was created to be shared with other processes.
+    ///
+    /// # Errors
+    /// Returns `InvalidValue` if there is no such handle.
+    pub fn is_shareable(&self, handle: MemoryHandle) -> CudaResult<bool> {
+        Ok(lock(&self.virtual_memory).memory(handle)?.file.is_some())
     }
 
     /// `cuMemRelease`: gives up a reference to memory. The memory itself is freed once nothing refers to it and it is not
@@ -286,9 +388,13 @@ impl Engine {
         let range = range("cuMemMap", address, size)?;
         let mut all = lock(&self.virtual_memory);
         let memory = all.memory(handle)?;
-        let (whole, is_mapped) = (memory.size, memory.is_mapped);
+        let (whole, is_mapped, is_shared) = (memory.size, memory.is_mapped, memory.file.is_some());
         if size > whole {
             return Err(invalid(format!("cuMemMap: {size} bytes of memory that has {whole}")));
+        }
+        if is_shared && size < whole {
+            let message = "virtual GPU: mapping a part of memory that processes share is not supported";
+            return Err(Error::new(CudaStatus::NotSupported, message));
         }
         let reserved = all.reservation(address).map(|(start, reservation)| start + reservation.size);
         if reserved.is_none_or(|end| range.end > end) {
@@ -305,7 +411,8 @@ impl Engine {
             return Err(Error::new(CudaStatus::NotSupported, message));
         }
         all.memory(handle)?.is_mapped = true;
-        all.mappings.insert(address, Mapping { size, memory: handle, is_accessible: false });
+        all.mappings
+            .insert(address, Mapping { size, memory: handle, is_accessible: false, is_own_allowed: false });
         Ok(())
     }
 
@@ -348,7 +455,14 @@ impl Engine {
                 let message = format!("cuMemSetAccess: GPU {device} can't access the memory of GPU {owner}");
                 return Err(Error::new(CudaStatus::InvalidDevice, message));
             }
+            let mut gone = Vec::new();
+            for (start, mapping) in &mappings {
+                if access == MemoryAccess::ReadWrite && !mapping.is_accessible {
+                    gone.extend(self.grant(&mut all, *start));
+                }
+            }
             drop(all);
+            self.forget(gone);
             let mut state = self.state();
             for (start, mapping) in mappings {
                 state.share_mapping(start..start + mapping.size, owner, device, access);
@@ -357,6 +471,9 @@ impl Engine {
         }
         let mut gone = Vec::new();
         for (start, mapping) in mappings {
+            if let Some(mapping) = all.mappings.get_mut(&start) {
+                mapping.is_own_allowed = access == MemoryAccess::ReadWrite;
+            }
             match access {
                 MemoryAccess::ReadWrite if !mapping.is_accessible => gone.extend(self.grant(&mut all, start)),
                 MemoryAccess::None if mapping.is_accessible => gone.extend(self.revoke(&mut all, start)),
@@ -378,9 +495,9 @@ impl Engine {
             .mapping(address)
             .ok_or_else(|| invalid(format!("cuMemGetAccess: nothing is mapped at {address:#x}")))?;
         let is_own = all.memories.get(&mapping.memory).is_some_and(|memory| memory.device == device);
-        let is_accessible = mapping.is_accessible;
+        let is_own_allowed = mapping.is_own_allowed;
         drop(all);
-        let can_access = if is_own { is_accessible } else { self.state().shares_mapping(address, device) };
+        let can_access = if is_own { is_own_allowed } else { self.state().shares_mapping(address, device) };
         Ok(match can_access {
             true => MemoryAccess::ReadWrite,
             false => MemoryAccess::None,
@@ -421,8 +538,21 @@ impl Engine {
         let Some(owner) = memories.get_mut(&mapping.memory) else { return Vec::new() };
         mapping.is_accessible = true;
         let device = owner.device;
-        let rest = owner.content.split_off(mapping.size);
-        let mut content = std::mem::replace(&mut owner.content, rest);
+        let mut content = match &mut owner.held {
+            Held::Own(content) => {
+                let rest = content.split_off(mapping.size);
+                std::mem::replace(content, rest)
+            }
+            // It is a buffer of its own, because other processes have no neighbors of it.
+            Held::Shared(content) => {
+                if let Some(content) = content.take() {
+                    lock(&self.accessible).insert(address, (mapping.size, device));
+                    let call_site = owner.call_site.clone();
+                    self.memory(device).insert_shared_mapped(address, content, call_site);
+                }
+                return Vec::new();
+            }
+        };
         let (mut start, mut id, mut call_site) = (address, None, owner.call_site.clone());
 
         let mut memory = self.memory(device);
@@ -463,6 +593,15 @@ impl Engine {
         let device = owner.device;
         let mut memory = self.memory(device);
         let mut accessible = lock(&self.accessible);
+        let held = match &mut owner.held {
+            Held::Own(content) => content,
+            Held::Shared(content) => {
+                accessible.remove(&address);
+                let Some((id, taken)) = memory.take_shared_mapped(address) else { return Vec::new() };
+                *content = Some(taken);
+                return vec![(device, id)];
+            }
+        };
         let Some((start, (size, _))) =
             accessible.range(..=address).next_back().map(|(&start, &of)| (start, of))
         else {
@@ -472,9 +611,9 @@ impl Engine {
         accessible.remove(&start);
         let mut middle = left.split_off(address - start);
         let right = middle.split_off(mapping.size);
-        let rest = owner.content.split_off(0);
+        let rest = held.split_off(0);
         middle.append(rest);
-        owner.content = middle;
+        *held = middle;
         let mut gone = Vec::new();
         match address - start {
             0 => gone.push((device, id)),
@@ -495,7 +634,9 @@ impl Engine {
     fn free_unused(&self, all: &mut VirtualMemory, handle: MemoryHandle) {
         let known = all.memories.get(&handle);
         if let Some(memory) = known.filter(|memory| memory.references == 0 && !memory.is_mapped) {
-            self.memory(memory.device).capacity().give_back(memory.size);
+            if !memory.is_imported {
+                self.memory(memory.device).capacity().give_back(memory.size);
+            }
             all.memories.remove(&handle);
         }
     }
