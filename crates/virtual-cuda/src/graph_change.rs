@@ -326,10 +326,6 @@ pub(crate) fn kernel_attribute(of: GraphNode, number: c_uint, to: Out<AttributeV
     to.give(engine::get()?.kernel_attribute(node(of), number)?)
 }
 
-/// `cuGraphKernelNodeSetAttribute`
-///
-/// # Errors
-/// Returns `NotSupported` for a cluster of more than one block.
 pub(crate) fn set_kernel_attribute(
     of: GraphNode,
     number: c_uint,
@@ -337,8 +333,8 @@ pub(crate) fn set_kernel_attribute(
 ) -> CudaResult<()> {
     check_attribute(number)?;
     let value = value.value("the pointer to the value of the attribute")?;
-    if matches!(number, 4 | 11) && !matches!(value, [1, 1, 1, ..] | [0, 0, 0, ..]) {
-        let message = "virtual GPU: clusters of more than one block are not supported";
+    if number == 11 && !matches!(value, [1, 1, 1, ..] | [0, 0, 0, ..]) {
+        let message = "virtual GPU: a preferred size of clusters is not supported";
         return Err(Error::new(CudaStatus::NotSupported, message));
     }
     engine::get()?.set_kernel_attribute(node(of), number, value)

@@ -50,6 +50,9 @@ pub(crate) fn new_allocation(
     given: &AllocationNodeParameters,
 ) -> CudaResult<(GraphNodeHandle, DevicePointer)> {
     let device = pool::check_properties(&given.pool)?;
+    if given.pool.handle_types != 0 {
+        return Err(invalid("the memory of a graph can't be shared through handles"));
+    }
     if given.pool.max_size != 0 {
         return Err(invalid("an allocation node's maxSize must be 0"));
     }

@@ -1,17 +1,20 @@
 //! The bodies of the functions for memory and events of other processes (`cuIpc…`).
 //!
-//! A program can get handles, and exchange them. A handle can't be opened in the process that made it, as in CUDA. It
-//! can't be opened in other processes either, because the virtual GPU's memory belongs to one process.
+//! A handle can't be opened in the process that made it, as in CUDA. Another process on the same machine can open it
+//! for as long as that process runs and has not freed what the handle is for.
 
 use std::ffi::c_uint;
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::OnceLock;
+use std::sync::Arc;
 
 use virtual_gpu::engine::{EventHandle, MemoryKind};
+use virtual_gpu_core::memory::FileKey;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 use crate::engine;
 use crate::pointer::Out;
+use crate::shared_event::EventFile;
+use crate::shared_file::{Kind, Process, Refused, SharedFile};
+use crate::shared_memory;
 use crate::types::{DevicePointer, Event, invalid};
 
 /// `CUipcMemHandle` and `CUipcEventHandle`, passed by value.
@@ -23,25 +26,15 @@ pub struct IpcHandle([u8; 64]);
 const LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
 
 /// The first bytes of a handle.
-const MAGIC: u64 = u64::from_le_bytes(*b"vgpu ipc");
-
-/// What a handle is for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Memory = 1,
-    Event = 2,
-}
-
-/// Returns a number that no other process has, unless it is a fork of this one.
-fn process_key() -> u64 {
-    static KEY: OnceLock<u64> = OnceLock::new();
-    *KEY.get_or_init(|| RandomState::new().build_hasher().finish())
-}
+const MAGIC: u64 = u64::from_le_bytes(*b"vgpuipc2");
 
 impl IpcHandle {
-    /// Returns a handle of this process.
-    fn of(kind: Kind, object: u64, number: u64) -> Self {
-        let words = [MAGIC, kind as u64, u64::from(std::process::id()), process_key(), object, number];
+    /// Returns a handle of this process. `object` is what the handle is for, and `number` distinguishes it from earlier
+    /// ones at the same address. `pool` is the secret of the pool's file, or 0.
+    pub(crate) fn of(kind: Kind, object: u64, number: u64, key: FileKey, pool: u64) -> Self {
+        let Process { id, started } = Process::this();
+        let kind = kind as u64 | u64::from(key.descriptor) << 32;
+        let words = [MAGIC, kind, u64::from(id), started, object, number, key.secret, pool];
         let mut bytes = [0; 64];
         for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_le_bytes());
@@ -54,24 +47,70 @@ impl IpcHandle {
         u64::from_le_bytes(bytes[index])
     }
 
-    /// Returns why the handle can't be opened. It never can.
-    fn refuse(&self, function: &str, kind: Kind, what: &str) -> Error<CudaStatus> {
-        if (self.word(0), self.word(1)) != (MAGIC, kind as u64) {
-            return invalid(format!("{function}: this is not a handle of {what}"));
+    /// Returns the secret of the file.
+    fn secret(&self) -> u64 {
+        self.word(6)
+    }
+
+    /// Returns the secret of the pool's file; 0 for memory that is not from a pool.
+    pub(crate) fn pool(&self) -> u64 {
+        self.word(7)
+    }
+
+    fn process(&self) -> Option<Process> {
+        Some(Process { id: u32::try_from(self.word(2)).ok()?, started: self.word(3) })
+    }
+
+    /// Returns whether this process has made the handle.
+    fn is_own(&self) -> bool {
+        self.process() == Some(Process::this())
+    }
+
+    /// Checks what the handle is for.
+    ///
+    /// # Errors
+    /// Returns `InvalidValue` unless the handle is of this kind.
+    pub(crate) fn check(&self, function: &str, kind: Kind, what: &str) -> CudaResult<()> {
+        match (self.word(0), self.word(1) as u32) == (MAGIC, kind as u32) {
+            true => Ok(()),
+            false => Err(invalid(format!("{function}: this is not a handle of {what}"))),
         }
-        let (pid, object) = (self.word(2), self.word(4));
-        if (pid, self.word(3)) == (u64::from(std::process::id()), process_key()) {
-            let message = format!(
-                "{function}: this process has exported the {what} {object:#x}, and can't open its own handle: \
-                 its threads use the {what} directly"
-            );
-            return Error::new(CudaStatus::InvalidContext, message);
+    }
+
+    /// Rejects a handle that this process has made.
+    fn check_foreign(&self, function: &str, what: &str) -> CudaResult<()> {
+        if !self.is_own() {
+            return Ok(());
         }
         let message = format!(
-            "virtual GPU: {function}: the {what} belongs to process {pid}, and processes can't share it: \
-             use threads of one process, or NCCL"
+            "{function}: this process has exported the {what} {:#x}, and can't open its own handle: \
+             its threads use the {what} directly",
+            self.word(4)
         );
-        Error::new(CudaStatus::NotSupported, message)
+        Err(Error::new(CudaStatus::InvalidContext, message))
+    }
+
+    /// Opens the file.
+    ///
+    /// # Errors
+    /// Returns `MapFailed` if the process has ended or the system refuses, and `InvalidValue` if the process has freed
+    /// what the handle is for, or the handle is wrong.
+    pub(crate) fn open(&self, function: &str, kind: Kind, what: &str) -> CudaResult<SharedFile> {
+        let process = self.process().ok_or_else(|| invalid(format!("{function}: a wrong handle")))?;
+        let key = FileKey { descriptor: (self.word(1) >> 32) as u32, secret: self.secret() };
+        SharedFile::open(process, key, kind).map_err(|refused| {
+            let (status, why) = match refused {
+                Refused::Ended => {
+                    (CudaStatus::MapFailed, "it has ended, or runs on another machine".to_owned())
+                }
+                Refused::NoSuchFile => {
+                    (CudaStatus::InvalidValue, "it has freed it, or the handle is wrong".to_owned())
+                }
+                Refused::System(error) => (CudaStatus::MapFailed, error.to_string()),
+            };
+            let id = process.id;
+            Error::new(status, format!("{function}: can't open the {what} of process {id}: {why}"))
+        })
     }
 }
 
@@ -84,20 +123,24 @@ pub(crate) fn memory_handle(to: Out<IpcHandle>, address: DevicePointer) -> CudaR
     if to.is_null() {
         return Err(invalid("cuIpcGetMemHandle: the result pointer is null"));
     }
-    let found = engine::get()?.pointer(address)?.ok_or_else(|| bad("is not in any allocation"))?;
+    let engine = engine::get()?;
+    let found = engine.pointer(address)?.ok_or_else(|| bad("is not in any allocation"))?;
     if found.kind != MemoryKind::Gpu || found.context.is_none() {
         return Err(bad("is not in memory from cuMemAlloc"));
     }
+    let make = |size, gpu| shared_memory::make(Kind::Memory, size, gpu);
+    let key = engine.share_allocation(found.base, make)?;
     // The handle is that of the whole allocation, as the driver's is.
-    to.give(IpcHandle::of(Kind::Memory, found.base, found.id))
+    to.give(IpcHandle::of(Kind::Memory, found.base, found.id, key, 0))
 }
 
 /// `cuIpcOpenMemHandle`
 ///
 /// # Errors
 /// Returns `InvalidValue` for other flags or for something that is no handle, `InvalidContext` for a handle of this
-/// process, and `NotSupported` for one of another process.
+/// process, and the errors of [`IpcHandle::open`].
 pub(crate) fn open_memory(to: Out<DevicePointer>, handle: IpcHandle, flags: c_uint) -> CudaResult<()> {
+    const FUNCTION: &str = "cuIpcOpenMemHandle";
     if to.is_null() {
         return Err(invalid("cuIpcOpenMemHandle: the result pointer is null"));
     }
@@ -106,32 +149,42 @@ pub(crate) fn open_memory(to: Out<DevicePointer>, handle: IpcHandle, flags: c_ui
             "cuIpcOpenMemHandle: the flags must be CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS (1), not {flags:#x}"
         )));
     }
-    engine::get()?.current_device()?;
-    Err(handle.refuse("cuIpcOpenMemHandle", Kind::Memory, "memory"))
+    let engine = engine::get()?;
+    engine.current_device()?;
+    handle.check(FUNCTION, Kind::Memory, "memory")?;
+    handle.check_foreign(FUNCTION, "memory")?;
+    if let Some(address) = engine.open_again(handle.secret())? {
+        return to.give(address);
+    }
+    let file = handle.open(FUNCTION, Kind::Memory, "memory")?;
+    let (secret, gpu) = (file.secret(), file.gpu());
+    let shared = shared_memory::of_file(Arc::new(file));
+    to.give(engine.open_shared(shared, secret, gpu)?)
 }
 
 /// `cuIpcCloseMemHandle`
 ///
 /// # Errors
-/// Returns `InvalidValue`, because no memory can be opened.
+/// Returns `InvalidValue` if the address is not one that `cuIpcOpenMemHandle` returned.
 pub(crate) fn close_memory(address: DevicePointer) -> CudaResult<()> {
-    engine::get()?.current_device()?;
-    Err(invalid(format!("cuIpcCloseMemHandle: {address:#x} was not opened with cuIpcOpenMemHandle")))
+    let engine = engine::get()?;
+    engine.current_device()?;
+    engine.close_shared(address)
 }
 
 /// `cuIpcGetEventHandle`
 ///
 /// # Errors
-/// Returns `InvalidHandle` unless the event was created with `CU_EVENT_INTERPROCESS`.
+/// Returns `InvalidHandle` unless this process has created the event with `CU_EVENT_INTERPROCESS`.
 pub(crate) fn event_handle(to: Out<IpcHandle>, event: Event) -> CudaResult<()> {
     if to.is_null() {
         return Err(invalid("cuIpcGetEventHandle: the result pointer is null"));
     }
-    if !engine::get()?.is_interprocess(EventHandle(event as u64))? {
-        let message = "cuIpcGetEventHandle: the event was not created with CU_EVENT_INTERPROCESS";
-        return Err(Error::new(CudaStatus::InvalidHandle, message));
-    }
-    to.give(IpcHandle::of(Kind::Event, event as u64, 0))
+    let key = engine::get()?.file_of_event(EventHandle(event as u64))?.ok_or_else(|| {
+        let message = "cuIpcGetEventHandle: the event was not created with CU_EVENT_INTERPROCESS here";
+        Error::new(CudaStatus::InvalidHandle, message)
+    })?;
+    to.give(IpcHandle::of(Kind::Event, event as u64, 0, key, 0))
 }
 
 /// `cuIpcOpenEventHandle`
@@ -139,9 +192,15 @@ pub(crate) fn event_handle(to: Out<IpcHandle>, event: Event) -> CudaResult<()> {
 /// # Errors
 /// Like [`open_memory`].
 pub(crate) fn open_event(to: Out<Event>, handle: IpcHandle) -> CudaResult<()> {
+    const FUNCTION: &str = "cuIpcOpenEventHandle";
     if to.is_null() {
         return Err(invalid("cuIpcOpenEventHandle: the result pointer is null"));
     }
-    engine::get()?.current_device()?;
-    Err(handle.refuse("cuIpcOpenEventHandle", Kind::Event, "event"))
+    let engine = engine::get()?;
+    engine.current_device()?;
+    handle.check(FUNCTION, Kind::Event, "event")?;
+    handle.check_foreign(FUNCTION, "event")?;
+    let file = EventFile::of_file(handle.open(FUNCTION, Kind::Event, "event")?);
+    let file = file.ok_or_else(|| invalid("cuIpcOpenEventHandle: another version has made the event"))?;
+    to.give(engine.create_shared_event(Arc::new(file))?.0 as Event)
 }

@@ -105,6 +105,7 @@ layouts! {
     }
     IpcHandle = "CUipcMemHandle_st" {}
     IpcHandle = "CUipcEventHandle_st" {}
+    IpcHandle = "CUmemPoolPtrExportData_st" {}
     Id = "ncclUniqueId" {}
     TensorMap = "CUtensorMap_st" {}
     PlaneDescription = "CUDA_ARRAY_DESCRIPTOR_st" {

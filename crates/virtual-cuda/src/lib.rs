@@ -42,6 +42,10 @@ mod pinned;
 mod pointer;
 mod pool;
 mod rows;
+mod shareable;
+mod shared_event;
+mod shared_file;
+mod shared_memory;
 mod stream;
 mod stream_attribute;
 mod stream_value;
@@ -386,6 +390,12 @@ macro_rules! exports {
                 fn cuMemPoolTrimTo(pool: Pool, keep: usize) = pool::trim;
                 fn cuMemPoolSetAccess(pool: Pool, accesses: Source<AccessDescription>, count: usize) = virtual_memory::set_pool_access;
                 fn cuMemPoolGetAccess(flags: Out<c_uint>, pool: Pool, location: Source<MemoryLocation>) = virtual_memory::pool_access;
+                fn cuMemExportToShareableHandle(handle: Out<u8>, memory: c_ulonglong, kind: c_uint, flags: c_ulonglong) = shareable::export_memory;
+                fn cuMemImportFromShareableHandle(memory: Out<c_ulonglong>, handle: *mut c_void, kind: c_uint) = shareable::import_memory;
+                fn cuMemPoolExportToShareableHandle(handle: Out<u8>, pool: Pool, kind: c_uint, flags: c_ulonglong) = shareable::export_pool;
+                fn cuMemPoolImportFromShareableHandle(pool: Out<Pool>, handle: *mut c_void, kind: c_uint, flags: c_ulonglong) = shareable::import_pool;
+                fn cuMemPoolExportPointer(data: Out<IpcHandle>, address: DevicePointer) = shareable::export_pointer;
+                fn cuMemPoolImportPointer(address: Out<DevicePointer>, pool: Pool, data: Source<IpcHandle>) = shareable::import_pointer;
                 fn cuMemPoolGetAttribute(pool: Pool, attribute: c_uint, value: Out<u8>) = pool::attribute;
                 fn cuMemPoolSetAttribute(pool: Pool, attribute: c_uint, value: Source<u8>) = pool::set_attribute;
 
@@ -540,15 +550,13 @@ macro_rules! exports {
                 cuImportExternalSemaphore cuIpcOpenMemHandle cuLaunch cuLaunchCooperativeKernelMultiDevice
                 cuLaunchGrid cuLaunchGridAsync cuLibraryGetUnifiedFunction cuLogsCurrent cuLogsDumpToFile
                 cuLogsDumpToMemory cuLogsRegisterCallback cuLogsUnregisterCallback cuMemAlloc cuMemAllocHost
-                cuMemAllocPitch cuMemBatchDecompressAsync cuMemBatchDecompressAsync_ptsz
-                cuMemExportToShareableHandle cuMemFree cuMemGetAddressRange cuMemGetHandleForAddressRange
-                cuMemGetInfo cuMemHostGetDevicePointer cuMemImportFromShareableHandle cuMemMapArrayAsync
-                cuMemMapArrayAsync_ptsz cuMemPoolExportPointer cuMemPoolExportToShareableHandle
-                cuMemPoolImportFromShareableHandle cuMemPoolImportPointer cuMemRangeGetAttribute
-                cuMemRangeGetAttributes cuMemcpy2D cuMemcpy2DAsync cuMemcpy2DUnaligned cuMemcpy3D cuMemcpy3DAsync
-                cuMemcpyAtoA cuMemcpyAtoD cuMemcpyAtoH cuMemcpyAtoHAsync cuMemcpyDtoA cuMemcpyDtoD cuMemcpyDtoDAsync
-                cuMemcpyDtoH cuMemcpyDtoHAsync cuMemcpyHtoA cuMemcpyHtoAAsync cuMemcpyHtoD cuMemcpyHtoDAsync
-                cuMemsetD16 cuMemsetD2D16 cuMemsetD2D32 cuMemsetD2D8 cuMemsetD32 cuMemsetD8
+                cuMemAllocPitch cuMemBatchDecompressAsync cuMemBatchDecompressAsync_ptsz cuMemFree
+                cuMemGetAddressRange cuMemGetHandleForAddressRange cuMemGetInfo cuMemHostGetDevicePointer
+                cuMemMapArrayAsync cuMemMapArrayAsync_ptsz cuMemRangeGetAttribute cuMemRangeGetAttributes cuMemcpy2D
+                cuMemcpy2DAsync cuMemcpy2DUnaligned cuMemcpy3D cuMemcpy3DAsync cuMemcpyAtoA cuMemcpyAtoD
+                cuMemcpyAtoH cuMemcpyAtoHAsync cuMemcpyDtoA cuMemcpyDtoD cuMemcpyDtoDAsync cuMemcpyDtoH
+                cuMemcpyDtoHAsync cuMemcpyHtoA cuMemcpyHtoAAsync cuMemcpyHtoD cuMemcpyHtoDAsync cuMemsetD16
+                cuMemsetD2D16 cuMemsetD2D32 cuMemsetD2D8 cuMemsetD32 cuMemsetD8
                 cuMipmappedArrayGetMemoryRequirements cuMipmappedArrayGetSparseProperties cuModuleGetGlobal
                 cuModuleGetSurfRef cuModuleGetTexRef cuMulticastAddDevice cuMulticastBindAddr cuMulticastBindMem
                 cuMulticastCreate cuMulticastGetGranularity cuMulticastUnbind cuParamSetSize cuParamSetTexRef

@@ -8,7 +8,10 @@ use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 use crate::engine;
 use crate::pointer::{Out, Source};
+use crate::shared_file::{Kind, SharedFile};
+use crate::shared_memory;
 use crate::types::{Device, DevicePointer, Stream};
+use crate::virtual_memory::POSIX_FILE_DESCRIPTOR;
 
 /// `CUmemoryPool`
 pub type Pool = *mut c_void;
@@ -82,7 +85,17 @@ pub(crate) fn create(to: Out<Pool>, properties: Source<PoolProperties>) -> CudaR
         return Err(invalid("the pointer to the memory pool is null"));
     }
     check_properties(&wanted)?;
-    to.give(engine::get()?.create_pool(wanted.location, wanted.max_size as u64)?.0 as Pool)
+    let engine = engine::get()?;
+    let made = engine.create_pool(wanted.location, wanted.max_size as u64)?;
+    if wanted.handle_types == POSIX_FILE_DESCRIPTOR {
+        let gpu = engine.physical(engine.device_of_pool(made)?);
+        let file = SharedFile::new(Kind::Pool, 0, gpu).map_err(|error| {
+            let message = format!("cuMemPoolCreate: can't share a memory pool: {error}");
+            Error::new(CudaStatus::OperatingSystem, message)
+        })?;
+        engine.make_pool_shareable(made, shared_memory::name_of_pool(file))?;
+    }
+    to.give(made.0 as Pool)
 }
 
 /// Checks the properties of a memory pool or of an allocation in a graph. Returns the GPU.
@@ -101,7 +114,7 @@ pub(crate) fn check_properties(wanted: &PoolProperties) -> CudaResult<usize> {
     if wanted.handle_types & !HANDLE_TYPES != 0 {
         return Err(invalid(format!("{:#x} are not handle types", wanted.handle_types)));
     }
-    if wanted.handle_types != 0 {
+    if !matches!(wanted.handle_types, 0 | POSIX_FILE_DESCRIPTOR) {
         return Err(unsupported(format_args!("shared through handles of type {:#x}", wanted.handle_types)));
     }
     if !wanted.security.is_null() || wanted.reserved != [0; 54] {

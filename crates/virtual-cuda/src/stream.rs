@@ -1,14 +1,16 @@
 //! The stream and event functions.
 
 use std::ffi::{CString, c_int, c_uint};
+use std::sync::Arc;
 
 use virtual_gpu::device::PRIORITIES;
 use virtual_gpu::engine::{ContextHandle, EventHandle};
 use virtual_gpu_core::recorded::StreamOperation;
-use virtual_gpu_core::status::{CudaResult, CudaStatus};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 use crate::engine;
 use crate::pointer::Out;
+use crate::shared_event::EventFile;
 use crate::types::{Context, Event, GreenContext, Stream, handle, invalid, stream};
 
 /// `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`
@@ -110,7 +112,14 @@ pub(crate) fn create_event(to: Out<Event>, flags: c_uint) -> CudaResult<()> {
     let engine = engine::get()?;
     let made = match flags & EVENT_INTERPROCESS {
         0 => engine.create_event(flags & EVENT_DISABLE_TIMING == 0),
-        _ => engine.create_interprocess_event(),
+        _ => {
+            let gpu = engine.physical(engine.current_device()?);
+            let file = EventFile::new(gpu).map_err(|error| {
+                let message = format!("cuEventCreate: can't share an event between processes: {error}");
+                Error::new(CudaStatus::OperatingSystem, message)
+            })?;
+            engine.create_shared_event(Arc::new(file))
+        }
     };
     to.give(handle(made?.0))
 }

@@ -2,13 +2,14 @@
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
-use virtual_gpu::engine::{GRANULARITY, MemoryAccess, MemoryHandle, PoolHandle};
+use virtual_gpu::engine::{GRANULARITY, MakeShared, MemoryAccess, MemoryHandle, PoolHandle};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
 use crate::engine;
 use crate::managed::MemoryLocation;
 use crate::pointer::{Out, Source};
 use crate::pool::Pool;
+use crate::shared_memory;
 use crate::types::{DevicePointer, invalid};
 
 /// `CUmemAllocationProp`
@@ -35,6 +36,8 @@ pub struct AccessDescription {
 
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`
 const PINNED: c_uint = 1;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`
+pub(crate) const POSIX_FILE_DESCRIPTOR: c_uint = 1;
 /// `CU_MEM_LOCATION_TYPE_DEVICE`
 const ON_DEVICE: c_uint = 1;
 /// `CU_MEM_LOCATION_TYPE_HOST`, `CU_MEM_LOCATION_TYPE_HOST_NUMA`, and `CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT`
@@ -125,19 +128,18 @@ pub(crate) fn create(
     check_flags(flags, FUNCTION)?;
     let properties = properties.value("the properties of the memory")?;
     let device = gpu_of(&properties, FUNCTION)?;
-    if properties.handle_types != 0 {
-        return Err(unsupported(format_args!(
-            "memory shared through handles of type {:#x}",
-            properties.handle_types
-        )));
-    }
+    let make: Option<MakeShared> = match properties.handle_types {
+        0 => None,
+        POSIX_FILE_DESCRIPTOR => Some(shared_memory::make_physical),
+        other => return Err(unsupported(format_args!("memory shared through handles of type {other:#x}"))),
+    };
     if properties.usage != 0 {
         return Err(unsupported(format_args!("memory for usage {:#x}", properties.usage)));
     }
     if properties.reserved != [0; 4] {
         return Err(invalid("cuMemCreate: the reserved bytes of the properties must be 0"));
     }
-    to.give(engine::get()?.create_memory(device, size as u64)?.0)
+    to.give(engine::get()?.create_memory(device, size as u64, make)?.0)
 }
 
 pub(crate) fn release(handle: c_ulonglong) -> CudaResult<()> {
@@ -146,10 +148,12 @@ pub(crate) fn release(handle: c_ulonglong) -> CudaResult<()> {
 
 /// Returns the properties of memory. Compression is a wish that is not granted.
 pub(crate) fn properties(to: Out<AllocationProperties>, handle: c_ulonglong) -> CudaResult<()> {
-    let device = engine::get()?.device_of_memory(MemoryHandle(handle))?;
+    let engine = engine::get()?;
+    let device = engine.device_of_memory(MemoryHandle(handle))?;
+    let is_shareable = engine.is_shareable(MemoryHandle(handle))?;
     to.give(AllocationProperties {
         allocation_type: PINNED,
-        handle_types: 0,
+        handle_types: if is_shareable { POSIX_FILE_DESCRIPTOR } else { 0 },
         location: MemoryLocation { kind: ON_DEVICE, id: device as c_int },
         handle_metadata: std::ptr::null(),
         compression: 0,

@@ -64,20 +64,33 @@ fn function_name(path: &str) -> &str {
 }
 
 /// The call stack of one API call. It is captured unresolved, in at most a few microseconds, and resolved only when a
-/// report prints it.
+/// report prints it. For what a kernel does, it is a line in the kernel.
 #[derive(Clone, Debug, Default)]
-pub struct CallSite(Option<Arc<[usize]>>);
+pub struct CallSite(Origin);
+
+#[derive(Clone, Debug, Default)]
+enum Origin {
+    #[default]
+    Unknown,
+    Stack(Arc<[usize]>),
+    Kernel(Arc<SourceLine>),
+}
 
 impl CallSite {
     /// Returns the location for a call that was not made by any line in the user's program, such as the context's own
     /// allocations.
     pub fn unknown() -> Self {
-        Self(None)
+        Self(Origin::Unknown)
+    }
+
+    /// Returns a line in a kernel.
+    pub fn in_kernel(line: SourceLine) -> Self {
+        Self(Origin::Kernel(Arc::new(line)))
     }
 
     /// Captures the calling thread's stack.
     pub fn here() -> Self {
-        Self(Some(stack::take()))
+        Self(Origin::Stack(stack::take()))
     }
 
     /// Returns the innermost line that does not belong to Rust, a registry crate, or a hidden library. If there is no
@@ -127,9 +140,12 @@ impl CallSite {
         self.calls().any(|frames| frames.iter().any(|frame| line.is_of(frame)))
     }
 
-    /// Returns the return addresses, innermost first; none if the call site is unknown.
+    /// Returns the return addresses, innermost first; none if the call site is unknown or in a kernel.
     fn addresses(&self) -> &[usize] {
-        self.0.as_deref().unwrap_or_default()
+        match &self.0 {
+            Origin::Stack(addresses) => addresses,
+            Origin::Unknown | Origin::Kernel(_) => &[],
+        }
     }
 
     /// Returns the functions of each call on the stack, innermost first.
@@ -140,6 +156,9 @@ impl CallSite {
 
     /// Returns the innermost line that `is_it` accepts, skipping Rust's own lines and those of registry crates.
     pub fn find(&self, mut is_it: impl FnMut(&SourceLine) -> bool) -> Option<SourceLine> {
+        if let Origin::Kernel(line) = &self.0 {
+            return is_it(line).then(|| SourceLine::clone(line));
+        }
         for frames in self.calls() {
             // Functions that were inlined at the call come first.
             let mut own =
@@ -170,7 +189,7 @@ impl CallSite {
     pub fn from_portable(call_site: &PortableCallSite) -> Self {
         let places = call_site.frames.iter().map(|&(file, offset)| InFile { file, offset });
         let frames: Arc<[usize]> = places.filter_map(InFile::address).collect();
-        if frames.is_empty() { Self::unknown() } else { Self(Some(frames)) }
+        if frames.is_empty() { Self::unknown() } else { Self(Origin::Stack(frames)) }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::printed::Printed;
-use virtual_gpu_core::memory::BadAddress;
+use virtual_gpu_core::memory::{BadAddress, BadFree};
 use virtual_gpu_ptx::CudaLine;
 use virtual_gpu_ptx::instruction::Space;
 
@@ -155,6 +155,13 @@ pub enum FaultKind {
         /// Where a thread is that has not arrived.
         missing: Box<ThreadReport>,
     },
+    /// `free` of something that the kernel can't free.
+    BadFree {
+        /// What was freed.
+        address: u64,
+        /// Why it can't be freed.
+        why: Box<BadFree>,
+    },
     /// An operation that has no defined result, and why.
     Undefined(&'static str),
     /// An access outside of a surface.
@@ -254,8 +261,21 @@ impl fmt::Display for Fault {
             FaultKind::BadAddress(BadAddress::Unallocated { size, offset, .. }) => {
                 write!(f, ", byte {offset} of {size} bytes that a graph has not allocated yet")
             }
+            FaultKind::BadAddress(BadAddress::OfKernels { offset, .. }) => {
+                write!(f, ", byte {offset} of memory that kernels have allocated")
+            }
             FaultKind::BadAddress(BadAddress::Unknown) => {
                 f.write_str(", where nothing has ever been allocated")
+            }
+            FaultKind::BadFree { address, why } => {
+                write!(f, ": frees {address:#x}, ")?;
+                match &**why {
+                    BadFree::BadAddress(BadAddress::Freed { offset: 0, .. }) => {
+                        f.write_str("which has been freed already")
+                    }
+                    BadFree::NotInHeap { .. } => f.write_str("which `malloc` in this context did not return"),
+                    BadFree::BadAddress(_) => f.write_str("where no allocation starts"),
+                }
             }
             FaultKind::SharedOutOfBounds { size } => write!(f, ", but the block has only {size} bytes"),
             FaultKind::LocalOutOfBounds { size } => write!(f, ", but there are only {size} bytes"),

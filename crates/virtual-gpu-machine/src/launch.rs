@@ -5,6 +5,8 @@ use crate::fault::{Fault, ThreadReport};
 use crate::memory::touched::Touched;
 use crate::printed::Printed;
 use crate::race::Race;
+use virtual_gpu_core::memory::HeapOwner;
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::texture::{NO_OBJECTS, Objects};
 
 /// The unit in bytes in which hardware allocates shared memory, from the CUDA occupancy calculator for compute capability
@@ -39,6 +41,8 @@ pub struct Launch<'a> {
     pub workspace: u64,
     /// The size in bytes of each thread's stack, for functions that call themselves.
     pub stack: u64,
+    /// The heap from which the kernel allocates.
+    pub heap: KernelHeap<'a>,
     /// The number of bytes of `printf` output that are kept. If a kernel writes more, the newest output is kept.
     pub print_buffer: u64,
     /// Whether races in shared memory are detected.
@@ -52,6 +56,24 @@ pub struct Launch<'a> {
     /// The number of instructions in one thread, plus the nanoseconds that it sleeps, after which the kernel is
     /// considered endless: a thread that runs alone takes as long per instruction as a full block.
     pub thread_limit: u64,
+}
+
+/// The heap from which a kernel allocates (`malloc`).
+#[derive(Clone, Copy, Debug)]
+pub struct KernelHeap<'a> {
+    /// The context that it belongs to.
+    pub owner: HeapOwner,
+    /// Its size in bytes.
+    pub limit: u64,
+    /// The call that launched the kernel, for allocations at an unknown line.
+    pub launched: Option<&'a CallSite>,
+}
+
+impl Default for KernelHeap<'_> {
+    /// Returns a heap of the size that a context starts with.
+    fn default() -> Self {
+        Self { owner: HeapOwner::default(), limit: 8 << 20, launched: None }
+    }
 }
 
 impl Default for Launch<'_> {
@@ -70,6 +92,7 @@ impl Default for Launch<'_> {
             resident: 1,
             workspace: 0,
             stack: 1 << 10,
+            heap: KernelHeap::default(),
             print_buffer: 1 << 20,
             watch_shared: true,
             is_lenient: false,

@@ -15,6 +15,7 @@ mod convergence;
 mod execute;
 mod fault;
 mod features;
+mod heap;
 mod launch;
 mod machine;
 mod mask;
@@ -43,7 +44,7 @@ mod wmma;
 
 pub use consistency::{Consistency, DeviceRace, Missing};
 pub use fault::{Access, Assertion, Fault, FaultKind, MemoryAccess, OutsideSurface, ThreadReport};
-pub use launch::{Execution, Launch};
+pub use launch::{Execution, KernelHeap, Launch};
 pub use memory::touched::Touched;
 pub use printed::Printed;
 pub use race::{Lifetime, Race, SharedLocation};

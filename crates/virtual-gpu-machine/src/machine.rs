@@ -10,7 +10,8 @@ use crate::memory::touched::{Record, Touched};
 use crate::printed::Printed;
 use crate::race::Race;
 use crate::together::Together;
-use virtual_gpu_core::memory::DeviceMemory;
+use virtual_gpu_core::memory::{AllocationId, DeviceMemory};
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_ptx::Kernel;
 use virtual_gpu_ptx::instruction::{Scope, Space};
 
@@ -57,6 +58,10 @@ pub(crate) struct Machine<'l> {
     pub(crate) printed: Printed,
     /// What the launch has touched before its record was last drained.
     pub(crate) touched: Vec<Touched>,
+    /// The first id that an allocation by this launch can have.
+    pub(crate) first_own: AllocationId,
+    /// The instruction that last allocated or freed memory, and its line.
+    pub(crate) last_line: Option<(usize, CallSite)>,
     /// The scope of the access being executed, if it is strong.
     pub(crate) scope: Option<Scope>,
     /// The launches on other GPUs, if they access the same memory.
@@ -74,6 +79,7 @@ impl<'l> Machine<'l> {
     ) -> Self {
         let threads = launch.block.iter().map(|&extent| extent as usize).product::<usize>();
         let stack = if kernel.frames().is_empty() { 0 } else { launch.stack };
+        let first_own = memory.next_id_of_kernels();
         Self {
             kernel,
             launch,
@@ -102,6 +108,8 @@ impl<'l> Machine<'l> {
             race: None,
             printed: Printed::default(),
             touched: Vec::new(),
+            first_own,
+            last_line: None,
             scope: None,
             together: None,
             device_race: None,

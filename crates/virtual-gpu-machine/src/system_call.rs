@@ -1,4 +1,5 @@
-//! The system functions that kernels call: `vprintf` and `__assertfail`.
+//! The system functions that kernels call: `vprintf` and `__assertfail`, and, in [`heap`](crate::heap), `malloc` and
+//! `free`.
 
 use crate::fault::{Access as Kind, Assertion, FaultKind, Stop};
 use crate::machine::Machine;
@@ -42,6 +43,10 @@ impl Machine<'_> {
                 let assertion = Assertion { message, file, line, function, threads };
                 Err(self.fault(FaultKind::Assert(Box::new(assertion)), first))
             }
+            SystemCall::Allocate { size, alignment, result } => {
+                mask.threads().try_for_each(|thread| self.allocate(thread, size, alignment, result))
+            }
+            SystemCall::Free { memory } => mask.threads().try_for_each(|thread| self.free(thread, memory)),
         }
     }
 

@@ -1,11 +1,15 @@
 //! A launch that runs at the same time as launches on other GPUs, whose memory it accesses.
 
+use std::collections::hash_map::Entry;
+
 use crate::consistency::{Consistency, DeviceRace, Place, Stamp};
 use crate::fault::{Access, ThreadReport};
 use crate::machine::Machine;
 use crate::mask::Mask;
 use crate::memory::bytes::Location;
+use crate::memory::touched::Touched;
 use crate::order::{Order, Phase};
+use virtual_gpu_core::map::Map;
 use virtual_gpu_core::memory::DeviceMemory;
 use virtual_gpu_ptx::instruction::{Fence, Scope};
 
@@ -43,6 +47,9 @@ pub struct Together<'l> {
     pub launch: usize,
     /// The other launches.
     pub others: Box<dyn Others + 'l>,
+    /// Whether the launch's accesses are compared with those of others. If it only shares memory with other processes,
+    /// they are not.
+    pub observes: bool,
     is_reported: bool,
     /// The machine's count of changes when the launch was resumed.
     changes: u64,
@@ -50,8 +57,13 @@ pub struct Together<'l> {
 
 impl<'l> Together<'l> {
     /// Prepares the launch with this number.
-    pub fn new(consistency: &'l mut Consistency, launch: usize, others: Box<dyn Others + 'l>) -> Self {
-        Self { consistency, launch, others, is_reported: false, changes: 0 }
+    pub fn new(
+        consistency: &'l mut Consistency,
+        launch: usize,
+        others: Box<dyn Others + 'l>,
+        observes: bool,
+    ) -> Self {
+        Self { consistency, launch, others, observes, is_reported: false, changes: 0 }
     }
 }
 
@@ -77,13 +89,20 @@ impl Machine<'_> {
     pub(crate) fn drain_record(&mut self) {
         let memory = &*self.memory;
         let touched = self.record.drain(|slot| memory.in_slot(slot).map(|known| (known.id(), known.base())));
+        if self.touched.is_empty() {
+            self.touched = touched;
+            return;
+        }
+        let key = |touched: &Touched| (touched.base, touched.allocation, touched.access);
+        let mut places: Map<_, usize> =
+            self.touched.iter().enumerate().map(|(place, known)| (key(known), place)).collect();
         for new in touched {
-            let same = |known: &&mut crate::Touched| {
-                (known.base, known.allocation, known.access) == (new.base, new.allocation, new.access)
-            };
-            match self.touched.iter_mut().find(same) {
-                Some(known) => known.add(new.ranges),
-                None => self.touched.push(new),
+            match places.entry(key(&new)) {
+                Entry::Occupied(place) => self.touched[*place.get()].add(new.ranges),
+                Entry::Vacant(place) => {
+                    place.insert(self.touched.len());
+                    self.touched.push(new);
+                }
             }
         }
     }
@@ -139,14 +158,14 @@ impl Machine<'_> {
 
     pub(crate) fn start_observing(&mut self) {
         let (numbers, threads) = ([self.block_number(), self.cluster_number()], self.threads);
-        if let Some(together) = &self.together {
+        if let Some(together) = self.together.as_ref().filter(|together| together.observes) {
             together.consistency.start_block(together.launch, numbers, threads, &mut self.block.observer);
         }
     }
 
     pub(crate) fn end_observing(&mut self) {
         let number = self.block_number();
-        if let Some(together) = &mut self.together {
+        if let Some(together) = self.together.as_mut().filter(|together| together.observes) {
             together.consistency.end_block(together.launch, number, &self.block.observer);
         }
     }
@@ -154,6 +173,10 @@ impl Machine<'_> {
     /// Records a fence.
     pub(crate) fn observe_fence(&mut self, fence: &Fence, mask: &Mask) {
         let Some(together) = &mut self.together else { return };
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        if !together.observes {
+            return;
+        }
         for thread in mask.threads() {
             together.consistency.fence(&mut self.block.observer, thread, fence);
         }
@@ -161,7 +184,7 @@ impl Machine<'_> {
 
     /// Records that the threads in `to` have waited for the threads in `from`.
     pub(crate) fn observe_barrier(&mut self, from: &Mask, to: &Mask) {
-        if self.together.is_some() {
+        if self.is_observed() {
             let [from, to] = [from, to].map(|mask| mask.threads().collect::<Vec<_>>());
             self.block.observer.barrier(&from, &to);
         }
@@ -176,8 +199,12 @@ impl Machine<'_> {
         thread: usize,
         changes: bool,
     ) {
+        if !self.is_observed() {
+            return;
+        }
         let (Some(together), Location::Device(slot)) = (&mut self.together, location) else { return };
-        let Some(allocation) = self.memory.in_slot(slot) else { return };
+        let allocation = self.memory.in_slot(slot).filter(|it| !it.is_shared_with_processes());
+        let Some(allocation) = allocation else { return };
         let place = (allocation.base(), allocation.id());
         let mut now = self.block.observer.stamp(thread, self.pc);
         (now.access, now.scope) = (access, self.scope);
@@ -208,7 +235,8 @@ impl Machine<'_> {
     fn place(&self, location: Location) -> Option<Place> {
         match location {
             Location::Device(slot) => {
-                self.memory.in_slot(slot).map(|allocation| Place::Device(allocation.base(), allocation.id()))
+                let allocation = self.memory.in_slot(slot).filter(|it| !it.is_shared_with_processes())?;
+                Some(Place::Device(allocation.base(), allocation.id()))
             }
             Location::Shared => {
                 self.together.as_ref().map(|it| Place::Shared(it.launch as u32, self.block_number()))
@@ -257,6 +285,12 @@ impl Machine<'_> {
 
     /// Returns whether a strong access needs to be observed thread by thread.
     pub(crate) fn observes(&self, location: Location, scope: Option<Scope>) -> bool {
-        self.together.is_some() && (scope.is_some() || matches!(location, Location::Device(_)))
+        self.is_observed() && (scope.is_some() || matches!(location, Location::Device(_)))
+    }
+
+    /// Returns whether accesses are compared with those of other launches.
+    #[inline]
+    pub(crate) fn is_observed(&self) -> bool {
+        self.together.as_ref().is_some_and(|together| together.observes)
     }
 }

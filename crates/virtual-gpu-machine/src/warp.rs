@@ -32,7 +32,7 @@ impl Machine<'_> {
             waits = waits.and(mask);
             threads = threads.without(&waits);
         }
-        let is_watched = self.block.shadow.is_on || self.together.is_some();
+        let is_watched = self.block.shadow.is_on || self.is_observed();
         if let (Operation::WarpBarrier { .. }, true) = (operation, is_watched) {
             self.note_warp_barrier(members, threads);
         }

@@ -17,7 +17,7 @@ pub(crate) fn process_key() -> u64 {
 }
 
 /// Returns a random number: every `RandomState` has its own keys.
-fn random() -> u64 {
+pub fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 

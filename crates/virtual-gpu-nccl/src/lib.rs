@@ -43,7 +43,7 @@ mod wire;
 pub use call::Request;
 pub use config::CommConfig;
 pub use connection::Interface;
-pub use id::UniqueId;
+pub use id::{UniqueId, random};
 pub use management::{Deliver, NO_COLOR};
 pub use one_sided::{OneSided, Put};
 pub use operation::{Buffers, Collective, Operation};

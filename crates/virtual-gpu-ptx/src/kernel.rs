@@ -198,6 +198,7 @@ pub struct Kernel {
     pub(crate) shared_variables: Vec<(String, u32, u64)>,
     pub(crate) shared_unit: u8,
     pub(crate) has_partial_barriers: bool,
+    pub(crate) uses_heap: bool,
     pub(crate) local_bytes: u32,
     pub(crate) max_threads: Option<[u32; 3]>,
     pub(crate) required_threads: Option<[u32; 3]>,
@@ -287,6 +288,12 @@ impl Kernel {
     #[inline]
     pub fn has_partial_barriers(&self) -> bool {
         self.has_partial_barriers
+    }
+
+    /// Returns whether the kernel allocates or frees memory (`malloc`, `free`).
+    #[inline]
+    pub fn uses_heap(&self) -> bool {
+        self.uses_heap
     }
 
     /// Returns the program's name for the static shared variable at an offset, and the offset within the variable. For

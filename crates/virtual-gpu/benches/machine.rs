@@ -278,7 +278,7 @@ impl Bench {
         let outcome = if self.shares_memory {
             let mut consistency = Consistency::default();
             consistency.begin(0, kernel.clone(), 0, [grid, block], &[]);
-            let together = Together::new(&mut consistency, 0, Box::new(Alone));
+            let together = Together::new(&mut consistency, 0, Box::new(Alone), true);
             machine::run_together(kernel, &launch, &mut self.memory, together)
         } else {
             machine::run(kernel, &launch, &mut self.memory)

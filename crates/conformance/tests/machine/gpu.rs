@@ -3,7 +3,7 @@
 use virtual_gpu_core::memory::DeviceMemory;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::texture::Objects;
-use virtual_gpu_machine::{self as machine, Execution, Fault, Launch};
+use virtual_gpu_machine::{self as machine, Execution, Fault, KernelHeap, Launch};
 use virtual_gpu_ptx::{self as ptx, Module};
 
 use crate::twin::{Repeated, Twin};
@@ -162,6 +162,7 @@ impl Gpu {
             resident: self.resident,
             workspace: self.workspace,
             stack: self.stack,
+            heap: KernelHeap::default(),
             print_buffer: self.print_buffer,
             watch_shared: true,
             is_lenient: self.is_lenient,

@@ -4,8 +4,8 @@
 use std::process::{Command, ExitCode};
 
 use crate::{
-    contexts, nccl, nccl_threads, overlap, same_reports, shared_overruns, shared_races, strict, topology,
-    trace, traffic,
+    contexts, nccl, nccl_threads, overlap, same_reports, shared_between_processes, shared_overruns,
+    shared_races, strict, topology, trace, traffic,
 };
 
 /// The variable that tells this process which program to run.
@@ -14,7 +14,7 @@ const PROGRAM: &str = "LAB_TESTS_PROGRAM";
 type Program = fn() -> anyhow::Result<()>;
 
 /// The programs, by name.
-const PROGRAMS: [(&str, Program); 22] = [
+const PROGRAMS: [(&str, Program); 23] = [
     ("contexts::reach", contexts::reach),
     ("nccl::aborts_at_exit", nccl::aborts_at_exit),
     ("nccl::late", nccl::late),
@@ -27,6 +27,7 @@ const PROGRAMS: [(&str, Program); 22] = [
     ("same_reports::count", same_reports::count),
     ("same_reports::leaves", same_reports::leaves),
     ("same_reports::orders", same_reports::orders),
+    ("shared_between_processes::waits", shared_between_processes::waits),
     ("shared_overruns::beyond", shared_overruns::goes_beyond),
     ("shared_overruns::far_beyond", shared_overruns::goes_far_beyond),
     ("shared_races::repeats", shared_races::repeats),

@@ -26,6 +26,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("clusters::a_kernel_compiled_for_one_size", compiled),
         Check::new("clusters::sizes_that_are_not_allowed", sizes),
         Check::new("clusters::attributes_of_functions", attributes),
+        Check::new("clusters::a_node_of_a_graph", in_a_graph),
     ]
 }
 
@@ -64,6 +65,53 @@ fn launch(
         let function = function.cu_function();
         sys::cuLaunchKernelEx(&config, function, parameters.as_mut_ptr(), std::ptr::null_mut()).result()
     }
+}
+
+/// A graph's node keeps the size of its clusters when its parameters change.
+fn in_a_graph() -> anyhow::Result<()> {
+    use sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION as CLUSTER;
+    let (stream, function) = kernel("neighbor")?;
+    let to = stream.alloc_zeros::<i32>(2 * THREADS as usize)?;
+    let (at, right) = (address(&to), 0_i32);
+    let mut arguments = [parameter(&at), parameter(&right)];
+    let parameters = sys::CUDA_KERNEL_NODE_PARAMS {
+        func: function.cu_function(),
+        gridDimX: 2,
+        gridDimY: 1,
+        gridDimZ: 1,
+        blockDimX: THREADS,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: 0,
+        kernelParams: arguments.as_mut_ptr(),
+        extra: std::ptr::null_mut(),
+        kern: std::ptr::null_mut(),
+        ctx: std::ptr::null_mut(),
+    };
+    let null = std::ptr::null_mut::<c_void>();
+    let (mut graph, mut node, mut exec) = (null.cast(), null.cast(), null.cast());
+    let mut value = sys::CUlaunchAttributeValue { pad: [0; 64] };
+    value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: 2, y: 1, z: 1 };
+    let mut kept = sys::CUlaunchAttributeValue { pad: [0; 64] };
+    // SAFETY: everything pointed to outlives the calls, and the arguments are those of the kernel.
+    let size = unsafe {
+        sys::cuGraphCreate(&raw mut graph, 0).result()?;
+        sys::cuGraphAddKernelNode_v2(&raw mut node, graph, null.cast(), 0, &parameters).result()?;
+        sys::cuGraphKernelNodeSetAttribute(node, CLUSTER, &value).result()?;
+        sys::cuGraphKernelNodeSetParams_v2(node, &parameters).result()?;
+        sys::cuGraphKernelNodeGetAttribute(node, CLUSTER, &raw mut kept).result()?;
+        sys::cuGraphInstantiateWithFlags(&raw mut exec, graph, 0).result()?;
+        sys::cuGraphLaunch(exec, stream.cu_stream()).result()?;
+        kept.clusterDim.x
+    };
+    assert_eq!(size, 2);
+    assert_eq!(stream.clone_dtoh(&to)?[..2], [100, 101]);
+    // SAFETY: nothing uses them afterwards.
+    unsafe {
+        sys::cuGraphExecDestroy(exec).result()?;
+        sys::cuGraphDestroy(graph).result()?;
+    }
+    Ok(())
 }
 
 /// Returns the pointer to a parameter.

@@ -204,7 +204,7 @@ fn device_attributes() -> anyhow::Result<()> {
     let context = context()?;
     let attribute = |attribute| context.attribute(attribute);
     assert_eq!(attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK)?, 1024);
-    assert_eq!(attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)?, 0);
+    assert_eq!(attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)?, 1);
     assert_eq!(attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID)?, 0x2330_10de);
     assert_eq!(attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH)?, 131_072);
     assert_eq!(

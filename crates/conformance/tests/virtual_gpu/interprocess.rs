@@ -1,8 +1,5 @@
 //! Handles to memory and events for other processes.
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::FromRawFd;
 use std::ptr::null_mut;
 
 use cudarc::driver::DriverError;
@@ -17,48 +14,47 @@ use CUresult::{CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR
 pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("interprocess::a_handle_can_t_be_opened_where_it_was_made", same_process),
-        Check::new("interprocess::another_process_s_handle_is_refused_by_name", other_process),
         Check::new("interprocess::each_allocation_has_its_own_handle", unique),
         Check::new("interprocess::bad_arguments_are_refused", bad_arguments),
     ]
 }
 
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`
-const LAZY: u32 = 1;
+pub(crate) const LAZY: u32 = 1;
 
 /// `CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING`
-const INTERPROCESS_WITHOUT_TIMING: u32 = 4 | 2;
+pub(crate) const INTERPROCESS_WITHOUT_TIMING: u32 = 4 | 2;
 
-fn memory_handle(address: u64) -> Result<CUipcMemHandle, DriverError> {
+pub(crate) fn memory_handle(address: u64) -> Result<CUipcMemHandle, DriverError> {
     let mut handle = CUipcMemHandle { reserved: [0; 64] };
     // SAFETY: the result is writable, and the driver checks the address.
     unsafe { sys::cuIpcGetMemHandle(&raw mut handle, address) }.result().map(|()| handle)
 }
 
-fn open(handle: CUipcMemHandle, flags: u32) -> Result<u64, DriverError> {
+pub(crate) fn open(handle: CUipcMemHandle, flags: u32) -> Result<u64, DriverError> {
     let mut address = 0;
     // SAFETY: the result is writable, and the driver checks the handle.
     unsafe { sys::cuIpcOpenMemHandle_v2(&raw mut address, handle, flags) }.result().map(|()| address)
 }
 
-fn event_handle(event: sys::CUevent) -> Result<CUipcEventHandle, DriverError> {
+pub(crate) fn event_handle(event: sys::CUevent) -> Result<CUipcEventHandle, DriverError> {
     let mut handle = CUipcEventHandle { reserved: [0; 64] };
     // SAFETY: the result is writable, and the driver checks the event.
     unsafe { sys::cuIpcGetEventHandle(&raw mut handle, event) }.result().map(|()| handle)
 }
 
-fn open_event(handle: CUipcEventHandle) -> Result<(), DriverError> {
+pub(crate) fn open_event(handle: CUipcEventHandle) -> Result<sys::CUevent, DriverError> {
     let mut event = null_mut();
     // SAFETY: the result is writable, and the driver checks the handle.
-    unsafe { sys::cuIpcOpenEventHandle(&raw mut event, handle) }.result()
+    unsafe { sys::cuIpcOpenEventHandle(&raw mut event, handle) }.result().map(|()| event)
 }
 
-fn allocate() -> u64 {
+pub(crate) fn allocate() -> u64 {
     // SAFETY: the memory is not read.
     unsafe { cudarc::driver::result::malloc_sync(4096) }.unwrap()
 }
 
-fn free(address: u64) {
+pub(crate) fn free(address: u64) {
     // SAFETY: nothing uses the memory.
     unsafe { cudarc::driver::result::free_sync(address) }.unwrap();
 }
@@ -82,37 +78,6 @@ fn same_process() -> anyhow::Result<()> {
     free(address);
     // SAFETY: the event is alive.
     Ok(unsafe { sys::cuEventDestroy_v2(event) }.result()?)
-}
-
-fn other_process() -> anyhow::Result<()> {
-    let mut ends = [0; 2];
-    // SAFETY: the array has space for both ends.
-    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
-    // SAFETY: the two descriptors are new, and nothing else uses them.
-    let (mut read, mut write) = unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) };
-    // SAFETY: no other thread in this process holds a lock: the driver has not been called yet.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        let _context = untracked(0);
-        let address = allocate();
-        let handle = memory_handle(address).unwrap();
-        write.write_all(&handle.reserved.map(|byte| byte as u8)).unwrap();
-        free(address);
-        // SAFETY: nothing has to be cleaned up.
-        unsafe { libc::_exit(0) };
-    }
-    let mut bytes = [0; 64];
-    read.read_exact(&mut bytes)?;
-    let mut status = 0;
-    // SAFETY: this waits for the child that was just created.
-    unsafe { libc::waitpid(child, &raw mut status, 0) };
-    assert_eq!(status, 0);
-    let _context = untracked(0);
-    let handle = CUipcMemHandle { reserved: bytes.map(|byte| byte as std::ffi::c_char) };
-    let process = format!("the memory belongs to process {child}");
-    let words = ["virtual GPU: cuIpcOpenMemHandle", &process, "use threads of one process, or NCCL"];
-    fails(open(handle, LAZY), CUresult::CUDA_ERROR_NOT_SUPPORTED, &words);
-    Ok(())
 }
 
 fn unique() -> anyhow::Result<()> {

@@ -20,7 +20,7 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 /// Runs `program` in a separate process, and returns what the process writes to standard error.
-fn standard_error_of(program: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<String> {
+pub(crate) fn standard_error_of(program: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<String> {
     let mut ends = [0; 2];
     // SAFETY: the array has space for both ends.
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);

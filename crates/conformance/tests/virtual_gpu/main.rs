@@ -13,6 +13,7 @@ mod functions;
 mod golden;
 mod graph_nodes;
 mod graphs;
+mod heap;
 mod host_functions;
 mod host_memory;
 mod interprocess;
@@ -45,6 +46,8 @@ mod rank_processes;
 mod raw;
 mod rows;
 mod same_reports;
+mod shareable_handles;
+mod shared_between_processes;
 mod shared_overruns;
 mod shared_races;
 mod stream_values;
@@ -58,6 +61,7 @@ mod topology;
 mod trace;
 mod traffic;
 mod twins;
+mod two_processes;
 mod virtual_memory;
 
 use std::process::ExitCode;
@@ -96,6 +100,7 @@ fn main() -> ExitCode {
         functions::checks(),
         graph_nodes::checks(),
         graphs::checks(),
+        heap::checks(),
         host_functions::checks(),
         host_memory::checks(),
         interprocess::checks(),
@@ -126,6 +131,8 @@ fn main() -> ExitCode {
         random::checks(),
         rows::checks(),
         same_reports::checks(),
+        shareable_handles::checks(),
+        shared_between_processes::checks(),
         shared_overruns::checks(),
         shared_races::checks(),
         stream_values::checks(),

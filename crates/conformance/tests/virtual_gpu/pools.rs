@@ -232,9 +232,9 @@ fn bad_arguments() -> anyhow::Result<()> {
     let host = host(sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST);
     let made = create(&sys::CUmemPoolProps { location: host, ..properties(0) });
     fails(made, invalid, &["location type 2"]);
-    let handles = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    let handles = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC;
     let made = create(&sys::CUmemPoolProps { handleTypes: handles, ..properties(0) });
-    fails(made, unsupported, &["shared through handles of type 0x1"]);
+    fails(made, unsupported, &["shared through handles of type 0x8"]);
     let made = create(&sys::CUmemPoolProps { reserved: [1; 54], ..properties(0) });
     fails(made, invalid, &["reserved bytes must be 0"]);
 

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::bad_address::BadAddress;
 use super::lives::Lives;
 use super::written::Written;
 use crate::handle::OperationNumber;
@@ -11,6 +12,9 @@ use crate::source_location::CallSite;
 
 /// The value of each byte that is read before it is written: a NaN as a float, −1 as an integer.
 pub const POISON: u8 = 0xff;
+
+/// The first id that memory in a heap of kernels can have.
+const FIRST_OF_KERNELS: u64 = 1 << 61;
 
 /// The first id that a managed allocation can have.
 const FIRST_MANAGED: u64 = 1 << 62;
@@ -23,11 +27,19 @@ const FIRST_PINNED: u64 = 1 << 63;
 pub struct AllocationId(pub u64);
 
 impl AllocationId {
+    /// The first allocation of a kernel (`malloc`).
+    pub(super) const FIRST_OF_KERNELS: Self = Self(FIRST_OF_KERNELS);
+
     /// The first allocation of managed memory.
     pub(super) const FIRST_MANAGED: Self = Self(FIRST_MANAGED);
 
     /// The first allocation of pinned host memory.
     pub(super) const FIRST_PINNED: Self = Self(FIRST_PINNED);
+
+    /// Returns whether a kernel made the allocation (`malloc`).
+    pub fn is_of_kernels(self) -> bool {
+        (FIRST_OF_KERNELS..FIRST_MANAGED).contains(&self.0)
+    }
 
     /// Returns whether the allocation is pinned host memory.
     pub fn is_pinned(self) -> bool {
@@ -47,6 +59,16 @@ pub trait HostBytes: Send + std::fmt::Debug {
 
     /// Returns the bytes, mutable.
     fn bytes_mut(&mut self) -> &mut [u8];
+
+    /// Replaces 1, 2, 4, or 8 aligned bytes in one step, if they are `old`. Returns whether they were.
+    fn replace(&mut self, offset: usize, old: &[u8], new: &[u8]) -> bool {
+        let bytes = &mut self.bytes_mut()[offset..offset + old.len()];
+        let is_old = *bytes == *old;
+        if is_old {
+            bytes.copy_from_slice(new);
+        }
+        is_old
+    }
 }
 
 /// Where an allocation's bytes are.
@@ -129,6 +151,11 @@ impl Allocation {
     #[inline]
     pub fn size(&self) -> u64 {
         self.size
+    }
+
+    /// Returns why the host can't use memory that a kernel has allocated.
+    pub(super) fn of_kernels(&self, offset: u64) -> BadAddress {
+        BadAddress::OfKernels { size: self.size, offset, call_site: self.call_site.clone() }
     }
 
     /// Returns the call that made it.

@@ -48,6 +48,15 @@ pub enum BadAddress {
         /// The call that added it to the graph.
         call_site: CallSite,
     },
+    /// The range is in memory that a kernel has allocated (`malloc`), and the host can't use it.
+    OfKernels {
+        /// The size of the allocation in bytes.
+        size: u64,
+        /// Where the access starts, relative to the allocation's first byte.
+        offset: u64,
+        /// The line in the kernel that made the allocation.
+        call_site: CallSite,
+    },
     /// There has never been an allocation at this address: it is a null pointer, a host pointer, or another GPU's
     /// address.
     Unknown,

@@ -1,11 +1,13 @@
 //! The allocations of one GPU.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::allocation::{Allocation, AllocationId, Bytes, HostBytes};
 use super::bad_address::{BadAddress, Freed, OutOfMemory};
 use super::capacity::Capacity;
+use super::heap::{FIRST_OF_HEAPS, Heaps};
 use super::lives::Lives;
 use super::written::Written;
 use crate::handle::OperationNumber;
@@ -36,15 +38,16 @@ pub const BEFORE_ALL: OperationNumber = OperationNumber(0);
 #[derive(Debug)]
 pub struct DeviceMemory {
     start: u64,
+    pub(super) heaps: Heaps,
     alignment: u64,
     capacity: Arc<Capacity>,
     cursor: u64,
     next_id: u64,
     next_pinned_id: u64,
-    slots: Vec<Option<Allocation>>,
+    pub(super) slots: Vec<Option<Allocation>>,
     vacant: Vec<usize>,
-    by_base: BTreeMap<u64, usize>,
-    freed: BTreeMap<u64, Freed>,
+    pub(super) by_base: BTreeMap<u64, usize>,
+    pub(super) freed: BTreeMap<u64, Freed>,
     /// The operation that accesses it: see [`Self::as_of`].
     seen_by: OperationNumber,
 }
@@ -54,6 +57,7 @@ impl DeviceMemory {
     pub fn new(start: u64, capacity: u64) -> Self {
         Self {
             start,
+            heaps: Heaps::new(start + FIRST_OF_HEAPS..start + ADDRESS_SPACE),
             alignment: ALIGNMENT,
             capacity: Arc::new(Capacity::new(capacity)),
             cursor: start,
@@ -170,7 +174,7 @@ impl DeviceMemory {
     }
 
     /// Creates an allocation with the result of `bytes`, a function that receives the address.
-    fn insert_new(
+    pub(super) fn insert_new(
         &mut self,
         size: u64,
         call_site: CallSite,
@@ -193,37 +197,53 @@ impl DeviceMemory {
         let allocation =
             Allocation { id, base, size, bytes, written, call_site, pooled, freed_by: None, lives: None };
         let end = base + size + GAP;
-        let stale: Vec<u64> = self
-            .freed
-            .range(..end)
-            .rev()
-            .map_while(|(&at, freed)| (at + freed.size > base).then_some(at))
-            .collect();
-        for at in stale {
-            self.freed.remove(&at);
-        }
         self.insert_at(base, allocation);
+        self.reuse(base..end);
         self.cursor = end.next_multiple_of(self.alignment);
         Ok(base)
     }
 
+    /// Forgets the freed allocations whose addresses are used again.
+    pub(super) fn reuse(&mut self, addresses: Range<u64>) {
+        let Range { start, end } = addresses;
+        let before = self.freed.range(..end).rev();
+        let stale: Vec<u64> =
+            before.map_while(|(&at, freed)| (at + freed.size > start).then_some(at)).collect();
+        for at in stale {
+            self.freed.remove(&at);
+        }
+    }
+
     /// Finds the next fit: the first gap of `size` bytes after the last allocation, wrapping around to the start.
     fn find_gap(&self, size: u64) -> Option<u64> {
-        let need = size.max(1).checked_add(GAP)?;
-        let limit = self.start + ADDRESS_SPACE;
-        if need > ADDRESS_SPACE {
+        let addresses = self.start..self.start + FIRST_OF_HEAPS;
+        self.find_gap_in(addresses, self.cursor, size, self.alignment, GAP)
+    }
+
+    /// Finds the first gap in `addresses` after `cursor`, or after the start of `addresses`, that has room for `size`
+    /// bytes and `gap` more.
+    pub(super) fn find_gap_in(
+        &self,
+        addresses: Range<u64>,
+        cursor: u64,
+        size: u64,
+        alignment: u64,
+        gap: u64,
+    ) -> Option<u64> {
+        let need = size.max(1).checked_add(gap)?;
+        if need > addresses.end - addresses.start {
             return None;
         }
-        for from in [self.cursor, self.start] {
-            let mut at = from;
-            for (&base, &slot) in self.by_base.range(from..limit) {
+        for from in [cursor, addresses.start] {
+            let mut at = from.next_multiple_of(alignment);
+            for (&base, &slot) in self.by_base.range(from..addresses.end) {
                 if base.saturating_sub(at) >= need {
                     return Some(at);
                 }
                 let size = self.slots[slot].as_ref().map_or(0, Allocation::size);
-                at = (base + size + GAP).next_multiple_of(self.alignment);
+                at = (base + size + gap).next_multiple_of(alignment);
             }
-            if at + need <= limit {
+            if at + need <= addresses.end {
                 return Some(at);
             }
         }
@@ -290,6 +310,9 @@ impl DeviceMemory {
         let Some(allocation) = known.filter(|known| known.freed_by.is_none()) else {
             return Err(self.explain(base));
         };
+        if allocation.id.is_of_kernels() {
+            return Err(allocation.of_kernels(0));
+        }
         allocation.freed_by = Some(sequence);
         let Allocation { id, size, pooled, .. } = *allocation;
         if !pooled {
@@ -349,7 +372,18 @@ impl DeviceMemory {
     }
 
     /// Returns the allocation that contains all of `address..address + len`, and the offset of `address` in it.
+    ///
+    /// # Errors
+    /// Returns an error for memory that kernels have allocated, too, because the host can't use it.
     pub fn range(&self, address: u64, len: u64) -> Result<(&Allocation, u64), BadAddress> {
+        match self.range_of_kernel(address, len)? {
+            (allocation, offset) if allocation.id.is_of_kernels() => Err(allocation.of_kernels(offset)),
+            found => Ok(found),
+        }
+    }
+
+    /// Like [`Self::range`], but for memory that a kernel uses, which kernels may have allocated.
+    pub fn range_of_kernel(&self, address: u64, len: u64) -> Result<(&Allocation, u64), BadAddress> {
         let found = self.slot_of(address).and_then(|slot| self.in_slot(slot));
         match found {
             Some(allocation) if len <= allocation.size() - (address - allocation.base) => {

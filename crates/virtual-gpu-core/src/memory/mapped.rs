@@ -2,6 +2,7 @@
 
 use super::allocation::{Allocation, AllocationId, Bytes};
 use super::device::DeviceMemory;
+use super::shared::Shared;
 use super::written::Written;
 use crate::source_location::CallSite;
 
@@ -10,6 +11,19 @@ use crate::source_location::CallSite;
 #[derive(Debug)]
 pub struct Content {
     bytes: Vec<u8>,
+    written: Written,
+}
+
+impl From<Shared> for SharedContent {
+    fn from(Shared { bytes, written }: Shared) -> Self {
+        Self { bytes: Bytes::Host(bytes), written: Written::shared_by(written) }
+    }
+}
+
+/// Like [`Content`], for memory that processes share. It can't be divided.
+#[derive(Debug)]
+pub struct SharedContent {
+    bytes: Bytes,
     written: Written,
 }
 
@@ -63,11 +77,43 @@ impl DeviceMemory {
         id
     }
 
-    /// Makes the content at `base` inaccessible, and returns it with its identity.
+    /// Makes the content at `base` inaccessible, and returns it with its identity. Content that processes share stays.
     pub fn take_mapped(&mut self, base: u64) -> Option<(AllocationId, CallSite, Content)> {
+        let slot = *self.by_base.get(&base)?;
+        if self.in_slot(slot)?.is_shared_with_processes() {
+            return None;
+        }
         let Allocation { id, bytes, written, call_site, .. } = self.remove_at(base)?;
         let Bytes::Own(bytes) = bytes else { return None };
         Some((id, call_site, Content { bytes, written }))
+    }
+
+    /// Like [`Self::insert_mapped`], for content that processes share. It always has a new identity.
+    pub fn insert_shared_mapped(&mut self, base: u64, content: SharedContent, call_site: CallSite) {
+        let SharedContent { bytes, written } = content;
+        let (id, size) = (self.new_id(), bytes.len() as u64);
+        let allocation = Allocation {
+            id,
+            base,
+            size,
+            bytes,
+            written,
+            call_site,
+            pooled: true,
+            freed_by: None,
+            lives: None,
+        };
+        self.insert_at(base, allocation);
+    }
+
+    /// Like [`Self::take_mapped`], for content that processes share.
+    pub fn take_shared_mapped(&mut self, base: u64) -> Option<(AllocationId, SharedContent)> {
+        let slot = *self.by_base.get(&base)?;
+        if !self.in_slot(slot)?.is_shared_with_processes() {
+            return None;
+        }
+        let Allocation { id, bytes, written, .. } = self.remove_at(base)?;
+        Some((id, SharedContent { bytes, written }))
     }
 }
 

@@ -1,24 +1,49 @@
 //! Records which bytes have ever been written.
 
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::shared::SharedRecord;
 
 /// A record of the bytes that have been written, with one bit per byte.
 #[derive(Clone, Debug, Default)]
 pub struct Written {
     words: Vec<u64>,
-    /// The number of bytes not yet written. At 0, every check is a single comparison.
+    /// The number of bytes not yet written. At 0, every check is a single comparison. If processes share the record, it
+    /// is unknown, and never 0.
     missing: u64,
+    /// The record, if processes share it.
+    shared: Option<Arc<dyn SharedRecord>>,
 }
 
 impl Written {
     /// Creates a record of `len` unwritten bytes.
     pub(super) fn none(len: u64) -> Self {
-        Self { words: vec![0; len.div_ceil(64) as usize], missing: len }
+        Self { words: vec![0; len.div_ceil(64) as usize], missing: len, shared: None }
     }
 
     /// Creates a record in which every byte is marked as written.
     pub(super) fn all() -> Self {
-        Self { words: Vec::new(), missing: 0 }
+        Self { words: Vec::new(), missing: 0, shared: None }
+    }
+
+    /// Creates a record that processes share.
+    pub(super) fn shared_by(record: Arc<dyn SharedRecord>) -> Self {
+        Self { words: Vec::new(), missing: u64::MAX, shared: Some(record) }
+    }
+
+    /// Returns the record that processes share.
+    pub(super) fn shared(&self) -> Option<&dyn SharedRecord> {
+        self.shared.as_deref()
+    }
+
+    /// Marks what has been written in the words of another record for as many bytes.
+    pub(super) fn copy_to(&self, words: &[AtomicU64]) {
+        for (at, word) in words.iter().enumerate() {
+            let written = if self.missing == 0 { u64::MAX } else { self.words.get(at).copied().unwrap_or(0) };
+            word.fetch_or(written, Ordering::Relaxed);
+        }
     }
 
     /// Clears the record and starts again with `len` bytes.
@@ -37,7 +62,7 @@ impl Written {
         let missing = self.missing + next.missing;
         let mut all = words(std::mem::take(self), len);
         all.extend(words(next, more));
-        *self = Self { words: all, missing };
+        *self = Self { words: all, missing, shared: None };
     }
 
     /// Splits a record of `len` bytes after `at`, and returns the second part. Both are multiples of 64.
@@ -49,7 +74,7 @@ impl Written {
         let written: u64 = words.iter().map(|word| u64::from(word.count_ones())).sum();
         let missing = len - at - written;
         self.missing -= missing;
-        Self { words, missing }
+        Self { words, missing, shared: None }
     }
 
     /// Returns the index of each word that overlaps `range` and the mask of the bits in `range`.
@@ -75,6 +100,9 @@ impl Written {
         if self.missing == 0 {
             return true;
         }
+        if self.shared.is_some() {
+            return self.first_missing(start..start + len).is_none();
+        }
         let (first, last) = ((start / 64) as usize, ((start + len - 1) / 64) as usize);
         let head = u64::MAX << (start % 64);
         let tail = u64::MAX >> (63 - (start + len - 1) % 64);
@@ -99,6 +127,14 @@ impl Written {
     }
 
     fn mark_missing(&mut self, range: Range<u64>) {
+        if let Some(shared) = &self.shared {
+            let words = shared.words();
+            return Self::masks(range).for_each(|(word, mask)| {
+                if mask & !words[word].load(Ordering::Relaxed) != 0 {
+                    words[word].fetch_or(mask, Ordering::Relaxed);
+                }
+            });
+        }
         let (words, missing) = (&mut self.words, &mut self.missing);
         for (word, mask) in Self::masks(range) {
             *missing -= u64::from((mask & !words[word]).count_ones());
@@ -111,8 +147,13 @@ impl Written {
         if self.missing == 0 {
             return None;
         }
+        let shared = self.shared.as_ref().map(|shared| shared.words());
         Self::masks(range).find_map(|(word, mask)| {
-            let missing = mask & !self.words[word];
+            let written = match shared {
+                Some(words) => words[word].load(Ordering::Relaxed),
+                None => self.words[word],
+            };
+            let missing = mask & !written;
             (missing != 0).then(|| word as u64 * 64 + u64::from(missing.trailing_zeros()))
         })
     }

@@ -1,6 +1,8 @@
 //! Loads and stores: first in whole chunks of threads, then thread by thread for the rest, so that a fault names the
 //! first affected thread.
 
+use std::sync::atomic::{Ordering, fence};
+
 use super::bytes::Location;
 use super::load::{self, Source};
 use super::store::{self, Target};
@@ -16,6 +18,7 @@ impl Machine<'_> {
     /// Executes `ld`.
     pub(crate) fn load(&mut self, access: &Access, mask: &Mask) -> Result<(), Stop> {
         self.looks += 1;
+        self.order_on_host(access);
         let unit = u64::from(access.bytes) * access.values.len() as u64;
         let mut left = *mask;
         match self.location_of_first(access, mask) {
@@ -71,9 +74,17 @@ impl Machine<'_> {
         *left = left.or(&asked.without(&watched));
     }
 
+    /// Orders a strong access on the host, too: another process may access the same memory.
+    fn order_on_host(&self, access: &Access) {
+        if access.scope.is_some() && self.together.is_some() {
+            fence(Ordering::SeqCst);
+        }
+    }
+
     /// Executes `st`.
     pub(crate) fn store(&mut self, access: &Access, mask: &Mask) -> Result<(), Stop> {
         self.changes += 1;
+        self.order_on_host(access);
         let unit = u64::from(access.bytes) * access.values.len() as u64;
         let mut left = *mask;
         match self.location_of_first(access, mask) {
@@ -163,7 +174,7 @@ impl Machine<'_> {
         self.scope = access.scope;
         let outcome = self.read_bytes(access.space, Kind::Read, thread, address, &mut bytes[..unit as usize]);
         if outcome.is_ok()
-            && self.together.is_some()
+            && self.is_observed()
             && access.scope.is_some()
             && let Some(at) = self.locate(access.space, address, unit)
         {
@@ -195,7 +206,7 @@ impl Machine<'_> {
             bytes[element * size..(element + 1) * size].copy_from_slice(&bits.to_le_bytes()[..size]);
         }
         self.watch_write(access.space, thread, address, &bytes[..unit as usize], access.is_atomic);
-        if self.together.is_none() || access.scope.is_none() {
+        if !self.is_observed() || access.scope.is_none() {
             return self.write_bytes(access.space, Kind::Write, thread, address, &bytes[..unit as usize]);
         }
         self.store_strongly(access, thread, address, &bytes[..unit as usize])

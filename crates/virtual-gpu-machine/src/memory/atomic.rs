@@ -3,6 +3,7 @@
 use ::half::{bf16, f16};
 
 use super::address::concrete;
+use super::bytes::Location;
 use crate::arithmetic::half;
 use crate::arithmetic::rounding::{add_odd, to_brain, to_half};
 use crate::arithmetic::single::{canonical, flush};
@@ -37,6 +38,52 @@ impl Machine<'_> {
         Ok(())
     }
 
+    /// Returns the slot and the offset of an address in memory that other processes may access.
+    fn place_in_shared_memory(&mut self, space: Space, address: u64, size: u64) -> Option<(usize, u64)> {
+        self.together.as_ref()?;
+        let (Location::Device(slot), offset) = self.locate(space, address, size)? else { return None };
+        let allocation = self.memory.in_slot(slot)?;
+        allocation.is_shared_with_processes().then_some((slot, offset))
+    }
+
+    /// Like [`Self::update`], for memory that another process may change at the same time.
+    fn update_shared(
+        &mut self,
+        (slot, offset): (usize, u64),
+        space: Space,
+        thread: usize,
+        address: u64,
+        (op, kind): (AtomicOp, AtomicType),
+        [a, b]: [u64; 2],
+    ) -> Result<u64, Stop> {
+        let size = usize::from(kind.bytes());
+        loop {
+            let mut bytes = [0; 8];
+            self.read_bytes(space, Kind::Atomic, thread, address, &mut bytes[..size])?;
+            let Some(allocation) = self.memory.in_slot(slot) else { return Ok(0) };
+            let (all, written) = allocation.parts();
+            let found = &all[offset as usize..][..size];
+            let mut expected = [0; 8];
+            expected[..size].copy_from_slice(found);
+            // Bytes that were never written are 0 in memory, but the kernel sees something else.
+            let old = match written.covers(offset, size as u64) {
+                true => u64::from_le_bytes(expected),
+                false => u64::from_le_bytes(bytes),
+            };
+            let new = match (op, kind) {
+                // Subnormals are flushed in global memory.
+                (AtomicOp::Add, AtomicType::F32) => u64::from(add_flushed(old as u32, a as u32)),
+                (op, kind) => combine(op, kind, old, a, b),
+            };
+            let Some(allocation) = self.memory.in_slot_mut(slot) else { return Ok(old) };
+            if allocation.replace(offset, &expected[..size], &new.to_le_bytes()[..size]) {
+                self.changes += u64::from(new != old);
+                self.note_atomic(slot, offset, size as u64);
+                return Ok(old);
+            }
+        }
+    }
+
     /// Changes a value in memory in one step and returns what it was, within the scope of the instruction.
     pub(crate) fn update(
         &mut self,
@@ -49,9 +96,12 @@ impl Machine<'_> {
         let size = usize::from(kind.bytes());
         let mut bytes = [0; 8];
         self.read_bytes(space, Kind::Atomic, thread, address, &mut bytes[..size])?;
-        let observed = match self.together {
-            Some(_) => self.locate(space, address, size as u64),
-            None => None,
+        if let Some(place) = self.place_in_shared_memory(space, address, size as u64) {
+            return self.update_shared(place, space, thread, address, (op, kind), [a, b]);
+        }
+        let observed = match self.is_observed() {
+            true => self.locate(space, address, size as u64),
+            false => None,
         };
         if let Some(at) = observed {
             self.observe_strong_read(at, thread, &mut bytes[..size], true);

@@ -92,6 +92,13 @@ impl Machine<'_> {
         }
     }
 
+    /// Records a change in one step of bytes in device memory.
+    pub(crate) fn note_atomic(&mut self, slot: usize, offset: u64, len: u64) {
+        self.bytes_written += len;
+        self.bytes_of_blocks += len;
+        self.record.mark(slot, offset, len, Kind::Atomic);
+    }
+
     /// Copies bytes that an access is about to change.
     pub(crate) fn peek(&self, location: Location, offset: u64, into: &mut [u8]) {
         if let Some((bytes, _)) = self.parts(location) {
@@ -222,7 +229,7 @@ impl Machine<'_> {
         let Some((location, offset)) = self.locate(space, address, len) else {
             return Err(self.bad_address(space, kind, thread, address, len));
         };
-        if self.together.is_some() {
+        if self.is_observed() {
             let changes = self.parts(location).is_some_and(|(bytes, written)| {
                 bytes[offset as usize..(offset + len) as usize] != *from
                     || written.first_missing(offset..offset + len).is_some()

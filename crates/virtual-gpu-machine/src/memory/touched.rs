@@ -198,6 +198,15 @@ impl Record {
         bytes
     }
 
+    /// Forgets what the launch accessed in the allocation in `slot`, because it frees the allocation.
+    pub(crate) fn forget(&mut self, slot: usize) {
+        for slots in [&mut self.of_block, &mut self.of_launch] {
+            if let Some(bits) = slots.bits.get_mut(slot) {
+                bits.iter_mut().for_each(|bits| bits.drain(|_| {}));
+            }
+        }
+    }
+
     /// Returns what the launch accessed, ordered by slot and address, and clears the record.
     pub(crate) fn drain(
         &mut self,

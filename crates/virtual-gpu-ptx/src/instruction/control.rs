@@ -71,6 +71,20 @@ pub enum SystemCall {
         /// The address of the function's name.
         function: Address,
     },
+    /// `malloc`, or `__cuda_syscall_aligned_malloc` if there is an alignment.
+    Allocate {
+        /// The number of bytes.
+        size: Address,
+        /// The alignment in bytes.
+        alignment: Option<Address>,
+        /// The address of the memory.
+        result: Address,
+    },
+    /// `free`
+    Free {
+        /// The address of the memory.
+        memory: Address,
+    },
 }
 
 /// The clock to read.

@@ -3,7 +3,7 @@
 use super::builder::{Lowering, Subroutine};
 use super::names::Binding;
 use super::subroutine::FRAME_ALIGNMENT;
-use crate::instruction::{Call, Instruction, Operation, Space};
+use crate::instruction::{Call, Instruction, Operation, Space, SystemCall};
 use crate::kernel::{Frame, Kernel, Parameter, Registers, Uniform};
 use crate::resolved::ResolvedFunction;
 use crate::syntax::{Variable as Declared, VariableSpace};
@@ -65,6 +65,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
             shared_variables: std::mem::take(&mut self.shared_variables),
             shared_unit: self.code.iter().filter_map(shared_bytes).min().unwrap_or(4),
             has_partial_barriers: self.code.iter().any(orders_parts),
+            uses_heap: self.code.iter().any(uses_heap),
             local_bytes: self.local_bytes.next_multiple_of(if frames.is_empty() {
                 8
             } else {
@@ -166,6 +167,12 @@ fn shared_bytes(instruction: &Instruction) -> Option<u8> {
         _ => return None,
     };
     matches!(space, Space::Shared | Space::Generic).then_some(bytes)
+}
+
+/// Returns whether an instruction allocates or frees memory.
+fn uses_heap(instruction: &Instruction) -> bool {
+    let Operation::System(call) = &instruction.operation else { return false };
+    matches!(**call, SystemCall::Allocate { .. } | SystemCall::Free { .. })
 }
 
 /// Returns whether an instruction synchronizes some but not all threads of a block, beyond a single warp.

@@ -91,6 +91,11 @@ impl<'f, 'a> Lowering<'f, 'a> {
             ("__assertfail", 0, &[message, file, line, function, _]) => {
                 SystemCall::AssertFail { message, file, line, function }
             }
+            ("malloc", 1, &[size, result]) => SystemCall::Allocate { size, alignment: None, result },
+            ("__cuda_syscall_aligned_malloc", 1, &[size, alignment, result]) => {
+                SystemCall::Allocate { size, alignment: Some(alignment), result }
+            }
+            ("free", 0, &[memory]) => SystemCall::Free { memory },
             _ => return Ok(false),
         };
         self.emit(Operation::System(call.into()));

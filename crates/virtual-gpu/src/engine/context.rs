@@ -7,7 +7,7 @@ use super::stream::{Awaited, StreamKind};
 use super::{Engine, Failure, State};
 use crate::order::OF_A_GRAPH;
 use virtual_gpu_core::handle::{OperationNumber, StreamHandle};
-use virtual_gpu_core::memory::AllocationId;
+use virtual_gpu_core::memory::{AllocationId, HeapOwner};
 use virtual_gpu_core::number_map::NumberMap;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
@@ -169,6 +169,10 @@ impl Engine {
         let call_site = CallSite::here();
         let Some((device, variables, owned)) = self.state().destroy_context(context) else { return };
         self.changed.notify_all();
+        let of_kernels = self.memory(device).release_heap(HeapOwner(context.0));
+        let mut state = self.state();
+        of_kernels.into_iter().for_each(|allocation| state.order.forget_allocation(device, allocation));
+        drop(state);
         let variables = variables.into_iter().map(|address| (device, address, None));
         let owned = owned
             .range(0..u64::MAX)
@@ -293,6 +297,7 @@ impl State {
         }
         self.streams_of_threads.retain(|&(_, of), _| of != context);
         self.peer_access.retain(|&(from, to)| from != context && to != context);
+        self.imports.retain(|_, import| import.context != Some(context));
         self.events.retain(|_, event| event.context != context);
         self.arrays.retain(|_, array| array.context != context);
         self.objects.forget(context);
@@ -391,6 +396,7 @@ impl State {
                 self.devices[device].streams += 1;
                 format!("stream {}", self.devices[device].streams).into()
             }
+            StreamKind::OfEvent => "an event of another process".into(),
             StreamKind::OfGraph(captured) => format!("{captured}{OF_A_GRAPH}").into(),
         }
     }

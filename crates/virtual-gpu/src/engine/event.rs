@@ -1,12 +1,16 @@
 //! Events: snapshots of streams, used to wait and to measure time.
 
+use std::sync::Arc;
+
 use super::capture::Captured;
 use super::context::ContextHandle;
+use super::elsewhere::{OwnRecord, RecordElsewhere, SharedEvent};
 use super::graph::NodeWork;
-use super::stream::Awaited;
+use super::stream::{Awaited, StreamKind};
 use super::work::Work;
 use super::{Engine, State};
 use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::memory::FileKey;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::MutexGuard;
@@ -19,9 +23,25 @@ pub(super) struct Event {
     pub(super) context: ContextHandle,
     /// Whether the event measures time (not `CU_EVENT_DISABLE_TIMING`).
     timing: bool,
-    /// Whether the program may get a handle for other processes (`CU_EVENT_INTERPROCESS`).
-    interprocess: bool,
+    /// What other processes know about it (`CU_EVENT_INTERPROCESS`).
+    shared: Option<SharedWithProcesses>,
     recorded: Option<Recorded>,
+}
+
+/// An event's records by all processes.
+struct SharedWithProcesses {
+    event: Arc<dyn SharedEvent>,
+    /// The number of the record that `recorded` stands for.
+    known: u64,
+    /// The stream that waits for records by other processes.
+    stream: Option<StreamHandle>,
+}
+
+impl Event {
+    /// Returns whether other processes may use the event.
+    pub(super) fn is_interprocess(&self) -> bool {
+        self.shared.is_some()
+    }
 }
 
 /// An event's last record: a snapshot of its stream.
@@ -38,6 +58,7 @@ impl Engine {
     pub fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> CudaResult<()> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
+        state.hear_of_record(event)?;
         let recorded = state.event(event)?.recorded.clone();
         if state.captured_wait(stream, event, recorded.as_ref())? {
             return Ok(());
@@ -127,32 +148,37 @@ impl Engine {
 
     /// `cuEventCreate`: creates an event in the current context.
     pub fn create_event(&self, timing: bool) -> CudaResult<EventHandle> {
-        self.new_event(timing, false)
+        self.new_event(timing, None)
     }
 
-    /// `cuEventCreate` with `CU_EVENT_INTERPROCESS`, which needs `CU_EVENT_DISABLE_TIMING`.
-    pub fn create_interprocess_event(&self) -> CudaResult<EventHandle> {
-        self.new_event(false, true)
+    /// `cuEventCreate` with `CU_EVENT_INTERPROCESS`, which needs `CU_EVENT_DISABLE_TIMING`, and `cuIpcOpenEventHandle`.
+    pub fn create_shared_event(&self, shared: Arc<dyn SharedEvent>) -> CudaResult<EventHandle> {
+        self.watch_elsewhere()?;
+        self.new_event(false, Some(SharedWithProcesses { event: shared, known: 0, stream: None }))
     }
 
-    /// Returns whether an event was created with `CU_EVENT_INTERPROCESS`.
-    pub fn is_interprocess(&self, event: EventHandle) -> CudaResult<bool> {
-        Ok(self.state().event(event)?.interprocess)
+    /// Returns the file of an event that this process has created with `CU_EVENT_INTERPROCESS`.
+    pub fn file_of_event(&self, event: EventHandle) -> CudaResult<Option<FileKey>> {
+        Ok(self.state().event(event)?.shared.as_ref().and_then(|shared| shared.event.key()))
     }
 
-    fn new_event(&self, timing: bool, interprocess: bool) -> CudaResult<EventHandle> {
+    fn new_event(&self, timing: bool, shared: Option<SharedWithProcesses>) -> CudaResult<EventHandle> {
         let mut state = self.state();
         let context = state.current_context()?;
         state.check_usable(context)?;
         let event = EventHandle(state.new_handle());
-        state.events.insert(event, Event { context, timing, interprocess, recorded: None });
+        state.events.insert(event, Event { context, timing, shared, recorded: None });
         Ok(event)
     }
 
     /// `cuEventDestroy`: returns immediately; existing waits for the event keep their snapshot.
     pub fn destroy_event(&self, event: EventHandle) -> CudaResult<()> {
-        let removed = self.state().events.remove(&event);
-        removed.map(|_| ()).ok_or_else(|| not_an_event(event))
+        let mut state = self.state();
+        let removed = state.events.remove(&event).ok_or_else(|| not_an_event(event))?;
+        if let Some(stream) = removed.shared.and_then(|shared| shared.stream) {
+            state.retire_stream(stream);
+        }
+        Ok(())
     }
 
     /// `cuEventRecord`.
@@ -168,7 +194,17 @@ impl Engine {
         }
         let recorded = match state.captured_record(stream)? {
             Some(captured) => captured,
-            None => Recorded::Done(state.enqueue(stream, Work::Record, Vec::new(), CallSite::unknown())?),
+            None => {
+                let shared = state.events.get(&event).and_then(|event| event.shared.as_ref());
+                let own = shared.map(|shared| OwnRecord::begin(&shared.event)).transpose()?;
+                if let Some(own) = &own
+                    && let Some(shared) = state.events.get_mut(&event).and_then(|event| event.shared.as_mut())
+                {
+                    shared.known = own.number;
+                }
+                let work = own.map_or(Work::Record, Work::RecordFor);
+                Recorded::Done(state.enqueue(stream, work, Vec::new(), CallSite::unknown())?)
+            }
         };
         if let Some(event) = state.events.get_mut(&event) {
             event.recorded = Some(recorded);
@@ -180,6 +216,7 @@ impl Engine {
     /// `cuEventSynchronize`: returns once the last record is done.
     pub fn synchronize_event(&self, event: EventHandle) -> CudaResult<()> {
         let mut state = self.state();
+        state.hear_of_record(event)?;
         let (context, recorded) = state.done_record(event, "cuEventSynchronize")?;
         let done = self.wait_in(context, recorded.into_iter().collect(), "cuEventSynchronize", state);
         self.release_unused();
@@ -192,6 +229,7 @@ impl Engine {
         self.state().done_record(event, "cuEventQuery")?;
         self.check_capture_allows("cuEventQuery")?;
         let mut state = self.state();
+        state.hear_of_record(event)?;
         let (context, recorded) = state.done_record(event, "cuEventQuery")?;
         self.query(context, recorded, state)
     }
@@ -267,6 +305,33 @@ impl State {
         if let Some(event) = self.events.get_mut(&event) {
             event.recorded = Some(Recorded::Done(done));
         }
+    }
+
+    /// If another process has made an event's last record, lets an operation that waits for that record stand for it.
+    fn hear_of_record(&mut self, event: EventHandle) -> CudaResult<()> {
+        let entry = self.event(event)?;
+        let context = entry.context;
+        let Some(SharedWithProcesses { event: shared, known, stream }) = &entry.shared else { return Ok(()) };
+        let (shared, number, stream) = (shared.clone(), shared.last(), *stream);
+        if number == *known {
+            return Ok(());
+        }
+        let stream = match stream {
+            Some(stream) => stream,
+            None => {
+                let device = self.device_of_context(context)?;
+                self.new_stream(context, device, false, StreamKind::OfEvent)
+            }
+        };
+        let work = Work::WaitElsewhere(RecordElsewhere { event: shared, number });
+        let stands_for_it = self.append(stream, work, Vec::new(), CallSite::here())?;
+        if let Some(entry) = self.events.get_mut(&event) {
+            entry.recorded = Some(Recorded::Done(stands_for_it));
+            if let Some(shared) = &mut entry.shared {
+                (shared.known, shared.stream) = (number, Some(stream));
+            }
+        }
+        Ok(())
     }
 
     /// Returns an event's context and its last record, which must not be in a graph.

@@ -137,6 +137,7 @@ impl Engine {
             let message = format!("{address:#x} is pinned host memory: free it with cuMemFreeHost");
             return Err(Error::new(CudaStatus::InvalidValue, message));
         }
+        state.check_not_open(address)?;
         let sequence = state.next_sequence_number();
         drop(state);
         let mut memory = self.memory(device);
@@ -151,11 +152,30 @@ impl Engine {
             BadAddress::OutOfBounds { offset, .. } => {
                 report.at(format!("freed through a pointer to its byte {offset}"), call_site)
             }
-            BadAddress::Unallocated { .. } | BadAddress::Unknown => report.at("freed", call_site),
+            BadAddress::Unallocated { .. } | BadAddress::OfKernels { .. } | BadAddress::Unknown => {
+                report.at("freed", call_site)
+            }
         };
         let report = owner(report, &bad, address, device)
             .help("free each allocation once, using the pointer that the allocation returned");
         Err(Failure::announce(CudaStatus::InvalidValue, &report).to_error())
+    }
+
+    /// Remembers memory that a kernel has freed, until no pending work can race with its accesses.
+    pub(super) fn freed_by_kernel(&self, device: usize, freed: Vec<(u64, AllocationId)>) {
+        if freed.is_empty() {
+            return;
+        }
+        let mut state = self.state();
+        let sequence = state.next_sequence_number();
+        let freed = freed.into_iter();
+        state.freed.extend(freed.map(|(base, allocation)| Freed {
+            device,
+            base,
+            allocation,
+            sequence,
+            op: None,
+        }));
     }
 
     pub(super) fn free_at_once(&self, freed: Freed) {
@@ -197,6 +217,7 @@ impl State {
     /// Forgets the owner of memory that has now been freed.
     pub(super) fn no_longer_owned(&mut self, address: u64) {
         self.disown(address);
+        self.forget_import(address);
         self.pools.freed(address);
     }
 

@@ -1,7 +1,8 @@
 //! Host functions: the program's own code, which runs on one of the engine's threads when its turn on a stream comes.
 //!
 //! One thread runs them all, one after another. CUDA allows this: functions without a mandated order may be serialized.
-//! The engine's only other threads serve connections to other processes.
+//! The engine's other threads serve connections to other processes, wait for what other processes do, and run kernels
+//! that take turns.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -109,7 +110,7 @@ impl State {
         loop {
             match self.obstacle(op)? {
                 Obstacle::Host(function) => return Some(function),
-                Obstacle::Collective(_) | Obstacle::Value(_) => return None,
+                Obstacle::Collective(_) | Obstacle::Value(_) | Obstacle::Elsewhere(_) => return None,
                 Obstacle::Op(next) => op = next,
             }
         }

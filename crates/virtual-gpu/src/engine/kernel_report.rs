@@ -1,7 +1,7 @@
 //! Reports about kernels that failed.
 
 use crate::report::{Report, size};
-use virtual_gpu_core::memory::{BadAddress, DeviceMemory};
+use virtual_gpu_core::memory::{BadAddress, BadFree, DeviceMemory};
 use virtual_gpu_core::source_location::{CallSite, SourceLine};
 use virtual_gpu_core::status::CudaStatus;
 use virtual_gpu_machine::{
@@ -26,6 +26,7 @@ pub(super) fn status_of(fault: &Fault) -> CudaStatus {
         FaultKind::DivergentBarrier { .. }
         | FaultKind::DivergentWarp { .. }
         | FaultKind::IncompletePhase { .. }
+        | FaultKind::BadFree { .. }
         | FaultKind::Undefined(_)
         | FaultKind::OutsideSurface(_) => CudaStatus::LaunchFailed,
         FaultKind::NoSuchBarrier { .. } => CudaStatus::IllegalInstruction,
@@ -88,6 +89,7 @@ pub(super) fn fault_report(
                 _ => report.fact(format!("{transactions} transactions are pending")),
             }
         }
+        FaultKind::BadFree { address, why } => bad_free(report, *address, why),
         FaultKind::Undefined(why) => report.fact(*why),
         FaultKind::OutsideSurface(outside) => report.fact(outside.to_string()),
         FaultKind::Trap => report,
@@ -113,7 +115,7 @@ pub(super) fn unwritten_report(read: &ThreadReport, memory: &DeviceMemory, launc
     let report = Report::new(format!("kernel `{}` reads bytes that nothing wrote", read.kernel));
     let report = with_source(report, read);
     let found = read.access.filter(|access| access.space != Space::Shared).and_then(|access| {
-        let (allocation, offset) = memory.range(access.address, u64::from(access.bytes)).ok()?;
+        let (allocation, offset) = memory.range_of_kernel(access.address, u64::from(access.bytes)).ok()?;
         Some((allocation, offset..offset + u64::from(access.bytes)))
     });
     let (report, help) = match found {
@@ -352,7 +354,10 @@ fn headline(fault: &Fault) -> &'static str {
         FaultKind::BadAddress(BadAddress::Unallocated { .. }) => {
             "uses memory that its graph has not allocated yet"
         }
-        FaultKind::BadAddress(BadAddress::Unknown) => "uses an invalid address",
+        FaultKind::BadAddress(BadAddress::Unknown | BadAddress::OfKernels { .. }) => {
+            "uses an invalid address"
+        }
+        FaultKind::BadFree { .. } => "frees memory that it can't free",
         FaultKind::Misaligned { .. } => "uses a misaligned address",
         FaultKind::Trap => "executed a trap",
         FaultKind::Assert(_) => "has an assertion that failed",
@@ -416,7 +421,25 @@ fn bad_address(report: Report, bad: &BadAddress, access: Option<MemoryAccess>) -
             format!("byte {offset} of the {} that a graph allocates here", size(*whole)),
             call_site,
         ),
-        BadAddress::Unknown => report,
+        BadAddress::OfKernels { .. } | BadAddress::Unknown => report,
+    }
+}
+
+/// Adds why a kernel can't free an address.
+fn bad_free(report: Report, address: u64, why: &BadFree) -> Report {
+    match why {
+        BadFree::NotInHeap { size: bytes, call_site } => report
+            .before_at(format!("{address:#x} is the buffer of {} allocated here", size(*bytes)), call_site)
+            .fact("`malloc` in a kernel of this context did not return it"),
+        BadFree::BadAddress(bad @ BadAddress::Freed { .. }) => bad_address(report, bad, None),
+        BadFree::BadAddress(BadAddress::OutOfBounds { offset, size: whole, call_site, .. })
+            if (0..*whole as i64).contains(offset) =>
+        {
+            let what =
+                format!("{address:#x} is byte {offset} of the buffer of {} allocated here", size(*whole));
+            report.before_at(what, call_site)
+        }
+        BadFree::BadAddress(_) => report.fact(format!("nothing is allocated at {address:#x}")),
     }
 }
 
@@ -448,6 +471,9 @@ fn help(fault: &Fault) -> Option<&'static str> {
         }
         FaultKind::WaitsForever { unstarted: 1.., .. } => Some(
             "a block can wait only for a running block: launch fewer blocks (cuOccupancyMaxActiveBlocksPerMultiprocessor returns how many fit), or launch cooperatively",
+        ),
+        FaultKind::BadFree { .. } => Some(
+            "free each pointer that `malloc` or `new` returned once, in a kernel; the host frees its own memory",
         ),
         FaultKind::StackOverflow { .. } => Some(
             "does the recursion end? If it does, request a larger stack: cuCtxSetLimit(CU_LIMIT_STACK_SIZE, bytes)",

@@ -16,15 +16,19 @@ use super::together::{Place, SharedMemory};
 use super::touched::Done;
 use super::touched::Outcome;
 use super::touched::Touched;
+use super::transfer::{gone_report, owner};
 use crate::config::Checks;
 use crate::device::MULTIPROCESSORS;
 use crate::order::Touch;
 use crate::report::{Report, size};
 use crate::time::{Cost, Ticket, Traffic};
-use virtual_gpu_core::memory::{Allocation, DeviceMemory};
+use virtual_gpu_core::map::Map;
+use virtual_gpu_core::memory::{AllocationId, BadAddress, DeviceMemory, HeapOwner};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::CudaStatus;
-use virtual_gpu_machine::{Access, Consistency, DeviceRace, Execution, Fault, FaultKind, Launch, Together};
+use virtual_gpu_machine::{
+    Access, Consistency, DeviceRace, Execution, Fault, FaultKind, KernelHeap, Launch, Together,
+};
 
 /// The maximum number of instructions that all threads of a launch may execute in total, so that an endless kernel is
 /// stopped after about a minute on one core.
@@ -38,7 +42,9 @@ const THREAD_LIMIT: u64 = 1 << 28;
 struct Ran {
     outcome: Result<Execution, Box<Fault>>,
     touched: Vec<Touched>,
-    /// A report about a read of unwritten bytes.
+    /// What it has freed of what other launches have allocated.
+    freed: Vec<(u64, AllocationId)>,
+    /// A report about a read of unwritten bytes, or about memory that another process has freed.
     unwritten: Option<Report>,
 }
 
@@ -67,7 +73,8 @@ impl Engine {
             }
         };
         let to_run = self.to_run(launch, turn, workspace);
-        let together = Together::new(&mut consistency, place.number, Box::new(&mut shared));
+        let observes = self.state().shares_memory(launch.context);
+        let together = Together::new(&mut consistency, place.number, Box::new(&mut shared), observes);
         let outcome = virtual_gpu_machine::run_together(&launch.kernel, &to_run, &mut memory, together);
         let learned = consistency.end(place.number);
         let ran = self.ran(outcome, &mut memory, turn, workspace);
@@ -82,7 +89,8 @@ impl Engine {
     /// Prints and reports what a kernel did, and computes its cost. `partners` are the launches that it has waited for while
     /// they ran.
     fn conclude(&self, ran: Ran, launch: &KernelLaunch, turn: &Turn, partners: Vec<Ticket>) -> Outcome {
-        let Ran { mut outcome, touched, unwritten } = ran;
+        let Ran { mut outcome, touched, freed, unwritten } = ran;
+        self.freed_by_kernel(turn.device, freed);
         let printed = match &mut outcome {
             Ok(execution) => std::mem::take(&mut execution.printed),
             Err(fault) => std::mem::take(&mut fault.printed),
@@ -136,7 +144,7 @@ impl Engine {
     }
 
     /// Returns the machine's arguments for a launch.
-    fn to_run<'l>(&self, launch: &'l KernelLaunch, turn: &Turn, workspace: Option<u64>) -> Launch<'l> {
+    fn to_run<'l>(&self, launch: &'l KernelLaunch, turn: &'l Turn, workspace: Option<u64>) -> Launch<'l> {
         Launch {
             grid: launch.shape.grid,
             block: launch.shape.block,
@@ -150,6 +158,11 @@ impl Engine {
             resident: launch.resident,
             workspace: workspace.unwrap_or(0),
             stack: launch.stack,
+            heap: KernelHeap {
+                owner: HeapOwner(launch.context.0),
+                limit: launch.heap,
+                launched: Some(&turn.call_site),
+            },
             print_buffer: launch.print_buffer,
             watch_shared: self.config().checks != Checks::Off,
             is_lenient: self.config().checks != Checks::Error,
@@ -185,15 +198,23 @@ impl Engine {
         turn: &Turn,
         workspace: Option<u64>,
     ) -> Ran {
+        let all = outcome.iter().flat_map(|done| &done.touched);
+        let used = all.clone().filter_map(|it| memory.range_of_kernel(it.base, 0).ok());
+        let gone = used.map(|(allocation, _)| allocation).find(|allocation| allocation.is_gone());
+        let gone = gone.map(|it| gone_report("a kernel", it).at("launched", &turn.call_site));
+        let is_freed = |base: u64| memory.range_of_kernel(base, 0).is_err();
+        let freed = all.filter(|it| it.allocation.is_of_kernels() && is_freed(it.base));
+        let freed = freed.map(|it| (it.base, it.allocation)).collect();
         let touched =
             outcome.as_mut().map(|done| self.touched(turn.device, memory, std::mem::take(&mut done.touched)));
         let touched = touched.unwrap_or_default();
         let unwritten = outcome.as_ref().ok().and_then(|done| done.unwritten.as_ref());
         let unwritten = unwritten.map(|read| unwritten_report(read, memory, &turn.call_site));
+        let unwritten = gone.or(unwritten);
         if let Some(workspace) = workspace {
             let _ = memory.free(workspace, CallSite::unknown());
         }
-        Ran { outcome, touched, unwritten }
+        Ran { outcome, touched, freed, unwritten }
     }
 
     /// Returns the report for accesses by threads of two launches, or of two blocks, that nothing orders.
@@ -207,7 +228,7 @@ impl Engine {
         let report = device_race_report(sides, race.earlier.0 == race.later.0);
         let allocation = self.device_of(race.at.0).and_then(|gpu| {
             let memory = self.memory(gpu);
-            let (allocation, _) = memory.range(race.at.0, 1).ok()?;
+            let (allocation, _) = memory.range_of_kernel(race.at.0, 1).ok()?;
             Some((allocation.size(), allocation.call_site().clone(), self.name_of(gpu)))
         });
         let report = match &allocation {
@@ -231,6 +252,7 @@ impl Engine {
         all: Vec<virtual_gpu_machine::Touched>,
     ) -> Vec<Touched> {
         let mut by_allocation: Vec<Touched> = Vec::new();
+        let mut places: Map<(usize, AllocationId), usize> = Map::default();
         for virtual_gpu_machine::Touched { allocation, base, ranges, access } in all {
             let touch = Touch { ranges, writes: access != Access::Read, atomic: access == Access::Atomic };
             let of = match self.device_of(base) {
@@ -238,16 +260,13 @@ impl Engine {
                 Some(owner) => owner,
                 None => device,
             };
-            match by_allocation.iter_mut().find(|known| (known.device, known.allocation) == (of, allocation))
-            {
-                Some(known) => known.touches.push(touch),
+            match places.get(&(of, allocation)) {
+                Some(&place) => by_allocation[place].touches.push(touch),
                 None => {
-                    let is_it = |known: &&Allocation| known.id() == allocation && known.base() == base;
-                    let Some(allocation) = memory.allocations().find(is_it) else { continue };
-                    let device = of;
-                    let (size, call_site) = (allocation.size(), allocation.call_site().clone());
-                    let (allocation, touches) = (allocation.id(), vec![touch]);
-                    by_allocation.push(Touched { device, allocation, size, call_site, touches });
+                    let Some((size, call_site)) = memory.recall(base, allocation) else { continue };
+                    places.insert((of, allocation), by_allocation.len());
+                    let touches = vec![touch];
+                    by_allocation.push(Touched { device: of, allocation, size, call_site, touches });
                 }
             }
         }
@@ -274,6 +293,7 @@ impl Engine {
                     allocation.call_site(),
                 )
             }
+            Err(bad @ BadAddress::OfKernels { .. }) => return owner(report, &bad, address, device),
             Err(_) => report.fact(format!("{address:#x} is an address on GPU {device}")),
         };
         let allow = match pooled {

@@ -54,6 +54,8 @@ pub(super) struct KernelLaunch {
     pub(super) context: ContextHandle,
     /// The size of each thread's stack in bytes (`CU_LIMIT_STACK_SIZE`).
     pub(super) stack: u64,
+    /// The size of the heap in bytes (`CU_LIMIT_MALLOC_HEAP_SIZE`).
+    pub(super) heap: u64,
     /// The number of bytes of printed output that its context keeps (`CU_LIMIT_PRINTF_FIFO_SIZE`).
     pub(super) print_buffer: u64,
 }
@@ -116,7 +118,7 @@ impl Engine {
 impl State {
     /// Checks a launch in the context of the function's module.
     pub(super) fn kernel_launch(
-        &self,
+        &mut self,
         function: FunctionHandle,
         shape: LaunchShape,
         parameters: Vec<u8>,
@@ -133,7 +135,8 @@ impl State {
         }
         let module = self.modules.get(&entry.module).ok_or_else(|| not_a_module(entry.module))?;
         let context = module.context;
-        Ok(KernelLaunch {
+        let settings = &self.context(context)?.settings;
+        let launch = KernelLaunch {
             function,
             kernel: entry.kernel.clone(),
             shape,
@@ -144,9 +147,14 @@ impl State {
             resident,
             is_cooperative,
             context,
-            stack: self.context(context)?.settings.stack,
-            print_buffer: self.context(context)?.settings.printf_buffer,
-        })
+            stack: settings.stack,
+            heap: settings.heap,
+            print_buffer: settings.printf_buffer,
+        };
+        if launch.kernel.uses_heap() {
+            self.keep_heap(context);
+        }
+        Ok(launch)
     }
 }
 

@@ -42,15 +42,21 @@ impl Engine {
                     variables.insert(address);
                 }
             }
+            // Other processes have allocated these.
+            for &address in state.imports.keys() {
+                variables.insert(address);
+            }
             variables
         };
         let mut leaks: SortedMap<(usize, Option<SourceLine>), Leak> = SortedMap::default();
+        let mut all_of_kernels = true;
         for (device, memory) in self.memories.iter().enumerate() {
             let Ok(memory) = memory.try_lock() else { return None };
             for allocation in
                 memory.allocations().filter(|it| !variables.contains(&it.base()) && !it.id().is_pinned())
             {
                 let call_site = allocation.call_site();
+                all_of_kernels &= allocation.id().is_of_kernels();
                 let leak = leaks.get_or_insert_with((device, call_site.line()), || Leak {
                     call_site: call_site.clone(),
                     buffers: 0,
@@ -78,8 +84,11 @@ impl Engine {
         if let Some(more @ 1..) = leaks.len().checked_sub(LISTED) {
             report = report.fact(format!("and at {more} more lines"));
         }
-        Some(report.help(
-            "drop what owns them: std::process::exit, mem::forget, leak(), and statics keep them allocated",
-        ))
+        Some(report.help(match all_of_kernels {
+            true => "free in a kernel what `malloc` and `new` in a kernel return",
+            false => {
+                "drop what owns them: std::process::exit, mem::forget, leak(), and statics keep them allocated"
+            }
+        }))
     }
 }

@@ -9,6 +9,7 @@ mod capture;
 mod cluster;
 mod communication;
 mod context;
+mod elsewhere;
 mod enqueue;
 mod event;
 mod free;
@@ -16,6 +17,7 @@ mod function;
 mod graph;
 mod host;
 mod host_memory;
+mod interprocess;
 mod kernel_report;
 mod kernel_run;
 mod launch;
@@ -47,6 +49,7 @@ use std::time::{Duration, Instant};
 pub use array::{ArrayDescription, ArrayHandle};
 pub use capture::{CaptureInfo, CaptureMode, CaptureStatus};
 pub use context::ContextHandle;
+pub use elsewhere::SharedEvent;
 pub use event::EventHandle;
 pub use graph::{
     CopySide, GraphCopy, GraphExecHandle, GraphHandle, GraphMemoryFigure, GraphNodeHandle, KernelNode,
@@ -70,7 +73,7 @@ pub use texture::{ObjectHandle, Resource, ResourceView, TextureRequest, most_lin
 pub use touched::Touched;
 pub use transfer::address_report;
 pub use value::{Condition, Value, ValueOperation};
-pub use virtual_memory::{GRANULARITY, MemoryAccess, MemoryHandle};
+pub use virtual_memory::{GRANULARITY, MakeShared, MemoryAccess, MemoryHandle};
 pub use wait::{Wait, given_up};
 
 use crate::config::{Checks, Config, Timeout};
@@ -116,6 +119,8 @@ pub struct Engine {
     changed: Condvar,
     /// Notified when a host function is ready to run.
     host: Condvar,
+    /// Notified when work waits for another process.
+    elsewhere: Condvar,
 }
 
 /// Why an operation failed: the code that CUDA would return, or the closest equivalent, and the report.
@@ -182,6 +187,11 @@ pub struct State {
     shared_mappings: BTreeMap<u64, peers::SharedMapping>,
     /// Launches that take turns with those on other GPUs.
     together: together::Launches,
+    /// Memory of other processes, by the address here.
+    imports: BTreeMap<u64, interprocess::Import>,
+    /// Whether this process has exported memory to others, or opened memory of others.
+    shares_with_processes: bool,
+    elsewhere: elsewhere::Elsewhere,
     pinned: host_memory::Pinned,
     /// Copies to or from pinned memory that no thread has waited for yet.
     held: Vec<host_memory::Held>,
@@ -268,6 +278,9 @@ impl Engine {
             peer_access: BTreeSet::new(),
             shared_mappings: BTreeMap::new(),
             together: together::Launches::default(),
+            imports: BTreeMap::new(),
+            shares_with_processes: false,
+            elsewhere: elsewhere::Elsewhere::default(),
             pinned: host_memory::Pinned::default(),
             held: Vec::new(),
             threads: SortedMap::default(),
@@ -311,6 +324,7 @@ impl Engine {
             state: Mutex::new(state),
             changed: Condvar::new(),
             host: Condvar::new(),
+            elsewhere: Condvar::new(),
         }
     }
 

@@ -104,7 +104,12 @@ impl Engine {
             let message = format!("cuMemPoolSetAccess: GPU {gpu} can't access the memory of GPU {owner}");
             return Err(Error::new(CudaStatus::InvalidDevice, message));
         }
-        self.state().pools.set_access(pool, gpu, can_access)
+        let access = if can_access { MemoryAccess::ReadWrite } else { MemoryAccess::None };
+        let mut state = self.state();
+        for range in state.imports_of_pool(pool) {
+            state.share_mapping(range, owner, gpu, access);
+        }
+        state.pools.set_access(pool, gpu, can_access)
     }
 
     /// `cuMemPoolGetAccess`: returns whether a GPU can access a pool's memory.
@@ -183,6 +188,12 @@ impl State {
         self.shared_mappings.range(..=address).next_back().is_some_and(|(start, mapping)| {
             address - start < mapping.size && mapping.shared_with.contains(&gpu)
         })
+    }
+
+    /// Returns whether kernels of a context access memory of other GPUs or processes, or whether kernels of other GPUs
+    /// or processes access their memory. They may wait for a write there.
+    pub(super) fn may_wait_for_others(&self, context: ContextHandle) -> bool {
+        self.shares_with_processes || self.shares_memory(context)
     }
 
     /// Returns whether kernels of a context access other GPUs' memory, or the other way around.

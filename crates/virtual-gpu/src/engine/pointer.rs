@@ -57,7 +57,7 @@ impl Engine {
         let context = state.owner_of(base).or_else(|| state.pinned_in(base));
         let of_context = context.and_then(|context| state.device_of_context(context).ok());
         let device = if kind == MemoryKind::Gpu { memory } else { of_context.unwrap_or(0) };
-        let pool = state.pools.pool_of(base);
+        let pool = state.pools.pool_of(base).or_else(|| state.pool_of_import(base));
         Ok(Some(Pointer { base, size, id: id.0, kind, context, device, pool }))
     }
 }

@@ -14,7 +14,7 @@ use crate::report::size;
 pub(super) use layout::GRANULE;
 use layout::{Layout, Place};
 use virtual_gpu_core::handle::StreamHandle;
-use virtual_gpu_core::memory::{Capacity, OutOfMemory};
+use virtual_gpu_core::memory::{Capacity, OutOfMemory, SharedRecord};
 use virtual_gpu_core::number_map::NumberMap;
 use virtual_gpu_core::sorted::SortedMap;
 use virtual_gpu_core::source_location::CallSite;
@@ -82,6 +82,10 @@ struct Pool {
     used_high: u64,
     /// The other GPUs that can access its memory.
     shared_with: BTreeSet<usize>,
+    /// The file that names the pool for other processes, if its memory can be shared.
+    file: Option<Arc<dyn SharedRecord>>,
+    /// Whether it is the pool of another process, from which nothing can be allocated here.
+    is_imported: bool,
     /// Whether the pool was destroyed while some of its memory was in use.
     destroyed: bool,
 }
@@ -98,6 +102,8 @@ impl Pool {
             reserved_high: 0,
             used_high: 0,
             shared_with: BTreeSet::new(),
+            file: None,
+            is_imported: false,
             destroyed: false,
         }
     }
@@ -294,7 +300,11 @@ impl Engine {
     pub fn set_current_pool(&self, device: i32, pool: PoolHandle) -> CudaResult<()> {
         let device = self.check_device(device)?;
         let mut state = self.state();
-        let of_pool = state.pools.get(pool)?.device;
+        let entry = state.pools.get(pool)?;
+        let (of_pool, is_imported) = (entry.device, entry.is_imported);
+        if is_imported {
+            return Err(invalid("a memory pool of another process can't be a current pool".to_owned()));
+        }
         if of_pool != device {
             let message = format!("a memory pool of GPU {of_pool} can't be the current one of GPU {device}");
             return Err(invalid(message));
@@ -314,6 +324,46 @@ impl Engine {
         let pool = PoolHandle(state.new_handle());
         state.pools.insert(pool, device, most);
         Ok(pool)
+    }
+
+    /// Lets the memory of a new pool be shared with other processes. `file` names the pool.
+    pub fn make_pool_shareable(&self, pool: PoolHandle, file: Arc<dyn SharedRecord>) -> CudaResult<()> {
+        self.state().pools.get(pool)?.file = Some(file);
+        Ok(())
+    }
+
+    /// Creates a pool that stands for one of another process. `physical` is the node-wide number of its GPU.
+    ///
+    /// # Errors
+    /// Returns `InvalidValue` if this process does not see the GPU.
+    pub fn import_pool(&self, file: Arc<dyn SharedRecord>, physical: usize) -> CudaResult<PoolHandle> {
+        let device = self.visible("cuMemPoolImportFromShareableHandle", physical)?;
+        self.share_with_processes()?;
+        let mut state = self.state();
+        let pool = PoolHandle(state.new_handle());
+        state.pools.insert(pool, device, u64::MAX);
+        let entry = state.pools.get(pool)?;
+        (entry.file, entry.is_imported) = (Some(file), true);
+        Ok(pool)
+    }
+
+    /// Returns the file that names a pool.
+    ///
+    /// # Errors
+    /// Returns `InvalidValue` if the pool's memory can't be shared.
+    pub fn file_of_pool(&self, pool: PoolHandle) -> CudaResult<Arc<dyn SharedRecord>> {
+        self.share_with_processes()?;
+        let mut state = self.state();
+        let file = state.pools.get(pool)?.file.clone();
+        file.ok_or_else(|| {
+            let message = "the memory pool was not created with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR";
+            invalid(message.to_owned())
+        })
+    }
+
+    /// Returns the other GPUs that can access a pool's memory.
+    pub(super) fn others_of_pool(&self, pool: PoolHandle) -> CudaResult<BTreeSet<usize>> {
+        Ok(self.state().pools.get(pool)?.shared_with.clone())
     }
 
     /// `cuMemPoolDestroy`: memory in use stays in use until it is freed. If the pool was its GPU's current pool, the
@@ -418,11 +468,15 @@ impl Engine {
                 drop(state);
                 return self.allocate_captured(stream, device, bytes);
             }
-            let pool = state.pools.get(pool)?;
+            let entry = state.pools.get(pool)?;
+            if entry.is_imported {
+                let message = "a memory pool of another process: only that process can allocate from it";
+                return Err(invalid(message.to_owned()));
+            }
             if bytes == 0 {
                 return Ok(0);
             }
-            (pool.device, pool.place(bytes, stream)?)
+            (entry.device, entry.place(bytes, stream)?)
         };
         let made = self.memory(device).allocate_in_pool(bytes, CallSite::here());
         let mut state = self.state();

@@ -50,6 +50,7 @@ impl Engine {
     pub fn run_ready<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         state.forget_threads();
         let before = state.finished;
+        state.check_elsewhere();
         state.together.begin_pass();
         state.recheck_values();
         while let Some(job) = state.take_ready() {
@@ -103,6 +104,9 @@ impl Engine {
         if !state.host_functions.is_empty() {
             self.host.notify_one();
         }
+        if state.has_waits_elsewhere() {
+            self.elsewhere.notify_one();
+        }
         state
     }
 
@@ -147,8 +151,8 @@ impl State {
                 continue;
             }
             let device = stream.device;
-            let (failed, shares_memory) =
-                (self.has_failed(stream.context), self.shares_memory(stream.context));
+            let (failed, may_wait) =
+                (self.has_failed(stream.context), self.may_wait_for_others(stream.context));
             let Some(stream) = self.streams.get_mut(&handle) else { continue };
             let Some(op) = stream.queue.front_mut() else { continue };
             stream.busy = true;
@@ -175,6 +179,16 @@ impl State {
                     return Some(Job::Op { stream: handle, work, turn: Turn::of(op, device) });
                 }
                 Work::Nothing | Work::Record | Work::Wait => self.finish(handle),
+                Work::RecordFor(record) => {
+                    drop(record);
+                    self.finish(handle);
+                }
+                Work::WaitElsewhere(record) => {
+                    op.work = Work::WaitElsewhere(record.clone());
+                    let op = OpRef { stream: handle, number: stream.done + 1 };
+                    self.await_elsewhere(op, record);
+                    self.check_elsewhere();
+                }
                 // A failed GPU does no more work.
                 _ if failed => self.finish(handle),
                 Work::Host(function) => {
@@ -186,7 +200,7 @@ impl State {
                     op.work = work;
                     self.value_waits.insert(handle, Pending::default());
                 }
-                Work::Kernel(launch) if shares_memory => {
+                Work::Kernel(launch) if may_wait => {
                     let turn = Turn::of(op, device);
                     let op = OpRef { stream: handle, number: stream.done + 1 };
                     if let Some(job) = self.together(launch, turn, op) {
@@ -263,6 +277,9 @@ impl State {
         let first = stream.queue.front()?;
         match first.work {
             Work::Collective(call) if stream.busy => Some(Obstacle::Collective(call)),
+            Work::WaitElsewhere(_) if stream.busy => {
+                Some(Obstacle::Elsewhere(OpRef { stream: op.stream, number: stream.done + 1 }))
+            }
             Work::Host(None) => Some(Obstacle::Host(OpRef { stream: op.stream, number: stream.done + 1 })),
             Work::Value(ValueOperation::Wait(..)) if stream.busy => {
                 Some(Obstacle::Value(OpRef { stream: op.stream, number: stream.done + 1 }))
@@ -286,4 +303,6 @@ pub(super) enum Obstacle {
     Host(OpRef),
     /// A wait for a number in memory.
     Value(OpRef),
+    /// A wait for another process.
+    Elsewhere(OpRef),
 }

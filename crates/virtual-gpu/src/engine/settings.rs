@@ -1,7 +1,7 @@
 //! A context's settings: flags, limits, and the preferred split between cache and shared memory.
 //!
-//! They are stored and returned, but none of them changes results. For a setting that doesn't apply to the virtual GPU,
-//! it returns an error or keeps the setting at 0.
+//! They are stored and returned. Only the sizes of the stack, the heap, and the buffer of `printf` change results. For
+//! a setting that doesn't apply to the virtual GPU, it returns an error or keeps the setting at 0.
 
 use super::{Engine, State};
 use crate::device::TOTAL_MEMORY;
@@ -57,7 +57,9 @@ pub(super) struct Settings {
     pub(super) flags: u32,
     pub(super) stack: u64,
     pub(super) printf_buffer: u64,
-    heap: u64,
+    pub(super) heap: u64,
+    /// Whether a kernel that allocates has been launched, so that the heap's size can't change anymore.
+    keeps_heap: bool,
     pending_launches: u64,
     pub(super) cache: CachePreference,
 }
@@ -71,6 +73,7 @@ impl Default for Settings {
             stack: 1 << 10,
             printf_buffer: 1 << 20,
             heap: 8 << 20,
+            keeps_heap: false,
             pending_launches: 2048,
             cache: CachePreference::None,
         }
@@ -135,6 +138,11 @@ impl Settings {
                 return Err(Error::new(CudaStatus::OutOfMemory, message));
             }
             1 => self.printf_buffer = value,
+            2 if self.keeps_heap => {
+                return Err(invalid(
+                    "limit 2: the heap's size can't change after the first launch of a kernel that allocates",
+                ));
+            }
             2 => self.heap = value,
             3 => return Err(unsupported_limit(number, SYNC_DEPTH)),
             4 => self.pending_launches = value,
@@ -203,6 +211,13 @@ impl Engine {
 }
 
 impl State {
+    /// Records that a kernel of a context has been launched that uses the context's heap.
+    pub(super) fn keep_heap(&mut self, context: super::ContextHandle) {
+        if let Some(context) = self.contexts.get_mut(&context) {
+            context.settings.keeps_heap = true;
+        }
+    }
+
     fn settings(&mut self, context: super::ContextHandle) -> CudaResult<&mut Settings> {
         self.context(context)?;
         let entry = self.contexts.get_mut(&context);
@@ -241,6 +256,8 @@ mod tests {
         settings.set_limit(2, 64 << 20).unwrap();
         assert_eq!(settings.limit(2).unwrap(), 64 << 20);
         assert_eq!(settings.set_limit(1, 1 << 60).unwrap_err().status, CudaStatus::OutOfMemory);
+        settings.keeps_heap = true;
+        assert_eq!(settings.set_limit(2, 1 << 20).unwrap_err().status, CudaStatus::InvalidValue);
         assert_eq!(settings.limit(3).unwrap(), 2);
         assert_eq!(settings.set_limit(3, 2).unwrap_err().status, CudaStatus::UnsupportedLimit);
         assert_eq!(settings.set_limit(8, 1).unwrap_err().status, CudaStatus::InvalidValue);

@@ -59,6 +59,8 @@ pub struct Stream {
     pub(super) destroyed: bool,
     /// Whether the stream belongs to a graph: its operations are part of the graph's launch, not separate calls.
     pub(super) of_graph: bool,
+    /// Whether the stream only waits for the records of an event by other processes.
+    pub(super) of_event: bool,
     /// Its part in a capture: enqueued operations go into a graph.
     pub(super) capture: Option<Captured>,
 }
@@ -87,6 +89,8 @@ pub(super) enum StreamKind {
     Made,
     /// A graph launch: the stream runs the work that was captured on the stream with this name.
     OfGraph(Arc<str>),
+    /// An event that other processes record.
+    OfEvent,
 }
 
 pub(super) struct Op {
@@ -329,6 +333,7 @@ impl State {
             priority: 0,
             attributes: SortedMap::default(),
             of_graph: matches!(kind, StreamKind::OfGraph(_)),
+            of_event: kind == StreamKind::OfEvent,
             name: self.name_stream(device, kind),
             queue: VecDeque::new(),
             issued: 0,
@@ -367,7 +372,9 @@ impl State {
         }
         if self.forget_in_clocks(handle, last_touch.max(self.last_free(handle))) {
             self.forgotten_streams.push(handle);
-        } else if let (false, Some(context)) = (stream.of_graph, self.contexts.get_mut(&stream.context)) {
+        } else if let (false, Some(context)) =
+            (stream.of_graph || stream.of_event, self.contexts.get_mut(&stream.context))
+        {
             context.retired.push((stream.blocking, stream.last));
         }
         // Work that was waiting for the stream can continue.
@@ -438,7 +445,7 @@ impl State {
 
     /// Returns the last operation on every stream in `context`.
     pub(super) fn last_of_all(&self, context: ContextHandle) -> Vec<Awaited> {
-        let streams = self.streams.values().filter(|stream| stream.context == context);
+        let streams = self.streams.values().filter(|stream| stream.context == context && !stream.of_event);
         let mut last: Vec<Awaited> = streams.map(|stream| stream.last.clone()).collect();
         last.extend(self.retired(context).iter().map(|(_, last)| last.clone()));
         last

@@ -458,6 +458,7 @@ impl State {
         let waits = |run: &Run| matches!(run.pause, Pause::Waits(_)) && run.ends.is_none();
         let suspended = &self.together.suspended;
         is_idle
+            && !self.shares_with_processes
             && !suspended.is_empty()
             && suspended.iter().all(waits)
             && awake().is_some_and(|awake| awake <= self.blocked.iter().count())
@@ -472,6 +473,12 @@ impl State {
             self.end_launches(|report| report.fact(given_up(timeout)));
         }
         waits_for_one
+    }
+
+    /// Returns whether there is a suspended launch that another process may wait for, or that may wait for another
+    /// process.
+    pub(super) fn waits_for_shared_memory(&self) -> bool {
+        self.shares_with_processes && !self.together.suspended.is_empty()
     }
 
     /// Returns whether an operation ultimately waits for a suspended launch.

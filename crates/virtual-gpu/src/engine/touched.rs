@@ -1,10 +1,13 @@
 //! Records what operations accessed and reports unordered accesses.
 
+use std::collections::hash_map::Entry;
+
 use super::{Engine, Failure, State};
 use crate::config::Checks;
 use crate::order::{Accessor, Touch, TouchedBuffer};
 use crate::time::Cost;
 use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::map::Map;
 use virtual_gpu_core::memory::{Allocation, AllocationId};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::CudaStatus;
@@ -99,13 +102,14 @@ impl Engine {
 /// Merges the entries of each allocation, so that an operation that both reads and writes an allocation is one access.
 fn by_allocation(touched: Vec<Touched>) -> Vec<Touched> {
     let mut merged: Vec<Touched> = Vec::new();
+    let mut places: Map<(usize, AllocationId), usize> = Map::default();
     for next in touched {
-        match merged
-            .iter_mut()
-            .find(|known| (known.device, known.allocation) == (next.device, next.allocation))
-        {
-            Some(known) => known.touches.extend(next.touches),
-            None => merged.push(next),
+        match places.entry((next.device, next.allocation)) {
+            Entry::Occupied(place) => merged[*place.get()].touches.extend(next.touches),
+            Entry::Vacant(place) => {
+                place.insert(merged.len());
+                merged.push(next);
+            }
         }
     }
     merged

@@ -271,7 +271,8 @@ impl Engine {
         };
         let in_one = |device| {
             let memory = self.memory(device);
-            memory.range(region.start, extent).is_ok() || in_graph && memory.is_of_graph(region.start, extent)
+            memory.range(region.start, extent).is_ok_and(|(allocation, _)| !allocation.is_gone())
+                || in_graph && memory.is_of_graph(region.start, extent)
         };
         if self.device_of(region.start).is_some_and(in_one) {
             return Ok(());
@@ -300,8 +301,13 @@ impl Engine {
             return Err(Error::new(CudaStatus::InvalidValue, message));
         };
         let memory = self.memory(device);
-        if memory.range(address, len).is_ok() {
-            return Ok(());
+        match memory.range(address, len) {
+            Ok((allocation, _)) if allocation.is_gone() => {
+                let report = gone_report(&format!("a {verb}"), allocation).at("called", call_site);
+                return Err(Failure::announce(CudaStatus::InvalidValue, &report).to_error());
+            }
+            Ok(_) => return Ok(()),
+            Err(_) => {}
         }
         let headline = format!("a {verb} {} that are not all in one buffer", size(len));
         let report = address_report(&headline, &memory, address, len, device).at("called", call_site);
@@ -313,7 +319,9 @@ impl Engine {
         let (touched, cost) = match work {
             Work::Nothing
             | Work::Record
+            | Work::RecordFor(_)
             | Work::Wait
+            | Work::WaitElsewhere(_)
             | Work::Host(_)
             | Work::Collective(_)
             | Work::Value(ValueOperation::Wait(..)) => (Vec::new(), Cost::Nothing),
@@ -545,6 +553,13 @@ fn gone(memory: &DeviceMemory, address: u64, len: u64, device: usize, call_site:
     Failure::announce(CudaStatus::IllegalAddress, &report)
 }
 
+/// Reports the use of memory that the process that allocated it has freed.
+pub(super) fn gone_report(what: &str, allocation: &Allocation) -> Report {
+    Report::new(format!("{what} uses memory that another process has freed"))
+        .before_at(format!("the {} were opened here", size(allocation.size())), allocation.call_site())
+        .help("let that process free the memory after this process has closed it (cuIpcCloseMemHandle)")
+}
+
 /// Reports why `len` bytes at `address` on `device` can't be accessed.
 pub fn address_report(
     headline: &str,
@@ -553,7 +568,7 @@ pub fn address_report(
     len: u64,
     device: usize,
 ) -> Report {
-    let bad = memory.explain(address);
+    let bad = memory.range(address, len).err().unwrap_or_else(|| memory.explain(address));
     let report = Report::new(headline);
     let report = match &bad {
         BadAddress::OutOfBounds { size: whole, offset, .. } => {
@@ -570,7 +585,7 @@ pub fn address_report(
             let end = u128::from(*offset) + u128::from(len);
             report.fact(format!("bytes {offset}..{end} of memory that a graph has not allocated yet"))
         }
-        BadAddress::Unknown => report,
+        BadAddress::OfKernels { .. } | BadAddress::Unknown => report,
     };
     owner(report, &bad, address, device)
 }
@@ -596,6 +611,9 @@ pub(super) fn owner(report: Report, bad: &BadAddress, address: u64, device: usiz
             let memory = memory_of(*id, device);
             report.before_at(format!("a graph allocates {} {memory} here", size(*whole)), call_site)
         }
+        BadAddress::OfKernels { size: whole, call_site, .. } => report
+            .before_at(format!("a kernel has allocated these {} here (`malloc`)", size(*whole)), call_site)
+            .fact("only kernels can use and free this memory: let a kernel copy it to a buffer"),
         BadAddress::Unknown if address == 0 => report.fact("the pointer is null"),
         BadAddress::Unknown => report.fact(format!("{address:#x} is not an address on GPU {device}")),
     }

@@ -251,7 +251,7 @@ impl State {
         loop {
             match self.obstacle(op)? {
                 Obstacle::Value(wait) => return Some(wait),
-                Obstacle::Collective(_) | Obstacle::Host(_) => return None,
+                Obstacle::Collective(_) | Obstacle::Host(_) | Obstacle::Elsewhere(_) => return None,
                 Obstacle::Op(next) => op = next,
             }
         }

@@ -4,12 +4,16 @@
 //! Neighboring memory that a GPU may access is one buffer, as for a kernel on a real GPU: an access may begin in one mapping
 //! and end in the next.
 
+mod shareable;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::{Engine, lock};
 use crate::report::Report;
-use virtual_gpu_core::memory::{ADDRESS_SPACE, AllocationId, Content};
+use shareable::held_by_processes;
+use virtual_gpu_core::memory::{ADDRESS_SPACE, AllocationId, Content, Shared, SharedContent, SharedRecord};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
@@ -59,17 +63,34 @@ struct Memory {
     /// How many `cuMemRelease` calls are still due.
     references: usize,
     is_mapped: bool,
-    /// The content that is not accessible at any address.
-    content: Content,
+    held: Held,
+    /// The file, if other processes may map the memory, too.
+    file: Option<Arc<dyn SharedRecord>>,
+    /// Whether another process has created it.
+    is_imported: bool,
     call_site: CallSite,
+}
+
+/// The content of memory that is not accessible at any address.
+#[derive(Debug)]
+enum Held {
+    Own(Content),
+    /// The content that processes share, unless it is accessible.
+    Shared(Option<SharedContent>),
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
     size: u64,
     memory: MemoryHandle,
+    /// Whether any GPU may access it.
     is_accessible: bool,
+    /// Whether its own GPU may access it.
+    is_own_allowed: bool,
 }
+
+/// Makes memory that processes can share, from its size in bytes and the node-wide number of its GPU.
+pub type MakeShared = fn(u64, usize) -> std::io::Result<Shared>;
 
 /// The accessible memory, as ranges without gaps: by the first address, the size in bytes and the GPU.
 pub(super) type Accessible = BTreeMap<u64, (u64, usize)>;
@@ -218,7 +239,12 @@ impl Engine {
     ///
     /// # Errors
     /// Returns `InvalidValue` for a size that is not a multiple of [`GRANULARITY`], and `OutOfMemory`.
-    pub fn create_memory(&self, device: usize, size: u64) -> CudaResult<MemoryHandle> {
+    pub fn create_memory(
+        &self,
+        device: usize,
+        size: u64,
+        make: Option<MakeShared>,
+    ) -> CudaResult<MemoryHandle> {
         check_granularity("cuMemCreate", &[("size", size)])?;
         if size == 0 {
             return Err(invalid("cuMemCreate: the size is 0".to_owned()));
@@ -227,18 +253,33 @@ impl Engine {
         let taken = capacity.take(size).map_err(|refused| {
             format!("cuMemCreate: {size} bytes on GPU {device}, but only {} are free", refused.free)
         });
-        let content = taken.and_then(|()| {
-            Content::new(size).ok_or_else(|| {
+        let made = taken.and_then(|()| {
+            let made = match make {
+                None => Content::new(size).map(|content| (Held::Own(content), None)),
+                Some(make) => make(size, self.physical(device)).ok().map(held_by_processes),
+            };
+            made.ok_or_else(|| {
                 capacity.give_back(size);
                 format!("cuMemCreate: the host has no {size} bytes for the memory of GPU {device}")
             })
         });
-        let content = content.map_err(|message| Error::new(CudaStatus::OutOfMemory, message))?;
+        let (held, file) = made.map_err(|message| Error::new(CudaStatus::OutOfMemory, message))?;
+        Ok(self.add_memory(Memory {
+            device,
+            size,
+            references: 1,
+            is_mapped: false,
+            held,
+            file,
+            is_imported: false,
+            call_site: CallSite::here(),
+        }))
+    }
+
+    fn add_memory(&self, memory: Memory) -> MemoryHandle {
         let handle = MemoryHandle(self.state().new_handle());
-        let call_site = CallSite::here();
-        let memory = Memory { device, size, references: 1, is_mapped: false, content, call_site };
         lock(&self.virtual_memory).memories.insert(handle, memory);
-        Ok(handle)
+        handle
     }
 
     /// `cuMemRelease`: gives up a reference to memory. The memory itself is freed once nothing refers to it and it is not
@@ -286,9 +327,13 @@ impl Engine {
         let range = range("cuMemMap", address, size)?;
         let mut all = lock(&self.virtual_memory);
         let memory = all.memory(handle)?;
-        let (whole, is_mapped) = (memory.size, memory.is_mapped);
+        let (whole, is_mapped, is_shared) = (memory.size, memory.is_mapped, memory.file.is_some());
         if size > whole {
             return Err(invalid(format!("cuMemMap: {size} bytes of memory that has {whole}")));
+        }
+        if is_shared && size < whole {
+            let message = "virtual GPU: mapping a part of memory that processes share is not supported";
+            return Err(Error::new(CudaStatus::NotSupported, message));
         }
         let reserved = all.reservation(address).map(|(start, reservation)| start + reservation.size);
         if reserved.is_none_or(|end| range.end > end) {
@@ -305,7 +350,8 @@ impl Engine {
             return Err(Error::new(CudaStatus::NotSupported, message));
         }
         all.memory(handle)?.is_mapped = true;
-        all.mappings.insert(address, Mapping { size, memory: handle, is_accessible: false });
+        all.mappings
+            .insert(address, Mapping { size, memory: handle, is_accessible: false, is_own_allowed: false });
         Ok(())
     }
 
@@ -348,7 +394,14 @@ impl Engine {
                 let message = format!("cuMemSetAccess: GPU {device} can't access the memory of GPU {owner}");
                 return Err(Error::new(CudaStatus::InvalidDevice, message));
             }
+            let mut gone = Vec::new();
+            for (start, mapping) in &mappings {
+                if access == MemoryAccess::ReadWrite && !mapping.is_accessible {
+                    gone.extend(self.grant(&mut all, *start));
+                }
+            }
             drop(all);
+            self.forget(gone);
             let mut state = self.state();
             for (start, mapping) in mappings {
                 state.share_mapping(start..start + mapping.size, owner, device, access);
@@ -357,6 +410,9 @@ impl Engine {
         }
         let mut gone = Vec::new();
         for (start, mapping) in mappings {
+            if let Some(mapping) = all.mappings.get_mut(&start) {
+                mapping.is_own_allowed = access == MemoryAccess::ReadWrite;
+            }
             match access {
                 MemoryAccess::ReadWrite if !mapping.is_accessible => gone.extend(self.grant(&mut all, start)),
                 MemoryAccess::None if mapping.is_accessible => gone.extend(self.revoke(&mut all, start)),
@@ -378,9 +434,9 @@ impl Engine {
             .mapping(address)
             .ok_or_else(|| invalid(format!("cuMemGetAccess: nothing is mapped at {address:#x}")))?;
         let is_own = all.memories.get(&mapping.memory).is_some_and(|memory| memory.device == device);
-        let is_accessible = mapping.is_accessible;
+        let is_own_allowed = mapping.is_own_allowed;
         drop(all);
-        let can_access = if is_own { is_accessible } else { self.state().shares_mapping(address, device) };
+        let can_access = if is_own { is_own_allowed } else { self.state().shares_mapping(address, device) };
         Ok(match can_access {
             true => MemoryAccess::ReadWrite,
             false => MemoryAccess::None,
@@ -421,8 +477,21 @@ impl Engine {
         let Some(owner) = memories.get_mut(&mapping.memory) else { return Vec::new() };
         mapping.is_accessible = true;
         let device = owner.device;
-        let rest = owner.content.split_off(mapping.size);
-        let mut content = std::mem::replace(&mut owner.content, rest);
+        let mut content = match &mut owner.held {
+            Held::Own(content) => {
+                let rest = content.split_off(mapping.size);
+                std::mem::replace(content, rest)
+            }
+            // It is a buffer of its own, because other processes have no neighbors of it.
+            Held::Shared(content) => {
+                if let Some(content) = content.take() {
+                    lock(&self.accessible).insert(address, (mapping.size, device));
+                    let call_site = owner.call_site.clone();
+                    self.memory(device).insert_shared_mapped(address, content, call_site);
+                }
+                return Vec::new();
+            }
+        };
         let (mut start, mut id, mut call_site) = (address, None, owner.call_site.clone());
 
         let mut memory = self.memory(device);
@@ -463,6 +532,15 @@ impl Engine {
         let device = owner.device;
         let mut memory = self.memory(device);
         let mut accessible = lock(&self.accessible);
+        let held = match &mut owner.held {
+            Held::Own(content) => content,
+            Held::Shared(content) => {
+                accessible.remove(&address);
+                let Some((id, taken)) = memory.take_shared_mapped(address) else { return Vec::new() };
+                *content = Some(taken);
+                return vec![(device, id)];
+            }
+        };
         let Some((start, (size, _))) =
             accessible.range(..=address).next_back().map(|(&start, &of)| (start, of))
         else {
@@ -472,9 +550,9 @@ impl Engine {
         accessible.remove(&start);
         let mut middle = left.split_off(address - start);
         let right = middle.split_off(mapping.size);
-        let rest = owner.content.split_off(0);
+        let rest = held.split_off(0);
         middle.append(rest);
-        owner.content = middle;
+        *held = middle;
         let mut gone = Vec::new();
         match address - start {
             0 => gone.push((device, id)),
@@ -495,7 +573,9 @@ impl Engine {
     fn free_unused(&self, all: &mut VirtualMemory, handle: MemoryHandle) {
         let known = all.memories.get(&handle);
         if let Some(memory) = known.filter(|memory| memory.references == 0 && !memory.is_mapped) {
-            self.memory(memory.device).capacity().give_back(memory.size);
+            if !memory.is_imported {
+                self.memory(memory.device).capacity().give_back(memory.size);
+            }
             all.memories.remove(&handle);
         }
     }

@@ -224,7 +224,7 @@ impl State {
         match self.blocked(thread).map(|blocked| blocked.wait.clone()) {
             Some(Wait::Ops(ops)) => {
                 let calls: Deadlocked = ops.iter().filter_map(|&op| self.collective_ahead(op)).collect();
-                if calls.is_empty() && self.give_up_launches(&ops) {
+                if calls.is_empty() && (self.give_up_launches(&ops) || self.give_up_elsewhere(&ops)) {
                     return true;
                 }
                 if calls.is_empty() && self.give_up_values(&ops, timeout) {
@@ -257,6 +257,9 @@ impl State {
         if now.duration_since(polled.since) < POLLING * timeout {
             return false;
         }
+        if self.give_up_elsewhere(&[op]) {
+            return true;
+        }
         let Some(call) = self.collective_ahead(op) else { return self.give_up_values(&[op], self.timeout) };
         let calls = Deadlocked::from([call]);
         let report = self.communication.deadlock_report(self, &calls).fact(format!(
@@ -273,7 +276,7 @@ impl State {
         loop {
             match self.obstacle(op)? {
                 Obstacle::Collective(call) => return Some(call),
-                Obstacle::Host(_) | Obstacle::Value(_) => return None,
+                Obstacle::Host(_) | Obstacle::Value(_) | Obstacle::Elsewhere(_) => return None,
                 Obstacle::Op(next) => op = next,
             }
         }

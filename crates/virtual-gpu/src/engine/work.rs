@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::elsewhere::{OwnRecord, RecordElsewhere};
 use super::host::HostFunction;
 use super::host_memory::{HostRead, HostSide, HostWrite};
 use super::launch::KernelLaunch;
@@ -19,8 +20,12 @@ pub(super) enum Work {
     Nothing,
     /// Records an event.
     Record,
+    /// Records an event for other processes.
+    RecordFor(Arc<OwnRecord>),
     /// Waits for an event.
     Wait,
+    /// Waits for a record by another process.
+    WaitElsewhere(RecordElsewhere),
     /// Copies host bytes, which were read during the call, to the device.
     Upload {
         to: Region,
@@ -79,8 +84,8 @@ impl Work {
         let copy = |name: &str, bytes: u64| Some(Label::new("copy", name).with("bytes", bytes));
         match self {
             Self::Nothing | Self::Allocate { .. } | Self::Free { .. } | Self::Value(_) => None,
-            Self::Record => Some(Label::new("event", "record")),
-            Self::Wait => Some(Label::new("event", "wait")),
+            Self::Record | Self::RecordFor(_) => Some(Label::new("event", "record")),
+            Self::Wait | Self::WaitElsewhere(_) => Some(Label::new("event", "wait")),
             Self::Upload { bytes, .. } => copy("copy to the device", bytes.len() as u64),
             Self::UploadLater { to, .. } => copy("copy to the device", to.bytes()),
             Self::Download { from, .. } | Self::DownloadLater { from, .. } => {
@@ -98,8 +103,8 @@ impl Work {
     pub(super) fn class(&self) -> Class {
         match self {
             Self::Nothing | Self::Allocate { .. } | Self::Free { .. } | Self::Value(_) => Class::Nothing,
-            Self::Record => Class::Record,
-            Self::Wait => Class::Wait,
+            Self::Record | Self::RecordFor(_) => Class::Record,
+            Self::Wait | Self::WaitElsewhere(_) => Class::Wait,
             Self::Host(_) => Class::Host,
             Self::Collective(_) => Class::Communication,
             Self::Upload { .. }
@@ -117,7 +122,9 @@ impl std::fmt::Display for Work {
     /// Formats the operation's name for reports.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Nothing | Self::Record | Self::Wait => f.write_str("an event"),
+            Self::Nothing | Self::Record | Self::RecordFor(_) | Self::Wait | Self::WaitElsewhere(_) => {
+                f.write_str("an event")
+            }
             Self::Upload { .. } | Self::UploadLater { .. } => f.write_str("a copy from the host"),
             Self::Download { .. } | Self::DownloadLater { .. } => f.write_str("a copy to the host"),
             Self::Copy { .. } => f.write_str("a copy"),

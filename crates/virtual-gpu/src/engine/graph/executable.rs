@@ -329,7 +329,10 @@ impl State {
             _ => None,
         };
         for event in graph.nodes.iter().filter_map(event_of) {
-            self.event(event)?;
+            if self.event(event)?.is_interprocess() {
+                let message = "virtual GPU: a graph with an event for other processes is not supported";
+                return Err(Error::new(CudaStatus::NotSupported, message));
+            }
         }
         let waits = graph.nodes.iter().filter(|node| matches!(node.work, NodeWork::Wait(_)));
         let waits: Vec<EventHandle> = waits.filter_map(event_of).collect();

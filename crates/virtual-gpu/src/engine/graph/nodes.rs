@@ -74,8 +74,8 @@ impl NodeWork {
         match self {
             Self::Communication(_) | Self::Work(Work::Kernel(_) | Work::Collective(_)) => NodeKind::Kernel,
             Self::Work(Work::Nothing) => NodeKind::Empty,
-            Self::Work(Work::Record) | Self::Record(_) => NodeKind::Record,
-            Self::Work(Work::Wait) | Self::Wait(_) => NodeKind::Wait,
+            Self::Work(Work::Record | Work::RecordFor(_)) | Self::Record(_) => NodeKind::Record,
+            Self::Work(Work::Wait | Work::WaitElsewhere(_)) | Self::Wait(_) => NodeKind::Wait,
             Self::Work(
                 Work::Upload { .. }
                 | Work::Download { .. }

@@ -169,8 +169,8 @@ impl Engine {
         parameters: NodeParameters,
         context: Option<ContextHandle>,
     ) -> CudaResult<()> {
-        let is_cooperative = self.state().check_kind(node, parameters.kind())?;
-        let (work, own) = self.changed_work(parameters, is_cooperative)?;
+        let attributes = self.state().check_kind(node, parameters.kind())?;
+        let (work, own) = self.changed_work(parameters, attributes)?;
         let mut state = self.state();
         if let Some(context) = context {
             state.context(context).map_err(|error| invalid(error.message))?;
@@ -199,12 +199,12 @@ impl Engine {
         parameters: NodeParameters,
         context: Option<ContextHandle>,
     ) -> CudaResult<()> {
-        let is_cooperative = {
+        let attributes = {
             let state = self.state();
             state.executable_node(exec, node)?;
             state.check_kind(node, parameters.kind())?
         };
-        let (work, own) = self.changed_work(parameters, is_cooperative)?;
+        let (work, own) = self.changed_work(parameters, attributes)?;
         let mut state = self.state();
         let at = state.executable_node(exec, node)?;
         let Some(graph) = state.graphs.execs.get(&exec).map(|exec| exec.graph.clone()) else {
@@ -235,7 +235,7 @@ impl Engine {
     fn changed_work(
         &'static self,
         parameters: NodeParameters,
-        is_cooperative: bool,
+        LaunchAttributes { is_cooperative, cluster }: LaunchAttributes,
     ) -> CudaResult<(NodeWork, Option<ContextHandle>)> {
         let of_event = |event| {
             let state = self.state();
@@ -244,6 +244,7 @@ impl Engine {
         };
         Ok(match parameters {
             NodeParameters::Kernel { function, shape, parameters } => {
+                let shape = LaunchShape { cluster, ..shape };
                 let launch = self.state().kernel_launch(function, shape, parameters, is_cooperative)?;
                 let context = launch.context;
                 (NodeWork::Work(Work::Kernel(Box::new(launch))), Some(context))
@@ -299,16 +300,19 @@ impl Engine {
         let node_of = state.graph_node(node)?;
         let launch = node_of.work.kernel(node)?;
         let mut value = node_of.attributes.get(&number).copied().unwrap_or_default();
-        if number == COOPERATIVE {
-            value[0] = u32::from(launch.is_cooperative);
+        match number {
+            COOPERATIVE => value[0] = u32::from(launch.is_cooperative),
+            CLUSTER => value[..3].copy_from_slice(&launch.shape.cluster.unwrap_or_default()),
+            _ => {}
         }
         Ok(value)
     }
 
-    /// `cuGraphKernelNodeSetAttribute`: makes a launch cooperative, or keeps an attribute that changes nothing.
+    /// `cuGraphKernelNodeSetAttribute`: makes a launch cooperative, sets the size of its clusters, or keeps an attribute that
+    /// changes nothing.
     ///
     /// # Errors
-    /// Returns the errors of a cooperative launch.
+    /// Returns the errors of a launch.
     pub fn set_kernel_attribute(
         &self,
         node: GraphNodeHandle,
@@ -316,9 +320,15 @@ impl Engine {
         value: [u32; 16],
     ) -> CudaResult<()> {
         let mut state = self.state();
-        let KernelLaunch { function, shape, parameters, .. } = state.graph_node(node)?.work.kernel(node)?;
+        let KernelLaunch { function, mut shape, parameters, is_cooperative, .. } =
+            state.graph_node(node)?.work.kernel(node)?.clone();
         let launch = match number {
-            COOPERATIVE => Some(state.kernel_launch(*function, *shape, parameters.clone(), value[0] != 0)?),
+            COOPERATIVE => Some(state.kernel_launch(function, shape, parameters, value[0] != 0)?),
+            CLUSTER => {
+                let [x, y, z, ..] = value;
+                shape.cluster = (value[..3] != [0; 3]).then_some([x, y, z]);
+                Some(state.kernel_launch(function, shape, parameters, is_cooperative)?)
+            }
             _ => None,
         };
         let graph = state.graph_of(node)?;
@@ -333,14 +343,15 @@ impl Engine {
 
     /// `cuGraphKernelNodeCopyAttributes`
     pub fn copy_kernel_attributes(&self, to: GraphNodeHandle, from: GraphNodeHandle) -> CudaResult<()> {
-        let (mut value, attributes) = ([0; 16], {
+        let attributes = {
             let state = self.state();
             let node = state.graph_node(from)?;
             node.work.kernel(from)?;
             node.attributes.clone()
-        });
-        value[0] = self.kernel_attribute(from, COOPERATIVE)?[0];
-        self.set_kernel_attribute(to, COOPERATIVE, value)?;
+        };
+        for number in [COOPERATIVE, CLUSTER] {
+            self.set_kernel_attribute(to, number, self.kernel_attribute(from, number)?)?;
+        }
         let mut state = self.state();
         let graph = state.graph_of(to)?;
         let graph = state.graph_mut(graph)?;
@@ -399,15 +410,30 @@ impl Engine {
 /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`
 const COOPERATIVE: u32 = 2;
 
+/// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`
+const CLUSTER: u32 = 4;
+
+/// The attributes of a kernel's launch that change what it does.
+#[derive(Clone, Copy, Debug, Default)]
+struct LaunchAttributes {
+    is_cooperative: bool,
+    /// The number of blocks in a cluster along each dimension, if it is stated.
+    cluster: Option<[u32; 3]>,
+}
+
 impl State {
-    /// Checks that a node is of a type. Returns whether it is a cooperative launch.
-    fn check_kind(&self, node: GraphNodeHandle, kind: NodeKind) -> CudaResult<bool> {
+    /// Checks that a node is of a type. Returns what its launch keeps if its parameters change.
+    fn check_kind(&self, node: GraphNodeHandle, kind: NodeKind) -> CudaResult<LaunchAttributes> {
         let work = &self.graph_node(node)?.work;
         if kind == NodeKind::Kernel {
-            return Ok(work.kernel(node)?.is_cooperative);
+            let launch = work.kernel(node)?;
+            return Ok(LaunchAttributes {
+                is_cooperative: launch.is_cooperative,
+                cluster: launch.shape.cluster,
+            });
         }
         match work.kind() == kind {
-            true => Ok(false),
+            true => Ok(LaunchAttributes::default()),
             false => {
                 Err(invalid(format!("node {:#x} is {work}: the parameters are of another type", node.0)))
             }

@@ -131,6 +131,10 @@ pub(super) fn check_work(
                 let message = "only one of the two launches is cooperative";
                 return Err((UpdateResult::AttributesChanged, message));
             }
+            if was.cluster != is.cluster {
+                let message = "the two launches have clusters of different sizes";
+                return Err((UpdateResult::AttributesChanged, message));
+            }
             Ok(())
         }
         (NodeWork::Work(Work::Set { at: was, .. }), NodeWork::Work(Work::Set { at: is, .. })) => {
