@@ -101,10 +101,10 @@ impl IpcHandle {
         SharedFile::open(process, key, kind).map_err(|refused| {
             let (status, why) = match refused {
                 Refused::Ended => {
-                    (CudaStatus::MapFailed, "it has ended, or runs on another machine".to_owned())
+                    (CudaStatus::MapFailed, "that process has ended, or runs on another machine".to_owned())
                 }
                 Refused::NoSuchFile => {
-                    (CudaStatus::InvalidValue, "it has freed it, or the handle is wrong".to_owned())
+                    (CudaStatus::InvalidValue, "that process has freed it, or the handle is wrong".to_owned())
                 }
                 Refused::System(error) => (CudaStatus::MapFailed, error.to_string()),
             };

@@ -84,15 +84,20 @@ pub(crate) fn create(to: Out<Pool>, properties: Source<PoolProperties>) -> CudaR
     if to.is_null() {
         return Err(invalid("the pointer to the memory pool is null"));
     }
-    check_properties(&wanted)?;
+    let device = check_properties(&wanted)?;
     let engine = engine::get()?;
+    let file = match wanted.handle_types {
+        POSIX_FILE_DESCRIPTOR => {
+            let file = SharedFile::new(Kind::Pool, 0, engine.physical(device)).map_err(|error| {
+                let message = format!("cuMemPoolCreate: can't share a memory pool: {error}");
+                Error::new(CudaStatus::OperatingSystem, message)
+            })?;
+            Some(file)
+        }
+        _ => None,
+    };
     let made = engine.create_pool(wanted.location, wanted.max_size as u64)?;
-    if wanted.handle_types == POSIX_FILE_DESCRIPTOR {
-        let gpu = engine.physical(engine.device_of_pool(made)?);
-        let file = SharedFile::new(Kind::Pool, 0, gpu).map_err(|error| {
-            let message = format!("cuMemPoolCreate: can't share a memory pool: {error}");
-            Error::new(CudaStatus::OperatingSystem, message)
-        })?;
+    if let Some(file) = file {
         engine.make_pool_shareable(made, shared_memory::name_of_pool(file))?;
     }
     to.give(made.0 as Pool)

@@ -135,7 +135,12 @@ pub(crate) fn of_batch(copy: &BatchCopy) -> CudaResult<Copy3D> {
         let null = std::ptr::null();
         let memory = match kind {
             1 => UNIFIED,
-            2 => ARRAY,
+            2 => {
+                let message = format!(
+                    "virtual GPU: the copy's {name} is a CUDA array, which is not supported in a batch"
+                );
+                return Err(Error::new(CudaStatus::NotSupported, message));
+            }
             _ => {
                 return Err(invalid(format!(
                     "the copy's {name}: {kind} is not a CUmemcpy3DOperandType (1, 2)"

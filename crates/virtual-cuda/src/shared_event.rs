@@ -45,12 +45,20 @@ impl EventFile {
 
 impl SharedEvent for EventFile {
     fn begin(&self) -> Option<u64> {
-        let next = self.last_number().load(Ordering::Acquire) + 1;
-        let earlier = self.place(next)[0].load(Ordering::Acquire);
-        if earlier != 0 && earlier & 1 == 0 {
-            return None;
-        }
-        let number = self.last_number().fetch_add(1, Ordering::AcqRel) + 1;
+        let number = loop {
+            let last = self.last_number().load(Ordering::Acquire);
+            let next = last.checked_add(1)?;
+            let earlier = self.place(next)[0].load(Ordering::Acquire);
+            // A process that has ended will never end its record.
+            let has_ended = || self.process(earlier >> 1).is_some_and(|(_, has_ended)| has_ended);
+            if earlier != 0 && earlier & 1 == 0 && !has_ended() {
+                return None;
+            }
+            let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+            if self.last_number().compare_exchange(last, next, order, failed).is_ok() {
+                break next;
+            }
+        };
         let this = Process::this();
         let place = self.place(number);
         place[1].store(u64::from(this.id), Ordering::Relaxed);
@@ -69,7 +77,7 @@ impl SharedEvent for EventFile {
 
     fn is_done(&self, number: u64) -> bool {
         let state = self.place(number)[0].load(Ordering::Acquire);
-        // A later record has this place only after this one was done.
+        // A later record has this place only after this one was done, or its process had ended.
         state >> 1 > number || state == number << 1 | 1
     }
 

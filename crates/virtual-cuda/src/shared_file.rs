@@ -101,6 +101,10 @@ pub(crate) struct SharedFile {
     len: usize,
     /// Where the content starts.
     content: usize,
+    /// The header's figures. They are read only once, because a stray write in another process could change them.
+    size: u64,
+    gpu: usize,
+    secret: u64,
     /// The id of the process that made the file, in that process.
     maker: Option<u32>,
     /// The file, if it stays open.
@@ -147,6 +151,7 @@ impl SharedFile {
             gpu: gpu as u64,
             gone: AtomicU64::new(0),
         };
+        (made.size, made.gpu, made.secret) = (header.size, gpu, header.secret);
         // SAFETY: the mapping has room for the header, is aligned, and is not shared yet.
         unsafe { (made.start as *mut Header).write(header) };
         (made.file, made.maker) = (Some(file.into()), Some(std::process::id()));
@@ -160,7 +165,8 @@ impl SharedFile {
         if start == libc::MAP_FAILED {
             return Err(std::io::Error::last_os_error());
         }
-        Ok(Self { start: start as usize, len, content, maker: None, file: None })
+        let (start, maker, file) = (start as usize, None, None);
+        Ok(Self { start, len, content, size: 0, gpu: 0, secret: 0, maker, file })
     }
 
     /// Opens a file of another process.
@@ -178,9 +184,13 @@ impl SharedFile {
         if !target.to_string_lossy().starts_with(&format!("/memfd:{NAME} ")) {
             return Err(Refused::NoSuchFile);
         }
-        let file = File::options().read(true).write(true).open(&path).map_err(Refused::System)?;
+        let refuse = |error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::NotFound => Refused::NoSuchFile,
+            _ => Refused::System(error),
+        };
+        let file = File::options().read(true).write(true).open(&path).map_err(refuse)?;
         let opened = Self::of_file(&file, kind)?;
-        match opened.header().secret == key.secret {
+        match opened.secret == key.secret {
             true => Ok(opened),
             false => Err(Refused::NoSuchFile),
         }
@@ -209,12 +219,13 @@ impl SharedFile {
             return Err(Refused::NoSuchFile);
         }
         let mut opened = Self::map(file, PAGE, len).map_err(Refused::System)?;
-        let header = opened.header();
-        let expected = layout(kind, header.size);
-        if (header.magic, header.kind) != (MAGIC, kind as u64) || expected.map(|(_, len)| len) != Some(len) {
+        let &Header { magic, kind: found, secret, size, gpu, .. } = opened.header();
+        let expected = layout(kind, size);
+        if (magic, found) != (MAGIC, kind as u64) || expected.map(|(_, len)| len) != Some(len) {
             return Err(Refused::NoSuchFile);
         }
         opened.content = expected.map_or(PAGE, |(content, _)| content);
+        (opened.size, opened.gpu, opened.secret) = (size, gpu as usize, secret);
         Ok(opened)
     }
 
@@ -225,17 +236,17 @@ impl SharedFile {
 
     /// Returns the size of the content in bytes.
     pub(crate) fn size(&self) -> u64 {
-        self.header().size
+        self.size
     }
 
     /// Returns the node-wide number of the GPU.
     pub(crate) fn gpu(&self) -> usize {
-        self.header().gpu as usize
+        self.gpu
     }
 
     /// Returns a number that no other file has.
     pub(crate) fn secret(&self) -> u64 {
-        self.header().secret
+        self.secret
     }
 
     /// Returns whether the process that made the file has freed the memory from `cuMemAlloc` or of a pool that is in
@@ -247,7 +258,7 @@ impl SharedFile {
     /// Returns the file's key in handles, if this process has made it.
     pub(crate) fn key(&self) -> Option<FileKey> {
         let file = self.file.as_ref().filter(|_| self.maker.is_some())?;
-        Some(FileKey { descriptor: file.as_raw_fd() as u32, secret: self.header().secret })
+        Some(FileKey { descriptor: file.as_raw_fd() as u32, secret: self.secret })
     }
 
     /// Returns a new descriptor for the file, which the caller owns, if the file is open.

@@ -26,9 +26,7 @@ impl Machine<'_> {
             Operation::Return => return self.return_from_call(group, mask),
             Operation::Exit => {
                 self.block.exits.push((group.pc, *mask));
-                if !self.cluster.is_alone() {
-                    self.leave_cluster(mask);
-                }
+                self.leave_cluster(mask);
                 return Ok(Next::Leave(*mask));
             }
             Operation::Trap => {

@@ -94,9 +94,10 @@ impl Mbarriers {
         }
     }
 
-    /// Returns whether threads have only failed tests for many rounds.
-    pub(crate) fn has_only_failed(&self) -> bool {
-        self.idle_rounds >= MOST_IDLE_ROUNDS
+    /// Returns whether threads have only failed tests for many rounds. `changes`: the number of changes by anything but the
+    /// clock so far, also in other blocks of the cluster.
+    pub(crate) fn has_only_failed(&self, changes: u64) -> bool {
+        self.idle_rounds >= MOST_IDLE_ROUNDS && self.changes == changes
     }
 
     fn next_phase(&mut self) -> u32 {
@@ -243,7 +244,10 @@ impl Machine<'_> {
         let (rank, at) = self.object(place, thread, how, is_atomic)?;
         match rank == self.cluster.rank {
             true => Ok(at),
-            false => Err(self.undefined("the mbarrier is in the shared memory of another block", thread)),
+            false => {
+                let why = "only threads of the block that has an mbarrier can test or invalidate it";
+                Err(self.undefined(why, thread))
+            }
         }
     }
 
@@ -267,7 +271,8 @@ impl Machine<'_> {
         }
         let (rank, offset) = self.object_offset(place.0, self.address_of(place.1, thread), thread)?;
         if rank != self.cluster.rank {
-            return Err(self.undefined("the mbarrier is in the shared memory of another block", thread));
+            let why = "only threads of the block that has an mbarrier can initialize it";
+            return Err(self.undefined(why, thread));
         }
         let known = self.block.mbarriers.objects.iter().find(|object| object.offset == offset);
         let is_new = known.is_none();
@@ -511,7 +516,7 @@ impl Machine<'_> {
             true => mbarriers.idle_rounds += 1,
             false => mbarriers.idle_rounds = 0,
         }
-        if is_alone && mbarriers.has_only_failed() { self.incomplete_phase() } else { None }
+        if is_alone && mbarriers.has_only_failed(changes) { self.incomplete_phase() } else { None }
     }
 
     /// Returns a fault if a thread of a block that repeats itself keeps testing a phase that nothing completes.

@@ -11,6 +11,8 @@ pub(crate) enum Order {
     Warps(Mask),
     /// The threads have arrived at this phase.
     Arrival(Mask, Phase),
+    /// The threads have arrived at this phase with `.relaxed`: only what came before a fence of theirs is ordered.
+    RelaxedArrival(Mask, Phase),
     /// The threads have waited for this phase.
     Wait(Mask, Phase),
     /// These threads have passed a fence. Threads that pass a fence later may see what these threads did before theirs, also

@@ -35,7 +35,7 @@ pub struct Race {
     pub location: SharedLocation,
     /// Whether both threads belong to the same warp.
     pub in_warp: bool,
-    /// Whether the earlier access is a `cp.async` that its thread has not waited for.
+    /// Whether the earlier access is an asynchronous copy or store that is not complete.
     pub under_way: bool,
     /// The block whose shared memory it is, if a thread of another block of its cluster accesses it.
     pub owner: Option<[u32; 3]>,

@@ -128,7 +128,7 @@ impl Machine<'_> {
 
     /// Records that threads of the block with this rank have arrived at a phase, or have waited for it.
     pub(crate) fn observe_phase(&mut self, rank: usize, what: &Order) {
-        if self.together.is_none() {
+        if !self.is_observed() {
             return;
         }
         let at = |phase: &Phase| self.cluster.known.iter().position(|(known, _)| known == phase);
@@ -152,7 +152,7 @@ impl Machine<'_> {
                     self.block.observer.learn(threads.threads(), &self.cluster.known[at].1);
                 }
             }
-            Order::Barrier { .. } | Order::Warps(_) | Order::Fence(..) => {}
+            Order::RelaxedArrival(..) | Order::Barrier { .. } | Order::Warps(_) | Order::Fence(..) => {}
         }
     }
 

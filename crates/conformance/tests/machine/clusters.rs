@@ -185,7 +185,20 @@ fn atomics_of_all_blocks_meet_in_one() {
 #[test]
 fn threads_that_have_ended_count_as_arrived() {
     let body = format!("{FILL} setp.ge.u32 %p2, %t, 40; @%p2 ret; {SYNC}{READ_NEXT}{SYNC}");
-    check(2, 4, &body, |block, thread| if thread < 40 { (1 - block % 2) * 1000 + thread } else { 0 });
+    for cluster in [1, 2] {
+        check(
+            cluster,
+            4,
+            &body,
+            |block, thread| {
+                if thread < 40 { next(cluster, block) * 1000 + thread } else { 0 }
+            },
+        );
+    }
+    // A thread that ends without having arrived has not released what it stored.
+    let gone = "setp.eq.u32 %p2, %t, 40; mapa.shared::cluster.u32 %peer, %a1, %next;
+        @%p2 st.shared::cluster.u32 [%peer], 7; @%p2 ret;";
+    assert_eq!(race(&format!("{SYNC}{gone}{SYNC} ld.shared.u32 %r, [tile]; {SYNC}")).1, None);
 }
 
 #[test]
@@ -442,4 +455,50 @@ fn forms_that_do_not_exist_are_refused_by_name() {
         let declarations = ".reg .b32 %n; .reg .b64 %x; .reg .b16 %h;";
         assert_refused_by_name(declarations, instruction, "unsupported");
     }
+}
+
+#[test]
+fn a_relaxed_arrival_publishes_what_came_before_a_fence() {
+    // The start of CUTLASS's kernels: the barrier itself needs no order, because the fence publishes the mbarrier.
+    let start = format!(
+        "@%p1 mbarrier.init.shared.b64 [bar], {THREADS}; fence.mbarrier_init.release.cluster;
+        barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.acquire.aligned;"
+    );
+    let body = format!(
+        "{start} {FILL} mov.u32 %a3, bar; mapa.shared::cluster.u32 %a4, %a3, %last;
+        mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%a4]; {} {READ_NEXT}{SYNC}",
+        wait("LOOP", 0)
+    );
+    check(4, 8, &body, |block, thread| next(4, block) * 1000 + thread);
+    let no_fence = body.replace("fence.mbarrier_init.release.cluster;", "");
+    assert_eq!(race(&no_fence).1, None);
+}
+
+/// Stores in the inbox of the block with rank 0, from the threads of the last block.
+const SEND_TO_FIRST: &str =
+    "mov.u32 %a3, inbox; mad.lo.u32 %a3, %t, 4, %a3; mapa.shared::cluster.u32 %peer, %a3, 0;
+    mov.u32 %a4, bar; mapa.shared::cluster.u32 %a4, %a4, 0;
+    st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%peer], %t, [%a4];\n";
+
+#[test]
+fn a_block_waits_for_another_that_takes_its_time() {
+    let body = format!(
+        "{} setp.eq.u32 %p2, %rank, 0; @%p2 bra RECEIVE;
+        mov.u32 %a5, 0; DELAY: mov.u64 %d3, %clock64; add.u32 %a5, %a5, 1; setp.lt.u32 %p3, %a5, 30000; @%p3 bra DELAY;
+        {SEND_TO_FIRST} bra DONE;
+        RECEIVE: @%p1 mbarrier.arrive.expect_tx.shared.b64 %s1, [bar], 256;
+        mov.u32 %a6, 0;
+        LOOP: add.u32 %a6, %a6, 1; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p5, [bar], 0; @!%p5 bra LOOP;
+        mov.u32 %a3, inbox; mad.lo.u32 %a3, %t, 4, %a3; ld.shared.u32 %r, [%a3];
+        DONE:",
+        init(1)
+    );
+    check(2, 2, &body, |block, thread| if block == 0 { thread } else { 0 });
+}
+
+#[test]
+fn a_block_must_not_end_while_a_store_to_it_is_under_way() {
+    let body = format!("{} setp.eq.u32 %p2, %rank, 0; @%p2 bra DONE; {SEND_TO_FIRST} DONE: {SYNC}", init(1));
+    let (text, lifetime) = race(&body);
+    assert_eq!(lifetime, Some(Lifetime::End), "{text}");
 }

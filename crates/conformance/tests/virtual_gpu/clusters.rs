@@ -27,6 +27,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("clusters::sizes_that_are_not_allowed", sizes),
         Check::new("clusters::attributes_of_functions", attributes),
         Check::new("clusters::a_node_of_a_graph", in_a_graph),
+        Check::new("clusters::in_a_process_that_shares_memory", sharing),
     ]
 }
 
@@ -148,6 +149,20 @@ fn run_neighbor(wrong: i32) -> anyhow::Result<Result<Vec<i32>, cudarc::driver::D
 fn neighbor() -> anyhow::Result<()> {
     let expected: Vec<i32> = (0..4).flat_map(|block| (0..64).map(move |at| (block ^ 1) * 100 + at)).collect();
     assert_eq!(run_neighbor(0)??, expected);
+    Ok(())
+}
+
+/// A process that shares memory with others runs its kernels in turns.
+fn sharing() -> anyhow::Result<()> {
+    let _context = kernel("neighbor")?;
+    // SAFETY: cudarc's own memory comes from a pool, so this needs memory of its own.
+    let at = unsafe { cudarc::driver::result::malloc_sync(64)? };
+    let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
+    // SAFETY: the result is writable.
+    unsafe { sys::cuIpcGetMemHandle(&raw mut handle, at) }.result()?;
+    neighbor()?;
+    // SAFETY: nothing uses the memory anymore.
+    unsafe { cudarc::driver::result::free_sync(at)? };
     Ok(())
 }
 

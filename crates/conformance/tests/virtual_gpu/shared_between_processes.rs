@@ -192,7 +192,8 @@ fn ended() -> anyhow::Result<()> {
         Ok(())
     })?;
     let _context = untracked(0);
-    let words = [&format!("the memory of process {id}"), "it has ended, or runs on another machine"];
+    let words =
+        [&format!("the memory of process {id}"), "that process has ended, or runs on another machine"];
     fails(open(memory_from(handle), LAZY), CUDA_ERROR_MAP_FAILED, &words.map(|text: &str| text));
     Ok(())
 }
@@ -209,7 +210,11 @@ fn freed() -> anyhow::Result<()> {
     two_processes::run(child, |mut link| {
         let handle = receive_memory(&mut link)?;
         let _context = untracked(0);
-        fails(open(handle, LAZY), CUDA_ERROR_INVALID_VALUE, &["it has freed it, or the handle is wrong"]);
+        fails(
+            open(handle, LAZY),
+            CUDA_ERROR_INVALID_VALUE,
+            &["that process has freed it, or the handle is wrong"],
+        );
         let mut forged = handle;
         forged.reserved[50] ^= 1;
         fails(open(forged, LAZY), CUDA_ERROR_INVALID_VALUE, &["the handle is wrong"]);

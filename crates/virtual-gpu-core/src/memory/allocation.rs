@@ -136,13 +136,10 @@ impl Allocation {
         self.pooled
     }
 
-    /// Returns whether it belongs to a graph.
-    pub fn is_of_graph(&self) -> bool {
-        self.lives.is_some()
-    }
-
     /// Forgets all bytes, because a launch of its graph allocates it again.
     pub fn start_over(&mut self) {
+        // The old bytes make room for the new ones.
+        self.bytes = Bytes::Own(Vec::new());
         self.bytes = Bytes::Own(vec![0; self.size as usize]);
         self.written.reset(self.size);
     }

@@ -20,7 +20,7 @@ pub(super) struct Barrier {
     unwaited: Vec<Mask>,
     /// For each block, the time when its first thread arrived in the current phase.
     first: Vec<Option<u32>>,
-    /// The same in the last complete phase; `None` if an arrival was `.relaxed`.
+    /// The same in the last complete phase; `None` if an arrival was `.relaxed`, or a thread had ended.
     last: Option<Vec<u32>>,
     /// Whether an arrival in the current phase was `.relaxed`.
     is_relaxed: bool,
@@ -82,10 +82,11 @@ impl Machine<'_> {
         // What any of the block's threads did so far happened before it.
         barrier.first[rank].get_or_insert(self.block.shadow.now() + 1);
         barrier.is_relaxed |= !releases;
-        if releases {
-            let phase = Phase::Cluster(self.cluster.barrier.phase);
-            self.order(Order::Arrival(*mask, phase));
-        }
+        let phase = Phase::Cluster(self.cluster.barrier.phase);
+        self.order(match releases {
+            true => Order::Arrival(*mask, phase),
+            false => Order::RelaxedArrival(*mask, phase),
+        });
         Ok(if self.complete_cluster_barrier() { Next::Regroup } else { Next::Follow })
     }
 
@@ -101,6 +102,7 @@ impl Machine<'_> {
             barrier.unwaited[rank] = barrier.unwaited[rank].without(&ready);
             let phase = Phase::Cluster(barrier.phase.wrapping_sub(1));
             self.order(Order::Wait(ready, phase));
+            self.cluster.order.meet(rank);
             self.raise_floors();
         }
         if blocked.is_empty() {
@@ -125,6 +127,8 @@ impl Machine<'_> {
         if !barrier.arrived.iter().enumerate().all(is_here) {
             return false;
         }
+        // A thread that has ended without having arrived has not released what it did.
+        let is_full = barrier.arrived.iter().all(|arrived| *arrived == all);
         for rank in 0..self.cluster.len() {
             let ended = self.block_at(rank).ended();
             let barrier = &mut self.cluster.barrier;
@@ -138,7 +142,8 @@ impl Machine<'_> {
         let barrier = &mut self.cluster.barrier;
         barrier.phase += 1;
         let first = barrier.first.iter_mut().map(|first| first.take().unwrap_or(0)).collect();
-        barrier.last = (!std::mem::take(&mut barrier.is_relaxed)).then_some(first);
+        let is_relaxed = std::mem::take(&mut barrier.is_relaxed);
+        barrier.last = (is_full && !is_relaxed).then_some(first);
         true
     }
 
@@ -166,7 +171,8 @@ impl Machine<'_> {
 
     /// Returns the number of threads that have arrived at the barrier, and the number that it waits for.
     pub(super) fn arrived_at_cluster_barrier(&self) -> (u32, u32) {
-        let arrived = self.cluster.barrier.arrived.iter().map(Mask::count).sum::<u64>();
+        let blocks = self.all_blocks().zip(&self.cluster.barrier.arrived);
+        let arrived = blocks.map(|(block, arrived)| arrived.without(&block.ended()).count()).sum::<u64>();
         let ended = self.all_blocks().map(|block| block.ended().count()).sum::<u64>();
         let all = (self.threads * self.cluster.len()) as u64;
         (arrived as u32, all.saturating_sub(ended) as u32)

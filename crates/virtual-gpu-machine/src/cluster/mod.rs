@@ -218,7 +218,8 @@ impl Machine<'_> {
     /// thread of the cluster can complete a phase.
     fn cluster_only_tests(&mut self) -> Option<Stop> {
         let running = |rank: &usize| !self.cluster.ended[*rank];
-        let tests = |rank: &usize| self.block_at(*rank).mbarriers.has_only_failed();
+        let changes = self.changes - self.clock_reads;
+        let tests = |rank: &usize| self.block_at(*rank).mbarriers.has_only_failed(changes);
         let mut blocks = (0..self.cluster.len()).filter(running);
         let first = blocks.clone().find(tests)?;
         if !blocks.all(|rank| tests(&rank) || self.block_at(rank).waits_for_cluster()) {
@@ -228,7 +229,8 @@ impl Machine<'_> {
         self.incomplete_phase()
     }
 
-    /// Makes the block of the running cluster that a report is about the running one.
+    /// Switches to the block that a report about the running cluster describes: one that waits for something other than the
+    /// cluster's barrier, if there is one.
     pub(crate) fn switch_to_waiting(&mut self) {
         let running = |rank: &usize| !self.cluster.is_alone() && !self.cluster.ended[*rank];
         let blocks = || (0..self.cluster.len()).filter(running);
@@ -238,7 +240,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Returns a fault if threads wait for the cluster's barrier, given the place where others wait.
+    /// Returns a fault if threads wait for the cluster's barrier.
     pub(crate) fn incomplete_cluster_barrier(&mut self) -> Option<Stop> {
         let (rank, pc, thread) = (0..self.cluster.len()).find_map(|rank| {
             let group = self.block_at(rank).groups.iter().find(|group| group.waits_for_cluster())?;

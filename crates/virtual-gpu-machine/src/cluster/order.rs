@@ -64,6 +64,12 @@ impl Visits {
         all
     }
 
+    /// Returns the oldest copy that is under way.
+    pub(crate) fn under_way(&self) -> Option<Access> {
+        let writes = self.cells.values().filter_map(|cell| cell.write);
+        writes.filter(|write| write.is_under_way).min_by_key(|write| (write.time, write.thread, write.bytes))
+    }
+
     /// Records an access to cells.
     pub(crate) fn add(&mut self, cells: impl Iterator<Item = usize>, access: Access) {
         self.last.insert(access.thread, access);
@@ -126,6 +132,8 @@ pub(crate) struct ClusterOrder {
     floors: Vec<u32>,
     /// For each block, the time when it started.
     started: Vec<u32>,
+    /// For each block, whether a thread of it has waited for the cluster's barrier, so that all blocks have started.
+    met: Vec<bool>,
     /// By the rank of the block whose memory it is.
     pub(crate) visits: Vec<Visits>,
 }
@@ -137,6 +145,7 @@ impl ClusterOrder {
             events: Vec::new(),
             floors: vec![now; blocks],
             started: vec![now; blocks],
+            met: vec![false; blocks],
             visits: (0..blocks).map(|_| Visits::default()).collect(),
         };
     }
@@ -144,6 +153,13 @@ impl ClusterOrder {
     /// Returns the time when a block started.
     pub(crate) fn started(&self, rank: usize) -> u32 {
         self.started.get(rank).copied().unwrap_or(0)
+    }
+
+    /// Records that a thread of a block has waited for the cluster's barrier.
+    pub(crate) fn meet(&mut self, rank: usize) {
+        if let Some(met) = self.met.get_mut(rank) {
+            *met = true;
+        }
     }
 
     /// Adds an event in a block.
@@ -184,7 +200,9 @@ impl ClusterOrder {
     /// Returns whether a thread knows that a block has started.
     pub(crate) fn knows_start(&self, rank: usize, thread: Thread, all: &Mask) -> bool {
         self.started.get(rank).zip(self.floors.get(rank)).is_some_and(|(&started, &floor)| {
-            started < floor || self.reaches(rank, *all, started, |reached| reached[thread.0].has(thread.1))
+            started < floor
+                || self.met[thread.0]
+                || self.reaches(rank, *all, started, |reached| reached[thread.0].has(thread.1))
         })
     }
 
@@ -203,6 +221,8 @@ impl ClusterOrder {
         let mut reached = vec![Mask::NONE; self.floors.len()];
         reached[rank] = threads;
         let mut phases: Vec<Phase> = Vec::new();
+        // The threads among those reached that have passed a fence for the cluster since.
+        let mut fenced = vec![Mask::NONE; self.floors.len()];
         // Whether a fence has published: in each block, and for the threads of all blocks.
         let (mut published, mut is_published) = (vec![false; self.floors.len()], false);
         let since = self.events.partition_point(|event| event.time <= time);
@@ -226,6 +246,11 @@ impl ClusterOrder {
                         phases.push(*phase);
                     }
                 }
+                Order::RelaxedArrival(threads, phase) => {
+                    if !fenced[*rank].and(threads).is_empty() {
+                        phases.push(*phase);
+                    }
+                }
                 Order::Wait(threads, phase) => {
                     if phases.contains(phase) {
                         *own = own.or(threads);
@@ -233,6 +258,9 @@ impl ClusterOrder {
                 }
                 Order::Fence(threads, is_wide) => {
                     let publishes = !own.and(threads).is_empty();
+                    if *is_wide {
+                        fenced[*rank] = fenced[*rank].or(&own.and(threads));
+                    }
                     if published[*rank] || *is_wide && is_published {
                         *own = own.or(threads);
                     }

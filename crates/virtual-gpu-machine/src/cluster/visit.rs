@@ -222,7 +222,9 @@ impl Machine<'_> {
         }
         let (rank, order) = (self.cluster.rank, &self.cluster.order);
         let visits = order.visits[rank].last_of_each();
-        if let Some(visit) = visits.into_iter().find(|visit| !order.is_known_in(rank, visit)) {
+        let pending = order.visits[rank].under_way();
+        let unknown = || visits.into_iter().find(|visit| !order.is_known_in(rank, visit));
+        if let Some(visit) = pending.or_else(unknown) {
             self.report_visit(rank, visit, visit, Some(Lifetime::End));
         }
     }

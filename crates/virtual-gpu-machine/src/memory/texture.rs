@@ -73,7 +73,7 @@ impl Machine<'_> {
         for (dimension, &slot) in fetch.coordinates.iter().enumerate() {
             let index = i64::from(self.block.files.word_of(slot, thread).cast_signed());
             let extent = level.extent[dimension];
-            let mode = texture.sampling.modes[dimension];
+            let mode = texture.sampling.mode(dimension);
             place[dimension] = match sampling::element(index, extent, AddressMode::Border) {
                 Some(index) => index,
                 // Programming guide: a fetch that is out of range returns zero.

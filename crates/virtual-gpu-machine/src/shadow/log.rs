@@ -41,6 +41,8 @@ impl Log {
     pub(super) fn orders(&self, earlier: Stamp, thread: usize) -> bool {
         let mut reached = Mask::of(earlier.thread());
         let mut is_published = false;
+        // The threads among those reached that have passed a fence since.
+        let mut fenced = Mask::NONE;
         let mut phases = Vec::new();
         let since = self.events.partition_point(|event| event.time <= earlier.time());
         self.events[since..].iter().any(|event| {
@@ -62,6 +64,11 @@ impl Log {
                         phases.push(*phase);
                     }
                 }
+                Order::RelaxedArrival(threads, phase) => {
+                    if !fenced.and(threads).is_empty() {
+                        phases.push(*phase);
+                    }
+                }
                 Order::Wait(threads, phase) => {
                     if phases.contains(phase) {
                         reached = reached.or(threads);
@@ -69,6 +76,7 @@ impl Log {
                 }
                 Order::Fence(threads, _) => {
                     let publishes = !reached.and(threads).is_empty();
+                    fenced = fenced.or(&reached.and(threads));
                     if is_published {
                         reached = reached.or(threads);
                     }

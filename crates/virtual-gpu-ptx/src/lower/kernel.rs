@@ -179,7 +179,7 @@ fn uses_heap(instruction: &Instruction) -> bool {
 fn orders_parts(instruction: &Instruction) -> bool {
     match &instruction.operation {
         Operation::Barrier(barrier) => barrier.threads.is_some() || barrier.arrives_only,
-        Operation::Fence(_) | Operation::Mbarrier(_) => true,
+        Operation::Fence(_) | Operation::Mbarrier(_) | Operation::ClusterBarrier(_) => true,
         _ => false,
     }
 }

@@ -336,6 +336,9 @@ impl State {
         let invalid = |message: String| Err(Error::new(CudaStatus::InvalidValue, message));
         let known = self.graph(graph)?;
         known.indices(after)?;
+        if known.owner.is_some() {
+            return invalid(format!("graph {:#x} belongs to a node", graph.0));
+        }
         if self.captures.are_into(graph) {
             return invalid(format!("graph {:#x} is already getting the nodes of a capture", graph.0));
         }

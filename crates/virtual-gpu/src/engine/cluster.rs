@@ -73,6 +73,12 @@ impl Function {
         let refuse = |what: String| {
             Err(Error::new(CudaStatus::InvalidClusterSize, format!("launch of `{name}`: {what}")))
         };
+        let set = self.clusters.required.iter().filter(|&&blocks| blocks > 0).count();
+        if self.kernel.cluster().required.is_none() && !matches!(set, 0 | 3) {
+            return refuse(
+                "the required width, height, and depth of a cluster must be all 0 or all positive".to_owned(),
+            );
+        }
         let required = self.required_cluster();
         let Some(size) = shape.cluster.or(required) else {
             return match self.kernel.cluster().is_explicit {

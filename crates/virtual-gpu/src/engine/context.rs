@@ -297,7 +297,9 @@ impl State {
         }
         self.streams_of_threads.retain(|&(_, of), _| of != context);
         self.peer_access.retain(|&(from, to)| from != context && to != context);
-        self.imports.retain(|_, import| import.context != Some(context));
+        let of_context = self.imports.iter().filter(|(_, import)| import.context == Some(context));
+        let gone: Vec<u64> = of_context.map(|(&at, _)| at).collect();
+        gone.into_iter().for_each(|at| self.forget_import(at));
         self.events.retain(|_, event| event.context != context);
         self.arrays.retain(|_, array| array.context != context);
         self.objects.forget(context);

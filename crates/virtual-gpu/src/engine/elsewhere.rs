@@ -144,7 +144,9 @@ impl State {
 
     /// Returns whether the thread that looks for what other processes do has anything to look for.
     pub(super) fn has_waits_elsewhere(&self) -> bool {
-        !self.elsewhere.waits.is_empty() || self.waits_for_shared_memory()
+        !self.elsewhere.waits.is_empty()
+            || self.waits_for_shared_memory()
+            || self.shares_with_processes && !self.value_waits.is_empty()
     }
 
     /// Completes the operations whose record is done. Those whose record can't be done anymore fail.

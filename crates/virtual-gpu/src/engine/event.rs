@@ -138,6 +138,7 @@ impl Engine {
         let mut state = self.state();
         state.context(context)?;
         state.check_none_captured(context, "cuCtxWaitEvent")?;
+        state.hear_of_record(event)?;
         let after: Vec<Awaited> = state.done_record(event, "cuCtxWaitEvent")?.1.into_iter().collect();
         for stream in state.streams_of(context) {
             state.enqueue(stream, Work::Wait, after.clone(), CallSite::unknown())?;

@@ -51,7 +51,7 @@ pub(super) struct Graph {
     /// The nodes, in the order in which they were added.
     pub(super) nodes: Vec<Node>,
     /// The node of another graph that owns this one.
-    owner: Option<GraphNodeHandle>,
+    pub(super) owner: Option<GraphNodeHandle>,
     /// The user objects that it keeps alive.
     objects: objects::References,
 }
@@ -163,7 +163,7 @@ impl Graph {
         }
     }
 
-    /// Returns the first of `nodes` that is neither in `last` nor a predecessor of a node in `last`.
+    /// Returns the first of `nodes` that no node comes after, and that is not in `last`.
     pub(super) fn first_not_before(
         &self,
         nodes: &[GraphNodeHandle],
@@ -177,7 +177,8 @@ impl Graph {
             }
         }
         let nodes = nodes.iter().filter_map(|&node| self.index(node).ok());
-        nodes.filter(|&at| !before[at]).min()
+        let is_last = |at: &usize| !self.nodes.iter().any(|node| node.after.contains(at));
+        nodes.filter(|&at| !before[at]).filter(is_last).min()
     }
 
     /// Adds an executable graph's nodes after the nodes `after`. Returns the new last nodes.

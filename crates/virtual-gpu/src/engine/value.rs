@@ -86,7 +86,7 @@ impl std::fmt::Display for Condition {
             Self::AtLeast => "at least",
             Self::Equal => "exactly",
             Self::And => "a number that has a bit in common with",
-            Self::Nor => "a number that lacks a bit together with",
+            Self::Nor => "a number for which some bit is 0 in it and in",
         })
     }
 }
@@ -294,7 +294,9 @@ impl State {
         let is_elsewhere = |work: &Work| matches!(work, Work::Collective(_) | Work::Host(None));
         let mut firsts = self.streams.values().filter(|stream| stream.busy).filter_map(|it| it.queue.front());
         let finished = Some(self.finished);
-        self.under_way == 0
+        !self.shares_with_processes
+            && !self.has_waits_elsewhere()
+            && self.under_way == 0
             && self.runnable.is_empty()
             && self.host_functions.is_empty()
             && !firsts.any(|first| is_elsewhere(&first.work))

@@ -291,6 +291,7 @@ impl Engine {
         if state.graph(child)?.owner.is_some() {
             return Err(invalid(format!("{:#x} already belongs to a node", child.0)));
         }
+        state.check_no_capture_into(child)?;
         let mut outer = Some(graph);
         while let Some(graph) = outer {
             if graph == child {
@@ -348,7 +349,8 @@ impl Engine {
         if let NodeWork::Graph(child) = removed.work {
             state.remove_graph(child);
         }
-        drop(self.destroy_objects(state));
+        let state = self.destroy_objects(state);
+        self.release_graph_memory(state);
         Ok(())
     }
 
@@ -468,10 +470,21 @@ impl State {
         Ok(handle)
     }
 
+    /// Returns whether a graph, or a graph in it, allocates or frees memory.
+    fn contains_memory(&self, graph: &Graph) -> bool {
+        let is_of_child = |node: &Node| match node.work {
+            NodeWork::Graph(child) => {
+                self.graphs.all.get(&child).is_some_and(|child| self.contains_memory(child))
+            }
+            _ => false,
+        };
+        graph.has_memory() || graph.nodes.iter().any(is_of_child)
+    }
+
     /// Copies a graph and the graphs in it.
     fn copy_graph(&mut self, graph: GraphHandle, owner: Option<GraphNodeHandle>) -> CudaResult<GraphHandle> {
         let mut copy = self.graph(graph)?.clone();
-        if copy.has_memory() {
+        if self.contains_memory(&copy) {
             return Err(invalid(
                 "a graph that allocates or frees memory can't be copied: neither cloned nor added to another graph",
             ));
