@@ -111,8 +111,8 @@ impl Engine {
     /// `cuCtxRecordEvent`: records everything that is enqueued in a context.
     ///
     /// # Errors
-    /// Returns `InvalidHandle` if the event is from another context, and `StreamCaptureUnsupported` if a stream of the
-    /// context is being captured.
+    /// Returns `InvalidHandle` if the event is from another context, `StreamCaptureUnsupported` if a stream of the context is
+    /// being captured, and `NotSupported` for an event that processes share.
     pub fn record_context(&self, context: ContextHandle, event: EventHandle) -> CudaResult<()> {
         let mut state = self.state();
         let stream = state.context(context)?.default_stream;
@@ -122,6 +122,10 @@ impl Engine {
             let (event, context) = (state.describe(of_event), state.describe(context));
             let message = format!("an event from {event} can't be recorded in {context}");
             return Err(Error::new(CudaStatus::InvalidHandle, message));
+        }
+        if state.event(event)?.is_interprocess() {
+            let message = "virtual GPU: recording a context in an interprocess event is not supported";
+            return Err(Error::new(CudaStatus::NotSupported, message));
         }
         let all = state.last_of_all(context);
         let done = state.enqueue(stream, Work::Record, all, CallSite::unknown())?;

@@ -133,8 +133,9 @@ impl Engine {
         bytes: u64,
     ) -> CudaResult<(GraphNodeHandle, u64)> {
         self.state().graph(graph)?.indices(after)?;
-        let address = self.reserve_for_graph(device, bytes)?;
+        let (address, owned) = self.reserve_for_graph(device, bytes)?;
         let mut state = self.state();
+        state.graphs.memory.by_address.insert(address, owned);
         let work = NodeWork::Work(Work::Allocate { at: address });
         match state.add_graph_node(graph, after, Place::Anywhere, work) {
             Ok(node) => Ok((node, address)),
@@ -152,8 +153,9 @@ impl Engine {
         device: usize,
         bytes: u64,
     ) -> CudaResult<u64> {
-        let address = self.reserve_for_graph(device, bytes)?;
+        let (address, owned) = self.reserve_for_graph(device, bytes)?;
         let mut state = self.state();
+        state.graphs.memory.by_address.insert(address, owned);
         match state.add_node(stream, NodeWork::Work(Work::Allocate { at: address }), CallSite::here()) {
             Ok(()) => Ok(address),
             Err(error) => {
@@ -163,8 +165,9 @@ impl Engine {
         }
     }
 
-    /// Chooses an address for memory that a graph will own.
-    fn reserve_for_graph(&self, device: usize, bytes: u64) -> CudaResult<u64> {
+    /// Chooses an address for memory that a graph will own. The memory must become known under the same lock as the node
+    /// that allocates it, because memory without a node is released.
+    fn reserve_for_graph(&self, device: usize, bytes: u64) -> CudaResult<(u64, Owned)> {
         if bytes == 0 {
             return Err(invalid("a graph can't allocate 0 bytes"));
         }
@@ -177,9 +180,7 @@ impl Engine {
         let made = memory.allocate_for_graph(bytes, call_site.clone(), lives.clone());
         drop(memory);
         let address = made.map_err(|refused| out_of_memory(device, refused))?;
-        let owned = Owned { device, bytes, lives, is_allocated: false, call_site };
-        self.state().graphs.memory.by_address.insert(address, owned);
-        Ok(address)
+        Ok((address, Owned { device, bytes, lives, is_allocated: false, call_site }))
     }
 
     /// `cuGraphAddMemFreeNode`
