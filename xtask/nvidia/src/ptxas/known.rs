@@ -81,6 +81,11 @@ const STRICTER: &[Known] = &[
         part: "%clock64",
         reason: "the virtual GPU converts no clocks, because no compiler does",
     },
+    Known {
+        kind: "an operand too many",
+        part: "atom.global.exch",
+        reason: "ptxas ignores another operand of `exch`, which the manual doesn't mention",
+    },
     Known { kind: "a line without its end", part: "", reason: "ptxas needs no `;` after a call's operands" },
     Known {
         kind: "another kind of variable",
