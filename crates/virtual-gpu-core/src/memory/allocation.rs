@@ -110,7 +110,7 @@ pub struct Allocation {
     pub(super) bytes: Bytes,
     pub(super) written: Written,
     pub(super) call_site: CallSite,
-    /// Whether a memory pool has taken the bytes from the GPU's capacity.
+    /// Whether something else, such as a memory pool, has taken the bytes from the GPU's capacity, or nothing has.
     pub(super) pooled: bool,
     /// The sequence number of the call that freed the allocation. Later operations no longer find the allocation.
     pub(super) freed_by: Option<OperationNumber>,
@@ -119,6 +119,16 @@ pub struct Allocation {
 }
 
 impl Allocation {
+    /// Creates an allocation at `base` whose bytes are not taken from the GPU's capacity.
+    pub(super) fn new(
+        id: AllocationId,
+        (base, size): (u64, u64),
+        (bytes, written): (Bytes, Written),
+        call_site: CallSite,
+    ) -> Self {
+        Self { id, base, size, bytes, written, call_site, pooled: true, freed_by: None, lives: None }
+    }
+
     /// Returns the allocation's identity.
     #[inline]
     pub fn id(&self) -> AllocationId {

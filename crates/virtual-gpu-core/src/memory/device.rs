@@ -159,17 +159,7 @@ impl DeviceMemory {
         let id = AllocationId(self.next_pinned_id);
         self.next_pinned_id += 1;
         let (bytes, written) = (Bytes::Host(bytes), Written::all());
-        let allocation = Allocation {
-            id,
-            base,
-            size,
-            bytes,
-            written,
-            call_site,
-            pooled: true,
-            freed_by: None,
-            lives: None,
-        };
+        let allocation = Allocation::new(id, (base, size), (bytes, written), call_site);
         self.insert_at(base, allocation);
     }
 
@@ -195,7 +185,7 @@ impl DeviceMemory {
         };
         let id = self.new_id();
         let allocation =
-            Allocation { id, base, size, bytes, written, call_site, pooled, freed_by: None, lives: None };
+            Allocation { pooled, ..Allocation::new(id, (base, size), (bytes, written), call_site) };
         let end = base + size + GAP;
         self.insert_at(base, allocation);
         self.reuse(base..end);

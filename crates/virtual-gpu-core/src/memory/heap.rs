@@ -112,17 +112,7 @@ impl DeviceMemory {
         self.heaps.next_id += 1;
         let (bytes, written) = (Bytes::Own(vec![0; size as usize]), Written::none(size));
         // The heap is not part of the GPU's capacity.
-        let allocation = Allocation {
-            id,
-            base,
-            size,
-            bytes,
-            written,
-            call_site,
-            pooled: true,
-            freed_by: None,
-            lives: None,
-        };
+        let allocation = Allocation::new(id, (base, size), (bytes, written), call_site);
         let end = base + size + GAP;
         self.reuse(base..end);
         self.insert_at(base, allocation);

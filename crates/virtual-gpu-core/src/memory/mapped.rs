@@ -62,17 +62,7 @@ impl DeviceMemory {
         let Content { bytes, written } = content;
         let (size, bytes) = (bytes.len() as u64, Bytes::Own(bytes));
         // Who created the content has taken its bytes from the capacity.
-        let allocation = Allocation {
-            id,
-            base,
-            size,
-            bytes,
-            written,
-            call_site,
-            pooled: true,
-            freed_by: None,
-            lives: None,
-        };
+        let allocation = Allocation::new(id, (base, size), (bytes, written), call_site);
         self.insert_at(base, allocation);
         id
     }
@@ -92,17 +82,7 @@ impl DeviceMemory {
     pub fn insert_shared_mapped(&mut self, base: u64, content: SharedContent, call_site: CallSite) {
         let SharedContent { bytes, written } = content;
         let (id, size) = (self.new_id(), bytes.len() as u64);
-        let allocation = Allocation {
-            id,
-            base,
-            size,
-            bytes,
-            written,
-            call_site,
-            pooled: true,
-            freed_by: None,
-            lives: None,
-        };
+        let allocation = Allocation::new(id, (base, size), (bytes, written), call_site);
         self.insert_at(base, allocation);
     }
 
