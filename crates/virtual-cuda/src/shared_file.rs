@@ -137,7 +137,7 @@ impl SharedFile {
         };
         let file = File::from(file);
         file.set_len(len as u64)?;
-        // Nobody can shrink the file, so the mapping stays valid.
+        // The seals keep the file's length, so the mapping stays valid.
         // SAFETY: the descriptor is open.
         if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } != 0 {
             return Err(std::io::Error::last_os_error());
@@ -287,7 +287,7 @@ impl SharedFile {
     }
 }
 
-/// Nobody can change the file's length.
+/// The seals that keep the file's length.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 impl Drop for SharedFile {

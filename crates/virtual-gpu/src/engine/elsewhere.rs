@@ -58,7 +58,7 @@ impl OwnRecord {
     /// Returns `NotSupported` if too many records are not done.
     pub(super) fn begin(event: &Arc<dyn SharedEvent>) -> CudaResult<Arc<Self>> {
         let number = event.begin().ok_or_else(|| {
-            let message = "virtual GPU: so many pending records of one interprocess event are not supported";
+            let message = "virtual GPU: an interprocess event can have only 128 pending records";
             Error::new(CudaStatus::NotSupported, message)
         })?;
         Ok(Arc::new(Self { event: event.clone(), number }))

@@ -124,7 +124,7 @@ impl Engine {
     /// `cuGraphAddMemAllocNode`: adds a node that allocates `bytes` on a GPU. Returns the node and the address.
     ///
     /// # Errors
-    /// Returns `OutOfMemory` if the GPU can't have so many bytes.
+    /// Returns `OutOfMemory` if the GPU has fewer bytes in total.
     pub fn add_allocation_node(
         &self,
         graph: GraphHandle,
