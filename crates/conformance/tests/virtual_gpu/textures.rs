@@ -84,6 +84,20 @@ impl Gpu {
         Ok(self.context.load_module(Ptx::from_src(PTX))?.load_function(name)?)
     }
 
+    /// Launches a kernel whose first arguments are an address, a width, and a height, with one thread for each element.
+    fn run(
+        &self,
+        kernel: &str,
+        at: u64,
+        [width, height]: [usize; 2],
+        more: &[Argument],
+    ) -> Result<(), DriverError> {
+        let function = self.context.load_module(Ptx::from_src(PTX))?.load_function(kernel)?;
+        let first = [at.into(), (width as i32).into(), (height as i32).into()];
+        let arguments = [&first, more].concat();
+        launch(&self.stream, &function, plane(width as u32, height as u32), &arguments)
+    }
+
     fn floats(&self, count: usize) -> anyhow::Result<CudaSlice<f32>> {
         Ok(self.stream.alloc_zeros::<f32>(count)?)
     }

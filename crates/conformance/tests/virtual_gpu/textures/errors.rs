@@ -161,14 +161,7 @@ pub(super) fn destroyed() -> anyhow::Result<()> {
     let texture = array.texture(&Sampler::new(CLAMP, 0, NORMALIZED)).unwrap();
     drop(array);
     let to = gpu.floats(64)?;
-    let function = gpu.function("turn")?;
-    let to_address = address(&to);
-    let launched = launch(
-        &gpu.stream,
-        &function,
-        plane(8, 8),
-        &[to_address.into(), 8_i32.into(), 8_i32.into(), 0.0_f32.into(), texture.handle.into()],
-    );
+    let launched = gpu.run("turn", address(&to), [8, 8], &[0.0_f32.into(), texture.handle.into()]);
     let words = ["kernel `turn` uses freed memory", "freed"];
     fails(launched.and_then(|()| gpu.stream.synchronize()), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, &words);
     Ok(())
@@ -214,14 +207,7 @@ pub(super) fn unwritten() -> anyhow::Result<()> {
     let array = Array::new([8, 8, 0], FLOAT, 1, 0).unwrap();
     let texture = array.texture(&Sampler::new(CLAMP, LINEAR, NORMALIZED)).unwrap();
     let to = gpu.floats(64)?;
-    let function = gpu.function("turn")?;
-    let to_address = address(&to);
-    let launched = launch(
-        &gpu.stream,
-        &function,
-        plane(8, 8),
-        &[to_address.into(), 8_i32.into(), 8_i32.into(), 0.0_f32.into(), texture.handle.into()],
-    );
+    let launched = gpu.run("turn", address(&to), [8, 8], &[0.0_f32.into(), texture.handle.into()]);
     let words = ["kernel `turn` reads bytes that nothing wrote"];
     fails(launched.and_then(|()| gpu.stream.synchronize()), CUresult::CUDA_ERROR_LAUNCH_FAILED, &words);
     Ok(())
@@ -246,9 +232,7 @@ pub(super) fn no_object() -> anyhow::Result<()> {
     array.fill(&[1.0_f32; 64])?;
     let handle = array.texture(&Sampler::new(CLAMP, 0, NORMALIZED)).unwrap().handle;
     let to = gpu.floats(64)?;
-    let function = gpu.function("shift")?;
-    let arguments = [address(&to).into(), 8.into(), 8.into(), 0.into(), 0.into(), handle.into()];
-    let launched = launch(&gpu.stream, &function, plane(8, 8), &arguments);
+    let launched = gpu.run("shift", address(&to), [8, 8], &[0.into(), 0.into(), handle.into()]);
     let words = ["kernel `shift`", "no texture or surface object of the kernel's context has this handle"];
     fails(launched.and_then(|()| gpu.stream.synchronize()), CUresult::CUDA_ERROR_LAUNCH_FAILED, &words);
     Ok(())

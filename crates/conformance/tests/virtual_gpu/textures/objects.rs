@@ -35,20 +35,8 @@ pub(super) fn turn() -> anyhow::Result<()> {
     array.fill(&picture)?;
     let texture = array.texture(&Sampler::new(WRAP, LINEAR, NORMALIZED)).unwrap();
     let to = gpu.floats(width * height)?;
-    let function = gpu.function("turn")?;
-    let (to_address, angle) = (address(&to), 0.5_f32);
-    launch(
-        &gpu.stream,
-        &function,
-        plane(width as u32, height as u32),
-        &[
-            to_address.into(),
-            (width as i32).into(),
-            (height as i32).into(),
-            angle.into(),
-            texture.handle.into(),
-        ],
-    )?;
+    let angle = 0.5_f32;
+    gpu.run("turn", address(&to), [width, height], &[angle.into(), texture.handle.into()])?;
     let turned = gpu.stream.clone_dtoh(&to)?;
     for (at, &found) in turned.iter().enumerate() {
         let u = (at % width) as f32 / width as f32 + 0.5 / width as f32 - 0.5;
@@ -69,27 +57,9 @@ pub(super) fn surface() -> anyhow::Result<()> {
     let array = Array::new([width, height, 0], FLOAT, 1, SURFACE).unwrap();
     let surface = array.surface().unwrap();
     let texture = array.texture(&Sampler::new(CLAMP, 0, NORMALIZED)).unwrap();
-    let (from, to) = (address(&picture), gpu.floats(width * height)?);
-    let to_address = address(&to);
-    let (draw, turn) = (gpu.function("draw")?, gpu.function("turn")?);
-    launch(
-        &gpu.stream,
-        &draw,
-        plane(width as u32, height as u32),
-        &[from.into(), (width as i32).into(), (height as i32).into(), surface.handle.into()],
-    )?;
-    launch(
-        &gpu.stream,
-        &turn,
-        plane(width as u32, height as u32),
-        &[
-            to_address.into(),
-            (width as i32).into(),
-            (height as i32).into(),
-            0.0_f32.into(),
-            texture.handle.into(),
-        ],
-    )?;
+    let to = gpu.floats(width * height)?;
+    gpu.run("draw", address(&picture), [width, height], &[surface.handle.into()])?;
+    gpu.run("turn", address(&to), [width, height], &[0.0_f32.into(), texture.handle.into()])?;
     assert_eq!(gpu.stream.clone_dtoh(&to)?, numbers(width * height));
     assert_eq!(array.read::<f32>()?, numbers(width * height));
     Ok(())
@@ -110,21 +80,7 @@ pub(super) fn pitched() -> anyhow::Result<()> {
     let texture =
         Object::texture(&Resource::new(3, &fields).described(), &Sampler::new(WRAP, 0, NORMALIZED)).unwrap();
     let to = gpu.floats(width * height)?;
-    let function = gpu.function("shift")?;
-    let to_address = address(&to);
-    launch(
-        &gpu.stream,
-        &function,
-        plane(width as u32, height as u32),
-        &[
-            to_address.into(),
-            (width as i32).into(),
-            (height as i32).into(),
-            5.into(),
-            (-3).into(),
-            texture.handle.into(),
-        ],
-    )?;
+    gpu.run("shift", address(&to), [width, height], &[5.into(), (-3).into(), texture.handle.into()])?;
     let shifted = gpu.stream.clone_dtoh(&to)?;
     for (x, y) in (0..height).flat_map(|y| (0..width).map(move |x| (x, y))) {
         let from = (y + height - 3) % height * width + (x + 5) % width;
@@ -185,16 +141,9 @@ pub(super) fn volume() -> anyhow::Result<()> {
     array.fill(&bytes)?;
     let texture = array.texture(&Sampler::new(WRAP, LINEAR, NORMALIZED)).unwrap();
     let to = gpu.floats(width * height)?;
-    let function = gpu.function("slice")?;
-    let to_address = address(&to);
     // Between the second plane and the third.
     let w = 0.5_f32;
-    launch(
-        &gpu.stream,
-        &function,
-        plane(width as u32, height as u32),
-        &[to_address.into(), (width as i32).into(), (height as i32).into(), w.into(), texture.handle.into()],
-    )?;
+    gpu.run("slice", address(&to), [width, height], &[w.into(), texture.handle.into()])?;
     for (at, found) in gpu.stream.clone_dtoh(&to)?.into_iter().enumerate() {
         let plane = |z: usize| f32::from(bytes[z * width * height + at]) / 255.0;
         let expected = (plane(1) + plane(2)) / 2.0;
