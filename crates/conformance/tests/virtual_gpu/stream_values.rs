@@ -21,6 +21,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("stream_values::a_wait_orders_what_the_writer_did", ordered),
         Check::new("stream_values::without_the_wait_the_streams_race", unordered),
         Check::new("stream_values::every_condition_and_size", conditions),
+        Check::new("stream_values::a_wait_for_each_condition_waits", unmet_conditions),
         Check::new("stream_values::a_batch_runs_in_order", batch),
         Check::new("stream_values::a_copy_can_end_a_wait", by_copy),
         Check::new("stream_values::the_host_can_end_a_wait", by_host),
@@ -101,6 +102,24 @@ fn conditions() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Each wait starts with a number that does not meet its condition, and ends with one that does.
+fn unmet_conditions() -> anyhow::Result<()> {
+    let start = Start::new()?;
+    let ([first, second], at) = (start.raw(), address(&start.flag));
+    for (value, flags, unmet, met) in [(7, 0, 6, 7), (5, 1, 6, 5), (1, 2, 6, 1), (1, 3, u32::MAX, 5)] {
+        write(first, at, unmet)?;
+        start.streams[0].synchronize()?;
+        // SAFETY: the driver checks the address and the stream.
+        unsafe { sys::cuStreamWaitValue32_v2(second, at, value, flags) }.result()?;
+        // SAFETY: as above.
+        let state = unsafe { sys::cuStreamQuery(second) };
+        assert_eq!(state, sys::CUresult::CUDA_ERROR_NOT_READY, "wait for {value} with flags {flags}");
+        write(first, at, met)?;
+        start.streams[1].synchronize()?;
+    }
+    Ok(())
+}
+
 fn operation(kind: Kind, at: u64, value: u32) -> sys::CUstreamBatchMemOpParams {
     // SAFETY: zeros are valid in all fields except for the operation, which is set.
     unsafe {
@@ -159,6 +178,8 @@ fn by_host() -> anyhow::Result<()> {
         unsafe { (place as *mut u32).write_volatile(1) };
     });
     start.streams[0].synchronize()?;
+    // SAFETY: the memory has room for the number.
+    assert_eq!(unsafe { flag.read_volatile() }, 1, "the stream has waited");
     writer.join().unwrap();
     // SAFETY: nothing uses the memory anymore.
     Ok(unsafe { sys::cuMemFreeHost(memory) }.result()?)
@@ -175,6 +196,7 @@ fn by_thread() -> anyhow::Result<()> {
         write(other.cu_stream(), at, 1).unwrap();
     });
     start.streams[1].synchronize()?;
+    assert_eq!(start.streams[0].clone_dtoh(&start.flag)?, [1, 0], "the stream has waited");
     writer.join().unwrap();
     Ok(())
 }
