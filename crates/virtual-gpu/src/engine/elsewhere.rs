@@ -13,6 +13,7 @@ use super::wait::given_up;
 use super::{Engine, Failure, State};
 use crate::report::Report;
 use virtual_gpu_core::handle::OpRef;
+use virtual_gpu_core::sorted::SortedSet;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::{spawn_for_good, thread};
@@ -188,22 +189,16 @@ impl State {
     }
 
     /// Returns the wait for another process that an operation ultimately waits for.
-    pub(super) fn elsewhere_ahead(&self, mut op: OpRef) -> Option<OpRef> {
-        // Each step leads to an operation that was enqueued earlier, so the loop ends.
-        loop {
-            match self.obstacle(op)? {
-                Obstacle::Elsewhere(wait) => return Some(wait),
-                Obstacle::Host(_) | Obstacle::Collective(_) | Obstacle::Value(_) => return None,
-                Obstacle::Op(next) => op = next,
-            }
+    pub(super) fn elsewhere_ahead(&self, op: OpRef) -> Option<OpRef> {
+        match self.last_obstacle(op)? {
+            Obstacle::Elsewhere(wait) => Some(wait),
+            _ => None,
         }
     }
 
     /// Ends the waits for other processes that have lasted too long. Returns `false` if none of `ops` waits for one.
     pub(super) fn give_up_elsewhere(&mut self, ops: &[OpRef]) -> bool {
-        let mut late: Vec<OpRef> = ops.iter().filter_map(|&op| self.elsewhere_ahead(op)).collect();
-        late.sort_unstable();
-        late.dedup();
+        let late: SortedSet<OpRef> = ops.iter().filter_map(|&op| self.elsewhere_ahead(op)).collect();
         for &op in &late {
             let record =
                 self.elsewhere.waits.iter().find(|(known, _)| *known == op).map(|(_, record)| record);

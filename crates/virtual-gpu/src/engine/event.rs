@@ -200,14 +200,15 @@ impl Engine {
         let recorded = match state.captured_record(stream)? {
             Some(captured) => captured,
             None => {
-                let shared = state.events.get(&event).and_then(|event| event.shared.as_ref());
-                let own = shared.map(|shared| OwnRecord::begin(&shared.event)).transpose()?;
-                if let Some(own) = &own
-                    && let Some(shared) = state.events.get_mut(&event).and_then(|event| event.shared.as_mut())
-                {
-                    shared.known = own.number;
-                }
-                let work = own.map_or(Work::Record, Work::RecordFor);
+                let shared = state.events.get_mut(&event).and_then(|event| event.shared.as_mut());
+                let work = match shared {
+                    Some(shared) => {
+                        let own = OwnRecord::begin(&shared.event)?;
+                        shared.known = own.number;
+                        Work::RecordFor(own)
+                    }
+                    None => Work::Record,
+                };
                 Recorded::Done(state.enqueue(stream, work, Vec::new(), CallSite::unknown())?)
             }
         };

@@ -11,7 +11,6 @@ use super::run::Obstacle;
 use super::wait::given_up;
 use super::work::Work;
 use super::{Engine, Failure, State};
-use crate::config::Timeout;
 use crate::order::View;
 use crate::report::Report;
 use crate::time::Cost;
@@ -105,26 +104,22 @@ impl State {
     }
 
     /// Returns the host function that an operation is ultimately waiting for.
-    fn host_function_ahead(&self, mut op: OpRef) -> Option<OpRef> {
-        // Each step leads to an operation that was enqueued earlier, so the loop ends.
-        loop {
-            match self.obstacle(op)? {
-                Obstacle::Host(function) => return Some(function),
-                Obstacle::Collective(_) | Obstacle::Value(_) | Obstacle::Elsewhere(_) => return None,
-                Obstacle::Op(next) => op = next,
-            }
+    fn host_function_ahead(&self, op: OpRef) -> Option<OpRef> {
+        match self.last_obstacle(op)? {
+            Obstacle::Host(function) => Some(function),
+            _ => None,
         }
     }
 
     /// Ends the wait for host functions that have taken too long to return. Returns `false` if none of `ops` is waiting
     /// for one.
-    pub(super) fn give_up_host_functions(&mut self, ops: &[OpRef], timeout: Timeout) -> bool {
+    pub(super) fn give_up_host_functions(&mut self, ops: &[OpRef]) -> bool {
         let late: SortedSet<OpRef> = ops.iter().filter_map(|&op| self.host_function_ahead(op)).collect();
         for &op in &late {
             let call_site = self.call_site_of(op).unwrap_or_else(CallSite::unknown);
             let report = Report::new("a host function that does not return")
                 .at("enqueued", &call_site)
-                .fact(given_up(timeout))
+                .fact(given_up(self.timeout))
                 .help("it must not wait for anything that the waiting thread has to do");
             let failure = Failure::announce(CudaStatus::LaunchTimeout, &report);
             self.fail_stream(op.stream, &failure);

@@ -44,7 +44,7 @@ mod work;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, OnceLock, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub use array::{ArrayDescription, ArrayHandle};
 pub use capture::{CaptureInfo, CaptureMode, CaptureStatus};
@@ -214,8 +214,8 @@ pub struct State {
     host_functions: VecDeque<(OpRef, host::HostFunction)>,
     /// Streams whose first operation waits for a number in memory.
     value_waits: SortedMap<StreamHandle, value::Pending>,
-    /// Since when nothing could end such a wait, and how many operations had been completed and enqueued then.
-    values_stuck: Option<(Instant, (u64, OperationNumber))>,
+    /// Since when nothing can end such a wait.
+    values_stuck: wait::Stuck,
     has_host_thread: bool,
     /// Host threads that are blocked in the engine.
     blocked: SortedSet<ThreadKey>,
@@ -293,7 +293,7 @@ impl Engine {
             under_way: 0,
             host_functions: VecDeque::new(),
             value_waits: SortedMap::default(),
-            values_stuck: None,
+            values_stuck: wait::Stuck::default(),
             has_host_thread: false,
             blocked: SortedSet::default(),
             waiting_for_times: 0,

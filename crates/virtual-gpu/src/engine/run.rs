@@ -289,6 +289,17 @@ impl State {
         }
     }
 
+    /// Returns what an operation is ultimately waiting for, which is never another operation.
+    pub(super) fn last_obstacle(&self, mut op: OpRef) -> Option<Obstacle> {
+        // Each step leads to an operation that was enqueued earlier, so the loop ends.
+        loop {
+            match self.obstacle(op)? {
+                Obstacle::Op(next) => op = next,
+                last => return Some(last),
+            }
+        }
+    }
+
     /// Returns what a thread is blocked on, if it is blocked.
     pub(super) fn blocked(&self, thread: ThreadKey) -> Option<&Blocked> {
         self.threads.get(&thread)?.blocked.as_ref()

@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use super::kernel_report::waiting_report;
 use super::launch::KernelLaunch;
@@ -14,7 +13,7 @@ use super::peers::Reach;
 use super::run::Turn;
 use super::stream::Op;
 use super::touched::Outcome;
-use super::wait::given_up;
+use super::wait::{Stuck, given_up};
 use super::{Engine, Failure, State, lock};
 use crate::order::View;
 use crate::report::Report;
@@ -30,9 +29,6 @@ use virtual_gpu_machine::{Consistency, Others, Pause, ThreadReport};
 /// The number of launches after which those that have ended are forgotten.
 const REMEMBERED: usize = 256;
 
-/// How long all threads must be blocked. No thread holds a lock for so long.
-pub(super) const PROOF: Duration = Duration::from_millis(50);
-
 /// Launches that take turns with those on other GPUs.
 #[derive(Default)]
 pub(super) struct Launches {
@@ -45,8 +41,8 @@ pub(super) struct Launches {
     changes: u64,
     /// The number of passes over ready work.
     passes: u64,
-    /// Since when nothing can change what the launches wait for, with the changes and the operations until then.
-    stuck: Option<(Instant, (u64, OperationNumber))>,
+    /// Since when nothing can change what the launches wait for.
+    stuck: Stuck,
 }
 
 /// What the engine knows about a launch.
@@ -430,24 +426,12 @@ impl State {
     /// Ends all suspended launches if nothing can ever change what they wait for: nothing runs, and every thread of the process
     /// is blocked. A lock may block a thread for a moment, so this must hold for a while. Returns whether it has ended any.
     pub(super) fn end_stuck_launches(&mut self) -> bool {
-        let now = (self.changes(), self.enqueued);
-        if !self.are_launches_stuck() {
-            self.together.stuck = None;
-            return false;
+        let now = self.are_launches_stuck().then(|| (self.changes(), self.enqueued));
+        let is_proved = self.together.stuck.has_lasted(now);
+        if is_proved {
+            self.end_launches(|report| report);
         }
-        match self.together.stuck {
-            Some((since, then)) if then == now => {
-                let is_proved = since.elapsed() >= PROOF;
-                if is_proved {
-                    self.end_launches(|report| report);
-                }
-                is_proved
-            }
-            _ => {
-                self.together.stuck = Some((Instant::now(), now));
-                false
-            }
-        }
+        is_proved
     }
 
     fn are_launches_stuck(&self) -> bool {

@@ -4,17 +4,13 @@
 //! A wait is checked whenever an operation is done, and each time that a thread looks for work, because the host can
 //! write pinned memory at any time. Work after a wait is ordered after the operation that last wrote the number.
 
-use std::time::Instant;
-
 use super::graph::NodeWork;
 use super::run::{Obstacle, Turn};
-use super::together::PROOF;
 use super::touched::Touched;
 use super::transfer::address_report;
 use super::wait::{Wait, given_up};
 use super::work::Work;
 use super::{Engine, Failure, State};
-use crate::config::Timeout;
 use crate::order::View;
 use crate::report::Report;
 use crate::time::Cost;
@@ -246,14 +242,10 @@ impl State {
     }
 
     /// Returns the wait for a number that an operation is ultimately waiting for.
-    fn value_ahead(&self, mut op: OpRef) -> Option<OpRef> {
-        // Each step leads to an operation that was enqueued earlier, so the loop ends.
-        loop {
-            match self.obstacle(op)? {
-                Obstacle::Value(wait) => return Some(wait),
-                Obstacle::Collective(_) | Obstacle::Host(_) | Obstacle::Elsewhere(_) => return None,
-                Obstacle::Op(next) => op = next,
-            }
+    fn value_ahead(&self, op: OpRef) -> Option<OpRef> {
+        match self.last_obstacle(op)? {
+            Obstacle::Value(wait) => Some(wait),
+            _ => None,
         }
     }
 
@@ -266,18 +258,9 @@ impl State {
         if stuck.is_empty() {
             return false;
         }
-        let now = (self.finished, self.enqueued);
-        match self.values_stuck {
-            _ if !self.is_at_rest() => {
-                self.values_stuck = None;
-                return false;
-            }
-            Some((since, then)) if then == now && since.elapsed() >= PROOF => {}
-            Some((_, then)) if then == now => return false,
-            _ => {
-                self.values_stuck = Some((Instant::now(), now));
-                return false;
-            }
+        let now = self.is_at_rest().then_some((self.finished, self.enqueued));
+        if !self.values_stuck.has_lasted(now) {
+            return false;
         }
         // The program can write pinned memory in any thread.
         let is_hidden = |op: &OpRef| match self.wait_of(*op) {
@@ -315,9 +298,9 @@ impl State {
     }
 
     /// Ends waits for numbers that have lasted too long. Returns `false` if none of `ops` is waiting for one.
-    pub(super) fn give_up_values(&mut self, ops: &[OpRef], timeout: Timeout) -> bool {
+    pub(super) fn give_up_values(&mut self, ops: &[OpRef]) -> bool {
         let late: SortedSet<OpRef> = ops.iter().filter_map(|&op| self.value_ahead(op)).collect();
-        self.fail_values(&late, Some(given_up(timeout)));
+        self.fail_values(&late, Some(given_up(self.timeout)));
         !late.is_empty()
     }
 

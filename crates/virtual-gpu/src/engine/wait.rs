@@ -15,7 +15,7 @@ use super::{Engine, Failure, State};
 use crate::config::Timeout;
 use crate::report::Report;
 use virtual_gpu_core::handle::CallKey;
-use virtual_gpu_core::handle::OpRef;
+use virtual_gpu_core::handle::{OpRef, OperationNumber};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::CudaStatus;
 use virtual_gpu_core::sync::MutexGuard;
@@ -26,6 +26,26 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// A polling loop may have its own deadline, so its timeout is this many times as long as a wait's.
 const POLLING: u32 = 3;
+
+/// How long nothing must have changed before a wait is known never to end. No thread holds a lock for so long.
+const PROOF: Duration = Duration::from_millis(50);
+
+/// Since when nothing could end some waits, with the number of changes and the last operation's number at that time.
+#[derive(Default)]
+pub(super) struct Stuck(Option<(Instant, (u64, OperationNumber))>);
+
+impl Stuck {
+    /// Returns whether this has lasted long enough without a change. `now` is `None` if something can end the waits.
+    pub(super) fn has_lasted(&mut self, now: Option<(u64, OperationNumber)>) -> bool {
+        match (self.0, now) {
+            (Some((since, then)), Some(now)) if then == now => since.elapsed() >= PROOF,
+            _ => {
+                self.0 = now.map(|now| (Instant::now(), now));
+                false
+            }
+        }
+    }
+}
 
 /// What a blocked thread is waiting for. It waits until all of these are over.
 #[derive(Clone, Debug)]
@@ -220,20 +240,16 @@ impl State {
     /// Ends a wait that has lasted too long and whose outcome can't be determined. Returns `false` if only a running
     /// kernel is delaying it: the kernel will end, so the wait continues.
     fn give_up(&mut self, thread: ThreadKey) -> bool {
-        let timeout = self.timeout;
         match self.blocked(thread).map(|blocked| blocked.wait.clone()) {
             Some(Wait::Ops(ops)) => {
                 let calls: Deadlocked = ops.iter().filter_map(|&op| self.collective_ahead(op)).collect();
-                if calls.is_empty() && (self.give_up_launches(&ops) || self.give_up_elsewhere(&ops)) {
-                    return true;
-                }
-                if calls.is_empty() && self.give_up_values(&ops, timeout) {
-                    return true;
-                }
                 if calls.is_empty() {
-                    return self.give_up_host_functions(&ops, timeout);
+                    return self.give_up_launches(&ops)
+                        || self.give_up_elsewhere(&ops)
+                        || self.give_up_values(&ops)
+                        || self.give_up_host_functions(&ops);
                 }
-                let report = self.communication.deadlock_report(self, &calls).fact(given_up(timeout));
+                let report = self.communication.deadlock_report(self, &calls).fact(given_up(self.timeout));
                 self.fail_calls(&calls, CudaStatus::LaunchTimeout, &report);
             }
             Some(Wait::Communicators(awaited)) => {
@@ -260,7 +276,7 @@ impl State {
         if self.give_up_elsewhere(&[op]) {
             return true;
         }
-        let Some(call) = self.collective_ahead(op) else { return self.give_up_values(&[op], self.timeout) };
+        let Some(call) = self.collective_ahead(op) else { return self.give_up_values(&[op]) };
         let calls = Deadlocked::from([call]);
         let report = self.communication.deadlock_report(self, &calls).fact(format!(
             "(not proved: polled for {} s, {POLLING} times VIRTUAL_GPU_TIMEOUT)",
@@ -271,14 +287,10 @@ impl State {
     }
 
     /// Returns the collective that an operation is ultimately waiting for.
-    fn collective_ahead(&self, mut op: OpRef) -> Option<CallKey> {
-        // Each step leads to an operation that was enqueued earlier, so the loop ends.
-        loop {
-            match self.obstacle(op)? {
-                Obstacle::Collective(call) => return Some(call),
-                Obstacle::Host(_) | Obstacle::Value(_) | Obstacle::Elsewhere(_) => return None,
-                Obstacle::Op(next) => op = next,
-            }
+    fn collective_ahead(&self, op: OpRef) -> Option<CallKey> {
+        match self.last_obstacle(op)? {
+            Obstacle::Collective(call) => Some(call),
+            _ => None,
         }
     }
 }

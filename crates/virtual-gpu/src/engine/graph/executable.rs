@@ -257,7 +257,7 @@ impl Engine {
     pub fn launch_graph(&self, exec: GraphExecHandle, stream: StreamHandle) -> CudaResult<()> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
-        let entry = state.graphs.execs.get(&exec).ok_or_else(|| not_an_exec(exec))?;
+        let entry = state.exec(exec)?;
         let (graph, last, flags) = (entry.graph.clone(), entry.last.clone(), entry.flags);
         if state.is_capturing(stream) {
             return state.add_graph(stream, &graph);
@@ -300,8 +300,7 @@ impl Engine {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
         state.check_not_captured(stream, "cuGraphUpload")?;
-        let known = state.graphs.execs.contains_key(&exec);
-        if known { Ok(()) } else { Err(not_an_exec(exec)) }
+        state.exec(exec).map(|_| ())
     }
 
     /// `cuGraphExecDestroy`: returns immediately; a running launch still completes.
@@ -322,6 +321,14 @@ impl Engine {
 }
 
 impl State {
+    pub(super) fn exec(&self, exec: GraphExecHandle) -> CudaResult<&Exec> {
+        self.graphs.execs.get(&exec).ok_or_else(|| not_an_exec(exec))
+    }
+
+    pub(super) fn exec_mut(&mut self, exec: GraphExecHandle) -> CudaResult<&mut Exec> {
+        self.graphs.execs.get_mut(&exec).ok_or_else(|| not_an_exec(exec))
+    }
+
     /// Rejects a launch of a graph with an event that is gone, or that was recorded in a capture.
     fn check_events(&mut self, graph: &Executable) -> CudaResult<()> {
         let event_of = |node: &ExecNode| match node.work {
@@ -397,6 +404,6 @@ impl State {
     }
 }
 
-pub(super) fn not_an_exec(exec: GraphExecHandle) -> Error<CudaStatus> {
+fn not_an_exec(exec: GraphExecHandle) -> Error<CudaStatus> {
     invalid(format!("{:#x} is not an executable graph, or is no longer one", exec.0))
 }

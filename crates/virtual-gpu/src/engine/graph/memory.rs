@@ -133,17 +133,9 @@ impl Engine {
         bytes: u64,
     ) -> CudaResult<(GraphNodeHandle, u64)> {
         self.state().graph(graph)?.indices(after)?;
-        let (address, owned) = self.reserve_for_graph(device, bytes)?;
-        let mut state = self.state();
-        state.graphs.memory.by_address.insert(address, owned);
-        let work = NodeWork::Work(Work::Allocate { at: address });
-        match state.add_graph_node(graph, after, Place::Anywhere, work) {
-            Ok(node) => Ok((node, address)),
-            Err(error) => {
-                self.release_graph_memory(state);
-                Err(error)
-            }
-        }
+        self.allocate_with(device, bytes, |state, work| {
+            state.add_graph_node(graph, after, Place::Anywhere, work)
+        })
     }
 
     /// Allocates on a captured stream: the graph owns the memory.
@@ -153,11 +145,23 @@ impl Engine {
         device: usize,
         bytes: u64,
     ) -> CudaResult<u64> {
+        let add = |state: &mut State, work| state.add_node(stream, work, CallSite::here());
+        Ok(self.allocate_with(device, bytes, add)?.1)
+    }
+
+    /// Lets `add` add a node that allocates memory. Returns what `add` returns, and the memory's address.
+    fn allocate_with<T>(
+        &self,
+        device: usize,
+        bytes: u64,
+        add: impl FnOnce(&mut State, NodeWork) -> CudaResult<T>,
+    ) -> CudaResult<(T, u64)> {
         let (address, owned) = self.reserve_for_graph(device, bytes)?;
+        // Memory without a node is released, so it becomes known under the same lock as the node.
         let mut state = self.state();
         state.graphs.memory.by_address.insert(address, owned);
-        match state.add_node(stream, NodeWork::Work(Work::Allocate { at: address }), CallSite::here()) {
-            Ok(()) => Ok(address),
+        match add(&mut state, NodeWork::Work(Work::Allocate { at: address })) {
+            Ok(added) => Ok((added, address)),
             Err(error) => {
                 self.release_graph_memory(state);
                 Err(error)
@@ -165,8 +169,7 @@ impl Engine {
         }
     }
 
-    /// Chooses an address for memory that a graph will own. The memory must become known under the same lock as the node
-    /// that allocates it, because memory without a node is released.
+    /// Chooses an address for memory that a graph will own.
     fn reserve_for_graph(&self, device: usize, bytes: u64) -> CudaResult<(u64, Owned)> {
         if bytes == 0 {
             return Err(invalid("a graph can't allocate 0 bytes"));

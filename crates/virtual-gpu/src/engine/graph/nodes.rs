@@ -454,6 +454,13 @@ impl State {
         Ok(&graph.nodes[graph.index(node)?])
     }
 
+    pub(super) fn graph_node_mut(&mut self, node: GraphNodeHandle) -> CudaResult<&mut Node> {
+        let graph = self.graph_of(node)?;
+        let graph = self.graph_mut(graph)?;
+        let at = graph.index(node)?;
+        Ok(&mut graph.nodes[at])
+    }
+
     /// Adds a node, and checks the nodes that it comes after.
     pub(super) fn add_graph_node(
         &mut self,

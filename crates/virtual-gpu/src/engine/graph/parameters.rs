@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::executable::{ExecNode, not_an_exec};
+use super::executable::ExecNode;
 use super::nodes::{GraphCopy, NodeKind};
 use super::update::check_work;
 use super::{GraphExecHandle, GraphHandle, GraphNodeHandle, NodeWork, Place, invalid};
@@ -175,10 +175,7 @@ impl Engine {
         if let Some(context) = context {
             state.context(context).map_err(|error| invalid(error.message))?;
         }
-        let graph = state.graph_of(node)?;
-        let graph = state.graph_mut(graph)?;
-        let at = graph.index(node)?;
-        let entry = &mut graph.nodes[at];
+        let entry = state.graph_node_mut(node)?;
         if let (Some(context), false) = (own.or(context), matches!(entry.place, Place::Branch(_))) {
             entry.place = Place::Context(context);
         }
@@ -207,9 +204,7 @@ impl Engine {
         let (work, own) = self.changed_work(parameters, attributes)?;
         let mut state = self.state();
         let at = state.executable_node(exec, node)?;
-        let Some(graph) = state.graphs.execs.get(&exec).map(|exec| exec.graph.clone()) else {
-            return Err(not_an_exec(exec));
-        };
+        let graph = state.exec(exec)?.graph.clone();
         let was = &graph.nodes[at];
         let known = match was.place {
             Place::Context(context) => Some(context),
@@ -225,9 +220,7 @@ impl Engine {
         let is = ExecNode { work, place, call_site: CallSite::here(), ..was.clone() };
         let device = |region: &Region| self.device_of(region.start);
         check_work(was, &is, &device).map_err(|(_, message)| invalid(format!("{}: {message}", is.work)))?;
-        if let Some(exec) = state.graphs.execs.get_mut(&exec) {
-            Arc::make_mut(&mut exec.graph).nodes[at].work = is.work;
-        }
+        Arc::make_mut(&mut state.exec_mut(exec)?.graph).nodes[at].work = is.work;
         Ok(())
     }
 
@@ -286,12 +279,12 @@ impl Engine {
     pub fn is_node_enabled(&self, exec: GraphExecHandle, node: GraphNodeHandle) -> CudaResult<bool> {
         let state = self.state();
         let at = state.switchable_node(exec, node)?;
-        Ok(state.graphs.execs.get(&exec).is_some_and(|exec| exec.graph.nodes[at].is_enabled))
+        Ok(state.exec(exec)?.graph.nodes[at].is_enabled)
     }
 
     /// `cuGraphExecGetFlags`: returns the flags that matter after the instantiation.
     pub fn executable_flags(&self, exec: GraphExecHandle) -> CudaResult<u64> {
-        self.state().graphs.execs.get(&exec).map(|exec| exec.flags).ok_or_else(|| not_an_exec(exec))
+        Ok(self.state().exec(exec)?.flags)
     }
 
     /// `cuGraphKernelNodeGetAttribute`. An attribute that was never set is 0.
@@ -331,12 +324,10 @@ impl Engine {
             }
             _ => None,
         };
-        let graph = state.graph_of(node)?;
-        let graph = state.graph_mut(graph)?;
-        let at = graph.index(node)?;
+        let node = state.graph_node_mut(node)?;
         match launch {
-            Some(launch) => graph.nodes[at].work = NodeWork::Work(Work::Kernel(Box::new(launch))),
-            None => graph.nodes[at].attributes.insert(number, value),
+            Some(launch) => node.work = NodeWork::Work(Work::Kernel(Box::new(launch))),
+            None => node.attributes.insert(number, value),
         }
         Ok(())
     }
@@ -352,11 +343,7 @@ impl Engine {
         for number in [COOPERATIVE, CLUSTER] {
             self.set_kernel_attribute(to, number, self.kernel_attribute(from, number)?)?;
         }
-        let mut state = self.state();
-        let graph = state.graph_of(to)?;
-        let graph = state.graph_mut(graph)?;
-        let at = graph.index(to)?;
-        graph.nodes[at].attributes = attributes;
+        self.state().graph_node_mut(to)?.attributes = attributes;
         Ok(())
     }
 
@@ -372,7 +359,7 @@ impl Engine {
         child: GraphHandle,
     ) -> CudaResult<()> {
         let mut state = self.state();
-        let old = state.graphs.execs.get(&exec).ok_or_else(|| not_an_exec(exec))?.graph.clone();
+        let old = state.exec(exec)?.graph.clone();
         let NodeWork::Graph(embedded) = state.graph_node(node)?.work else {
             return Err(invalid(format!("node {:#x} has no graph", node.0)));
         };
@@ -397,11 +384,9 @@ impl Engine {
         let device = |region: &Region| self.device_of(region.start);
         super::update::compare(&was, &new, &device)
             .map_err(|failure| invalid(format!("cuGraphExecChildGraphNodeSetParams: {}", failure.message)))?;
-        if let Some(exec) = state.graphs.execs.get_mut(&exec) {
-            let nodes = &mut Arc::make_mut(&mut exec.graph).nodes[start..];
-            for (old, new) in nodes.iter_mut().zip(new.nodes.drain(..)) {
-                (old.work, old.call_site) = (new.work, new.call_site);
-            }
+        let nodes = &mut Arc::make_mut(&mut state.exec_mut(exec)?.graph).nodes[start..];
+        for (old, new) in nodes.iter_mut().zip(new.nodes.drain(..)) {
+            (old.work, old.call_site) = (new.work, new.call_site);
         }
         Ok(())
     }
@@ -442,7 +427,7 @@ impl State {
 
     /// Returns the index of the node of an executable graph that was made from a graph's node.
     fn executable_node(&self, exec: GraphExecHandle, node: GraphNodeHandle) -> CudaResult<usize> {
-        let graph = &self.graphs.execs.get(&exec).ok_or_else(|| not_an_exec(exec))?.graph;
+        let graph = &self.exec(exec)?.graph;
         let at = graph.nodes.iter().position(|known| known.of == node);
         at.filter(|_| self.graphs.of_nodes.contains_key(&node))
             .ok_or_else(|| invalid(format!("the executable graph was not made from node {:#x}", node.0)))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::executable::{Exec, ExecNode, Executable, not_an_exec};
+use super::executable::{Exec, ExecNode, Executable};
 use super::{GraphExecHandle, GraphHandle, GraphNodeHandle, NodeWork, Place};
 use crate::engine::Engine;
 use crate::engine::region::Region;
@@ -50,7 +50,7 @@ impl Engine {
         graph: GraphHandle,
     ) -> CudaResult<Result<(), UpdateFailure>> {
         let mut state = self.state();
-        let old = state.graphs.execs.get(&exec).ok_or_else(|| not_an_exec(exec))?.graph.clone();
+        let old = state.exec(exec)?.graph.clone();
         let new = match state.graphs.executable(state.graph(graph)?) {
             Ok(new) => new,
             Err(error) => {
@@ -70,10 +70,8 @@ impl Engine {
         if let Err(failure) = compare(&old, &new, &device) {
             return Ok(Err(failure));
         }
-        if let Some(exec) = state.graphs.execs.get_mut(&exec) {
-            for (old, new) in Arc::make_mut(&mut exec.graph).nodes.iter_mut().zip(new.nodes) {
-                (old.work, old.call_site) = (new.work, new.call_site);
-            }
+        for (old, new) in Arc::make_mut(&mut state.exec_mut(exec)?.graph).nodes.iter_mut().zip(new.nodes) {
+            (old.work, old.call_site) = (new.work, new.call_site);
         }
         self.release_graph_memory(state);
         Ok(Ok(()))
