@@ -109,8 +109,9 @@ pub(crate) fn copy(
     fails_at.give_if_wanted(usize::MAX);
     check_stream(of, "cuMemcpyBatchAsync")?;
     if count == 0 || attribute_count == 0 || attribute_count > count {
-        let message =
-            format!("cuMemcpyBatchAsync: {attribute_count} attributes for {count} copies are not possible");
+        let message = format!(
+            "cuMemcpyBatchAsync: count must be at least 1 and numAttrs from 1 to count, not count {count} and numAttrs {attribute_count}"
+        );
         return Err(invalid(message));
     }
     let starts = starts.values(attribute_count)?;
@@ -152,7 +153,9 @@ pub(crate) fn copy_3d(
     fails_at.give_if_wanted(usize::MAX);
     check_stream(of, "cuMemcpy3DBatchAsync")?;
     if count == 0 || flags != 0 {
-        let message = format!("cuMemcpy3DBatchAsync: {count} copies with flags {flags:#x} are not possible");
+        let message = format!(
+            "cuMemcpy3DBatchAsync: numOps must be at least 1 and flags 0, not numOps {count} and flags {flags:#x}"
+        );
         return Err(invalid(message));
     }
     let copies = copies.values(count)?;

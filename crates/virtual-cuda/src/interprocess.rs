@@ -96,7 +96,9 @@ impl IpcHandle {
     /// Returns `MapFailed` if the process has ended or the system refuses, and `InvalidValue` if the process has freed
     /// what the handle is for, or the handle is wrong.
     pub(crate) fn open(&self, function: &str, kind: Kind, what: &str) -> CudaResult<SharedFile> {
-        let process = self.process().ok_or_else(|| invalid(format!("{function}: a wrong handle")))?;
+        let process = self
+            .process()
+            .ok_or_else(|| invalid(format!("{function}: the handle contains an invalid process id")))?;
         let key = FileKey { descriptor: (self.word(1) >> 32) as u32, secret: self.secret() };
         SharedFile::open(process, key, kind).map_err(|refused| {
             let (status, why) = match refused {
@@ -201,6 +203,6 @@ pub(crate) fn open_event(to: Out<Event>, handle: IpcHandle) -> CudaResult<()> {
     handle.check(FUNCTION, Kind::Event, "event")?;
     handle.check_foreign(FUNCTION, "event")?;
     let file = EventFile::of_file(handle.open(FUNCTION, Kind::Event, "event")?);
-    let file = file.ok_or_else(|| invalid("cuIpcOpenEventHandle: another version has made the event"))?;
+    let file = file.ok_or_else(|| invalid("cuIpcOpenEventHandle: the event's file has an unexpected size: use the same version of the virtual GPU in both processes"))?;
     to.give(engine.create_shared_event(Arc::new(file))?.0 as Event)
 }

@@ -90,7 +90,7 @@ pub(crate) fn export_pool(to: Out<u8>, pool: Pool, kind: c_uint, flags: c_ulongl
     check(FUNCTION, to, kind, flags)?;
     let file = engine::get()?.file_of_pool(PoolHandle(pool as u64))?;
     let descriptor = file.descriptor().ok_or_else(|| {
-        let message = format!("{FUNCTION}: the process has no file descriptor left");
+        let message = format!("{FUNCTION}: can't duplicate the pool's file descriptor");
         Error::new(CudaStatus::OperatingSystem, message)
     })?;
     give(to, descriptor)

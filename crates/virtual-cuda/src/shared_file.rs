@@ -62,7 +62,7 @@ pub(crate) enum Refused {
     System(std::io::Error),
 }
 
-/// A process, which no other process on the machine is mistaken for.
+/// Identifies a process on this machine, even if its id is used again later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) id: u32,
@@ -105,7 +105,7 @@ pub(crate) struct SharedFile {
     size: u64,
     gpu: usize,
     secret: u64,
-    /// The id of the process that made the file, in that process.
+    /// The id of this process, if it made the file. A child process from `fork` keeps its parent's id.
     maker: Option<u32>,
     /// The file, if it stays open.
     file: Option<OwnedFd>,

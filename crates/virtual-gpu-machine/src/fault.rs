@@ -323,7 +323,7 @@ impl fmt::Display for Fault {
             }
             FaultKind::ClusterBarrier { arrived, expected, missing } => write!(
                 f,
-                ": {arrived} of {expected} threads have arrived at the cluster's barrier; this one never does: {missing}"
+                ": {arrived} of {expected} threads have arrived at the cluster's barrier; a thread that never arrives: {missing}"
             ),
             FaultKind::Undefined(why) => write!(f, ": {why}"),
             FaultKind::OutsideSurface(outside) => write!(f, ": {outside}"),

@@ -486,7 +486,8 @@ impl Machine<'_> {
     ) -> Result<(), Stop> {
         let (rank, at) = self.object_at(Space::Shared, address, thread, How::Write(true), true)?;
         if rank != target {
-            let why = "the mbarrier of a copy is in the shared memory of another block than its destination";
+            let why =
+                "the mbarrier of a copy must be in the shared memory of the block that receives the copy";
             return Err(self.undefined(why, thread));
         }
         let after = AfterCopies { rank: self.cluster.rank, thread, copies, bytes: Some(bytes) };

@@ -29,7 +29,7 @@ pub fn random() -> u64 {
 /// | 8..12 | process ID of the process that made it; 0 if it comes from `NCCL_COMM_ID` |
 /// | 12..14 | port on which that process listens; 0 if it does not listen |
 /// | 16..32 | its IPv6 address, or its IPv4 address mapped to IPv6 |
-/// | 32..48 | a secret that strangers don't know |
+/// | 32..48 | a secret, which a process needs to join |
 /// | 48..56 | key of the process that made it |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UniqueId([u8; 128]);

@@ -326,7 +326,7 @@ fn copies_go_to_another_block_and_complete_its_transactions() {
     let (done, _) = run(2, 2, &early).unwrap();
     assert!(done.race.is_some());
     let elsewhere = send(&bulk.replace("[%a4]", "[bar]"), 256, read);
-    misuse(&elsewhere, "another block than its destination");
+    misuse(&elsewhere, "the block that receives the copy");
 }
 
 #[test]

@@ -281,7 +281,7 @@ fn attributes() -> anyhow::Result<()> {
     let (_, place) = kernel("place")?;
     assert_eq!(get(&place, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH)?, 2);
     assert_eq!(get(&place, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH)?, 1);
-    let words = ["kernel `place`: it was compiled for clusters of one size"];
+    let words = ["kernel `place` was compiled for a fixed cluster size"];
     let set = place.set_attribute(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, 4);
     fails(set, CUresult::CUDA_ERROR_NOT_PERMITTED, &words);
     Ok(())

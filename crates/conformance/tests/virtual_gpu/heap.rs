@@ -258,7 +258,7 @@ fn twice() -> anyhow::Result<()> {
     let gpu = Gpu::new()?;
     let (pointers, _) = gpu.allocate(1, 100)?;
     gpu.free(&pointers, 1, 0)?;
-    let words = ["frees memory that it can't free", "byte 0 of the buffer of 100 bytes", "freed"];
+    let words = ["frees an address that it can't free", "byte 0 of the buffer of 100 bytes", "freed"];
     reports("heap_freed_twice", gpu.free(&pointers, 1, 0), CUresult::CUDA_ERROR_LAUNCH_FAILED, &words)
 }
 

@@ -488,7 +488,7 @@ fn killed_before_event() -> anyhow::Result<()> {
         child.kill();
         let error = stream.synchronize().expect_err("the event is never done");
         assert_eq!(error.0, CUDA_ERROR_LAUNCH_FAILED);
-        let ended = format!("a wait for an event of process {}, which has ended", child.id);
+        let ended = format!("a wait for an event of process {}, but the process has ended", child.id);
         contains(&text(error), &[&ended, "before its stream had reached the event"]);
         Ok(())
     })

@@ -252,7 +252,7 @@ fn check_reserved(function: &str, signal: c_int, context: c_int, flags: c_uint) 
     match (signal, context, flags) {
         (0, 0, 0) => Ok(()),
         _ => Err(invalid(format!(
-            "{function}: sigIdx, ctx, and flags must be 0, and they are {signal}, {context}, and {flags}"
+            "{function}: sigIdx, ctx, and flags must be 0, not {signal}, {context}, and {flags}"
         ))),
     }
 }
@@ -303,7 +303,11 @@ pub(crate) fn wait_signal(
     const FUNCTION: &str = "ncclWaitSignal";
     let nccl = member(of)?;
     if count <= 0 || descriptions.is_null() {
-        return Err(invalid(format!("{FUNCTION}: it needs at least one description, and there are {count}")));
+        let message = match descriptions.is_null() {
+            true => format!("{FUNCTION}: the pointer to the descriptions is null"),
+            false => format!("{FUNCTION}: it needs at least one description, not {count}"),
+        };
+        return Err(invalid(message));
     }
     let descriptions =
         descriptions.values(count as usize).map_err(|error| invalid(error.message.to_string()))?;

@@ -75,7 +75,8 @@ pub(crate) fn register_window(
     give(to, std::ptr::null_mut())?;
     if buffer == 0 || bytes == 0 {
         return Err(invalid(format!(
-            "ncclCommWindowRegister: {bytes} bytes at {buffer:#x} can't be registered"
+            "ncclCommWindowRegister: {bytes} bytes at {buffer:#x} can't be registered: pass at least 1 byte and an address \
+             that is not null"
         )));
     }
     nccl.register_window(comm(of), buffer, bytes as u64, flags & SYMMETRIC != 0, deliver_to(to))

@@ -15,7 +15,7 @@ use crate::source_location::CallSite;
 pub struct FileKey {
     /// The file's descriptor in the process that made it.
     pub descriptor: u32,
-    /// A number in the file that strangers don't know.
+    /// A secret number in the file. A process needs it to open the file.
     pub secret: u64,
 }
 
@@ -30,7 +30,8 @@ pub trait SharedRecord: Send + Sync + Debug {
     /// Returns a number that no other file has.
     fn secret(&self) -> u64;
 
-    /// Returns a new descriptor for the file, which another process may get; `None` if it is not open.
+    /// Returns a new descriptor for the file, to pass to another process; `None` if the file is not open, or if the
+    /// descriptor can't be duplicated.
     fn descriptor(&self) -> Option<OwnedFd>;
 
     /// Returns whether the process that made the memory has freed it.

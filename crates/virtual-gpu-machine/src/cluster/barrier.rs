@@ -113,8 +113,8 @@ impl Machine<'_> {
         Ok(Next::Leave(blocked))
     }
 
-    /// Completes the phase if all threads of the cluster have arrived or ended, and lets those go on that wait for it.
-    /// Returns whether it is complete.
+    /// Completes the phase if all threads of the cluster have arrived or ended, and makes the threads that wait for it
+    /// ready. Returns whether it is complete.
     pub(crate) fn complete_cluster_barrier(&mut self) -> bool {
         let all = Mask::first_threads(self.threads);
         let barrier = &self.cluster.barrier;

@@ -29,8 +29,8 @@ pub(crate) struct Cluster {
     ended: Vec<bool>,
     barrier: Barrier,
     order: ClusterOrder,
-    /// What the threads knew that have arrived at a phase, for the last phases, if launches on other GPUs access the same
-    /// memory.
+    /// For each of the last phases, what the threads that arrived at it knew. Kept only if launches on other GPUs access
+    /// the same memory.
     pub(crate) known: VecDeque<(Phase, Knowledge)>,
 }
 

@@ -1,5 +1,5 @@
-//! What has made a cluster's threads wait for each other, and what they did in each other's shared memory. It decides whether
-//! an access races with an earlier one by a thread of another block.
+//! The synchronizations of a cluster's threads, and their accesses to each other's shared memory. Together they decide
+//! whether an access races with an earlier one by a thread of another block.
 //!
 //! All blocks of a cluster count synchronizations together, so that times can be compared.
 
@@ -215,8 +215,8 @@ impl ClusterOrder {
                 }))
     }
 
-    /// Follows the synchronizations since a time from the threads of a block on. Returns whether `is_reached` is true for the
-    /// threads, by block, that have waited for them.
+    /// Follows the synchronizations after `time`, starting from `threads` of the block with this rank. Passes the threads
+    /// of each block that have waited for them to `is_reached`, and returns its result.
     fn reaches(&self, rank: usize, threads: Mask, time: u32, is_reached: impl Fn(&[Mask]) -> bool) -> bool {
         let mut reached = vec![Mask::NONE; self.floors.len()];
         reached[rank] = threads;

@@ -49,7 +49,7 @@ impl Machine<'_> {
     fn surface_address(&self, access: &SurfaceAccess, len: u64, thread: usize) -> Result<Option<u64>, Stop> {
         let surface = self.surface(access.handle, thread)?;
         if !fits(access.shape, surface.geometry) {
-            return Err(self.undefined("the instruction is for another kind of surface: 1D, 2D, …", thread));
+            return Err(self.undefined("the instruction is for another kind of surface (such as 1D, 2D, or 3D) than the surface object", thread));
         }
         let Surface { level, format, .. } = surface;
         let files = &self.block.files;

@@ -15,7 +15,7 @@ use virtual_gpu_ptx::instruction::{
 };
 
 /// The fault of a handle that stands for nothing.
-const NO_OBJECT: &str = "no texture or surface object of the kernel's context has this handle: was it destroyed before the launch?";
+const NO_OBJECT: &str = "no texture or surface object of the kernel's context has this handle: keep the object until the kernel is launched";
 
 /// The problem of a read of bytes that the same kernel has written ("Read/Write Coherency", CUDA C++ Programming Guide).
 const STALE: &str = "a read through a texture or surface may not see what the same kernel has written: write in one kernel, \
@@ -42,7 +42,7 @@ impl Machine<'_> {
             let texture = self.texture(fetch.handle, thread)?;
             if !fits(fetch.shape, texture.geometry) {
                 return Err(
-                    self.undefined("the instruction is for another kind of texture: 1D, 2D, …", thread)
+                    self.undefined("the instruction is for another kind of texture (such as 1D, 2D, or 3D) than the texture object", thread)
                 );
             }
             let texel = match (texture.is_buffer, fetch.is_integer) {

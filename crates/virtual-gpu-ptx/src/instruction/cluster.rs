@@ -15,8 +15,8 @@ pub enum ClusterBarrier {
     Wait,
 }
 
-/// `st.async` and `red.async`: stores to the shared memory of a block of the cluster, and completes as many transactions of
-/// an mbarrier object there as it stores bytes.
+/// `st.async` and `red.async`: store to the shared memory of a block of the cluster. Each byte stored completes one
+/// transaction of an mbarrier object there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoreAsync {
     /// The address of the first element.

@@ -50,7 +50,9 @@ impl Function {
             (11..=13, 0..) => {
                 if self.kernel.cluster().required.is_some() {
                     let name = self.kernel.name();
-                    let message = format!("kernel `{name}`: it was compiled for clusters of one size");
+                    let message = format!(
+                        "kernel `{name}` was compiled for a fixed cluster size (.reqnctapercluster), which attributes can't change"
+                    );
                     return Err(Error::new(CudaStatus::NotPermitted, message));
                 }
                 self.clusters.required[attribute as usize - 11] = value as u32;

@@ -1,8 +1,8 @@
 //! Waits for other processes: events that another process has recorded, and kernels that wait for a write by another
 //! process.
 //!
-//! A thread of the engine looks again and again while there is such a wait, because no thread of this process may be
-//! waiting.
+//! While there is such a wait, a thread of the engine polls, because perhaps no other thread of this process is blocked
+//! on it.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ impl OwnRecord {
     /// Returns `NotSupported` if too many records are not done.
     pub(super) fn begin(event: &Arc<dyn SharedEvent>) -> CudaResult<Arc<Self>> {
         let number = event.begin().ok_or_else(|| {
-            let message = "virtual GPU: an interprocess event can have only 128 pending records";
+            let message = "virtual GPU: too many records of an interprocess event are pending";
             Error::new(CudaStatus::NotSupported, message)
         })?;
         Ok(Arc::new(Self { event: event.clone(), number }))
@@ -172,8 +172,10 @@ impl State {
                 _ if record.is_done() => self.finish(op.stream),
                 None => self.elsewhere.waits.push((op, record)),
                 Some((process, _)) => {
-                    let report =
-                        self.elsewhere_report(op, format!("an event of process {process}, which has ended"));
+                    let report = self.elsewhere_report(
+                        op,
+                        format!("an event of process {process}, but the process has ended"),
+                    );
                     let report = report.fact("the process ended before its stream had reached the event");
                     let failure = Failure::announce(CudaStatus::LaunchFailed, &report);
                     self.fail_stream(op.stream, &failure);
@@ -206,7 +208,7 @@ impl State {
             let report = self
                 .elsewhere_report(op, format!("an event of {process} that is not done"))
                 .fact(given_up(self.timeout))
-                .help("what does the stream wait for on which that process has recorded the event?");
+                .help("in that process, find out why the stream that records the event has not reached the record");
             let failure = Failure::announce(CudaStatus::LaunchTimeout, &report);
             self.fail_stream(op.stream, &failure);
             self.finish(op.stream);

@@ -313,7 +313,8 @@ impl State {
         }
     }
 
-    /// If another process has made an event's last record, lets an operation that waits for that record stand for it.
+    /// If another process has made an event's last record, enqueues an operation that waits for that record, and uses
+    /// the operation as the event's last record.
     fn hear_of_record(&mut self, event: EventHandle) -> CudaResult<()> {
         let entry = self.event(event)?;
         let context = entry.context;

@@ -43,7 +43,8 @@ impl Engine {
             return Err(Error::new(CudaStatus::InvalidValue, message));
         }
         let key = self.memory(device).share(base, |size| make(size, physical)).map_err(|error| {
-            let message = format!("the host has no room for memory that processes share: {error}");
+            let message =
+                format!("can't move the memory at {base:#x} to a file that processes share: {error}");
             Error::new(CudaStatus::OutOfMemory, message)
         })?;
         self.share_with_processes()?;

@@ -357,7 +357,7 @@ fn headline(fault: &Fault) -> &'static str {
         FaultKind::BadAddress(BadAddress::Unknown | BadAddress::OfKernels { .. }) => {
             "uses an invalid address"
         }
-        FaultKind::BadFree { .. } => "frees memory that it can't free",
+        FaultKind::BadFree { .. } => "frees an address that it can't free",
         FaultKind::Misaligned { .. } => "uses a misaligned address",
         FaultKind::Trap => "executed a trap",
         FaultKind::Assert(_) => "has an assertion that failed",
@@ -473,7 +473,7 @@ fn help(fault: &Fault) -> Option<&'static str> {
             "a block can wait only for a running block: launch fewer blocks (cuOccupancyMaxActiveBlocksPerMultiprocessor returns how many fit), or launch cooperatively",
         ),
         FaultKind::BadFree { .. } => Some(
-            "free each pointer that `malloc` or `new` returned once, in a kernel; the host frees its own memory",
+            "in a kernel, free only pointers from `malloc` or `new`, each exactly once; the host frees its own memory",
         ),
         FaultKind::StackOverflow { .. } => Some(
             "does the recursion end? If it does, request a larger stack: cuCtxSetLimit(CU_LIMIT_STACK_SIZE, bytes)",

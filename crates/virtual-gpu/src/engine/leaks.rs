@@ -85,7 +85,7 @@ impl Engine {
             report = report.fact(format!("and at {more} more lines"));
         }
         Some(report.help(match all_of_kernels {
-            true => "free in a kernel what `malloc` and `new` in a kernel return",
+            true => "in a kernel, free each pointer that `malloc` or `new` returned in a kernel",
             false => {
                 "drop what owns them: std::process::exit, mem::forget, leak(), and statics keep them allocated"
             }

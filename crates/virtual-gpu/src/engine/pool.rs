@@ -470,7 +470,8 @@ impl Engine {
             }
             let entry = state.pools.get(pool)?;
             if entry.is_imported {
-                let message = "a memory pool of another process: only that process can allocate from it";
+                let message =
+                    "this is a memory pool of another process: only that process can allocate from it";
                 return Err(invalid(message.to_owned()));
             }
             if bytes == 0 {

@@ -333,7 +333,7 @@ fn apply(view: &ResourceView, texture: &mut Texture) -> CudaResult<()> {
         ["width", "height", "depth"].into_iter().zip(view.extent).zip(own).take(dimensions)
     {
         if asked.max(1) != own {
-            return invalid(format!("the view's {name} must be that of the array, which is {own}: {asked}"));
+            return invalid(format!("the view's {name} must be {own}, as in the array, not {asked}"));
         }
     }
     let [first, last] = view.levels.map(|level| level as usize);

@@ -81,8 +81,8 @@ impl std::fmt::Display for Condition {
         f.write_str(match self {
             Self::AtLeast => "at least",
             Self::Equal => "exactly",
-            Self::And => "a number that has a bit in common with",
-            Self::Nor => "a number for which some bit is 0 in it and in",
+            Self::And => "a number that has a 1 bit in common with",
+            Self::Nor => "a number that has a 0 bit in common with",
         })
     }
 }
@@ -310,14 +310,16 @@ impl State {
             let found = self.value_waits.remove(&op.stream).unwrap_or_default().found;
             let call_site = self.call_site_of(op).unwrap_or_else(CallSite::unknown);
             let name = self.streams.get(&op.stream).map(|stream| stream.name.clone()).unwrap_or_default();
-            let report = Report::new(format!("{name} waits for a number that nothing will write"))
+            let what = if not_proved.is_some() { "has not been written" } else { "nothing will write" };
+            let report = Report::new(format!("{name} waits for a number that {what}"))
                 .at("waits", &call_site)
                 .fact(format!(
                     "the number of {size} bytes at {at:#x} is {found}, but the wait is for {condition} {number}"
                 ));
             let report = not_proved.iter().fold(report, |report, fact| report.fact(fact.clone()));
-            let report = report
-                .help("enqueue what writes the number on another stream, before a thread waits for this one");
+            let report = report.help(
+                "on another stream, enqueue the operation that writes the number before a thread waits for this stream",
+            );
             let failure = Failure::announce(CudaStatus::LaunchTimeout, &report);
             self.fail_stream(op.stream, &failure);
             self.finish(op.stream);

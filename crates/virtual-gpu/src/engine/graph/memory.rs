@@ -189,8 +189,8 @@ impl Engine {
     /// `cuGraphAddMemFreeNode`
     ///
     /// # Errors
-    /// Returns `InvalidValue` for memory that no graph owns, and for memory that this graph or, if this one owns it,
-    /// another graph already frees.
+    /// Returns `InvalidValue` for memory that no graph owns, that this graph already frees, or that the owning graph
+    /// already frees. If this graph owns the memory, the same holds if any other graph frees it.
     pub fn add_free_node(
         &self,
         graph: GraphHandle,
@@ -386,7 +386,7 @@ impl State {
                 if !*is_allocated {
                     return Err(invalid(format!(
                         "cuGraphLaunch: the graph frees{} the {} that a graph allocates{}, \
-                         which are not allocated then: \
+                         but the launch has not allocated them at that point: \
                          make the free depend on the allocation, or launch the graph that allocates them first",
                         line(&node.call_site),
                         size(owned.bytes),

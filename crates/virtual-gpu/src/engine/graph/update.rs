@@ -61,8 +61,7 @@ impl Engine {
         let is_in_use = |other: &Exec| other.of == graph;
         let others = state.graphs.execs.entries().iter().filter(|(handle, _)| *handle != exec);
         if new.has_memory() && others.into_iter().any(|(_, other)| is_in_use(other)) {
-            let message =
-                "the graph allocates or frees memory, and is instantiated as another executable graph";
+            let message = "the graph allocates or frees memory, and another executable graph of it exists: call cuGraphExecDestroy for that one first";
             let (result, message) = (UpdateResult::Error, message.into());
             return Ok(Err(UpdateFailure { result, node: None, from: None, message }));
         }

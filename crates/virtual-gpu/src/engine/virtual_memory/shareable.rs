@@ -30,8 +30,10 @@ impl Engine {
         })?;
         drop(all);
         self.share_with_processes()?;
-        let none_left = "cuMemExportToShareableHandle: the process has no file descriptor left";
-        file.descriptor().ok_or_else(|| Error::new(CudaStatus::OperatingSystem, none_left))
+        file.descriptor().ok_or_else(|| {
+            let message = "cuMemExportToShareableHandle: can't duplicate the memory's file descriptor";
+            Error::new(CudaStatus::OperatingSystem, message)
+        })
     }
 
     /// `cuMemImportFromShareableHandle`: returns memory that another process, or this one, has exported. `physical` is
