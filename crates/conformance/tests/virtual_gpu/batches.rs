@@ -96,8 +96,8 @@ fn refused() -> anyhow::Result<()> {
     let whole = [(two, one, 8), (two + 8, one, 8)];
     for (stream, copies, starts, words) in [
         (null_mut(), &whole[..], &[0][..], "the legacy default stream"),
-        (raw, &[], &[0], "1 attributes for 0 copies"),
-        (raw, &whole, &[], "0 attributes for 2 copies"),
+        (raw, &[], &[0], "not count 0 and numAttrs 1"),
+        (raw, &whole, &[], "not count 2 and numAttrs 0"),
         (raw, &whole, &[1], "must begin with 0"),
         (raw, &whole, &[0, 0], "must begin with 0"),
         (raw, &whole, &[0, 2], "must begin with 0"),

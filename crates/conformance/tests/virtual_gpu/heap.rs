@@ -333,7 +333,7 @@ fn leaked() -> anyhow::Result<()> {
         "96 bytes still allocated when the program ends",
         "3 buffers on GPU 0, 96 bytes in total, allocated here",
         "heap.cu",
-        "help: free in a kernel",
+        "help: in a kernel, free each pointer",
     ];
     contains(&said, &words);
     Ok(())
