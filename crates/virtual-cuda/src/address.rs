@@ -3,11 +3,11 @@
 use std::ffi::{c_int, c_uint};
 
 use virtual_gpu::engine::{MemoryKind, Pointer};
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 use crate::engine;
 use crate::pointer::{Out, Outs, Source};
-use crate::types::{DevicePointer, invalid};
+use crate::types::DevicePointer;
 
 /// `cuMemGetAddressRange`. Either result pointer may be null.
 ///

@@ -4,13 +4,13 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use virtual_gpu::engine::{ArrayDescription, ArrayHandle, Region, most_linear_elements};
 use virtual_gpu_core::array::{Channel, Format, Geometry};
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 use crate::engine;
 use crate::memory;
 use crate::pointer::{Out, Source};
 use crate::rows::{Copy3D, Volume};
-use crate::types::{Device, DevicePointer, Stream, handle, invalid};
+use crate::types::{Device, DevicePointer, Stream, handle};
 
 /// `CUarray`
 pub type Array = *mut c_void;

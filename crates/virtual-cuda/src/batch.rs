@@ -3,13 +3,13 @@
 
 use std::ffi::{c_uint, c_ulonglong};
 
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 use crate::engine;
 use crate::managed::MemoryLocation;
 use crate::pointer::{Out, Source};
 use crate::rows::{self, Copy3D};
-use crate::types::{DevicePointer, Stream, invalid, stream};
+use crate::types::{DevicePointer, Stream, stream};
 
 /// `CUmemcpyAttributes`
 #[derive(Clone, Copy, Debug)]

@@ -5,14 +5,14 @@ use std::ffi::{c_uint, c_ulonglong};
 use std::sync::{Mutex, PoisonError};
 
 use virtual_gpu::engine::{CaptureInfo, CaptureMode, GraphHandle, GraphNodeHandle};
-use virtual_gpu_core::status::CudaResult;
+use virtual_gpu_core::status::{CudaResult, invalid};
 
 use crate::engine;
 use crate::graph::Graph;
 use crate::graph_edges::{EdgeData, check};
 use crate::graph_node::{GraphNode, graph, node};
 use crate::pointer::{Out, Source};
-use crate::types::{Stream, handle, invalid, stream};
+use crate::types::{Stream, handle, stream};
 
 fn mode(number: c_uint, caller: &str) -> CudaResult<CaptureMode> {
     match number {
@@ -50,6 +50,7 @@ pub(crate) fn begin_to(
 /// Ends a capture. The graph is null if the capture fails.
 pub(crate) fn end(of: Stream, to: Out<Graph>) -> CudaResult<()> {
     to.give(std::ptr::null_mut())?;
+    forget_list(of);
     let GraphHandle(made) = engine::get()?.end_capture(stream(of))?;
     to.give(handle(made))
 }
@@ -58,7 +59,7 @@ pub(crate) fn is_capturing(of: Stream, status: Out<c_uint>) -> CudaResult<()> {
     status.give(engine::get()?.capture_status(stream(of))? as c_uint)
 }
 
-/// A list of nodes for the program to read until the next call for its stream.
+/// A list of nodes for the program to read until the next call for its stream, or the end of the capture.
 struct Listed {
     nodes: Vec<usize>,
     data: Vec<EdgeData>,
@@ -66,6 +67,11 @@ struct Listed {
 
 /// By the stream.
 static LISTED: Mutex<BTreeMap<usize, Listed>> = Mutex::new(BTreeMap::new());
+
+/// Drops a stream's list.
+pub(crate) fn forget_list(of: Stream) {
+    LISTED.lock().unwrap_or_else(PoisonError::into_inner).remove(&(of as usize));
+}
 
 pub(crate) fn info_old(of: Stream, status: Out<c_uint>, id: Out<c_ulonglong>) -> CudaResult<()> {
     let (found, info) = engine::get()?.capture_info(stream(of))?;

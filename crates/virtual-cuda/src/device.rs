@@ -4,11 +4,11 @@ use std::ffi::{c_char, c_int, c_uint};
 
 use virtual_gpu::device;
 use virtual_gpu::engine::Engine;
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 use crate::engine;
 use crate::pointer::{Out, Text};
-use crate::types::{Device, invalid};
+use crate::types::Device;
 
 fn checked(device: Device) -> CudaResult<&'static Engine> {
     let engine = engine::get()?;

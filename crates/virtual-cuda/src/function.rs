@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint};
 
 use virtual_gpu::engine::{CachePreference, FunctionHandle, ModuleHandle};
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, invalid};
 
 use crate::pointer::{Out, Text};
 use crate::types::{DevicePointer, Function, Module};
@@ -11,10 +11,6 @@ use crate::{context, engine};
 
 fn handle(function: Function) -> FunctionHandle {
     FunctionHandle(function as u64)
-}
-
-fn invalid(message: impl Into<String>) -> Error<CudaStatus> {
-    Error::new(CudaStatus::InvalidValue, message.into())
 }
 
 pub(crate) fn attribute(value: Out<c_int>, attribute: c_int, of: Function) -> CudaResult<()> {

@@ -4,12 +4,12 @@ use std::ffi::{c_char, c_uint, c_ulonglong, c_void};
 
 use virtual_gpu::engine::{GraphExecHandle, GraphHandle, GraphNodeHandle};
 use virtual_gpu_core::handle::StreamHandle;
-use virtual_gpu_core::status::CudaResult;
+use virtual_gpu_core::status::{CudaResult, invalid};
 
 use crate::engine;
 use crate::graph_node::GraphNode;
 use crate::pointer::{Out, Source};
-use crate::types::{Stream, invalid};
+use crate::types::Stream;
 
 /// `CUgraph`
 pub type Graph = *mut c_void;

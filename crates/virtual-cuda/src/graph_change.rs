@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use virtual_gpu::engine::{
     ContextHandle, EventHandle, GraphExecHandle, GraphNodeHandle, LaunchShape, NodeParameters as Change,
 };
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 use crate::graph::{Graph, GraphExec};
 use crate::graph_node::{
@@ -17,7 +17,7 @@ use crate::graph_node::{
 use crate::graph_parameters::{Body, NodeParameters};
 use crate::pointer::{Arguments, Out, Source};
 use crate::rows::{self, Copy3D};
-use crate::types::{Context, Event, handle, invalid};
+use crate::types::{Context, Event, handle};
 use crate::{engine, host};
 
 /// The parameters of a kernel node, for the program to read until the node is changed or destroyed.
@@ -246,12 +246,11 @@ pub(crate) fn set_executable_child(exec: GraphExec, of: GraphNode, child: Graph)
 /// # Errors
 /// Returns `NotSupported` for a type of node whose parameters can't be changed.
 pub(crate) fn set_any(of: GraphNode, parameters: Source<NodeParameters>) -> CudaResult<()> {
-    let (made, context) = any("cuGraphNodeSetParams", parameters)?;
+    const FUNCTION: &str = "cuGraphNodeSetParams";
+    let given = parameters.value("the pointer to the parameters of the node")?;
+    let (made, context) = any(FUNCTION, given.body(FUNCTION)?)?;
     let context = context.map(|context| ContextHandle(context as u64));
-    match made {
-        Some(made) => engine::get()?.change_node(node(of), made, context),
-        None => Err(fixed("cuGraphNodeSetParams")),
-    }
+    engine::get()?.change_node(node(of), made, context)
 }
 
 /// `cuGraphExecNodeSetParams`
@@ -263,35 +262,30 @@ pub(crate) fn set_any_executable(
     of: GraphNode,
     parameters: Source<NodeParameters>,
 ) -> CudaResult<()> {
+    const FUNCTION: &str = "cuGraphExecNodeSetParams";
     let given = parameters.value("the pointer to the parameters of the node")?;
-    if let Body::Child(child) = given.body("cuGraphExecNodeSetParams")? {
-        return set_executable_child(exec, of, child);
-    }
-    match any("cuGraphExecNodeSetParams", parameters)? {
-        (Some(made), context) => change_executable(exec, of, made, context),
-        (None, _) => Err(fixed("cuGraphExecNodeSetParams")),
+    match given.body(FUNCTION)? {
+        Body::Child(child) => set_executable_child(exec, of, child),
+        body => {
+            let (made, context) = any(FUNCTION, body)?;
+            change_executable(exec, of, made, context)
+        }
     }
 }
 
-fn fixed(caller: &str) -> Error<CudaStatus> {
-    let message = format!("virtual GPU: {caller} is not supported for a node of this type");
-    Error::new(CudaStatus::NotSupported, message)
-}
-
-/// Returns the new parameters of a node, and the context that they name. Returns no parameters for a type of node whose
-/// parameters can't be changed.
-fn any(caller: &str, parameters: Source<NodeParameters>) -> CudaResult<(Option<Change>, Option<Context>)> {
-    let given = parameters.value("the pointer to the parameters of the node")?;
+/// Returns the new parameters of a node, and the context that they name.
+fn any(caller: &str, given: Body) -> CudaResult<(Change, Option<Context>)> {
     let event = |event: Event| EventHandle(event as u64);
-    Ok(match given.body(caller)? {
-        Body::Kernel(kernel) => (Some(of_kernel(kernel)?), None),
-        Body::Copy(copy, context) => (Some(of_copy(&copy)?), Some(context)),
-        Body::Set(set, context) => (Some(of_set(set)?), Some(context)),
-        Body::Host(given) => (Some(of_host(caller, given)?), None),
-        Body::Record(of) => (Some(Change::Record(event(of))), None),
-        Body::Wait(of) => (Some(Change::Wait(event(of))), None),
+    Ok(match given {
+        Body::Kernel(kernel) => (of_kernel(kernel)?, None),
+        Body::Copy(copy, context) => (of_copy(&copy)?, Some(context)),
+        Body::Set(set, context) => (of_set(set)?, Some(context)),
+        Body::Host(given) => (of_host(caller, given)?, None),
+        Body::Record(of) => (Change::Record(event(of)), None),
+        Body::Wait(of) => (Change::Wait(event(of)), None),
         Body::Child(_) | Body::MovedChild(_) | Body::Empty | Body::Allocation(_) | Body::Free(_) => {
-            (None, None)
+            let message = format!("virtual GPU: {caller} is not supported for a node of this type");
+            return Err(Error::new(CudaStatus::NotSupported, message));
         }
     })
 }

@@ -5,8 +5,7 @@ use crate::engine;
 use crate::graph::Graph;
 use crate::graph_node::{GraphNode, add_edges, all_edges, give_list, node, remove_edges};
 use crate::pointer::{Out, Source};
-use crate::types::invalid;
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 /// `CUgraphEdgeData`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,14 +3,14 @@
 use std::ffi::c_uint;
 
 use virtual_gpu::engine::{GraphHandle, GraphMemoryFigure, GraphNodeHandle, MemoryAccess};
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 use crate::engine;
 use crate::graph::Graph;
 use crate::graph_node::{GraphNode, dependencies, graph, node};
 use crate::pointer::{Out, Source};
 use crate::pool::{self, PoolProperties};
-use crate::types::{Device, DevicePointer, handle, invalid};
+use crate::types::{Device, DevicePointer, handle};
 use crate::virtual_memory::{AccessDescription, accesses};
 
 /// `CUDA_MEM_ALLOC_NODE_PARAMS`

@@ -6,14 +6,14 @@ use virtual_gpu::engine::{
     ContextHandle, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, GraphNodeHandle, LaunchShape,
     Region,
 };
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 use crate::graph::{Graph, GraphExec};
 use crate::host::HostFunction;
 use crate::library::Kernel;
 use crate::pointer::{Arguments, Out, Source, Text};
 use crate::rows::Copy3D;
-use crate::types::{Context, DevicePointer, Event, Function, handle, invalid};
+use crate::types::{Context, DevicePointer, Event, Function, handle};
 use crate::{engine, host, library, module, rows};
 
 /// `CUgraphNode`

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_longlong, c_uint};
 
 use virtual_gpu::engine::EventHandle;
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, invalid, unsupported};
 
 use crate::engine;
 use crate::graph::Graph;
@@ -15,7 +15,7 @@ use crate::graph_node::{
 };
 use crate::pointer::{Out, Source};
 use crate::rows::Copy3D;
-use crate::types::{Context, DevicePointer, Event, handle, invalid};
+use crate::types::{Context, DevicePointer, Event, handle};
 
 /// `CUgraphNodeParams`
 #[derive(Clone, Copy, Debug)]
@@ -183,10 +183,6 @@ pub(crate) fn add(
         Body::Free(address) => engine.add_free_node(of, &after, address)?,
     };
     to.give(handle(added.0))
-}
-
-fn unsupported(what: &str) -> Error<CudaStatus> {
-    Error::new(CudaStatus::NotSupported, format!("virtual GPU: {what} is not supported"))
 }
 
 /// `cuGraphAddNode_v2`: also takes the data of the edges.

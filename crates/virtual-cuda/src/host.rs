@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use virtual_gpu::engine::{Engine, HostFunction as Call, Memory};
 use virtual_gpu_core::handle::StreamHandle;
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 use crate::pinned::{Pinned, PinnedBytes};
 use crate::pointer::Out;
-use crate::types::{DevicePointer, Stream, invalid};
+use crate::types::{DevicePointer, Stream};
 use crate::{answer, engine};
 
 /// `CUhostFn`

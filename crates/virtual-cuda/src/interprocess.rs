@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use virtual_gpu::engine::{EventHandle, MemoryKind};
 use virtual_gpu_core::memory::FileKey;
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 use crate::engine;
 use crate::pointer::Out;
 use crate::shared_event::EventFile;
 use crate::shared_file::{Kind, Process, Refused, SharedFile};
 use crate::shared_memory;
-use crate::types::{DevicePointer, Event, invalid};
+use crate::types::{DevicePointer, Event};
 
 /// `CUipcMemHandle` and `CUipcEventHandle`, passed by value.
 #[derive(Clone, Copy, Debug)]
@@ -159,9 +159,8 @@ pub(crate) fn open_memory(to: Out<DevicePointer>, handle: IpcHandle, flags: c_ui
         return to.give(address);
     }
     let file = handle.open(FUNCTION, Kind::Memory, "memory")?;
-    let (secret, gpu) = (file.secret(), file.gpu());
-    let shared = shared_memory::of_file(Arc::new(file));
-    to.give(engine.open_shared(shared, secret, gpu)?)
+    let gpu = file.gpu();
+    to.give(engine.open_shared(shared_memory::of_file(Arc::new(file)), gpu)?)
 }
 
 /// `cuIpcCloseMemHandle`

@@ -5,12 +5,12 @@ use std::ffi::{CString, c_char, c_int, c_uint, c_ulonglong};
 use std::sync::{Mutex, PoisonError};
 
 use virtual_gpu::engine::{FunctionHandle, ModuleHandle};
-use virtual_gpu_core::status::CudaResult;
+use virtual_gpu_core::status::{CudaResult, invalid};
 
 use crate::engine;
 use crate::library::{self, Kernel, Library};
 use crate::pointer::Out;
-use crate::types::{Device, Function, Module, Stream, handle, invalid, stream};
+use crate::types::{Device, Function, Module, Stream, handle, stream};
 
 /// `CU_MODULE_EAGER_LOADING`: a module's functions are loaded with the module.
 const EAGER_LOADING: c_uint = 1;

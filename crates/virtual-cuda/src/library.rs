@@ -5,11 +5,11 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Mutex, MutexGuard};
 
 use virtual_gpu::engine::{ContextHandle, FunctionHandle, ModuleHandle};
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 use crate::module::{ptx_text, read_file};
 use crate::pointer::{Arguments, Out, Source, Text};
-use crate::types::{Device, DevicePointer, Function, Module, handle, invalid};
+use crate::types::{Device, DevicePointer, Function, Module, handle};
 use crate::{engine, function};
 
 /// `CUlibrary`

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::ffi::{CString, c_uint, c_void};
 use std::sync::{Mutex, MutexGuard};
 
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 use crate::engine;
 use crate::module::{ptx_text, read_file};
 use crate::pointer::{Bytes, Out, Source, Text};
-use crate::types::{handle, invalid};
+use crate::types::handle;
 
 /// `CUlinkState`
 pub type LinkState = *mut c_void;

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint};
 use virtual_gpu::engine::{Advice, Attachment, Location};
 use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::memory::HostBytes;
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, invalid};
 
 use crate::engine;
 use crate::pointer::Out;
@@ -124,8 +124,4 @@ pub(crate) fn advise_at(
         Advice::PreferredLocation | Advice::AccessedBy => location.location()?,
     };
     engine::get()?.advise_managed(address, bytes as u64, advice, of)
-}
-
-fn invalid(message: String) -> Error<CudaStatus> {
-    Error::new(CudaStatus::InvalidValue, message)
 }

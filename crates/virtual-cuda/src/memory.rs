@@ -4,14 +4,14 @@ use std::ffi::c_uint;
 use std::sync::Arc;
 
 use virtual_gpu::engine::Region;
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 use crate::engine;
 use crate::guard::Rights;
 use crate::host_range::HostRange;
 use crate::pointer::{Out, Source};
 use crate::stream::synchronize_stream;
-use crate::types::{Context, DevicePointer, Stream, invalid, stream};
+use crate::types::{Context, DevicePointer, Stream, stream};
 
 pub(crate) fn allocate(to: Out<DevicePointer>, bytes: usize) -> CudaResult<()> {
     engine::may_synchronize("cuMemAlloc");

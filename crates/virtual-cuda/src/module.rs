@@ -3,11 +3,11 @@
 use std::ffi::{c_uint, c_void};
 
 use virtual_gpu::engine::{FunctionHandle, LaunchShape, ModuleHandle};
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 use crate::occupancy::{LaunchConfig, stated_cluster};
 use crate::pointer::{Arguments, Out, Source, Text};
-use crate::types::{Function, Module, Stream, handle, invalid, stream};
+use crate::types::{Function, Module, Stream, handle, stream};
 use crate::{engine, library};
 
 pub(crate) fn load_module_file(to: Out<Module>, path: Text) -> CudaResult<()> {

@@ -6,7 +6,7 @@ use virtual_gpu::device::MULTIPROCESSORS;
 use virtual_gpu::engine::{FunctionHandle, LaunchShape};
 use virtual_gpu::occupancy::Usage;
 use virtual_gpu_core::handle::StreamHandle;
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 use crate::engine;
 use crate::pointer::{Out, Source};
@@ -44,10 +44,6 @@ pub(crate) fn stated_cluster(attributes: &[LaunchAttribute]) -> Option<[c_uint; 
     let stated = attributes.iter().rfind(|attribute| attribute.number == CLUSTER_DIMENSION)?;
     let [x, y, z, ..] = stated.value;
     Some([x, y, z])
-}
-
-fn invalid(message: impl Into<String>) -> Error<CudaStatus> {
-    Error::new(CudaStatus::InvalidValue, message.into())
 }
 
 fn usage(function: Function) -> CudaResult<Usage> {

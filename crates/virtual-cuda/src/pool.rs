@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use virtual_gpu::engine::{PoolFigure, PoolHandle};
 use virtual_gpu_core::handle::StreamHandle;
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 use crate::engine;
 use crate::pointer::{Out, Source};
@@ -38,10 +38,6 @@ const ON_DEVICE: c_uint = 1;
 const ON_HOST_NODE: c_uint = 3;
 /// All bits of `CUmemAllocationHandleType`.
 const HANDLE_TYPES: c_uint = 0xf;
-
-fn invalid(message: impl Into<String>) -> Error<CudaStatus> {
-    Error::new(CudaStatus::InvalidValue, message.into())
-}
 
 fn unsupported(what: impl std::fmt::Display) -> Error<CudaStatus> {
     Error::new(CudaStatus::NotSupported, format!("virtual GPU: memory pools {what} are not supported"))

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use virtual_gpu::engine::{CopySide, GraphCopy, Region};
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 use crate::array;
 use crate::batch::{BatchCopy, Operand};
@@ -15,7 +15,7 @@ use crate::host_range::HostRange;
 use crate::memory::wait_if_asked;
 use crate::pointer::Source;
 use crate::stream::synchronize_stream;
-use crate::types::{DevicePointer, Stream, invalid, stream};
+use crate::types::{DevicePointer, Stream, stream};
 
 /// `CUDA_MEMCPY2D`
 #[derive(Clone, Copy, Debug)]

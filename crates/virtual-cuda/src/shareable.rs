@@ -8,7 +8,7 @@ use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::Arc;
 
 use virtual_gpu::engine::{MemoryHandle, MemoryKind, PoolHandle};
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 use crate::engine;
 use crate::interprocess::IpcHandle;
@@ -16,7 +16,7 @@ use crate::pointer::{Out, Source};
 use crate::pool::Pool;
 use crate::shared_file::{Kind, Refused, SharedFile};
 use crate::shared_memory;
-use crate::types::{DevicePointer, invalid};
+use crate::types::DevicePointer;
 use crate::virtual_memory::POSIX_FILE_DESCRIPTOR;
 
 /// All bits of `CUmemAllocationHandleType`.
@@ -146,6 +146,5 @@ pub(crate) fn import_pointer(to: Out<DevicePointer>, pool: Pool, data: Source<Ip
         return Err(invalid("cuMemPoolImportPointer: the memory is from another pool"));
     }
     let file = handle.open(FUNCTION, Kind::Memory, "memory")?;
-    let secret = file.secret();
-    to.give(engine.open_in_pool(pool, shared_memory::of_file(Arc::new(file)), secret)?)
+    to.give(engine.open_in_pool(pool, shared_memory::of_file(Arc::new(file)))?)
 }

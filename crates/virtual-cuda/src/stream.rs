@@ -6,12 +6,13 @@ use std::sync::Arc;
 use virtual_gpu::device::PRIORITIES;
 use virtual_gpu::engine::{ContextHandle, EventHandle};
 use virtual_gpu_core::recorded::StreamOperation;
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
+use crate::capture;
 use crate::engine;
 use crate::pointer::Out;
 use crate::shared_event::EventFile;
-use crate::types::{Context, Event, GreenContext, Stream, handle, invalid, stream};
+use crate::types::{Context, Event, GreenContext, Stream, handle, stream};
 
 /// `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`
 const EXTERNAL: c_uint = 1;
@@ -78,7 +79,9 @@ pub(crate) fn operations(gpu: c_int, mut visit: impl FnMut(&StreamOperation)) {
 }
 
 pub(crate) fn destroy_stream(of: Stream) -> CudaResult<()> {
-    engine::get()?.destroy_stream(stream(of))
+    engine::get()?.destroy_stream(stream(of))?;
+    capture::forget_list(of);
+    Ok(())
 }
 
 pub(crate) fn synchronize_stream(of: Stream) -> CudaResult<()> {

@@ -3,12 +3,12 @@
 use std::ffi::{c_int, c_uint};
 
 use virtual_gpu::device::PRIORITIES;
-use virtual_gpu_core::status::CudaResult;
+use virtual_gpu_core::status::{CudaResult, invalid};
 
 use crate::engine;
 use crate::graph_change::AttributeValue;
 use crate::pointer::{Out, Source};
-use crate::types::{Stream, invalid, stream};
+use crate::types::{Stream, stream};
 
 /// `CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY`
 const SYNCHRONIZATION: c_uint = 3;

@@ -3,11 +3,11 @@
 use std::ffi::{c_uint, c_ulonglong};
 
 use virtual_gpu::engine::{Condition, Value, ValueOperation};
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, invalid, unsupported};
 
 use crate::engine;
 use crate::pointer::Source;
-use crate::types::{DevicePointer, Stream, invalid, stream};
+use crate::types::{DevicePointer, Stream, stream};
 
 /// `CUstreamBatchMemOpParams`: the operation determines which fields it has.
 #[derive(Clone, Copy, Debug)]
@@ -50,10 +50,6 @@ fn wait(at: DevicePointer, size: usize, number: u64, flags: c_uint) -> CudaResul
         _ => return Err(invalid(format!("{flags:#x} are not the flags of a value wait"))),
     };
     Ok(ValueOperation::Wait(Value { at, size, number }, condition))
-}
-
-fn unsupported(what: &str) -> Error<CudaStatus> {
-    Error::new(CudaStatus::NotSupported, format!("virtual GPU: {what} is not supported"))
 }
 
 fn enqueue(of: Stream, operations: &[ValueOperation]) -> CudaResult<()> {

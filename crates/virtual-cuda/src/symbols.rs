@@ -2,11 +2,10 @@
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 use crate::address_of;
 use crate::pointer::{Out, Text};
-use crate::types::invalid;
 
 /// Every driver function of CUDA 12.9. The file describes its own format.
 const VERSIONS: &str = include_str!("versions.txt");

@@ -1,15 +1,14 @@
 //! The bodies of the functions that make tensor maps.
 
 use std::ffi::{c_int, c_uint, c_ulonglong};
-use std::fmt::Display;
 
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, invalid, unsupported};
 use virtual_gpu_core::tensor_map::{
     BYTES, ElementType, MOST_DIMENSIONS, MOST_ELEMENTS, PIECE, Part, STRIDES_END, Swizzle, TensorMap as Map,
 };
 
 use crate::pointer::{Out, Source};
-use crate::types::{DevicePointer, invalid};
+use crate::types::DevicePointer;
 
 /// `CUtensorMap`
 #[derive(Clone, Copy, Debug)]
@@ -28,10 +27,6 @@ const LARGEST_STEP: u32 = 8;
 const TYPES: c_uint = 16;
 /// The same for `CUtensorMapSwizzle`, with patterns that move 32 or 64 bytes.
 const PATTERNS: c_uint = 7;
-
-fn unsupported(what: impl Display) -> Error<CudaStatus> {
-    Error::new(CudaStatus::NotSupported, format!("virtual GPU: {what} is not supported"))
-}
 
 /// `cuTensorMapEncodeTiled`
 #[expect(clippy::too_many_arguments, reason = "the function's parameters")]

@@ -4,13 +4,12 @@ use std::ffi::{c_int, c_uint, c_ulonglong};
 
 use virtual_gpu::engine::{ArrayHandle, ObjectHandle, Resource, ResourceView, TextureRequest};
 use virtual_gpu_core::array::{Channel, Format};
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, invalid, unsupported};
 use virtual_gpu_core::texture::{AddressMode, Sampling};
 
 use crate::array;
 use crate::engine;
 use crate::pointer::{Out, Source};
-use crate::types::invalid;
 
 /// `CUDA_RESOURCE_DESC`
 #[derive(Clone, Copy, Debug)]
@@ -161,10 +160,6 @@ fn request(texture: c_ulonglong) -> CudaResult<TextureRequest> {
     engine::get()?.texture_request(ObjectHandle(texture))
 }
 
-fn unsupported(what: &str) -> Error<CudaStatus> {
-    Error::new(CudaStatus::NotSupported, format!("virtual GPU: {what} is not supported"))
-}
-
 fn resource_of(resource: &ResourceDescription) -> CudaResult<Resource> {
     let ResourceDescription { kind, fields, flags } = *resource;
     if flags != 0 {
@@ -263,7 +258,7 @@ fn view_of(view: &ViewDescription) -> CudaResult<ResourceView> {
         Some((kind, count)) => match VIEW_CHANNELS.get(kind as usize) {
             Some(&channel) => Some(Format { channel, channels: 1 << count }),
             None if number <= LAST_VIEW => {
-                return Err(unsupported(&format!("the compressed resource view format {number:#x}")));
+                return Err(unsupported(format!("the compressed resource view format {number:#x}")));
             }
             None => return Err(invalid(format!("there is no resource view format {number:#x}"))),
         },

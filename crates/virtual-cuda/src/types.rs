@@ -1,10 +1,8 @@
 //! The C names of the driver's handles, and their conversion to Rust.
 
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
 
 use virtual_gpu_core::handle::StreamHandle;
-use virtual_gpu_core::status::{CudaStatus, Error};
 
 /// `CUdevice`
 pub type Device = c_int;
@@ -29,10 +27,6 @@ pub type Function = *mut c_void;
 
 /// `CUdeviceptr`
 pub type DevicePointer = u64;
-
-pub(crate) fn invalid(message: impl Into<Arc<str>>) -> Error<CudaStatus> {
-    Error::new(CudaStatus::InvalidValue, message)
-}
 
 pub(crate) fn stream(stream: Stream) -> StreamHandle {
     StreamHandle(stream as u64)

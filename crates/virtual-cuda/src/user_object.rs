@@ -3,13 +3,13 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use virtual_gpu::engine::UserObjectHandle;
-use virtual_gpu_core::status::CudaResult;
+use virtual_gpu_core::status::{CudaResult, invalid};
 
 use crate::graph::Graph;
 use crate::graph_node::graph;
 use crate::host::HostFunction;
 use crate::pointer::Out;
-use crate::types::{handle, invalid};
+use crate::types::handle;
 use crate::{engine, host};
 
 /// `CUuserObject`

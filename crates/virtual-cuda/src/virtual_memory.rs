@@ -3,14 +3,14 @@
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 use virtual_gpu::engine::{GRANULARITY, MakeShared, MemoryAccess, MemoryHandle, PoolHandle};
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, invalid, unsupported};
 
 use crate::engine;
 use crate::managed::MemoryLocation;
 use crate::pointer::{Out, Source};
 use crate::pool::Pool;
 use crate::shared_memory;
-use crate::types::{DevicePointer, invalid};
+use crate::types::DevicePointer;
 
 /// `CUmemAllocationProp`
 #[derive(Clone, Copy, Debug)]
@@ -50,10 +50,6 @@ const READABLE: c_uint = 1;
 const WRITABLE: c_uint = 3;
 /// The most locations that one call may list, which is more than any machine has.
 const MOST_LOCATIONS: usize = 4096;
-
-fn unsupported(what: impl std::fmt::Display) -> Error<CudaStatus> {
-    Error::new(CudaStatus::NotSupported, format!("virtual GPU: {what} is not supported"))
-}
 
 fn check_null<T: Copy>(to: Out<T>, function: &str) -> CudaResult<()> {
     match to.is_null() {

@@ -108,6 +108,11 @@ impl CallSite {
         .or(of_library)
     }
 
+    /// Returns the line of [`Self::line`] in parentheses, after a space; an empty string if there is none.
+    pub fn in_parentheses(&self) -> String {
+        self.line().map(|line| format!(" ({line})")).unwrap_or_default()
+    }
+
     /// Returns the innermost line of the program's own sources, or of any source if they are not set (see
     /// [`show_sources_first`]).
     pub fn own_line(&self) -> Option<SourceLine> {

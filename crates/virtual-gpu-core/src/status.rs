@@ -1,5 +1,6 @@
 //! The driver's and NCCL's result codes, and errors that pair a code with an explanation.
 
+use std::fmt;
 use std::sync::Arc;
 
 /// Declares a result code's variants with their C values, C names, and documented meanings.
@@ -172,6 +173,16 @@ impl<S> From<S> for Error<S> {
     fn from(status: S) -> Self {
         Self { status, message: "".into() }
     }
+}
+
+/// Returns `CUDA_ERROR_INVALID_VALUE` with a sentence.
+pub fn invalid(message: impl Into<Arc<str>>) -> Error<CudaStatus> {
+    Error::new(CudaStatus::InvalidValue, message)
+}
+
+/// Returns `CUDA_ERROR_NOT_SUPPORTED` for something that only the virtual GPU lacks.
+pub fn unsupported(what: impl fmt::Display) -> Error<CudaStatus> {
+    Error::new(CudaStatus::NotSupported, format!("virtual GPU: {what} is not supported"))
 }
 
 /// Converts a CUDA error from the engine into the error that an NCCL call returns.

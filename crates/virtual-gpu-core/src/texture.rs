@@ -49,6 +49,13 @@ pub struct Sampling {
 }
 
 impl Sampling {
+    /// Returns whether the channels of elements with this format are returned as floating-point numbers, which can be
+    /// mixed.
+    pub fn returns_floats(&self, format: Format) -> bool {
+        // Integers of 32 bits are never promoted (`CU_TRSF_READ_AS_INTEGER` in the driver API).
+        format.channel.is_float() || !self.keeps_integers && format.channel.bytes() < 4
+    }
+
     /// Returns the mode for a dimension. Without normalized coordinates, a texture can't repeat: CUDA clamps instead
     /// (`cudaTextureDesc` in the runtime API).
     pub fn mode(&self, dimension: usize) -> AddressMode {

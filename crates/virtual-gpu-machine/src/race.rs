@@ -52,14 +52,19 @@ pub enum Lifetime {
     End,
 }
 
+impl fmt::Display for Lifetime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Start => "may not have started",
+            Self::End => "may have ended",
+        })
+    }
+}
+
 impl fmt::Display for Race {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let (Some(lifetime), Some([x, y, z])) = (self.lifetime, self.owner) {
-            let may = match lifetime {
-                Lifetime::Start => "may not have started",
-                Lifetime::End => "may have ended",
-            };
-            return write!(f, "{}, {} of block ({x},{y},{z}), which {may}", self.later, self.location);
+            return write!(f, "{}, {} of block ({x},{y},{z}), which {lifetime}", self.later, self.location);
         }
         write!(
             f,

@@ -10,16 +10,10 @@ const CHANNELS: usize = 4;
 /// An element's channels, in 32 bits each.
 pub(crate) type Texel = [u32; CHANNELS];
 
-/// Returns whether channels are returned as floating-point numbers, which can be mixed.
-pub(crate) fn is_float(format: Format, sampling: &Sampling) -> bool {
-    // Integers of 32 bits are never promoted (`CU_TRSF_READ_AS_INTEGER` in the driver API).
-    format.channel.is_float() || !sampling.keeps_integers && format.channel.bytes() < 4
-}
-
 /// Returns the channels of an element. Channels that its format lacks are 0, and the fourth is 1.
 pub(crate) fn decode(format: Format, sampling: &Sampling, bytes: &[u8]) -> Texel {
     let size = format.channel.bytes() as usize;
-    let is_float = is_float(format, sampling);
+    let is_float = sampling.returns_floats(format);
     let mut texel = missing(is_float);
     for (at, (to, bytes)) in texel.iter_mut().zip(bytes.chunks_exact(size)).enumerate() {
         let mut padded = [0; 4];
@@ -45,7 +39,7 @@ pub(crate) fn decode(format: Format, sampling: &Sampling, bytes: &[u8]) -> Texel
 
 /// Returns the border color.
 pub(crate) fn border(format: Format, sampling: &Sampling) -> Texel {
-    let is_float = is_float(format, sampling);
+    let is_float = sampling.returns_floats(format);
     let mut texel = missing(is_float);
     for (to, color) in texel.iter_mut().zip(sampling.border).take(format.channels.into()) {
         *to = match format.channel {

@@ -47,6 +47,13 @@ pub struct Shared {
     pub written: Arc<dyn SharedRecord>,
 }
 
+impl Shared {
+    /// Returns the number of bytes.
+    pub fn size(&self) -> u64 {
+        self.bytes.bytes().len() as u64
+    }
+}
+
 /// Bytes are moved in pieces of this size. Pieces without content take no memory.
 const PIECE: usize = 4096;
 
@@ -79,7 +86,7 @@ impl DeviceMemory {
 
     /// Adds memory of another process at a new address. Returns `None` if no address is left.
     pub fn insert_shared(&mut self, shared: Shared, call_site: CallSite) -> Option<(u64, AllocationId)> {
-        let size = shared.bytes.bytes().len() as u64;
+        let size = shared.size();
         let (bytes, written) = (Bytes::Host(shared.bytes), Written::shared_by(shared.written));
         // The other process has taken its bytes from the GPU's capacity.
         let base = self.insert_new(size, call_site, written, true, |_| Some(bytes)).ok()?;

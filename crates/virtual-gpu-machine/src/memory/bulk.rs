@@ -6,7 +6,7 @@
 
 use super::bytes::Location;
 use super::copies::{BULK, Copy};
-use crate::fault::{Access as Kind, FaultKind, Stop};
+use crate::fault::{Access as Kind, Stop};
 use crate::machine::Machine;
 use crate::mask::{Mask, bits};
 use crate::shadow::How;
@@ -24,7 +24,7 @@ impl Machine<'_> {
         for thread in mask.threads() {
             let size = self.bulk_size(copy.bytes, thread)?;
             let (to, from) = (self.address_of(copy.to, thread), self.address_of(copy.from, thread));
-            let mut targets = match copy.mbarrier {
+            let targets = match copy.mbarrier {
                 Some(mbarrier) => self.targets(to, mbarrier, copy.blocks, thread)?,
                 None => Vec::new(),
             };
@@ -41,7 +41,7 @@ impl Machine<'_> {
                     self.write_bytes(Space::Global, Kind::Write, thread, to + at, &bytes)?;
                 }
             }
-            self.complete_targets(&mut targets, thread, size)?;
+            self.complete_targets(&targets, thread, size)?;
         }
         Ok(())
     }
@@ -78,14 +78,14 @@ impl Machine<'_> {
     /// Lets each target's mbarrier object wait for a copy of `size` bytes.
     pub(super) fn complete_targets(
         &mut self,
-        targets: &mut [Target],
+        targets: &[Target],
         thread: usize,
         size: u32,
     ) -> Result<(), Stop> {
-        for Target { rank, mbarrier, begin, .. } in targets {
-            self.in_block(*rank, Self::end_oldest_copies);
-            let copies = *begin..self.block_at(*rank).copies.begun;
-            self.complete_after((*rank, *mbarrier), thread, copies, size)?;
+        for &Target { rank, mbarrier, begin, .. } in targets {
+            self.in_block(rank, Self::end_oldest_copies);
+            let copies = begin..self.block_at(rank).copies.begun;
+            self.complete_after((rank, mbarrier), thread, copies, size)?;
         }
         Ok(())
     }
@@ -104,11 +104,11 @@ impl Machine<'_> {
             for (element, &value) in bytes.chunks_exact_mut(size).zip(&store.values) {
                 element.copy_from_slice(&self.value_of(value, thread).to_le_bytes()[..size]);
             }
-            let mut targets = self.targets(to, store.mbarrier, None, thread)?;
+            let targets = self.targets(to, store.mbarrier, None, thread)?;
             for (at, piece) in (0..).step_by(PIECE).zip(bytes[..all].chunks(PIECE)) {
                 self.begin_piece(thread, to + at, piece, store.reduction)?;
             }
-            self.complete_targets(&mut targets, thread, all as u32)?;
+            self.complete_targets(&targets, thread, all as u32)?;
         }
         Ok(())
     }
@@ -122,13 +122,13 @@ impl Machine<'_> {
             let size = self.bulk_size(reduction.bytes, thread)?;
             let (to, from) = (self.address_of(reduction.to, thread), self.address_of(reduction.from, thread));
             if let Some(mbarrier) = reduction.mbarrier {
-                let mut targets = self.targets(to, mbarrier, None, thread)?;
+                let targets = self.targets(to, mbarrier, None, thread)?;
                 for at in (0..u64::from(size)).step_by(PIECE) {
                     let mut bytes = [0; PIECE];
                     self.read_piece(thread, from + at, &mut bytes)?;
                     self.begin_piece(thread, to + at, &bytes, Some((reduction.op, reduction.kind)))?;
                 }
-                self.complete_targets(&mut targets, thread, size)?;
+                self.complete_targets(&targets, thread, size)?;
                 continue;
             }
             self.check_alignment(Space::Global, Kind::Atomic, thread, to, PIECE as u64)?;
@@ -148,7 +148,7 @@ impl Machine<'_> {
             true => Ok(size),
             false => {
                 let why = "the size of a bulk copy must be a multiple of 16 bytes";
-                Err(self.fault(FaultKind::Undefined(why), thread))
+                Err(self.undefined(why, thread))
             }
         }
     }

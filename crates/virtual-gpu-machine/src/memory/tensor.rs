@@ -53,7 +53,7 @@ impl Machine<'_> {
                 return Err(self.bad_address(Space::Shared, kind, thread, shared, extent));
             }
             let copied = Copied { thread, map: &map, shared };
-            let mut targets = match copy.mbarrier {
+            let targets = match copy.mbarrier {
                 Some(mbarrier) => self.targets(shared, mbarrier, copy.blocks, thread)?,
                 None => Vec::new(),
             };
@@ -62,7 +62,7 @@ impl Machine<'_> {
                 (None, None) => self.store_piece(&copied, piece),
                 (None, Some(op)) => self.reduce_piece(&copied, piece, op),
             })?;
-            self.complete_targets(&mut targets, thread, map.part_bytes() as u32)?;
+            self.complete_targets(&targets, thread, map.part_bytes() as u32)?;
         }
         Ok(())
     }
@@ -85,7 +85,7 @@ impl Machine<'_> {
             }
             Some(map) => return Ok(map),
         };
-        Err(self.fault(FaultKind::Undefined(why), thread))
+        Err(self.undefined(why, thread))
     }
 
     /// Copies a piece to the shared memory of each target.
@@ -119,7 +119,7 @@ impl Machine<'_> {
         let element = copied.map.element;
         let Some(kind) = atomic_type(op, element) else {
             let why = "the elements of the tensor can't be combined with this operation";
-            return Err(self.fault(FaultKind::Undefined(why), copied.thread));
+            return Err(self.undefined(why, copied.thread));
         };
         let Some(bytes) = self.shared_piece(copied, piece)? else { return Ok(()) };
         let inside = &bytes[piece.skipped..piece.skipped + piece.len];

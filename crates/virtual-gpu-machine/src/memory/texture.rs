@@ -263,7 +263,7 @@ impl Machine<'_> {
             }
             return Ok(());
         }
-        if !texel::is_float(texture.format, &texture.sampling) {
+        if !texture.sampling.returns_floats(texture.format) {
             return Err(self.undefined("a texture of integers can't be read as .f16", thread));
         }
         let [r, g, b, a] = texel.map(|bits| u32::from(f16::from_f32(f32::from_bits(bits)).to_bits()));

@@ -5,7 +5,7 @@ use super::{Engine, State};
 use crate::device;
 use virtual_gpu_core::array::{Format, Geometry, Level};
 use virtual_gpu_core::sorted::SortedMap;
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 /// A `CUarray` or a `CUmipmappedArray`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -80,7 +80,7 @@ impl Engine {
     pub fn create_array(&self, description: ArrayDescription) -> CudaResult<ArrayHandle> {
         let geometry = geometry(&description)?;
         check_extent(&description, geometry, Limits::Array)?;
-        self.place_array(description, geometry, 1, "cuArrayCreate")
+        self.place_array(description, geometry, None)
     }
 
     /// `cuMipmappedArrayCreate`: creates as many levels as requested, but at least one, and none after one that has a
@@ -98,22 +98,21 @@ impl Engine {
         let [width, height, depth] = description.extent;
         let depth = if geometry.is_layered() { 1 } else { depth };
         let most = width.max(height).max(depth).ilog2() + 1;
-        self.place_array(description, geometry, levels.clamp(1, most), "cuMipmappedArrayCreate")
+        self.place_array(description, geometry, Some(levels.clamp(1, most)))
     }
 
-    /// Allocates an array with this many levels.
+    /// Allocates a mipmapped array with this many levels, or an array.
     fn place_array(
         &self,
         description: ArrayDescription,
         geometry: Geometry,
-        count: u32,
-        caller: &'static str,
+        count: Option<u32>,
     ) -> CudaResult<ArrayHandle> {
-        let is_mipmap = caller == "cuMipmappedArrayCreate";
+        let caller = if count.is_some() { "cuMipmappedArrayCreate" } else { "cuArrayCreate" };
         let ArrayDescription { extent, format, flags } = description;
         let mut extent = extent.map(|extent| extent.max(1));
         let (mut levels, mut bytes) = (Vec::new(), 0);
-        for _ in 0..count {
+        for _ in 0..count.unwrap_or(1) {
             let level = Level::packed(bytes, extent, format.bytes());
             bytes += level.bytes();
             levels.push(level);
@@ -125,7 +124,7 @@ impl Engine {
         }
         let mut state = self.state();
         let context = state.current_context()?;
-        if !is_mipmap {
+        if count.is_none() {
             let array = Array { context, description, geometry, levels, part: Part::Whole };
             return Ok(state.add_array(array));
         }
@@ -225,8 +224,8 @@ pub(super) fn as_invalid_value(error: Error<CudaStatus>) -> Error<CudaStatus> {
     Error::new(CudaStatus::InvalidValue, error.message)
 }
 
-fn invalid<T>(message: String) -> CudaResult<T> {
-    Err(Error::new(CudaStatus::InvalidValue, message))
+pub(super) fn refuse<T>(message: String) -> CudaResult<T> {
+    Err(invalid(message))
 }
 
 /// Returns an array's dimensions.
@@ -239,35 +238,35 @@ fn geometry(description: &ArrayDescription) -> CudaResult<Geometry> {
         }
     }
     if flags > LAYERED | SURFACE | CUBEMAP | GATHER {
-        return invalid(format!("{flags:#x} has flags that arrays don't have"));
+        return refuse(format!("{flags:#x} has flags that arrays don't have"));
     }
     if width == 0 {
-        return invalid("the width of an array must not be 0".to_owned());
+        return refuse("the width of an array must not be 0".to_owned());
     }
     let geometry = match (flags & LAYERED != 0, flags & CUBEMAP != 0) {
         (is_layered, true) => {
             let is_cube = if is_layered { depth > 0 && depth.is_multiple_of(6) } else { depth == 6 };
             if width != height || !is_cube {
                 let depth_must = if is_layered { "a multiple of 6" } else { "6" };
-                return invalid(format!(
+                return refuse(format!(
                     "a cubemap's width and height must be the same, and its depth {depth_must}: \
                      {width} x {height} x {depth}"
                 ));
             }
             if is_layered { Geometry::Cubes } else { Geometry::Cube }
         }
-        (true, false) if depth == 0 => return invalid("a layered array needs at least 1 layer".to_owned()),
+        (true, false) if depth == 0 => return refuse("a layered array needs at least 1 layer".to_owned()),
         (true, false) if height == 0 => Geometry::Lines,
         (true, false) => Geometry::Planes,
         (false, false) => match (height, depth) {
             (0, 0) => Geometry::Line,
             (_, 0) => Geometry::Plane,
-            (0, _) => return invalid("a 3D array's height must not be 0".to_owned()),
+            (0, _) => return refuse("a 3D array's height must not be 0".to_owned()),
             _ => Geometry::Volume,
         },
     };
     if flags & GATHER != 0 && geometry != Geometry::Plane {
-        return invalid("only 2D arrays can have CUDA_ARRAY3D_TEXTURE_GATHER".to_owned());
+        return refuse("only 2D arrays can have CUDA_ARRAY3D_TEXTURE_GATHER".to_owned());
     }
     Ok(geometry)
 }
@@ -316,5 +315,5 @@ fn check_extent(description: &ArrayDescription, geometry: Geometry, limits: Limi
     let alternate = (geometry == Geometry::Volume).then(|| exceeds(&[47, 48, 49]));
     let too_large = exceeds(textures).filter(|_| alternate != Some(None));
     let too_large = too_large.or_else(|| exceeds(surfaces).filter(|_| flags & SURFACE != 0));
-    too_large.map_or(Ok(()), invalid)
+    too_large.map_or(Ok(()), refuse)
 }

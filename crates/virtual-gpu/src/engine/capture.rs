@@ -202,7 +202,7 @@ impl Engine {
             let graph = state.graph(capture.graph).ok()?;
             let node = graph.first_not_before(&capture.awaited, &after)?;
             let (of, call_site) = (graph.stream_name(node), &graph.nodes[node].call_site);
-            let at = call_site.line().map(|line| format!(" ({line})")).unwrap_or_default();
+            let at = call_site.in_parentheses();
             let message = format!(
                 "{name} does not wait for {} on {of}{at}: call {name}.wait(&{of}.record_event(None)?)? before you end the capture",
                 graph.nodes[node].work

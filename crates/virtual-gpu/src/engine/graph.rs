@@ -23,7 +23,7 @@ use executable::Exec;
 use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::sorted::SortedMap;
 use virtual_gpu_core::source_location::CallSite;
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 pub(super) use executable::Executable;
 pub use memory::GraphMemoryFigure;
@@ -259,10 +259,6 @@ impl std::fmt::Display for NodeWork {
             Self::Graph(_) => f.write_str("a graph"),
         }
     }
-}
-
-fn invalid(message: impl Into<Arc<str>>) -> Error<CudaStatus> {
-    Error::new(CudaStatus::InvalidValue, message)
 }
 
 fn not_a_graph(graph: GraphHandle) -> Error<CudaStatus> {

@@ -52,6 +52,11 @@ impl Engine {
         key.ok_or_else(gone)
     }
 
+    /// Returns what this process calls the GPU with this node-wide number, if it sees the GPU.
+    pub(super) fn ordinal(&self, physical: usize) -> Option<usize> {
+        (0..self.device_count()).find(|&gpu| self.physical(gpu) == physical)
+    }
+
     /// Lets kernels wait for other processes from now on.
     pub(super) fn share_with_processes(&self) -> CudaResult<()> {
         self.watch_elsewhere()?;
@@ -76,17 +81,17 @@ impl Engine {
     ///
     /// # Errors
     /// Returns `MapFailed` if the context's GPU can't access that GPU's memory.
-    pub fn open_shared(&self, shared: Shared, secret: u64, physical: usize) -> CudaResult<u64> {
+    pub fn open_shared(&self, shared: Shared, physical: usize) -> CudaResult<u64> {
+        let secret = shared.written.secret();
         let own = self.current_device()?;
-        let of_memory = (0..self.device_count()).find(|&gpu| self.physical(gpu) == physical);
         // A GPU that this process does not see has no memory here.
-        let device = of_memory.unwrap_or(own);
+        let device = self.ordinal(physical).unwrap_or(own);
         if device != own && !self.can_access_peer(own, device) {
             let message =
                 format!("GPU {own} can't access the memory of GPU {device}: cuDeviceCanAccessPeer returns 0");
             return Err(Error::new(CudaStatus::MapFailed, message));
         }
-        let size = shared.bytes.bytes().len() as u64;
+        let size = shared.size();
         let made = self.memory(device).insert_shared(shared, CallSite::here());
         let no_room = || Error::new(CudaStatus::MapFailed, "no addresses are left for the memory");
         let (address, allocation) = made.ok_or_else(no_room)?;
@@ -106,9 +111,10 @@ impl Engine {
     ///
     /// # Errors
     /// Returns `MapFailed` if no addresses are left.
-    pub fn open_in_pool(&self, pool: PoolHandle, shared: Shared, secret: u64) -> CudaResult<u64> {
+    pub fn open_in_pool(&self, pool: PoolHandle, shared: Shared) -> CudaResult<u64> {
+        let secret = shared.written.secret();
         let (device, others) = (self.device_of_pool(pool)?, self.others_of_pool(pool)?);
-        let size = shared.bytes.bytes().len() as u64;
+        let size = shared.size();
         let made = self.memory(device).insert_shared(shared, CallSite::here());
         let no_room = || Error::new(CudaStatus::MapFailed, "no addresses are left for the memory");
         let (address, _) = made.ok_or_else(no_room)?;
@@ -137,8 +143,7 @@ impl Engine {
         if import.references > 0 {
             return Ok(());
         }
-        state.imports.remove(&address);
-        state.unshare_mappings(&(address..address + 1));
+        state.forget_import(address);
         drop(state);
         self.free(address)
     }

@@ -179,12 +179,8 @@ pub(super) fn race_report(race: &Race, launched: &CallSite) -> Report {
 /// Returns the report for an access to the shared memory of a block that may not have started or may have ended.
 fn lifetime_report(at: &ThreadReport, owner: [u32; 3], lifetime: Lifetime, launched: &CallSite) -> Report {
     let [x, y, z] = owner;
-    let may = match lifetime {
-        Lifetime::Start => "may not have started",
-        Lifetime::End => "may have ended",
-    };
     let report =
-        Report::new(format!("kernel `{}` accesses the shared memory of a block that {may}", at.kernel));
+        Report::new(format!("kernel `{}` accesses the shared memory of a block that {lifetime}", at.kernel));
     let report = with_source(report, at).fact(match lifetime {
         Lifetime::Start => format!("nothing makes this thread wait until block ({x},{y},{z}) has started"),
         Lifetime::End => format!("nothing makes block ({x},{y},{z}) wait for this access before it ends"),

@@ -10,7 +10,7 @@ use crate::report::size;
 use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::memory::{HostBytes, OutOfMemory};
 use virtual_gpu_core::source_location::CallSite;
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 /// `CUmemAttach_flags`: what may access managed memory if processors can't share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,8 +185,4 @@ impl Engine {
         }
         self.check_range(call, address, len, &CallSite::here())
     }
-}
-
-fn invalid(message: String) -> Error<CudaStatus> {
-    Error::new(CudaStatus::InvalidValue, message)
 }

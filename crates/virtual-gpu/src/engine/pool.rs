@@ -18,7 +18,7 @@ use virtual_gpu_core::memory::{Capacity, OutOfMemory, SharedRecord};
 use virtual_gpu_core::number_map::NumberMap;
 use virtual_gpu_core::sorted::SortedMap;
 use virtual_gpu_core::source_location::CallSite;
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 /// A `CUmemoryPool`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -261,10 +261,6 @@ impl Pools {
             self.free(pool, &place);
         }
     }
-}
-
-fn invalid(message: String) -> Error<CudaStatus> {
-    Error::new(CudaStatus::InvalidValue, message)
 }
 
 impl State {

@@ -6,7 +6,7 @@
 use super::{Engine, State};
 use crate::device::TOTAL_MEMORY;
 use crate::report::size;
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 /// `CU_CTX_SCHED_MASK`: how a thread waits. At most one of these bits may be set.
 const SCHEDULING: u32 = 0x07;
@@ -78,10 +78,6 @@ impl Default for Settings {
             cache: CachePreference::None,
         }
     }
-}
-
-fn invalid(message: impl Into<String>) -> Error<CudaStatus> {
-    Error::new(CudaStatus::InvalidValue, message.into())
 }
 
 /// Checks a context's flags.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::array::{Array, ArrayHandle, as_invalid_value};
+use super::array::{Array, ArrayHandle, as_invalid_value, refuse};
 use super::context::ContextHandle;
 use super::{Engine, State};
 use crate::device;
@@ -107,7 +107,7 @@ impl Engine {
             Resource::Array(array) => self.texture_of_array(array, false, request.sampling)?,
             Resource::MipmappedArray(array) => {
                 if !request.sampling.is_normalized {
-                    return invalid(
+                    return refuse(
                         "a texture of a mipmapped array needs CU_TRSF_NORMALIZED_COORDINATES".to_owned(),
                     );
                 }
@@ -123,7 +123,7 @@ impl Engine {
         };
         if let Some(view) = request.view {
             if matches!(request.resource, Resource::Buffer { .. } | Resource::Rows { .. }) {
-                return invalid("only a texture of an array can have a resource view".to_owned());
+                return refuse("only a texture of an array can have a resource view".to_owned());
             }
             apply(&view, &mut texture)?;
         }
@@ -137,12 +137,12 @@ impl Engine {
     /// Returns `InvalidValue` unless the resource is an array with `CUDA_ARRAY3D_SURFACE_LDST`.
     pub fn create_surface(&self, resource: Resource) -> CudaResult<ObjectHandle> {
         let Resource::Array(handle) = resource else {
-            return invalid("a surface must be an array (CU_RESOURCE_TYPE_ARRAY)".to_owned());
+            return refuse("a surface must be an array (CU_RESOURCE_TYPE_ARRAY)".to_owned());
         };
         let surface = self.with_array(handle, false, |array| {
             if !array.has_surfaces() {
                 let message = "the array of a surface must be created with CUDA_ARRAY3D_SURFACE_LDST";
-                return invalid(message.to_owned());
+                return refuse(message.to_owned());
             }
             let format = array.description.format;
             Ok(Surface { geometry: array.geometry, format, level: array.levels[0] })
@@ -208,7 +208,7 @@ impl Engine {
         let context = state.current_context()?;
         let array = state.array_of_kind(handle, is_mipmap).map_err(as_invalid_value)?;
         if array.context != context {
-            return invalid(format!("the array {:#x} belongs to another context", handle.0));
+            return refuse(format!("the array {:#x} belongs to another context", handle.0));
         }
         with(array)
     }
@@ -242,7 +242,7 @@ impl Engine {
         let elements = bytes / format.bytes();
         let most = device::limit(LINEAR_WIDTH);
         if !(1..=most).contains(&elements) {
-            return invalid(format!(
+            return refuse(format!(
                 "a texture of linear memory can have 1 to {most} elements, not {elements}"
             ));
         }
@@ -259,13 +259,13 @@ impl Engine {
         for ((name, attribute), extent) in [("width", 70), ("height", 71)].into_iter().zip(extent) {
             let most = device::limit(attribute);
             if !(1..=most).contains(&extent) {
-                return invalid(format!("the {name} of pitched memory must be 1 to {most}, not {extent}"));
+                return refuse(format!("the {name} of pitched memory must be 1 to {most}, not {extent}"));
             }
         }
         let ([width, height], unit, most) = (extent, device::limit(51), device::limit(72));
         let row = width * format.bytes();
         if !pitch.is_multiple_of(unit) || pitch > most || pitch < row {
-            return invalid(format!(
+            return refuse(format!(
                 "the pitch must be a multiple of {unit}, at least the {row} bytes of a row, and at most {most}: {pitch}"
             ));
         }
@@ -301,17 +301,13 @@ fn not_an_object(handle: ObjectHandle, is_surface: bool) -> Error<CudaStatus> {
     Error::new(CudaStatus::InvalidValue, message)
 }
 
-fn invalid<T>(message: String) -> CudaResult<T> {
-    Err(Error::new(CudaStatus::InvalidValue, message))
-}
-
 /// Checks the address of a texture of memory that is not an array.
 fn check_alignment(address: u64) -> CudaResult<()> {
     // CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT
     let alignment = device::limit(14);
     match address.is_multiple_of(alignment) {
         true => Ok(()),
-        false => invalid(format!("the address of a texture must be a multiple of {alignment}: {address:#x}")),
+        false => refuse(format!("the address of a texture must be a multiple of {alignment}: {address:#x}")),
     }
 }
 
@@ -320,7 +316,7 @@ fn apply(view: &ResourceView, texture: &mut Texture) -> CudaResult<()> {
     if let Some(format) = view.format {
         let (new, old) = (format.bytes(), texture.format.bytes());
         if new != old {
-            return invalid(format!(
+            return refuse(format!(
                 "the view's elements have {new} bytes, but those of the array have {old}"
             ));
         }
@@ -333,24 +329,24 @@ fn apply(view: &ResourceView, texture: &mut Texture) -> CudaResult<()> {
         ["width", "height", "depth"].into_iter().zip(view.extent).zip(own).take(dimensions)
     {
         if asked.max(1) != own {
-            return invalid(format!("the view's {name} must be {own}, as in the array, not {asked}"));
+            return refuse(format!("the view's {name} must be {own}, as in the array, not {asked}"));
         }
     }
     let [first, last] = view.levels.map(|level| level as usize);
     if first > last || last >= texture.levels.len() {
         let count = texture.levels.len();
-        return invalid(format!("the view has the levels {first} to {last}, but the array has {count}"));
+        return refuse(format!("the view has the levels {first} to {last}, but the array has {count}"));
     }
     texture.levels = texture.levels[first..=last].to_vec();
     let [first, last] = view.layers.map(u64::from);
     if !is_layered {
         return match (first, last) {
             (0, 0) => Ok(()),
-            _ => invalid(format!("the view has the layers {first} to {last}, but the array has no layers")),
+            _ => refuse(format!("the view has the layers {first} to {last}, but the array has no layers")),
         };
     }
     if first > last || last >= own[2] {
-        return invalid(format!("the view has the layers {first} to {last}, but the array has {}", own[2]));
+        return refuse(format!("the view has the layers {first} to {last}, but the array has {}", own[2]));
     }
     let count = last - first + 1;
     let is_whole = match texture.geometry {
@@ -359,7 +355,7 @@ fn apply(view: &ResourceView, texture: &mut Texture) -> CudaResult<()> {
         _ => true,
     };
     if !is_whole {
-        return invalid(format!("a view of {count} layers does not consist of whole cubes"));
+        return refuse(format!("a view of {count} layers does not consist of whole cubes"));
     }
     for level in &mut texture.levels {
         level.address += first * level.slice;
@@ -372,16 +368,15 @@ fn apply(view: &ResourceView, texture: &mut Texture) -> CudaResult<()> {
 fn check_conversions(texture: &Texture) -> CudaResult<()> {
     let Texture { format, sampling, levels, .. } = texture;
     let mixes_levels = sampling.mixes_levels && levels.len() > 1;
-    let bytes = format.channel.bytes();
-    let is_float = format.channel.is_float() || !sampling.keeps_integers && bytes < 4;
+    let is_float = sampling.returns_floats(*format);
     if !is_float && (sampling.is_linear || mixes_levels) {
-        return invalid(
+        return refuse(
             "a texture that returns integers can't be filtered: use CU_TR_FILTER_MODE_POINT, or read 8-bit or 16-bit \
              integers without CU_TRSF_READ_AS_INTEGER"
                 .to_owned(),
         );
     }
-    let is_color = is_float && bytes == 1 && !format.channel.is_signed();
+    let is_color = is_float && format.channel.bytes() == 1 && !format.channel.is_signed();
     if sampling.is_srgb && !is_color {
         let message =
             "virtual GPU: CU_TRSF_SRGB is supported only for unsigned 8-bit channels that are read as floats";

@@ -15,7 +15,7 @@ use crate::report::Report;
 use shareable::held_by_processes;
 use virtual_gpu_core::memory::{ADDRESS_SPACE, AllocationId, Content, Shared, SharedContent, SharedRecord};
 use virtual_gpu_core::source_location::CallSite;
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 /// `CU_MEM_ALLOC_GRANULARITY_MINIMUM` and `CU_MEM_ALLOC_GRANULARITY_RECOMMENDED` in bytes, as on an H100.
 pub const GRANULARITY: u64 = 2 << 20;
@@ -94,10 +94,6 @@ pub type MakeShared = fn(u64, usize) -> std::io::Result<Shared>;
 
 /// The accessible memory, as ranges without gaps: by the first address, the size in bytes and the GPU.
 pub(super) type Accessible = BTreeMap<u64, (u64, usize)>;
-
-fn invalid(message: String) -> Error<CudaStatus> {
-    Error::new(CudaStatus::InvalidValue, message)
-}
 
 /// Checks that addresses or sizes are multiples of the granularity.
 fn check_granularity(function: &str, values: &[(&str, u64)]) -> CudaResult<()> {

@@ -145,7 +145,7 @@ fn order_of(graph: &Graph) -> Result<Vec<usize>, usize> {
 fn in_order(graph: &Graph) -> CudaResult<Vec<usize>> {
     order_of(graph).map_err(|at| {
         let node = &graph.nodes[at];
-        let line = node.call_site.line().map(|line| format!(" ({line})")).unwrap_or_default();
+        let line = node.call_site.in_parentheses();
         invalid(format!(
             "cuGraphInstantiateWithFlags: {} is a part of a cycle, or comes after one{line}: remove a dependency",
             node.work

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::executable::Executable;
-use super::{Graph, GraphHandle, GraphNodeHandle, NodeWork, Place, invalid};
+use super::{Graph, GraphHandle, GraphNodeHandle, NodeWork, Place};
 use crate::engine::free::Freed;
 use crate::engine::pool::GRANULE;
 use crate::engine::transfer::out_of_memory;
@@ -18,7 +18,7 @@ use virtual_gpu_core::handle::{OperationNumber, StreamHandle};
 use virtual_gpu_core::memory::{Lives, OutOfMemory};
 use virtual_gpu_core::sorted::SortedMap;
 use virtual_gpu_core::source_location::CallSite;
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 use virtual_gpu_core::sync::MutexGuard;
 
 /// The memory of an allocation node.
@@ -364,8 +364,6 @@ impl State {
             let is_allocated = allocated.get_or_insert_with(at, || owned.is_allocated);
             let known = self.graphs.memory.figures.get(&owned.device).map_or(0, |figures| figures[0]);
             let used = used.get_or_insert_with(owned.device, || known);
-            let line =
-                |call_site: &CallSite| call_site.line().map(|line| format!(" ({line})")).unwrap_or_default();
             if allocates.is_some() {
                 if *is_allocated && frees_first {
                     launch.freed_first.push(at);
@@ -376,7 +374,7 @@ impl State {
                          free them (cuMemFreeAsync), or instantiate the graph with \
                          CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH",
                         size(owned.bytes),
-                        line(&owned.call_site)
+                        owned.call_site.in_parentheses()
                     )));
                 }
                 *used += owned.bytes;
@@ -388,9 +386,9 @@ impl State {
                         "cuGraphLaunch: the graph frees{} the {} that a graph allocates{}, \
                          but the launch has not allocated them at that point: \
                          make the free depend on the allocation, or launch the graph that allocates them first",
-                        line(&node.call_site),
+                        node.call_site.in_parentheses(),
                         size(owned.bytes),
-                        line(&owned.call_site)
+                        owned.call_site.in_parentheses()
                     )));
                 }
                 *used -= owned.bytes;

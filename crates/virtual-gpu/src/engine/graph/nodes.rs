@@ -1,6 +1,6 @@
 //! The nodes of a graph: adding, connecting, changing, and removing them.
 
-use super::{Graph, GraphHandle, GraphNodeHandle, Node, NodeWork, Place, invalid, not_a_node};
+use super::{Graph, GraphHandle, GraphNodeHandle, Node, NodeWork, Place, not_a_node};
 use crate::engine::context::ContextHandle;
 use crate::engine::event::EventHandle;
 use crate::engine::host::HostFunction;
@@ -11,7 +11,7 @@ use crate::engine::region::Region;
 use crate::engine::work::Work;
 use crate::engine::{Engine, State};
 use virtual_gpu_core::source_location::CallSite;
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 /// `CUgraphNodeType`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,12 +1,12 @@
 //! User objects: resources of the program that graphs keep alive. Once nothing refers to an object, its destructor
 //! runs.
 
-use super::{Graph, GraphHandle, NodeWork, invalid};
+use super::{Graph, GraphHandle, NodeWork};
 use crate::engine::host::HostFunction;
 use crate::engine::{Engine, State};
 use virtual_gpu_core::handle::OpRef;
 use virtual_gpu_core::sorted::SortedMap;
-use virtual_gpu_core::status::CudaResult;
+use virtual_gpu_core::status::{CudaResult, invalid};
 use virtual_gpu_core::sync::MutexGuard;
 
 /// A `CUuserObject`.

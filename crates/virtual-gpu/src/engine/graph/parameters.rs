@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::executable::ExecNode;
 use super::nodes::{GraphCopy, NodeKind};
 use super::update::check_work;
-use super::{GraphExecHandle, GraphHandle, GraphNodeHandle, NodeWork, Place, invalid};
+use super::{GraphExecHandle, GraphHandle, GraphNodeHandle, NodeWork, Place};
 use crate::engine::context::ContextHandle;
 use crate::engine::event::EventHandle;
 use crate::engine::host::HostFunction;
@@ -15,7 +15,7 @@ use crate::engine::region::Region;
 use crate::engine::work::Work;
 use crate::engine::{Engine, State};
 use virtual_gpu_core::source_location::CallSite;
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 use virtual_gpu_ptx::Kernel;
 
 /// New parameters for a node.

@@ -90,7 +90,7 @@ pub(super) fn compare(
     }
     for (was, is) in old.nodes.iter().zip(&new.nodes) {
         let fail = |result, message: String| {
-            let place = is.call_site.line().map(|line| format!(" ({line})")).unwrap_or_default();
+            let place = is.call_site.in_parentheses();
             let message = format!("{}{place}: {message}", is.work);
             UpdateFailure { result, node: Some(is.of), from: None, message: message.into() }
         };

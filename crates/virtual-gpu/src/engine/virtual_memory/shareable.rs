@@ -4,10 +4,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::super::{Engine, lock};
-use super::{Held, Memory, MemoryHandle, invalid};
+use super::{Held, Memory, MemoryHandle};
 use virtual_gpu_core::memory::{Shared, SharedRecord};
 use virtual_gpu_core::source_location::CallSite;
-use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
+use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 /// Returns the content of new shared memory, and its file.
 pub(super) fn held_by_processes(shared: Shared) -> (Held, Option<Arc<dyn SharedRecord>>) {
@@ -43,7 +43,7 @@ impl Engine {
     /// Returns `InvalidValue` if this process does not see the GPU.
     pub fn import_memory(&self, shared: Shared, physical: usize) -> CudaResult<MemoryHandle> {
         let device = self.visible("cuMemImportFromShareableHandle", physical)?;
-        let size = shared.bytes.bytes().len() as u64;
+        let size = shared.size();
         self.share_with_processes()?;
         let (held, file) = held_by_processes(shared);
         Ok(self.add_memory(Memory {
@@ -60,8 +60,7 @@ impl Engine {
 
     /// Returns what this process calls the GPU with this node-wide number.
     pub(in crate::engine) fn visible(&self, function: &str, physical: usize) -> CudaResult<usize> {
-        let found = (0..self.device_count()).find(|&gpu| self.physical(gpu) == physical);
-        found.ok_or_else(|| {
+        self.ordinal(physical).ok_or_else(|| {
             invalid(format!(
                 "{function}: the memory is on GPU {physical} of the node, which CUDA_VISIBLE_DEVICES hides"
             ))
