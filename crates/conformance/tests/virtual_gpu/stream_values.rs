@@ -5,10 +5,11 @@ use std::ptr::null_mut;
 use std::time::Duration;
 
 use cudarc::driver::sys::{self, CUstream, CUstreamBatchMemOpType_enum as Kind};
-use cudarc::driver::{CudaSlice, DriverError};
+use cudarc::driver::{CudaSlice, DriverError, PushKernelArg};
+use cudarc::nvrtc::Ptx;
 use lab::Check;
 
-use crate::device::untracked;
+use crate::device::{shape, untracked};
 use crate::fails;
 use crate::raw::address;
 
@@ -20,6 +21,8 @@ pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("stream_values::a_wait_orders_what_the_writer_did", ordered),
         Check::new("stream_values::without_the_wait_the_streams_race", unordered),
+        Check::new("stream_values::what_follows_the_write_is_not_ordered", after_the_write),
+        Check::new("stream_values::a_counter_orders_what_each_kernel_did_before", counted),
         Check::new("stream_values::every_condition_and_size", conditions),
         Check::new("stream_values::a_wait_for_each_condition_waits", unmet_conditions),
         Check::new("stream_values::a_batch_runs_in_order", batch),
@@ -82,6 +85,44 @@ fn unordered() -> anyhow::Result<()> {
     start.streams[0].memcpy_htod(&[5; 4], &mut start.buffer)?;
     write(first, at, 1)?;
     fails(start.streams[1].clone_dtoh(&start.buffer), CUDA_ERROR_LAUNCH_FAILED, &["data race"]);
+    Ok(())
+}
+
+fn after_the_write() -> anyhow::Result<()> {
+    let mut start = Start::new()?;
+    let ([first, second], at) = (start.raw(), address(&start.flag));
+    write(first, at, 1)?;
+    start.streams[0].memcpy_htod(&[5; 4], &mut start.buffer)?;
+    // The copy is done on the virtual GPU, but nothing says so.
+    wait(second, at, 1)?;
+    fails(start.streams[1].clone_dtoh(&start.buffer), CUDA_ERROR_LAUNCH_FAILED, &["data race"]);
+    Ok(())
+}
+
+/// Each of two streams writes a number, and increments a counter. A third waits until the counter is 2.
+fn counted() -> anyhow::Result<()> {
+    const ADD: &str = "
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry add(.param .u64 counter)
+{
+    .reg .b64 %rd<2>;
+    ld.param.u64 %rd1, [counter];
+    red.global.add.u32 [%rd1], 1;
+    ret;
+}";
+    let mut start = Start::new()?;
+    let context = start.streams[0].context().clone();
+    let third = context.new_stream()?;
+    let add = context.load_module(Ptx::from_src(ADD))?.load_function("add")?;
+    wait(third.cu_stream(), address(&start.flag), 2)?;
+    for (at, stream) in start.streams.iter().enumerate() {
+        stream.memcpy_htod(&[at as u32 + 6], &mut start.buffer.slice_mut(at..at + 1))?;
+        // SAFETY: the kernel increments a number in the buffer.
+        unsafe { stream.launch_builder(&add).arg(&mut start.flag).launch(shape(1, 1)) }?;
+    }
+    assert_eq!(third.clone_dtoh(&start.buffer)?, [6, 7, 0, 0]);
     Ok(())
 }
 

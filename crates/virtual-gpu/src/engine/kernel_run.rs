@@ -254,7 +254,12 @@ impl Engine {
         let mut by_allocation: Vec<Touched> = Vec::new();
         let mut places: Map<(usize, AllocationId), usize> = Map::default();
         for virtual_gpu_machine::Touched { allocation, base, ranges, access } in all {
-            let touch = Touch { ranges, writes: access != Access::Read, atomic: access == Access::Atomic };
+            let touch = Touch {
+                ranges,
+                reads: access != Access::Write,
+                writes: access != Access::Read,
+                atomic: access == Access::Atomic,
+            };
             let of = match self.device_of(base) {
                 _ if allocation.is_managed() => self.managed(),
                 Some(owner) => owner,

@@ -2,7 +2,8 @@
 //! and batched forms.
 //!
 //! A wait is checked whenever an operation is done, and each time that a thread looks for work, because the host can
-//! write pinned memory at any time. Work after a wait is ordered after the operation that last wrote the number.
+//! write pinned memory at any time. Work after a wait is ordered after the operation that last wrote the number, and
+//! after all that have changed it atomically before.
 
 use super::graph::NodeWork;
 use super::run::{Obstacle, Turn};
@@ -11,7 +12,6 @@ use super::transfer::address_report;
 use super::wait::{Wait, given_up};
 use super::work::Work;
 use super::{Engine, Failure, State};
-use crate::order::View;
 use crate::report::Report;
 use crate::time::Cost;
 use virtual_gpu_core::handle::{OpRef, StreamHandle};
@@ -194,8 +194,9 @@ impl Engine {
                 state.finish(stream);
             }
             Ok(found) if has_failed || check.condition.is_met(check.value, found.number) => {
-                let writer = state.view_of_writer(&found);
-                state.finish_after(stream, &writer, Cost::Nothing);
+                let view = state.order.view_of_value(found.device, found.allocation, found.offset);
+                let view = view.cloned().unwrap_or_default();
+                state.finish_after(stream, &view, Cost::Nothing);
             }
             Ok(found) => {
                 let pending = Pending { checked: Some(check.finished), found: found.number };
@@ -206,18 +207,6 @@ impl Engine {
 }
 
 impl State {
-    /// Returns what had happened when the last operation that wrote a number was done.
-    fn view_of_writer(&self, found: &Found) -> View {
-        let mut view = View::default();
-        if let Some((stream, number)) = self.order.last_writer(found.device, found.allocation, found.offset) {
-            if let Some(entry) = self.streams.get(&stream) {
-                view.join(&entry.view);
-            }
-            view.advance(stream, number);
-        }
-        view
-    }
-
     /// Lets each wait for a number be checked again.
     pub(super) fn recheck_values(&mut self) {
         self.value_waits.values_mut().for_each(|pending| pending.checked = None);

@@ -43,8 +43,10 @@ pub(crate) struct Accessor {
 pub struct Touch {
     /// Offsets, in ascending order.
     pub(crate) ranges: Vec<Range<u64>>,
+    /// Whether it reads the bytes, and whether it writes them. An atomic instruction such as `atom.add` does both.
+    pub(crate) reads: bool,
     pub writes: bool,
-    /// Whether only atomic instructions accessed the bytes. Atomics don't race with each other.
+    /// Whether the bytes were only accessed atomically. Atomic accesses don't race with each other.
     pub(crate) atomic: bool,
 }
 
@@ -56,7 +58,7 @@ impl Touch {
 
     /// Creates an access to one range, without atomic instructions.
     pub(crate) fn of(range: Range<u64>, writes: bool) -> Self {
-        Self { ranges: iter::once(range).collect(), writes, atomic: false }
+        Self { ranges: iter::once(range).collect(), reads: !writes, writes, atomic: false }
     }
 }
 
@@ -72,8 +74,26 @@ pub(super) struct Conflict {
 pub(super) struct Now<'a> {
     pub(super) by: &'a Arc<Accessor>,
     pub(super) view: &'a View,
-    pub(super) writes: bool,
+    /// For a write: what has happened when it is done.
+    pub(super) done: Option<Arc<View>>,
+    pub(super) reads: bool,
     pub(super) atomic: bool,
+}
+
+impl<'a> Now<'a> {
+    fn new(by: &'a Arc<Accessor>, view: &'a View, touch: &Touch) -> Self {
+        let done = || {
+            let mut done = view.clone();
+            done.advance(by.stream, by.number);
+            Arc::new(done)
+        };
+        Now { by, view, done: touch.writes.then(done), reads: touch.reads, atomic: touch.atomic }
+    }
+
+    /// Returns whether the access writes.
+    pub(super) fn writes(&self) -> bool {
+        self.done.is_some()
+    }
 }
 
 /// The last write to some bytes, and the reads since then.
@@ -83,6 +103,17 @@ pub(super) struct Last {
     write: Option<(Arc<Accessor>, bool)>,
     /// At most one per stream: the last read.
     reads: Vec<Arc<Accessor>>,
+    value: Option<Value>,
+}
+
+/// The value of some bytes: what has happened if it is read.
+#[derive(Clone, Debug)]
+struct Value {
+    /// What had happened when the last write was done. An atomic change of an atomically written value adds to what the
+    /// earlier writes knew: if a counter is 2, both threads that incremented it have done so.
+    view: Arc<View>,
+    /// Whether it was written atomically.
+    atomic: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -108,7 +139,7 @@ const SEGMENTS_PER_PAGE: usize = 64;
 impl History {
     /// Records an access and returns the first conflict with an earlier access.
     pub(super) fn touch(&mut self, by: &Arc<Accessor>, view: &View, touch: &Touch) -> Option<Conflict> {
-        let now = Now { by, view, writes: touch.writes, atomic: touch.atomic };
+        let now = Now::new(by, view, touch);
         let mut conflict = None;
         let mut ranges = touch.ranges.as_slice();
         while let [range, rest @ ..] = ranges {
@@ -132,8 +163,8 @@ impl History {
         conflict
     }
 
-    /// Returns the stream and the number of the last operation that wrote to a byte.
-    pub(super) fn last_writer(&self, at: u64) -> Option<(StreamHandle, u64)> {
+    /// Returns what has happened if an operation reads a byte's present value.
+    pub(super) fn view_of_value(&self, at: u64) -> Option<&View> {
         let page = at / PAGE * PAGE;
         let last = match self.pages.get(page) {
             Some(known) => known.last(at - page),
@@ -142,7 +173,7 @@ impl History {
                 (at < segment.end).then_some(&segment.last)?
             }
         };
-        last.write.as_ref().map(|(write, _)| (write.stream, write.number))
+        last.value.as_ref().map(|value| value.view.as_ref())
     }
 
     /// Forgets a stream's accesses.
@@ -161,7 +192,7 @@ impl History {
             let part = base.max(start)..(base + PAGE).min(end);
             let Some(page) = self.pages.get_mut(base) else { continue };
             conflicts.extend(page.touch(base, now, std::slice::from_ref(&part)));
-            if now.writes && part.end - part.start == PAGE {
+            if now.writes() && part.end - part.start == PAGE {
                 // All of its bytes now have the same history, so a segment is enough.
                 self.pages.remove(base);
                 continue;
@@ -203,7 +234,7 @@ impl History {
             segment.last.note(now);
             self.segments.insert(gap.start, segment);
         }
-        if now.writes {
+        if now.writes() {
             self.merge(start..end);
         }
         conflict
@@ -251,14 +282,23 @@ impl Last {
         {
             return Some(found(write));
         }
-        let reads = self.reads.iter().filter(|_| now.writes);
+        let reads = self.reads.iter().filter(|_| now.writes());
         reads.into_iter().find(|read| !is_ordered(read, now)).map(found)
     }
 
     pub(super) fn note(&mut self, now: &Now) {
-        if now.writes {
+        if let Some(done) = &now.done {
             self.write = Some((now.by.clone(), now.atomic));
             self.reads.clear();
+            let earlier = self.value.take().filter(|value| value.atomic && now.atomic && now.reads);
+            let view = match earlier {
+                Some(Value { mut view, .. }) => {
+                    Arc::make_mut(&mut view).join(done);
+                    view
+                }
+                None => done.clone(),
+            };
+            self.value = Some(Value { view, atomic: now.atomic });
         } else {
             self.reads.retain(|read| read.stream != now.by.stream);
             self.reads.push(now.by.clone());
@@ -336,10 +376,33 @@ mod tests {
         history.touch(&by(16, 1), &nothing, &read(0..8));
         assert!(history.touch(&by(32, 1), &nothing, &read(0..8)).is_none());
         assert!(history.touch(&by(48, 1), &nothing, &write(0..8)).is_some());
-        let atomic = Touch { atomic: true, ..write(8..16) };
+        let atomic = Touch { reads: true, atomic: true, ..write(8..16) };
         history.touch(&by(16, 2), &nothing, &atomic);
         assert!(history.touch(&by(32, 2), &nothing, &atomic).is_none());
         assert!(history.touch(&by(48, 2), &nothing, &write(8..16)).is_some());
+    }
+
+    #[test]
+    fn a_counter_knows_what_all_its_atomic_changes_knew() {
+        let knows = |history: &History, stream| {
+            history.view_of_value(0).is_some_and(|view| view.own.covers(StreamHandle(stream), 1))
+        };
+        let store = Touch { atomic: true, ..write(0..4) };
+        let change = Touch { reads: true, ..store.clone() };
+        let mut history = History::default();
+        let mut view = View::default();
+        view.advance(StreamHandle(64), 1);
+        history.touch(&by(16, 1), &view, &change);
+        history.touch(&by(32, 1), &View::default(), &change);
+        assert!([16, 32, 64].iter().all(|&stream| knows(&history, stream)));
+        history.forget(StreamHandle(32));
+        assert!(knows(&history, 16), "a stream is gone, but not what the value means");
+        // A store replaces the value, whatever it was.
+        history.touch(&by(48, 1), &View::default(), &store);
+        assert!(knows(&history, 48) && !knows(&history, 16));
+        history.touch(&by(80, 1), &View::default(), &write(0..4));
+        history.touch(&by(96, 1), &View::default(), &change);
+        assert!(knows(&history, 96) && !knows(&history, 80), "an ordinary write races with the change");
     }
 
     /// SplitMix64 (Steele, Lea, Flood 2014).
@@ -362,7 +425,7 @@ mod tests {
         view: &View,
         touch: &Touch,
     ) -> Option<(u64, StreamHandle)> {
-        let now = Now { by, view, writes: touch.writes, atomic: touch.atomic };
+        let now = Now::new(by, view, touch);
         let mut first = None;
         for at in touch.ranges.iter().cloned().flatten() {
             let last = &mut bytes[at as usize];
@@ -391,7 +454,8 @@ mod tests {
                     1 => iter::once(start / PAGE * PAGE..(start / PAGE * PAGE + PAGE).min(BYTES)).collect(),
                     _ => (start..BYTES - length).step_by(step as usize).map(|at| at..at + length).collect(),
                 };
-                let touch = Touch { ranges, writes: random.below(2) == 0, atomic: random.below(4) == 0 };
+                let writes = random.below(2) == 0;
+                let touch = Touch { ranges, reads: !writes, writes, atomic: random.below(4) == 0 };
                 let by = by(stream, number);
                 let found = history.touch(&by, &view, &touch).map(|it| (it.range.start, it.other.stream));
                 assert_eq!(
@@ -412,11 +476,8 @@ mod tests {
     fn many_short_ranges_cost_two_bytes_for_each_byte() {
         let mut history = History::default();
         let nothing = View::default();
-        let every_second_float = Touch {
-            ranges: (0..16 * PAGE).step_by(8).map(|at| at..at + 4).collect(),
-            writes: true,
-            atomic: false,
-        };
+        let every_second_float =
+            Touch { ranges: (0..16 * PAGE).step_by(8).map(|at| at..at + 4).collect(), ..write(0..4) };
         for number in 1..1000 {
             history.touch(&by(16, number), &nothing, &every_second_float);
         }

@@ -117,14 +117,14 @@ impl Order {
         self.seen_by.retain(|&thread, _| is_known(thread));
     }
 
-    /// Returns the stream and the number of the last operation that wrote to a byte.
-    pub(crate) fn last_writer(
+    /// Returns what has happened if an operation reads a byte's present value.
+    pub(crate) fn view_of_value(
         &self,
         device: usize,
         allocation: AllocationId,
         offset: u64,
-    ) -> Option<(StreamHandle, u64)> {
-        self.histories.get(&(device, allocation))?.last_writer(offset)
+    ) -> Option<&View> {
+        self.histories.get(&(device, allocation))?.view_of_value(offset)
     }
 
     /// Forgets an allocation that is gone.
@@ -142,7 +142,7 @@ impl Order {
         touches: &[Touch],
     ) -> Option<Race> {
         let by = Arc::new(Accessor {
-            reads: touches.iter().any(|touch| !touch.writes || touch.atomic),
+            reads: touches.iter().any(|touch| touch.reads),
             writes: touches.iter().any(|touch| touch.writes),
             extent: extent(touches),
             ..by.clone()
