@@ -164,21 +164,13 @@ pub(crate) fn keep_last_error(error: &Error<NcclStatus>) -> &'static CStr {
 
 /// Returns the error for a driver function that is not implemented.
 pub(crate) fn unsupported(name: &'static str) -> c_uint {
-    cuda(name, || Err(Error::new(CudaStatus::NotSupported, not_supported(name))))
-}
-
-/// Like [`unsupported`], for NCCL.
-pub(crate) fn unsupported_nccl(name: &'static str) -> c_uint {
-    nccl(name, || Err(Error::new(NcclStatus::InternalError, not_supported(name))))
-}
-
-fn not_supported(name: &str) -> String {
     let newest = EXPORTS.iter().rfind(|it| {
         let version = it.name.strip_prefix(name).and_then(|rest| rest.strip_prefix("_v"));
         it.parameters.is_some() && version.is_some_and(|version| version.parse::<u32>().is_ok())
     });
     let help = newest.map_or_else(String::new, |newest| format!(": call {}", newest.name));
-    format!("virtual GPU: {name} is not supported{help}")
+    let message = format!("virtual GPU: {name} is not supported{help}");
+    cuda(name, || Err(Error::new(CudaStatus::NotSupported, message)))
 }
 
 pub(crate) fn error_name(code: c_uint, to: Out<*const c_char>) -> c_uint {

@@ -426,6 +426,19 @@ macro_rules! exports {
                 fn ncclSignal(peer: c_int, signal: c_int, context: c_int, flags: c_uint, comm: Communicator, stream: Stream) = nccl::signal;
                 fn ncclWaitSignal(count: c_int, descriptions: Source<WaitDescription>, comm: Communicator, stream: Stream) = nccl::wait_signal;
                 fn ncclRecv(buffer: DevicePointer, count: usize, data_type: c_uint, peer: c_int, comm: Communicator, stream: Stream) = nccl::receive;
+                fn ncclParamBind(to: Out<ParameterHandle>, key: Text) = nccl::bind;
+                fn ncclParamGetI8(parameter: ParameterHandle, to: Out<i8>) = nccl::parameter_number;
+                fn ncclParamGetU8(parameter: ParameterHandle, to: Out<u8>) = nccl::parameter_number;
+                fn ncclParamGetI16(parameter: ParameterHandle, to: Out<i16>) = nccl::parameter_number;
+                fn ncclParamGetU16(parameter: ParameterHandle, to: Out<u16>) = nccl::parameter_number;
+                fn ncclParamGetI32(parameter: ParameterHandle, to: Out<c_int>) = nccl::parameter_number;
+                fn ncclParamGetI64(parameter: ParameterHandle, to: Out<i64>) = nccl::parameter_number;
+                fn ncclParamGetU32(parameter: ParameterHandle, to: Out<c_uint>) = nccl::parameter_u32;
+                fn ncclParamGetU64(parameter: ParameterHandle, to: Out<c_ulonglong>) = nccl::parameter_u64;
+                fn ncclParamGetStr(parameter: ParameterHandle, to: Out<*const c_char>) = nccl::parameter_text;
+                fn ncclParamGet(parameter: ParameterHandle, to: Out<u8>, room: c_int, len: Out<c_int>) = nccl::parameter_bytes;
+                fn ncclParamGetParameter(key: Text, to: Out<*const c_char>, len: Out<c_int>) = nccl::parameter_value;
+                fn ncclParamGetAllParameterKeys(to: Out<*mut *const c_char>, len: Out<c_int>) = nccl::parameter_keys;
             }
             unsupported cuda {
                 cuArray3DCreate cuArray3DGetDescriptor cuArrayCreate cuArrayGetDescriptor
@@ -477,11 +490,6 @@ macro_rules! exports {
                 cuTexRefSetMaxAnisotropy cuTexRefSetMipmapFilterMode cuTexRefSetMipmapLevelBias
                 cuTexRefSetMipmapLevelClamp cuTexRefSetMipmappedArray cuWaitExternalSemaphoresAsync
                 cuWaitExternalSemaphoresAsync_ptsz
-            }
-            unsupported nccl {
-                ncclParamBind ncclParamDumpAll ncclParamGet ncclParamGetAllParameterKeys ncclParamGetI16
-                ncclParamGetI32 ncclParamGetI64 ncclParamGetI8 ncclParamGetParameter ncclParamGetStr ncclParamGetU16
-                ncclParamGetU32 ncclParamGetU64 ncclParamGetU8
             }
         }
     };

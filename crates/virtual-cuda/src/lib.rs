@@ -78,7 +78,7 @@ pub use layout::{LAYOUTS, Layout};
 pub use library::{Kernel, Library};
 pub use link::{LinkState, OptionValue};
 pub use managed::MemoryLocation;
-pub use nccl::{Communicator, Id, SimulationInfo, WaitDescription, Window};
+pub use nccl::{Communicator, Id, ParameterHandle, SimulationInfo, WaitDescription, Window};
 pub use observation::*;
 pub use occupancy::{BlockToShared, LaunchAttribute, LaunchConfig};
 pub use pointer::{Arguments, Bytes, Out, Outs, Source, Text};
@@ -106,7 +106,6 @@ macro_rules! export {
         older cuda { $(fn $older:ident $older_args:tt = $older_to:path $(, $older_own:ident)?;)* }
         nccl { $(fn $nccl:ident($($nccl_arg:ident: $nccl_type:ty),*) = $nccl_to:path;)* }
         unsupported cuda { $($no_cuda:ident)* }
-        unsupported nccl { $($no_nccl:ident)* }
     ) => {
         /// The exported symbols, except for the error texts, the `_ptds` and `_ptsz` forms of supported functions, and
         /// the symbols that start with `virtualGpu`.
@@ -115,7 +114,6 @@ macro_rules! export {
             $(export!(listed $older $older_args),)*
             $(Export { name: stringify!($nccl), parameters: Some(&[$(stringify!($nccl_type)),*]) },)*
             $(Export { name: stringify!($no_cuda), parameters: None },)*
-            $(Export { name: stringify!($no_nccl), parameters: None },)*
         ];
 
         /// Returns the address of an exported driver function, by its full name, such as `cuMemcpyHtoD_v2_ptds`.
@@ -166,13 +164,6 @@ macro_rules! export {
             #[unsafe(no_mangle)]
             pub extern "C" fn $no_cuda() -> c_uint {
                 answer::unsupported(stringify!($no_cuda))
-            }
-        )*
-        $(
-            /// Not supported.
-            #[unsafe(no_mangle)]
-            pub extern "C" fn $no_nccl() -> c_uint {
-                answer::unsupported_nccl(stringify!($no_nccl))
             }
         )*
     };
@@ -236,6 +227,18 @@ pub extern "C" fn ncclGetErrorString(code: c_uint) -> *const c_char {
 /// load the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclResetDebugInit() {}
+
+/// Prints NCCL's parameters to its log.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclParamDumpAll() {
+    nccl::dump_parameters();
+}
+
+/// [`ncclParamDumpAll`] under the name that a profiler calls.
+#[unsafe(no_mangle)]
+pub extern "C" fn pncclParamDumpAll() {
+    nccl::dump_parameters();
+}
 
 /// Returns the message from this thread's last failed NCCL call. As in NCCL, the communicator does not matter.
 #[unsafe(no_mangle)]

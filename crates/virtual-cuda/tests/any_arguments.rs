@@ -362,7 +362,6 @@ macro_rules! functions {
         older cuda { $($older:tt)* }
         nccl { $(fn $nccl:ident($($nccl_arg:ident: $nccl_type:ty),*) = $nccl_to:path;)* }
         unsupported cuda { $($no_cuda:ident)* }
-        unsupported nccl { $($no_nccl:ident)* }
     ) => {{
         let mut functions: Functions = Vec::new();
         $(functions.push(functions!(one $cuda($($cuda_type),*)));)*

@@ -27,6 +27,7 @@ mod management;
 mod membership;
 mod one_sided;
 mod operation;
+pub mod parameter;
 mod point_to_point;
 mod publish;
 mod ranks;

@@ -12,57 +12,15 @@ use std::sync::{Mutex, Once, OnceLock};
 use super::Request;
 use super::communicator::Communicator;
 use super::one_sided::OneSided;
+use super::parameter::{self, INFO, NO_LEVEL, VERSION, WARN, bit};
 use super::ranks::Ranks;
 use super::strict::{self, AbortLog};
 use virtual_gpu_core::handle::{CommHandle, Rank, StreamHandle};
 use virtual_gpu_machine::reduction::{DataType, Operator};
 
-/// The levels of `NCCL_DEBUG`. Each level includes all levels before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Level {
-    None,
-    Version,
-    Warn,
-    Info,
-    Abort,
-    Trace,
-}
-
-/// The values of `NCCL_DEBUG`.
-const LEVELS: [(&str, Level); 5] = [
-    ("VERSION", Level::Version),
-    ("WARN", Level::Warn),
-    ("INFO", Level::Info),
-    ("ABORT", Level::Abort),
-    ("TRACE", Level::Trace),
-];
-
-/// The values of `NCCL_DEBUG_SUBSYS`. A subsystem's bit is its index.
-const SUBSYSTEMS: [&str; 18] = [
-    "INIT",
-    "COLL",
-    "P2P",
-    "SHM",
-    "NET",
-    "GRAPH",
-    "TUNING",
-    "ENV",
-    "ALLOC",
-    "CALL",
-    "PROXY",
-    "NVLS",
-    "BOOTSTRAP",
-    "REG",
-    "PROFILE",
-    "RAS",
-    "ALLOC_HOST",
-    "DESTROY",
-];
-const DEFAULT: [&str; 3] = ["INIT", "BOOTSTRAP", "ENV"];
-
 struct Log {
-    level: Level,
-    mask: u64,
+    level: u32,
+    subsystems: u64,
     host: String,
     /// `None` means standard output.
     file: Option<Mutex<File>>,
@@ -70,26 +28,6 @@ struct Log {
 
 /// The log settings, read from the environment on first use, as in NCCL.
 static LOG: OnceLock<Log> = OnceLock::new();
-
-fn bit(subsystem: &str) -> u64 {
-    let index = SUBSYSTEMS.iter().position(|name| name.eq_ignore_ascii_case(subsystem));
-    match index {
-        Some(index) => 1 << index,
-        None if subsystem.eq_ignore_ascii_case("ALL") => u64::MAX,
-        None => 0,
-    }
-}
-
-/// Returns the subsystems in a list; a leading `^` means all subsystems except the listed ones.
-fn mask(list: Option<&str>) -> u64 {
-    match list {
-        None => DEFAULT.iter().map(|name| bit(name)).sum(),
-        Some(list) => match list.strip_prefix('^') {
-            Some(list) => !list.split(',').map(bit).fold(0, |mask, bit| mask | bit),
-            None => list.split(',').map(bit).fold(0, |mask, bit| mask | bit),
-        },
-    }
-}
 
 /// Expands the placeholders in a log file's name: `%h` is the host, `%p` the process ID, and `%%` a percent sign.
 fn file_name(pattern: &str, host: &str) -> String {
@@ -113,14 +51,10 @@ fn file_name(pattern: &str, host: &str) -> String {
 impl Log {
     fn from_env() -> Self {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let asked = variable("NCCL_DEBUG");
-        let known = LEVELS
-            .iter()
-            .find(|(name, _)| asked.as_deref().is_some_and(|asked| name.eq_ignore_ascii_case(asked)));
-        let level = known.map_or(Level::None, |(_, level)| *level);
+        let level = parameter::level(variable("NCCL_DEBUG").as_deref());
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let host = host.trim().split('.').next().unwrap_or_default().replace(['%', '/'], "-");
-        let file = variable("NCCL_DEBUG_FILE").filter(|_| level > Level::Version).and_then(|pattern| {
+        let file = variable("NCCL_DEBUG_FILE").filter(|_| level > VERSION).and_then(|pattern| {
             let name = file_name(&pattern, &host);
             let file = File::create(&name);
             if let Err(error) = &file {
@@ -130,7 +64,8 @@ impl Log {
             }
             file.ok().map(Mutex::new)
         });
-        Self { level, mask: mask(variable("NCCL_DEBUG_SUBSYS").as_deref()), host, file }
+        let subsystems = parameter::subsystems(std::env::var("NCCL_DEBUG_SUBSYS").ok().as_deref());
+        Self { level, subsystems, host, file }
     }
 
     fn print(&self, line: &str) {
@@ -173,7 +108,7 @@ fn log() -> &'static Log {
 
 fn info(subsystem: &str, device: usize, text: impl FnOnce() -> String) {
     let log = log();
-    if log.level >= Level::Info && log.mask & bit(subsystem) != 0 {
+    if log.level >= INFO && log.subsystems & bit(subsystem) != 0 {
         log.print(&format!("{}[{device}] NCCL INFO {}", log.prefix(), text()));
     }
 }
@@ -188,10 +123,15 @@ fn bus_id(device: usize) -> u64 {
     (device as u64 + 1) << 12
 }
 
+/// Prints a text to where the log lines are printed, at every level.
+pub fn print(text: &str) {
+    log().print(text);
+}
+
 /// Logs that a call failed, and why.
 pub fn warn(message: &str) {
     let log = log();
-    if log.level >= Level::Warn {
+    if log.level >= WARN {
         log.print(&format!("\n{}NCCL WARN {message}", log.prefix()));
     }
 }
@@ -200,13 +140,13 @@ pub fn warn(message: &str) {
 pub(crate) fn version() {
     static SHOWN: OnceLock<()> = OnceLock::new();
     let log = log();
-    if log.level == Level::None || SHOWN.set(()).is_err() {
+    if log.level == NO_LEVEL || SHOWN.set(()).is_err() {
         return;
     }
     let version = strict::version();
     let (major, minor, patch) = (version / 10_000, version / 100 % 100, version % 100);
     let text = format!("NCCL version {major}.{minor}.{patch}+cuda12.9");
-    match log.level >= Level::Info {
+    match log.level >= INFO {
         _ if version < VERSION_IN_FILE => println!("{text}"),
         true => log.print(&format!("{}[0] NCCL INFO {text}", log.prefix())),
         false => log.print(&text),
@@ -312,16 +252,6 @@ pub(crate) fn call(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_list_of_subsystems_or_all_but_some() {
-        assert_eq!(mask(None), bit("init") | bit("BOOTSTRAP") | bit("ENV"));
-        assert_eq!(mask(Some("COLL,init")), bit("COLL") | bit("INIT"));
-        assert_eq!(mask(Some("^COLL")) & bit("COLL"), 0);
-        assert_ne!(mask(Some("^COLL")) & bit("INIT"), 0);
-        assert_eq!(mask(Some("ALL")), u64::MAX);
-        assert_eq!(mask(Some("nonsense")), 0);
-    }
 
     #[test]
     fn a_file_s_name_has_the_host_and_the_process() {

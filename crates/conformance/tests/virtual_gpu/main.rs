@@ -28,6 +28,7 @@ mod nccl_graphs;
 mod nccl_log;
 mod nccl_management;
 mod nccl_memory;
+mod nccl_parameters;
 mod nccl_processes;
 mod nccl_threads;
 mod nccl_values;
@@ -115,6 +116,7 @@ fn main() -> ExitCode {
         nccl_graphs::checks(),
         nccl_log::checks(),
         nccl_management::checks(),
+        nccl_parameters::checks(),
         nccl_memory::checks(),
         nccl_processes::checks(),
         nccl_threads::checks(),

@@ -2,9 +2,11 @@
 
 mod communication;
 mod communicator;
+mod parameter;
 mod registration;
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
 
 use virtual_gpu_core::handle::CommHandle;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
@@ -24,6 +26,11 @@ pub(crate) use communicator::{
     init_rank_scalable, memory_statistic, rank, resume, revoke, shrink, split, suspend, unique_id,
     unique_id_of,
 };
+pub use parameter::ParameterHandle;
+pub(crate) use parameter::{
+    bind, dump_parameters, parameter_bytes, parameter_keys, parameter_number, parameter_text, parameter_u32,
+    parameter_u64, parameter_value,
+};
 pub use registration::Window;
 pub(crate) use registration::{
     allocate, deregister, deregister_window, free, register, register_window, window_pointer,
@@ -32,8 +39,8 @@ pub(crate) use registration::{
 /// `ncclComm_t`
 pub type Communicator = *mut c_void;
 
-fn invalid(message: impl Into<String>) -> Error<NcclStatus> {
-    Error::new(NcclStatus::InvalidArgument, message.into())
+fn invalid(message: impl Into<Arc<str>>) -> Error<NcclStatus> {
+    Error::new(NcclStatus::InvalidArgument, message)
 }
 
 fn comm(comm: Communicator) -> CommHandle {
@@ -42,7 +49,7 @@ fn comm(comm: Communicator) -> CommHandle {
 
 /// Writes a result to the address that the caller passed.
 fn give<T: Copy>(to: Out<T>, value: T) -> NcclResult<()> {
-    to.give(value).map_err(|error| Error::new(NcclStatus::InvalidArgument, error.message))
+    to.give(value).map_err(|error| invalid(error.message))
 }
 
 /// Returns NCCL. This works without an explicit `cuInit`, because the real library also calls `cuInit` itself.
@@ -112,7 +119,7 @@ pub(crate) fn simulate_group_end(info: Out<SimulationInfo>) -> NcclResult<()> {
         return nccl.group_end();
     }
     let given = Source::<SimulationInfo>::at(info.address()).value("the structure");
-    let given = given.map_err(|error| invalid(error.message.to_string()))?;
+    let given = given.map_err(|error| invalid(error.message))?;
     let is_initialized = given.magic == MAGIC && given.size >= size_of::<SimulationInfo>();
     match nccl.simulate_group_end(is_initialized)? {
         Some(time) => give(info, SimulationInfo { time, ..given }),
