@@ -3,6 +3,7 @@
 
 use std::ffi::{c_uint, c_ulonglong};
 
+use virtual_gpu::engine::Region;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 use crate::engine;
@@ -159,7 +160,7 @@ pub(crate) fn copy_3d(
         return Err(invalid(message));
     }
     let copies = copies.values(count)?;
-    let mut ranges = Vec::new();
+    let mut accessed = Vec::new();
     let mut made: Vec<Copy3D> = Vec::new();
     for (index, copy) in copies.iter().enumerate() {
         let fails = |_: &Error<CudaStatus>| fails_at.give_if_wanted(index);
@@ -169,11 +170,20 @@ pub(crate) fn copy_3d(
             return Err(invalid(format!("copy {index} of the batch has an extent of 0")));
         }
         let whole = rows::of_batch(copy).inspect_err(fails)?;
-        let [to, from] = rows::ranges(&whole).inspect_err(fails)?;
-        ranges.extend([(to.start, to.end, true, index), (from.start, from.end, false, index)]);
+        let [to, from] = rows::regions(&whole).inspect_err(fails)?;
+        accessed.extend([(to, true, index), (from, false, index)]);
         made.push(whole);
     }
-    if let Some(index) = dependent(ranges) {
+    let extent = |&(region, writes, index): &(Region, bool, usize)| {
+        (region.start, region.start + region.extent().unwrap_or(0), writes, index)
+    };
+    let rows = |&(region, writes, index): &(Region, bool, usize)| {
+        region.rows().map(move |row| (row, row + region.width, writes, index))
+    };
+    // Rows of one copy may lie between those of another, as in two halves of a matrix.
+    let is_suspect = dependent(accessed.iter().map(extent).collect()).is_some();
+    let found = is_suspect.then(|| dependent(accessed.iter().flat_map(rows).collect())).flatten();
+    if let Some(index) = found {
         fails_at.give_if_wanted(index);
         return Err(depends(index));
     }

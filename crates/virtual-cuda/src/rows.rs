@@ -1,7 +1,6 @@
 //! Copies of rows in 2D and 3D, and copies between addresses of any kind.
 
 use std::ffi::{c_uint, c_void};
-use std::ops::Range;
 use std::sync::Arc;
 
 use virtual_gpu::engine::{CopySide, GraphCopy, Region};
@@ -167,15 +166,14 @@ pub(crate) fn of_batch(copy: &BatchCopy) -> CudaResult<Copy3D> {
     Ok(Copy3D { from, to, width, height, depth })
 }
 
-/// Returns the addresses from the first to the last byte of the destination and the source.
-pub(crate) fn ranges(copy: &Copy3D) -> CudaResult<[Range<u64>; 2]> {
-    let range = |name, side| {
+/// Returns the rows of the destination and of the source. They are not larger than the address space.
+pub(crate) fn regions(copy: &Copy3D) -> CudaResult<[Region; 2]> {
+    let checked = |name, side| {
         let region = region(name, side, copy)?;
-        let end = region.extent().and_then(|extent| region.start.checked_add(extent));
         let too_large = || invalid(format!("the copy's {name}: the rows extend beyond the address space"));
-        Ok::<_, Error<_>>(region.start..end.ok_or_else(too_large)?)
+        region.extent().map(|_| region).ok_or_else(too_large)
     };
-    Ok([range("destination", &copy.to)?, range("source", &copy.from)?])
+    Ok([checked("destination", &copy.to)?, checked("source", &copy.from)?])
 }
 
 /// `cuMemcpy`: copies between addresses of any kind.

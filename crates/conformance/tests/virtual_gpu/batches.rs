@@ -136,6 +136,19 @@ fn rows() -> anyhow::Result<()> {
     // SAFETY: the copy is readable.
     unsafe { sys::cuMemcpy3DBatchAsync(1, &raw mut one, &raw mut at, 0, stream.cu_stream()) }.result()?;
     assert_eq!(stream.clone_dtoh(&to)?, [1, 2, 5, 6, 0, 0, 0, 0]);
+    // The rows of two halves lie between each other, but have no byte in common.
+    let mut halves = [one, one];
+    (halves[1].src.op.ptr.ptr, halves[1].dst.op.ptr.ptr) = (address(&from) + 2, address(&to) + 2);
+    halves.iter_mut().for_each(|half| half.dst.op.ptr.rowLength = 4);
+    let batch = |copies: &mut [sys::CUDA_MEMCPY3D_BATCH_OP], at: &mut usize| {
+        // SAFETY: the copies are readable.
+        unsafe { sys::cuMemcpy3DBatchAsync(copies.len(), copies.as_mut_ptr(), at, 0, stream.cu_stream()) }
+            .result()
+    };
+    batch(&mut halves, &mut at)?;
+    assert_eq!(stream.clone_dtoh(&to)?, [1, 2, 3, 4, 5, 6, 7, 8]);
+    halves[1].dst.op.ptr.ptr = address(&to) + 1;
+    fails(batch(&mut halves, &mut at), CUDA_ERROR_INVALID_VALUE, &["copy 1 of the batch overlaps"]);
     one.extent.depth = 0;
     // SAFETY: as above.
     let code = unsafe { sys::cuMemcpy3DBatchAsync(1, &raw mut one, &raw mut at, 0, stream.cu_stream()) };
