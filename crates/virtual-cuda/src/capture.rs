@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use virtual_gpu::engine::{CaptureInfo, CaptureMode, GraphHandle, GraphNodeHandle};
 use virtual_gpu_core::status::{CudaResult, invalid};
+use virtual_gpu_core::thread::ThreadKey;
 
 use crate::engine;
 use crate::graph::Graph;
@@ -66,11 +67,19 @@ struct Listed {
 }
 
 /// By the stream.
-static LISTED: Mutex<BTreeMap<usize, Listed>> = Mutex::new(BTreeMap::new());
+static LISTED: Mutex<BTreeMap<Key, Listed>> = Mutex::new(BTreeMap::new());
+
+/// A stream's handle, and the calling thread if the handle can stand for its own default stream.
+type Key = (usize, Option<ThreadKey>);
+
+fn key(of: Stream) -> Key {
+    // CU_STREAM_PER_THREAD
+    (of as usize, (of as usize <= 2).then(ThreadKey::current))
+}
 
 /// Drops a stream's list.
 pub(crate) fn forget_list(of: Stream) {
-    LISTED.lock().unwrap_or_else(PoisonError::into_inner).remove(&(of as usize));
+    LISTED.lock().unwrap_or_else(PoisonError::into_inner).remove(&key(of));
 }
 
 pub(crate) fn info_old(of: Stream, status: Out<c_uint>, id: Out<c_ulonglong>) -> CudaResult<()> {
@@ -116,7 +125,7 @@ pub(crate) fn info_with_data(
     // The vectors' own memory does not move with them.
     after.give_if_wanted(Source::at(listed.nodes.as_ptr() as usize));
     data.give_if_wanted(Source::at(listed.data.as_ptr() as usize));
-    lists.insert(of as usize, listed);
+    lists.insert(key(of), listed);
     Ok(())
 }
 
