@@ -4,7 +4,7 @@
 //! for as long as that process runs and has not freed what the handle is for.
 
 use std::ffi::c_uint;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use virtual_gpu::engine::{EventHandle, MemoryKind};
 use virtual_gpu_core::memory::FileKey;
@@ -155,6 +155,9 @@ pub(crate) fn open_memory(to: Out<DevicePointer>, handle: IpcHandle, flags: c_ui
     engine.current_device()?;
     handle.check(FUNCTION, Kind::Memory, "memory")?;
     handle.check_foreign(FUNCTION, "memory")?;
+    // Two threads that open the same memory get the same address.
+    static OPENING: Mutex<()> = Mutex::new(());
+    let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(address) = engine.open_again(handle.secret())? {
         return to.give(address);
     }
