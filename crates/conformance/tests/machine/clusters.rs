@@ -1,7 +1,7 @@
 //! Clusters: registers, addresses, the cluster's barrier, copies between blocks, and the reports about wrong uses.
 
 use virtual_gpu_core::tensor_map::{ElementType, MOST_DIMENSIONS, Part, Swizzle, TensorMap};
-use virtual_gpu_machine::{Execution, Fault, FaultKind, Lifetime};
+use virtual_gpu_machine::{Access, Execution, Fault, FaultKind, Lifetime};
 
 use crate::arguments;
 use crate::bad_input::assert_refused_by_name;
@@ -317,6 +317,9 @@ fn copies_go_to_another_block_and_complete_its_transactions() {
     let zero = "@%p1 st.shared.u32 [inbox], 5; ";
     let reduced = send(reduce, 256, "ld.shared.u32 %r, [%a3];").replacen(FILL, &format!("{FILL}{zero}"), 1);
     check(2, 2, &reduced, |_, _| 5 + 63 * 64 / 2);
+    let (done, _) = run(2, 2, &reduced.replace(zero, "")).unwrap();
+    let unwritten = done.unwritten.expect("nothing has written the sum");
+    assert_eq!(unwritten.access.map(|access| access.access), Some(Access::Atomic));
     let combine = "@%p1 cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 [%peer], [%a1], 256, [%a4];";
     let tens = "mov.u32 %a6, inbox; mad.lo.u32 %a6, %t, 4, %a6; st.shared.u32 [%a6], 10000;";
     let combined = send(combine, 256, read).replacen(FILL, &format!("{FILL}{tens}"), 1);

@@ -88,9 +88,13 @@ impl Machine<'_> {
     pub(crate) fn end_copy(&mut self, copy: Copy) {
         self.changes += 1;
         let Copy { thread, rank, pc, offset, len, mut bytes, reduction, .. } = copy;
+        let mut has_missing = false;
         let shared = &mut self.block.shared;
         let target = &mut shared.bytes[offset..offset + len];
+        let place = (offset as u64, len as u64);
         if let Some((op, kind)) = reduction {
+            let is_missing = shared.written.first_missing(place.0..place.0 + place.1).is_some();
+            has_missing = is_missing && place.0 + place.1 <= self.shared_size as u64;
             let size = usize::from(kind.bytes());
             for (new, old) in bytes[..len].chunks_exact_mut(size).zip(target.chunks_exact(size)) {
                 let [new_bits, old] = [&*new, old].map(read);
@@ -99,7 +103,11 @@ impl Machine<'_> {
         }
         target.copy_from_slice(&bytes[..len]);
         shared.written.mark(offset as u64..(offset + len) as u64);
-        let (offset, len) = (offset as u64, len as u64);
+        let (offset, len) = place;
+        if has_missing && self.unwritten.is_none() {
+            let access = (Space::Shared, Kind::Atomic, offset, len);
+            self.unwritten = Some(self.report_of((rank, thread), pc, Some(access)));
+        }
         if rank != self.cluster.rank {
             self.end_visit((rank, thread), pc, (offset, len));
         } else if self.block.shadow.is_on && offset + len <= self.shared_size as u64 {
