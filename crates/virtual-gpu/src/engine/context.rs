@@ -398,7 +398,7 @@ impl State {
                 self.devices[device].streams += 1;
                 format!("stream {}", self.devices[device].streams).into()
             }
-            StreamKind::OfEvent => "an event of another process".into(),
+            StreamKind::OfEvent => "an event".into(),
             StreamKind::OfGraph(captured) => format!("{captured}{OF_A_GRAPH}").into(),
         }
     }

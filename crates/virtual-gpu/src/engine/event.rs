@@ -115,7 +115,8 @@ impl Engine {
     /// being captured, and `NotSupported` for an event that processes share.
     pub fn record_context(&self, context: ContextHandle, event: EventHandle) -> CudaResult<()> {
         let mut state = self.state();
-        let stream = state.context(context)?.default_stream;
+        let device = state.device_of_context(context)?;
+        state.check_usable(context)?;
         state.check_none_captured(context, "cuCtxRecordEvent")?;
         let of_event = state.event(event)?.context;
         if of_event != context {
@@ -128,7 +129,10 @@ impl Engine {
             return Err(Error::new(CudaStatus::NotSupported, message));
         }
         let all = state.last_of_all(context);
-        let done = state.enqueue(stream, Work::Record, all, CallSite::unknown())?;
+        // No stream of the program waits for the record unless it is told to.
+        let stream = state.new_stream(context, device, false, StreamKind::OfEvent);
+        let done = state.append(stream, Work::Record, all, CallSite::unknown())?;
+        state.retire_stream(stream);
         state.set_recorded(event, done);
         drop(self.run_ready(state));
         Ok(())
@@ -144,8 +148,10 @@ impl Engine {
         state.check_none_captured(context, "cuCtxWaitEvent")?;
         state.hear_of_record(event)?;
         let after: Vec<Awaited> = state.done_record(event, "cuCtxWaitEvent")?.1.into_iter().collect();
+        state.check_usable(context)?;
+        // The waits are not work on the default stream, which would be ordered with all other streams.
         for stream in state.streams_of(context) {
-            state.enqueue(stream, Work::Wait, after.clone(), CallSite::unknown())?;
+            state.append(stream, Work::Wait, after.clone(), CallSite::unknown())?;
         }
         drop(self.run_ready(state));
         Ok(())

@@ -59,7 +59,8 @@ pub struct Stream {
     pub(super) destroyed: bool,
     /// Whether the stream belongs to a graph: its operations are part of the graph's launch, not separate calls.
     pub(super) of_graph: bool,
-    /// Whether the stream only waits for the records of an event by other processes.
+    /// Whether the stream is not the program's: it waits for an event's records by other processes, or for all streams of
+    /// a context.
     pub(super) of_event: bool,
     /// Its part in a capture: enqueued operations go into a graph.
     pub(super) capture: Option<Captured>,
@@ -89,7 +90,7 @@ pub(super) enum StreamKind {
     Made,
     /// A graph launch: the stream runs the work that was captured on the stream with this name.
     OfGraph(Arc<str>),
-    /// An event that other processes record.
+    /// An event that other processes record, or that records a whole context.
     OfEvent,
 }
 
@@ -453,7 +454,9 @@ impl State {
 
     /// Returns the streams of a context that the program can use, in the order of their handles.
     pub(super) fn streams_of(&self, context: ContextHandle) -> Vec<StreamHandle> {
-        let usable = |entry: &Stream| entry.context == context && !entry.destroyed && !entry.of_graph;
+        let usable = |entry: &Stream| {
+            entry.context == context && !entry.destroyed && !entry.of_graph && !entry.of_event
+        };
         let streams = self.streams.iter().filter(|(_, entry)| usable(entry));
         let mut streams: Vec<_> = streams.map(|(&stream, _)| stream).collect();
         streams.sort_unstable();

@@ -5,8 +5,9 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cudarc::driver::DriverError;
+use cudarc::driver::result::stream::{self, StreamKind};
 use cudarc::driver::sys::{
-    self, CUgraphNode, CUgraphNodeType as Kind, CUstream, CUstreamCaptureMode_enum as Mode,
+    self, CUgraphNode, CUgraphNodeType as Kind, CUresult, CUstream, CUstreamCaptureMode_enum as Mode,
     CUstreamCaptureStatus_enum as Status,
 };
 use lab::Check;
@@ -16,8 +17,8 @@ use crate::fails;
 use crate::raw::address;
 
 use sys::CUresult::{
-    CUDA_ERROR_ILLEGAL_STATE, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
-    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+    CUDA_ERROR_ILLEGAL_STATE, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_LAUNCH_FAILED,
+    CUDA_ERROR_STREAM_CAPTURE_UNJOINED, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
 };
 
 pub(super) fn checks() -> Vec<Check> {
@@ -29,7 +30,10 @@ pub(super) fn checks() -> Vec<Check> {
         Check::new("captures::a_thread_chooses_what_it_can_break", thread_mode),
         Check::new("captures::external_events_become_nodes", external),
         Check::new("captures::contexts_record_and_wait", contexts),
+        Check::new("captures::a_context_s_record_orders_nothing_else", only_recorded),
+        Check::new("captures::a_context_s_wait_orders_nothing_else", only_waited),
         Check::new("user_objects::live_as_long_as_their_graphs", user_objects),
+        Check::new("user_objects::an_update_replaces_them", updated_objects),
         Check::new("user_objects::bad_counts_are_refused", bad_counts),
     ]
 }
@@ -258,6 +262,34 @@ fn contexts() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Two streams that wait for the default stream, and it for them. `between` is called after the first has written a
+/// buffer, and before the second one does.
+fn race_beside(between: impl Fn(sys::CUcontext, sys::CUevent) -> CUresult) -> anyhow::Result<()> {
+    let (context, stream, buffer) = start()?;
+    let event = context.new_event(None)?;
+    // SAFETY: the context, the event, and the buffer are alive.
+    unsafe { sys::cuCtxRecordEvent(context.cu_ctx(), event.cu_event()) }.result()?;
+    let [first, second] = [stream::create(StreamKind::Default)?, stream::create(StreamKind::Default)?];
+    stream.synchronize()?;
+    set(first, address(&buffer), 1)?;
+    between(context.cu_ctx(), event.cu_event()).result()?;
+    set(second, address(&buffer), 2)?;
+    // SAFETY: the stream is alive.
+    let end = unsafe { sys::cuStreamSynchronize(second) };
+    fails(end.result(), CUDA_ERROR_LAUNCH_FAILED, &["data race"]);
+    Ok(())
+}
+
+fn only_recorded() -> anyhow::Result<()> {
+    // SAFETY: the handles are alive.
+    race_beside(|context, event| unsafe { sys::cuCtxRecordEvent(context, event) })
+}
+
+fn only_waited() -> anyhow::Result<()> {
+    // SAFETY: the handles are alive.
+    race_beside(|context, event| unsafe { sys::cuCtxWaitEvent(context, event) })
+}
+
 fn new_object(counter: &AtomicUsize, references: u32) -> Result<sys::CUuserObject, DriverError> {
     let (mut object, data) = (null_mut(), (counter as *const AtomicUsize).cast_mut().cast::<c_void>());
     // SAFETY: the counter outlives the object.
@@ -289,6 +321,30 @@ fn user_objects() -> anyhow::Result<()> {
     exec.launch(&stream)?;
     drop(exec);
     stream.synchronize()?;
+    assert_eq!(destroyed(), [1, 1]);
+    Ok(())
+}
+
+/// "The references in the new source graph are cloned and replace the references in the target graph" (CUDA
+/// Programming Guide, "CUDA User Objects").
+fn updated_objects() -> anyhow::Result<()> {
+    static COUNTERS: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+    let destroyed = || COUNTERS.each_ref().map(|it| it.load(Ordering::Relaxed));
+    let (_context, stream, _buffer) = start()?;
+    let graphs = [Graph::new(), Graph::new()];
+    for (graph, counter) in graphs.iter().zip(&COUNTERS) {
+        graph.empty(&[])?;
+        let object = new_object(counter, 1)?;
+        // SAFETY: both handles are alive.
+        unsafe { sys::cuGraphRetainUserObject(graph.0, object, 1, 1) }.result()?;
+    }
+    let exec = graphs[0].instantiate()?;
+    exec.launch(&stream)?;
+    exec.update(&graphs[1]).0?;
+    drop(graphs);
+    stream.synchronize()?;
+    assert_eq!(destroyed(), [1, 0]);
+    drop(exec);
     assert_eq!(destroyed(), [1, 1]);
     Ok(())
 }

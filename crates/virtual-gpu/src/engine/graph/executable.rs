@@ -28,13 +28,13 @@ pub(super) struct Exec {
     /// The streams that run its branches, created at the first launch.
     streams: Vec<StreamHandle>,
     /// The end of the last launch, which the next launch waits for.
-    last: Option<Awaited>,
+    pub(super) last: Option<Awaited>,
     /// The graph from which it was made.
     pub(super) of: GraphHandle,
     /// `CUgraphInstantiate_flags`
     pub(super) flags: u64,
     /// The user objects that it keeps alive.
-    objects: References,
+    pub(super) objects: References,
 }
 
 /// The nodes of a graph and of the graphs in it.
@@ -307,10 +307,7 @@ impl Engine {
     pub fn destroy_graph_exec(&self, exec: GraphExecHandle) -> CudaResult<()> {
         let mut state = self.state();
         let removed = state.graphs.execs.remove(&exec).ok_or_else(|| not_an_exec(exec))?;
-        match &removed.last {
-            Some(last) => state.graphs.objects.release_after(last.op, removed.objects),
-            None => state.graphs.objects.release_all(&removed.objects),
-        }
+        state.graphs.objects.release_after(removed.last.map(|last| last.op), removed.objects);
         for stream in removed.streams {
             state.retire_stream(stream);
         }

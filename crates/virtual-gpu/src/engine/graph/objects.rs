@@ -25,7 +25,7 @@ struct UserObject {
 #[derive(Default)]
 pub(super) struct UserObjects {
     all: SortedMap<UserObjectHandle, UserObject>,
-    /// References of executable graphs that were destroyed while a launch, which ends with the operation, was running.
+    /// References that executable graphs gave up while a launch, which ends with the operation, was running.
     held: Vec<(OpRef, References)>,
     /// Destructors to call.
     dead: Vec<HostFunction>,
@@ -67,9 +67,12 @@ impl UserObjects {
         }
     }
 
-    /// Releases references once an operation is done.
-    pub(super) fn release_after(&mut self, op: OpRef, references: References) {
-        self.held.push((op, references));
+    /// Releases the references of an executable graph once its last launch is done.
+    pub(super) fn release_after(&mut self, last: Option<OpRef>, references: References) {
+        match last {
+            Some(op) => self.held.push((op, references)),
+            None => self.release_all(&references),
+        }
     }
 }
 

@@ -72,6 +72,16 @@ impl Engine {
         for (old, new) in Arc::make_mut(&mut state.exec_mut(exec)?.graph).nodes.iter_mut().zip(new.nodes) {
             (old.work, old.call_site) = (new.work, new.call_site);
         }
+        // "The references in the new source graph are cloned and replace the references in the target graph", and if
+        // launches still run, "any references which would be released are held until the launches have finished" (CUDA
+        // Programming Guide, "CUDA User Objects").
+        let objects = state.references_of(state.graph(graph)?);
+        state.graphs.objects.retain_all(&objects);
+        let updated = state.exec_mut(exec)?;
+        let last = updated.last.as_ref().map(|last| last.op);
+        let replaced = std::mem::replace(&mut updated.objects, objects);
+        state.graphs.objects.release_after(last, replaced);
+        let state = self.destroy_objects(state);
         self.release_graph_memory(state);
         Ok(Ok(()))
     }
