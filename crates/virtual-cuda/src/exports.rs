@@ -180,6 +180,10 @@ macro_rules! exports {
                 fn cuGraphHostNodeGetParams(node: GraphNode, parameters: Out<HostParameters>) = graph_change::host;
                 fn cuGraphHostNodeSetParams(node: GraphNode, parameters: Source<HostParameters>) = graph_change::set_host;
                 fn cuGraphExecHostNodeSetParams(exec: GraphExec, node: GraphNode, parameters: Source<HostParameters>) = graph_change::set_executable_host;
+                fn cuGraphAddBatchMemOpNode(node: Out<GraphNode>, graph: Graph, after: Source<GraphNode>, count: usize, parameters: Source<BatchNodeParameters>) = graph_values::add;
+                fn cuGraphBatchMemOpNodeGetParams(node: GraphNode, parameters: Out<BatchNodeParameters>) = graph_values::parameters;
+                fn cuGraphBatchMemOpNodeSetParams(node: GraphNode, parameters: Source<BatchNodeParameters>) = graph_values::set;
+                fn cuGraphExecBatchMemOpNodeSetParams(exec: GraphExec, node: GraphNode, parameters: Source<BatchNodeParameters>) = graph_values::set_executable;
                 fn cuGraphEventRecordNodeGetEvent(node: GraphNode, event: Out<Event>) = graph_change::record;
                 fn cuGraphEventRecordNodeSetEvent(node: GraphNode, event: Event) = graph_change::set_record;
                 fn cuGraphExecEventRecordNodeSetEvent(exec: GraphExec, node: GraphNode, event: Event) = graph_change::set_executable_record;
@@ -443,53 +447,60 @@ macro_rules! exports {
             unsupported cuda {
                 cuArray3DCreate cuArray3DGetDescriptor cuArrayCreate cuArrayGetDescriptor
                 cuArrayGetMemoryRequirements cuArrayGetPlane cuArrayGetSparseProperties
-                cuCheckpointProcessCheckpoint cuCheckpointProcessGetRestoreThreadId cuCheckpointProcessGetState
-                cuCheckpointProcessLock cuCheckpointProcessRestore cuCheckpointProcessUnlock cuCoredumpGetAttribute
-                cuCoredumpGetAttributeGlobal cuCoredumpSetAttribute cuCoredumpSetAttributeGlobal cuCtxAttach
-                cuCtxDetach cuCtxFromGreenCtx cuCtxGetDevResource cuCtxGetExecAffinity cuCtxResetPersistingL2Cache
+                cuCheckpointProcessCheckpoint cuCheckpointProcessGetRestoreThreadId
+                cuCheckpointProcessGetState cuCheckpointProcessLock cuCheckpointProcessRestore
+                cuCheckpointProcessUnlock cuCoredumpGetAttribute cuCoredumpGetAttributeGlobal
+                cuCoredumpSetAttribute cuCoredumpSetAttributeGlobal cuCtxAttach cuCtxDetach
+                cuCtxFromGreenCtx cuCtxGetDevResource cuCtxGetExecAffinity cuCtxResetPersistingL2Cache
                 cuDestroyExternalMemory cuDestroyExternalSemaphore cuDevResourceGenerateDesc
-                cuDevSmResourceSplitByCount cuDeviceGetDevResource cuDeviceGetLuid cuDeviceGetNvSciSyncAttributes
-                cuDeviceRegisterAsyncNotification cuDeviceTotalMem cuDeviceUnregisterAsyncNotification
-                cuExternalMemoryGetMappedBuffer cuExternalMemoryGetMappedMipmappedArray cuFlushGPUDirectRDMAWrites
-                cuFuncSetBlockShape cuFuncSetSharedSize cuGetExportTable cuGraphAddBatchMemOpNode
-                cuGraphAddExternalSemaphoresSignalNode cuGraphAddExternalSemaphoresWaitNode
-                cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams cuGraphConditionalHandleCreate
-                cuGraphExecBatchMemOpNodeSetParams cuGraphExecExternalSemaphoresSignalNodeSetParams
-                cuGraphExecExternalSemaphoresWaitNodeSetParams cuGraphExternalSemaphoresSignalNodeGetParams
+                cuDevSmResourceSplitByCount cuDeviceGetDevResource cuDeviceGetLuid
+                cuDeviceGetNvSciSyncAttributes cuDeviceRegisterAsyncNotification cuDeviceTotalMem
+                cuDeviceUnregisterAsyncNotification cuExternalMemoryGetMappedBuffer
+                cuExternalMemoryGetMappedMipmappedArray cuFlushGPUDirectRDMAWrites cuFuncSetBlockShape
+                cuFuncSetSharedSize cuGetExportTable cuGraphAddExternalSemaphoresSignalNode
+                cuGraphAddExternalSemaphoresWaitNode cuGraphConditionalHandleCreate
+                cuGraphExecExternalSemaphoresSignalNodeSetParams
+                cuGraphExecExternalSemaphoresWaitNodeSetParams
+                cuGraphExternalSemaphoresSignalNodeGetParams
                 cuGraphExternalSemaphoresSignalNodeSetParams cuGraphExternalSemaphoresWaitNodeGetParams
-                cuGraphExternalSemaphoresWaitNodeSetParams cuGraphicsMapResources cuGraphicsMapResources_ptsz
-                cuGraphicsResourceGetMappedMipmappedArray cuGraphicsResourceGetMappedPointer
-                cuGraphicsResourceGetMappedPointer_v2 cuGraphicsResourceSetMapFlags cuGraphicsResourceSetMapFlags_v2
-                cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources cuGraphicsUnmapResources_ptsz
-                cuGraphicsUnregisterResource cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxGetDevResource
-                cuGreenCtxRecordEvent cuGreenCtxStreamCreate cuGreenCtxWaitEvent cuImportExternalMemory
-                cuImportExternalSemaphore cuIpcOpenMemHandle cuLaunch cuLaunchCooperativeKernelMultiDevice
-                cuLaunchGrid cuLaunchGridAsync cuLibraryGetUnifiedFunction cuLogsCurrent cuLogsDumpToFile
-                cuLogsDumpToMemory cuLogsRegisterCallback cuLogsUnregisterCallback cuMemAlloc cuMemAllocHost
+                cuGraphExternalSemaphoresWaitNodeSetParams cuGraphicsMapResources
+                cuGraphicsMapResources_ptsz cuGraphicsResourceGetMappedMipmappedArray
+                cuGraphicsResourceGetMappedPointer cuGraphicsResourceGetMappedPointer_v2
+                cuGraphicsResourceSetMapFlags cuGraphicsResourceSetMapFlags_v2
+                cuGraphicsSubResourceGetMappedArray cuGraphicsUnmapResources
+                cuGraphicsUnmapResources_ptsz cuGraphicsUnregisterResource cuGreenCtxCreate
+                cuGreenCtxDestroy cuGreenCtxGetDevResource cuGreenCtxRecordEvent cuGreenCtxStreamCreate
+                cuGreenCtxWaitEvent cuImportExternalMemory cuImportExternalSemaphore cuIpcOpenMemHandle
+                cuLaunch cuLaunchCooperativeKernelMultiDevice cuLaunchGrid cuLaunchGridAsync
+                cuLibraryGetUnifiedFunction cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory
+                cuLogsRegisterCallback cuLogsUnregisterCallback cuMemAlloc cuMemAllocHost
                 cuMemAllocPitch cuMemBatchDecompressAsync cuMemBatchDecompressAsync_ptsz cuMemFree
-                cuMemGetAddressRange cuMemGetHandleForAddressRange cuMemGetInfo cuMemHostGetDevicePointer
-                cuMemMapArrayAsync cuMemMapArrayAsync_ptsz cuMemRangeGetAttribute cuMemRangeGetAttributes cuMemcpy2D
-                cuMemcpy2DAsync cuMemcpy2DUnaligned cuMemcpy3D cuMemcpy3DAsync cuMemcpyAtoA cuMemcpyAtoD
-                cuMemcpyAtoH cuMemcpyAtoHAsync cuMemcpyDtoA cuMemcpyDtoD cuMemcpyDtoDAsync cuMemcpyDtoH
-                cuMemcpyDtoHAsync cuMemcpyHtoA cuMemcpyHtoAAsync cuMemcpyHtoD cuMemcpyHtoDAsync cuMemsetD16
-                cuMemsetD2D16 cuMemsetD2D32 cuMemsetD2D8 cuMemsetD32 cuMemsetD8
-                cuMipmappedArrayGetMemoryRequirements cuMipmappedArrayGetSparseProperties cuModuleGetGlobal
-                cuModuleGetSurfRef cuModuleGetTexRef cuMulticastAddDevice cuMulticastBindAddr cuMulticastBindMem
-                cuMulticastCreate cuMulticastGetGranularity cuMulticastUnbind cuParamSetSize cuParamSetTexRef
-                cuParamSetf cuParamSeti cuParamSetv cuPointerSetAttribute cuProfilerInitialize
-                cuSignalExternalSemaphoresAsync cuSignalExternalSemaphoresAsync_ptsz cuStreamBatchMemOp
-                cuStreamBatchMemOp_ptsz cuStreamGetGreenCtx cuStreamWaitValue32 cuStreamWaitValue32_ptsz
-                cuStreamWaitValue64 cuStreamWaitValue64_ptsz cuStreamWriteValue32 cuStreamWriteValue32_ptsz
+                cuMemGetAddressRange cuMemGetHandleForAddressRange cuMemGetInfo
+                cuMemHostGetDevicePointer cuMemMapArrayAsync cuMemMapArrayAsync_ptsz
+                cuMemRangeGetAttribute cuMemRangeGetAttributes cuMemcpy2D cuMemcpy2DAsync
+                cuMemcpy2DUnaligned cuMemcpy3D cuMemcpy3DAsync cuMemcpyAtoA cuMemcpyAtoD cuMemcpyAtoH
+                cuMemcpyAtoHAsync cuMemcpyDtoA cuMemcpyDtoD cuMemcpyDtoDAsync cuMemcpyDtoH
+                cuMemcpyDtoHAsync cuMemcpyHtoA cuMemcpyHtoAAsync cuMemcpyHtoD cuMemcpyHtoDAsync
+                cuMemsetD16 cuMemsetD2D16 cuMemsetD2D32 cuMemsetD2D8 cuMemsetD32 cuMemsetD8
+                cuMipmappedArrayGetMemoryRequirements cuMipmappedArrayGetSparseProperties
+                cuModuleGetGlobal cuModuleGetSurfRef cuModuleGetTexRef cuMulticastAddDevice
+                cuMulticastBindAddr cuMulticastBindMem cuMulticastCreate cuMulticastGetGranularity
+                cuMulticastUnbind cuParamSetSize cuParamSetTexRef cuParamSetf cuParamSeti cuParamSetv
+                cuPointerSetAttribute cuProfilerInitialize cuSignalExternalSemaphoresAsync
+                cuSignalExternalSemaphoresAsync_ptsz cuStreamBatchMemOp cuStreamBatchMemOp_ptsz
+                cuStreamGetGreenCtx cuStreamWaitValue32 cuStreamWaitValue32_ptsz cuStreamWaitValue64
+                cuStreamWaitValue64_ptsz cuStreamWriteValue32 cuStreamWriteValue32_ptsz
                 cuStreamWriteValue64 cuStreamWriteValue64_ptsz cuSurfRefGetArray cuSurfRefSetArray
-                cuTensorMapEncodeIm2colWide cuTexRefCreate cuTexRefDestroy cuTexRefGetAddress cuTexRefGetAddressMode
-                cuTexRefGetAddress_v2 cuTexRefGetArray cuTexRefGetBorderColor cuTexRefGetFilterMode cuTexRefGetFlags
-                cuTexRefGetFormat cuTexRefGetMaxAnisotropy cuTexRefGetMipmapFilterMode cuTexRefGetMipmapLevelBias
-                cuTexRefGetMipmapLevelClamp cuTexRefGetMipmappedArray cuTexRefSetAddress cuTexRefSetAddress2D
-                cuTexRefSetAddress2D_v2 cuTexRefSetAddress2D_v3 cuTexRefSetAddressMode cuTexRefSetAddress_v2
-                cuTexRefSetArray cuTexRefSetBorderColor cuTexRefSetFilterMode cuTexRefSetFlags cuTexRefSetFormat
-                cuTexRefSetMaxAnisotropy cuTexRefSetMipmapFilterMode cuTexRefSetMipmapLevelBias
-                cuTexRefSetMipmapLevelClamp cuTexRefSetMipmappedArray cuWaitExternalSemaphoresAsync
-                cuWaitExternalSemaphoresAsync_ptsz
+                cuTensorMapEncodeIm2colWide cuTexRefCreate cuTexRefDestroy cuTexRefGetAddress
+                cuTexRefGetAddressMode cuTexRefGetAddress_v2 cuTexRefGetArray cuTexRefGetBorderColor
+                cuTexRefGetFilterMode cuTexRefGetFlags cuTexRefGetFormat cuTexRefGetMaxAnisotropy
+                cuTexRefGetMipmapFilterMode cuTexRefGetMipmapLevelBias cuTexRefGetMipmapLevelClamp
+                cuTexRefGetMipmappedArray cuTexRefSetAddress cuTexRefSetAddress2D
+                cuTexRefSetAddress2D_v2 cuTexRefSetAddress2D_v3 cuTexRefSetAddressMode
+                cuTexRefSetAddress_v2 cuTexRefSetArray cuTexRefSetBorderColor cuTexRefSetFilterMode
+                cuTexRefSetFlags cuTexRefSetFormat cuTexRefSetMaxAnisotropy cuTexRefSetMipmapFilterMode
+                cuTexRefSetMipmapLevelBias cuTexRefSetMipmapLevelClamp cuTexRefSetMipmappedArray
+                cuWaitExternalSemaphoresAsync cuWaitExternalSemaphoresAsync_ptsz
             }
         }
     };

@@ -15,6 +15,7 @@ use crate::graph_node::{
     launch, new_kernel, node, set_rows,
 };
 use crate::graph_parameters::{Body, NodeParameters};
+use crate::graph_values::of_values;
 use crate::pointer::{Arguments, Out, Source};
 use crate::rows::{self, Copy3D};
 use crate::types::{Context, Event, handle};
@@ -113,7 +114,12 @@ fn change(of: GraphNode, change: Change) -> CudaResult<()> {
     engine::get()?.change_node(node(of), change, None)
 }
 
-fn change_executable(
+/// Changes a node, which also gets another context.
+pub(crate) fn change_in(of: GraphNode, change: Change, context: Context) -> CudaResult<()> {
+    engine::get()?.change_node(node(of), change, Some(ContextHandle(context as u64)))
+}
+
+pub(crate) fn change_executable(
     exec: GraphExec,
     of: GraphNode,
     change: Change,
@@ -280,6 +286,7 @@ fn any(caller: &str, given: Body) -> CudaResult<(Change, Option<Context>)> {
         Body::Kernel(kernel) => (of_kernel(kernel)?, None),
         Body::Copy(copy, context) => (of_copy(&copy)?, Some(context)),
         Body::Set(set, context) => (of_set(set)?, Some(context)),
+        Body::Values(given) => (of_values(caller, given)?, Some(given.context)),
         Body::Host(given) => (of_host(caller, given)?, None),
         Body::Record(of) => (Change::Record(event(of)), None),
         Body::Wait(of) => (Change::Wait(event(of)), None),

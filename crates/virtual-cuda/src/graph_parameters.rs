@@ -13,6 +13,7 @@ use crate::graph_node::{
     GraphNode, HostParameters, KernelParameters, SetParameters, dependencies, graph, new_copy, new_host,
     new_kernel, new_set,
 };
+use crate::graph_values::{BatchNodeParameters, new_values};
 use crate::pointer::{Out, Source};
 use crate::rows::Copy3D;
 use crate::types::{Context, DevicePointer, Event, handle};
@@ -82,6 +83,7 @@ pub(crate) enum Body {
     Kernel(KernelParameters),
     Copy(Copy3D, Context),
     Set(SetParameters, Context),
+    Values(BatchNodeParameters),
     Host(HostParameters),
     /// A graph that the node copies.
     Child(Graph),
@@ -139,7 +141,7 @@ impl NodeParameters {
                 8 | 9 => return Err(unsupported("a node for an external semaphore")),
                 10 => Body::Allocation(self.of_type()),
                 11 => Body::Free(self.of_type()),
-                12 => return Err(unsupported("a node for memory operations")),
+                12 => Body::Values(self.of_type()),
                 13 => return Err(unsupported("a conditional node")),
                 kind => return Err(invalid(format!("{caller}: there is no type of node {kind}"))),
             }
@@ -167,6 +169,7 @@ pub(crate) fn add(
         Body::Kernel(kernel) => new_kernel(of, &after, kernel)?,
         Body::Copy(copy, context) => new_copy(of, &after, &copy, context)?,
         Body::Set(set, context) => new_set(of, &after, set, context)?,
+        Body::Values(given) => new_values("cuGraphAddNode", of, &after, given)?,
         Body::Host(given) => new_host(of, &after, given)?,
         Body::Child(child) => engine.add_child_graph_node(of, &after, graph(child))?,
         Body::MovedChild(child) => engine.move_child_graph(of, &after, graph(child))?,

@@ -4,11 +4,11 @@ use std::mem::offset_of;
 
 use crate::{
     AccessDescription, Affinity, AllocationNodeParameters, AllocationProperties, AttributeValue, BatchCopy,
-    BatchOperation, Copy2D, Copy3D, CopyAttributes, CopyNodeParameters, CreateParameters, DeviceProperties,
-    EdgeData, HostParameters, Id, InstantiateParameters, IpcHandle, KernelParameters, LaunchAttribute,
-    LaunchConfig, MemoryLocation, NodeParameters, OldKernelParameters, PlaneDescription, PoolProperties,
-    ResourceDescription, SetParameters, SimulationInfo, TensorMap, TextureDescription, UpdateInfo,
-    ViewDescription, VolumeDescription, WaitDescription,
+    BatchNodeParameters, BatchOperation, Copy2D, Copy3D, CopyAttributes, CopyNodeParameters,
+    CreateParameters, DeviceProperties, EdgeData, HostParameters, Id, InstantiateParameters, IpcHandle,
+    KernelParameters, LaunchAttribute, LaunchConfig, MemoryLocation, NodeParameters, OldKernelParameters,
+    PlaneDescription, PoolProperties, ResourceDescription, SetParameters, SimulationInfo, TensorMap,
+    TextureDescription, UpdateInfo, ViewDescription, VolumeDescription, WaitDescription,
 };
 
 /// The layout of a C structure.
@@ -87,6 +87,9 @@ layouts! {
     }
     AttributeValue = "CUlaunchAttributeValue_union" {}
     BatchOperation = "CUstreamBatchMemOpParams_union" {}
+    BatchNodeParameters = "CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st" {
+        context = "ctx", count = "count", operations = "paramArray", flags = "flags"
+    }
     CopyAttributes = "CUmemcpyAttributes_st" {
         order = "srcAccessOrder", from = "srcLocHint", to = "dstLocHint", flags = "flags"
     }

@@ -10,7 +10,7 @@ use crate::pointer::Source;
 use crate::types::{DevicePointer, Stream, stream};
 
 /// `CUstreamBatchMemOpParams`: the operation determines which fields it has.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct BatchOperation {
     pub(crate) operation: c_uint,
@@ -25,6 +25,14 @@ pub struct BatchOperation {
 
 /// `CU_STREAM_WAIT_VALUE_FLUSH`
 const FLUSH: c_uint = 1 << 30;
+
+/// `CUstreamBatchMemOpType`
+const WAIT_32: c_uint = 1;
+const WRITE_32: c_uint = 2;
+const WAIT_64: c_uint = 4;
+const WRITE_64: c_uint = 5;
+const BARRIER: c_uint = 6;
+
 /// The most operations in a batch: their number must be less than 256.
 const MOST: c_uint = 255;
 
@@ -72,38 +80,77 @@ pub(crate) fn wait_64(of: Stream, at: DevicePointer, value: c_ulonglong, flags: 
     enqueue(of, &[wait(at, 8, value, flags)?])
 }
 
-/// `cuStreamBatchMemOp`: enqueues all operations in their order, or none of them. Barriers change nothing, because each
-/// operation sees what the earlier ones have done.
-///
-/// # Errors
-/// Returns `NotSupported` for a flush of remote writes.
+/// `cuStreamBatchMemOp`: enqueues all operations in their order, or none of them.
 pub(crate) fn batch(
     of: Stream,
     count: c_uint,
-    operations: Source<BatchOperation>,
+    given: Source<BatchOperation>,
     flags: c_uint,
 ) -> CudaResult<()> {
+    enqueue(of, &operations("cuStreamBatchMemOp", count, given, flags)?)
+}
+
+/// Returns the operations of a batch.
+///
+/// # Errors
+/// Returns `NotSupported` for a flush of remote writes.
+pub(crate) fn operations(
+    caller: &str,
+    count: c_uint,
+    given: Source<BatchOperation>,
+    flags: c_uint,
+) -> CudaResult<Vec<ValueOperation>> {
     if flags != 0 {
-        return Err(invalid(format!("cuStreamBatchMemOp: the flags must be 0, not {flags:#x}")));
+        return Err(invalid(format!("{caller}: the flags must be 0, not {flags:#x}")));
     }
     if count > MOST {
-        return Err(invalid(format!("cuStreamBatchMemOp: {count} operations are more than {MOST}")));
+        return Err(invalid(format!("{caller}: {count} operations are more than {MOST}")));
     }
-    let mut all = Vec::new();
-    for given in operations.values(count as usize)? {
-        let BatchOperation { operation, own_flags, address, value, flags, .. } = given;
-        // A number of 32 bits is the first half of the field.
-        let word = value & u64::from(u32::MAX);
-        all.push(match operation {
-            1 => wait(address, 4, word, flags)?,
-            2 => write(address, 4, word, flags)?,
-            3 => return Err(unsupported("CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES")),
-            4 => wait(address, 8, value, flags)?,
-            5 => write(address, 8, value, flags)?,
-            6 if own_flags <= 1 => continue,
-            6 => return Err(invalid(format!("{own_flags:#x} is not a type of memory barrier"))),
-            _ => return Err(invalid(format!("{operation} is not a CUstreamBatchMemOpType (1 to 6)"))),
-        });
+    given.values(count as usize)?.into_iter().map(of_batch).collect()
+}
+
+fn of_batch(given: BatchOperation) -> CudaResult<ValueOperation> {
+    let BatchOperation { operation, own_flags, address, value, flags, .. } = given;
+    // A number of 32 bits is the first half of the field.
+    let word = value & u64::from(u32::MAX);
+    match operation {
+        WAIT_32 => wait(address, 4, word, flags),
+        WRITE_32 => write(address, 4, word, flags),
+        3 => Err(unsupported("CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES")),
+        WAIT_64 => wait(address, 8, value, flags),
+        WRITE_64 => write(address, 8, value, flags),
+        BARRIER if own_flags <= 1 => Ok(ValueOperation::Barrier),
+        BARRIER => Err(invalid(format!("{own_flags:#x} is not a type of memory barrier"))),
+        _ => Err(invalid(format!("{operation} is not a CUstreamBatchMemOpType (1 to 6)"))),
     }
-    enqueue(of, &all)
+}
+
+/// Returns an operation as a program describes it.
+pub(crate) fn described(operation: &ValueOperation) -> BatchOperation {
+    let nothing = BatchOperation {
+        operation: BARRIER,
+        own_flags: 0,
+        address: 0,
+        value: 0,
+        flags: 0,
+        alias: 0,
+        rest: 0,
+    };
+    match *operation {
+        ValueOperation::Write(Value { at, size, number }) => {
+            let operation = if size == 4 { WRITE_32 } else { WRITE_64 };
+            BatchOperation { operation, address: at, value: number, ..nothing }
+        }
+        ValueOperation::Wait(Value { at, size, number }, condition) => {
+            let operation = if size == 4 { WAIT_32 } else { WAIT_64 };
+            let flags = match condition {
+                Condition::AtLeast => 0,
+                Condition::Equal => 1,
+                Condition::And => 2,
+                Condition::Nor => 3,
+            };
+            BatchOperation { operation, address: at, value: number, flags, ..nothing }
+        }
+        ValueOperation::Barrier => nothing,
+    }
 }

@@ -68,6 +68,7 @@ const TYPES: &[(&str, &[&str])] = &[
     ("AttributeValue", &["CUlaunchAttributeValue_union"]),
     ("UserObject", &["*mut CUuserObject_st"]),
     ("GreenContext", &["*mut CUgreenCtx_st"]),
+    ("BatchNodeParameters", &["CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st"]),
     ("BatchOperation", &["CUstreamBatchMemOpParams_union"]),
     ("CopyAttributes", &["CUmemcpyAttributes_st"]),
     ("BatchCopy", &["CUDA_MEMCPY3D_BATCH_OP_st"]),

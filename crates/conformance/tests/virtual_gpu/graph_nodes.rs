@@ -5,6 +5,7 @@ mod capture;
 mod changes;
 mod graph;
 mod memory;
+mod values;
 
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
@@ -26,7 +27,7 @@ use sys::CUgraphExecUpdateResult_enum as Update;
 use sys::CUresult::{CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, CUDA_ERROR_INVALID_VALUE};
 
 pub(crate) fn checks() -> Vec<Check> {
-    [own_checks(), capture::checks(), changes::checks(), memory::checks()].concat()
+    [own_checks(), capture::checks(), changes::checks(), memory::checks(), values::checks()].concat()
 }
 
 fn own_checks() -> Vec<Check> {

@@ -18,6 +18,7 @@ use super::State;
 use super::communication::{CapturedCalls, SharedCalls};
 use super::context::ContextHandle;
 use super::event::EventHandle;
+use super::value::ValueOperation;
 use super::work::Work;
 use executable::Exec;
 use virtual_gpu_core::handle::StreamHandle;
@@ -96,6 +97,8 @@ pub(super) struct Node {
 #[derive(Clone)]
 pub(super) enum NodeWork {
     Work(Work),
+    /// Writes numbers and waits for numbers, one after the other.
+    Values(Vec<ValueOperation>),
     /// The calls that a rank of a communicator launches together.
     Communication(SharedCalls),
     /// Records an event.
@@ -253,6 +256,7 @@ impl std::fmt::Display for NodeWork {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Work(work) => work.fmt(f),
+            Self::Values(_) => f.write_str("a batch of memory operations"),
             Self::Communication(calls) => calls.fmt(f),
             Self::Record(_) => f.write_str("an event record"),
             Self::Wait(_) => f.write_str("an event wait"),

@@ -324,7 +324,7 @@ impl Engine {
             | Work::WaitElsewhere(_)
             | Work::Host(_)
             | Work::Collective(_)
-            | Work::Value(ValueOperation::Wait(..)) => (Vec::new(), Cost::Nothing),
+            | Work::Value(ValueOperation::Wait(..) | ValueOperation::Barrier) => (Vec::new(), Cost::Nothing),
             Work::Upload { to, bytes } => {
                 (self.write(to, turn, from_packed(&bytes))?, Cost::Upload(bytes.len() as u64))
             }

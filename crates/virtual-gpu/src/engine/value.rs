@@ -52,12 +52,34 @@ pub enum ValueOperation {
     Write(Value),
     /// Waits for it.
     Wait(Value, Condition),
+    /// Orders what comes before and what comes after it. This changes nothing, because each operation sees what the
+    /// earlier ones have done.
+    Barrier,
+}
+
+/// The type of an operation on a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ValueKind {
+    /// A write of this many bytes.
+    Write(usize),
+    /// A wait for this many bytes.
+    Wait(usize),
+    Barrier,
 }
 
 impl ValueOperation {
-    fn value(&self) -> &Value {
+    fn value(&self) -> Option<&Value> {
         match self {
-            Self::Write(value) | Self::Wait(value, _) => value,
+            Self::Write(value) | Self::Wait(value, _) => Some(value),
+            Self::Barrier => None,
+        }
+    }
+
+    pub(super) fn kind(&self) -> ValueKind {
+        match self {
+            Self::Write(value) => ValueKind::Write(value.size),
+            Self::Wait(value, _) => ValueKind::Wait(value.size),
+            Self::Barrier => ValueKind::Barrier,
         }
     }
 }
@@ -121,20 +143,25 @@ impl Engine {
     /// that is in no allocation.
     pub fn enqueue_values(&self, stream: StreamHandle, operations: &[ValueOperation]) -> CudaResult<()> {
         let call_site = CallSite::here();
-        for operation in operations {
-            self.check_value(operation.value(), &call_site)?;
-        }
+        self.check_values(operations, &call_site)?;
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
+        if state.is_capturing(stream) && !operations.is_empty() {
+            return state.add_node(stream, NodeWork::Values(operations.to_vec()), call_site);
+        }
         for &operation in operations {
-            let work = Work::Value(operation);
-            match state.is_capturing(stream) {
-                true => state.add_node(stream, NodeWork::Work(work), call_site.clone())?,
-                false => drop(state.enqueue(stream, work, Vec::new(), call_site.clone())?),
-            }
+            drop(state.enqueue(stream, Work::Value(operation), Vec::new(), call_site.clone())?);
         }
         drop(self.run_ready(state));
         Ok(())
+    }
+
+    /// Checks the addresses of operations.
+    pub(super) fn check_values(&self, operations: &[ValueOperation], call_site: &CallSite) -> CudaResult<()> {
+        operations
+            .iter()
+            .filter_map(ValueOperation::value)
+            .try_for_each(|value| self.check_value(value, call_site))
     }
 
     fn check_value(&self, value: &Value, call_site: &CallSite) -> CudaResult<()> {

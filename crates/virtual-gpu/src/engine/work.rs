@@ -134,6 +134,7 @@ impl std::fmt::Display for Work {
             Self::Kernel(launch) => write!(f, "kernel `{}`", launch.name()),
             Self::Value(ValueOperation::Write(_)) => f.write_str("a value write"),
             Self::Value(ValueOperation::Wait(..)) => f.write_str("a value wait"),
+            Self::Value(ValueOperation::Barrier) => f.write_str("a memory barrier"),
             Self::Host(_) => f.write_str("a host function"),
             Self::Collective(_) => f.write_str("a collective"),
         }

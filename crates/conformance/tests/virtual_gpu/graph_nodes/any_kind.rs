@@ -155,7 +155,6 @@ pub(super) fn refused() -> anyhow::Result<()> {
     for (kind, words) in [
         (Kind::CU_GRAPH_NODE_TYPE_CONDITIONAL, "a conditional node is not supported"),
         (Kind::CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT, "external semaphore"),
-        (Kind::CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, "memory operations"),
     ] {
         fails(add(graph.0, None, parameters(kind, |_| {})), missing, &[words]);
     }

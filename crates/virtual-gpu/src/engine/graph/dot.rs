@@ -73,7 +73,7 @@ fn kind(work: &NodeWork) -> String {
         NodeWork::Work(Work::Set { .. }) => "MEMSET".to_owned(),
         NodeWork::Work(Work::Allocate { .. }) => "MEM_ALLOC".to_owned(),
         NodeWork::Work(Work::Free { .. }) => "MEM_FREE".to_owned(),
-        NodeWork::Work(Work::Value(_)) => "BATCH_MEM_OP".to_owned(),
+        NodeWork::Values(_) => "BATCH_MEM_OP".to_owned(),
         NodeWork::Work(Work::Host(_)) => "HOST".to_owned(),
         NodeWork::Work(Work::Nothing) => "EMPTY".to_owned(),
         NodeWork::Record(_) => "EVENT_RECORD".to_owned(),

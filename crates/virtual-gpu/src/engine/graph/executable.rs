@@ -386,6 +386,14 @@ impl State {
                 }
                 Ok(done)
             }
+            NodeWork::Values(operations) => {
+                let works = operations.iter().map(|&operation| Work::Value(operation));
+                let mut done = self.enqueue(stream, Work::Nothing, after, node.call_site.clone())?;
+                for work in works {
+                    done = self.enqueue(stream, work, Vec::new(), node.call_site.clone())?;
+                }
+                Ok(done)
+            }
             NodeWork::Communication(calls) => calls.enqueue(self, stream, after),
             NodeWork::Record(event) => {
                 let done = self.enqueue(stream, Work::Record, after, node.call_site.clone())?;

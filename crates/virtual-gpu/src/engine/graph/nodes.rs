@@ -8,6 +8,7 @@ use crate::engine::host_memory::{HostRead, HostSide, HostWrite};
 use crate::engine::launch::LaunchShape;
 use crate::engine::module::FunctionHandle;
 use crate::engine::region::Region;
+use crate::engine::value::ValueOperation;
 use crate::engine::work::Work;
 use crate::engine::{Engine, State};
 use virtual_gpu_core::source_location::CallSite;
@@ -83,7 +84,7 @@ impl NodeWork {
                 | Work::DownloadLater { .. }
                 | Work::Copy { .. },
             ) => NodeKind::Copy,
-            Self::Work(Work::Value(_)) => NodeKind::Values,
+            Self::Values(_) | Self::Work(Work::Value(_)) => NodeKind::Values,
             Self::Work(Work::Set { .. }) => NodeKind::Set,
             Self::Work(Work::Allocate { .. }) => NodeKind::Allocate,
             Self::Work(Work::Free { .. }) => NodeKind::Free,
@@ -248,6 +249,23 @@ impl Engine {
         let to_invalid = |error: Error<_>| Error::new(CudaStatus::InvalidContext, error.message);
         state.context(context).map_err(to_invalid)?;
         state.add_graph_node(graph, after, Place::Context(context), NodeWork::Work(work))
+    }
+
+    /// `cuGraphAddBatchMemOpNode`
+    ///
+    /// # Errors
+    /// Returns `InvalidValue` if the context is not one, or for a bad address.
+    pub fn add_values_node(
+        &self,
+        graph: GraphHandle,
+        after: &[GraphNodeHandle],
+        operations: Vec<ValueOperation>,
+        context: ContextHandle,
+    ) -> CudaResult<GraphNodeHandle> {
+        self.check_values(&operations, &CallSite::here())?;
+        let mut state = self.state();
+        state.context(context).map_err(|error| invalid(error.message))?;
+        state.add_graph_node(graph, after, Place::Context(context), NodeWork::Values(operations))
     }
 
     /// `cuGraphAddHostNode`

@@ -12,6 +12,7 @@ use crate::engine::host::HostFunction;
 use crate::engine::launch::{KernelLaunch, LaunchShape};
 use crate::engine::module::FunctionHandle;
 use crate::engine::region::Region;
+use crate::engine::value::ValueOperation;
 use crate::engine::work::Work;
 use crate::engine::{Engine, State};
 use virtual_gpu_core::source_location::CallSite;
@@ -33,6 +34,8 @@ pub enum NodeParameters {
     Copy(GraphCopy),
     /// Of a memset: its rows, and the bytes of an element.
     Set(Region, Vec<u8>),
+    /// Of a batch of memory operations.
+    Values(Vec<ValueOperation>),
     /// Of a host function.
     Host(HostFunction),
     /// Of an event record.
@@ -70,6 +73,7 @@ impl NodeParameters {
             Self::Kernel { .. } => NodeKind::Kernel,
             Self::Copy(_) => NodeKind::Copy,
             Self::Set(..) => NodeKind::Set,
+            Self::Values(_) => NodeKind::Values,
             Self::Host(_) => NodeKind::Host,
             Self::Record(_) => NodeKind::Record,
             Self::Wait(_) => NodeKind::Wait,
@@ -132,6 +136,28 @@ impl Engine {
             }
             ref other => Err(invalid(format!("node {:#x} is not a memset, but {other}", node.0))),
         }
+    }
+
+    /// `cuGraphBatchMemOpNodeGetParams`: returns the operations, and the context if the node was made for one.
+    pub fn values_node(
+        &self,
+        node: GraphNodeHandle,
+    ) -> CudaResult<(Vec<ValueOperation>, Option<ContextHandle>)> {
+        let state = self.state();
+        let of = state.graph_node(node)?;
+        let NodeWork::Values(operations) = &of.work else {
+            let work = &of.work;
+            return Err(invalid(format!(
+                "node {:#x} is not a batch of memory operations, but {work}",
+                node.0
+            )));
+        };
+        let context = match of.place {
+            Place::Context(context) => Some(context),
+            Place::Branch(branch) => state.graph(state.graph_of(node)?)?.branches[branch].context,
+            Place::Anywhere => None,
+        };
+        Ok((operations.clone(), context))
     }
 
     /// `cuGraphHostNodeGetParams`: returns the addresses of the function and of its data.
@@ -245,6 +271,10 @@ impl Engine {
             NodeParameters::Copy(copy) => (NodeWork::Work(self.copy_in_graph(copy)?), None),
             NodeParameters::Set(at, element) => {
                 (NodeWork::Work(self.set_work(at, &element, true, &CallSite::here())?), None)
+            }
+            NodeParameters::Values(operations) => {
+                self.check_values(&operations, &CallSite::here())?;
+                (NodeWork::Values(operations), None)
             }
             NodeParameters::Host(function) => {
                 (NodeWork::Work(self.host_function(&mut self.state(), function)?), None)

@@ -6,6 +6,7 @@ use super::executable::{Exec, ExecNode, Executable};
 use super::{GraphExecHandle, GraphHandle, GraphNodeHandle, NodeWork, Place};
 use crate::engine::Engine;
 use crate::engine::region::Region;
+use crate::engine::value::ValueOperation;
 use crate::engine::work::Work;
 use virtual_gpu_core::status::CudaResult;
 
@@ -167,11 +168,17 @@ pub(super) fn check_work(
             }
             (Work::Host(_), Work::Host(_))
             | (Work::Nothing, Work::Nothing)
-            | (Work::Value(_), Work::Value(_))
             | (Work::Allocate { .. }, Work::Allocate { .. })
             | (Work::Free { .. }, Work::Free { .. }) => Ok(()),
             _ => parameters("a copy must keep its direction and its devices"),
         },
+        (NodeWork::Values(was), NodeWork::Values(is)) => {
+            let kinds = |all: &[ValueOperation]| all.iter().map(ValueOperation::kind).collect::<Vec<_>>();
+            match kinds(was) == kinds(is) {
+                true => Ok(()),
+                false => parameters("the number and the types of the operations must stay the same"),
+            }
+        }
         (NodeWork::Communication(_), NodeWork::Communication(_)) => Ok(()),
         (NodeWork::Record(_) | NodeWork::Wait(_), _) if places_differ(was, is) => {
             parameters("the event is from another context")
