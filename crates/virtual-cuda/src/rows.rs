@@ -14,7 +14,7 @@ use crate::host_range::HostRange;
 use crate::memory::wait_if_asked;
 use crate::pointer::Source;
 use crate::stream::synchronize_stream;
-use crate::types::{DevicePointer, Stream, stream};
+use crate::types::{DevicePointer, Stream, handle, stream};
 
 /// `CUDA_MEMCPY2D`
 #[derive(Clone, Copy, Debug)]
@@ -237,23 +237,43 @@ fn region(name: &str, side: &Volume, copy: &Copy3D) -> CudaResult<Region> {
     Ok(Region { start, width, height, depth, pitch, slice })
 }
 
-/// Returns the parameters of a copy in a graph. The first bytes, rows, and slices to copy are part of the addresses.
-pub(crate) fn of_graph(sides: [CopySide; 2]) -> Copy3D {
+/// Returns the parameters of a copy in a graph. For memory without an array, the first bytes, rows, and slices to copy are
+/// part of the addresses.
+pub(crate) fn of_graph(sides: [CopySide; 2]) -> CudaResult<Copy3D> {
+    let engine = engine::get()?;
     let (CopySide::Host(region) | CopySide::Device(region)) = sides[0];
     let [width, height, depth] = [region.width, region.height, region.depth].map(|it| it as usize);
+    let null = std::ptr::null();
+    let nothing = Volume {
+        x: 0,
+        y: 0,
+        z: 0,
+        lod: 0,
+        memory: HOST,
+        host: 0,
+        device: 0,
+        array: null,
+        context: null,
+        pitch: 0,
+        height: 0,
+    };
     let [to, from] = sides.map(|side| {
-        let (memory, region) = match side {
-            CopySide::Host(region) => (HOST, region),
-            CopySide::Device(region) => (DEVICE, region),
-        };
+        let (CopySide::Host(region) | CopySide::Device(region)) = side;
         let Region { start, pitch, slice, .. } = region;
-        let (host, device) = if memory == HOST { (start as usize, 0) } else { (0, start) };
-        let height = slice.checked_div(pitch).unwrap_or(0) as usize;
-        let null = std::ptr::null();
-        let pitch = pitch as usize;
-        Volume { x: 0, y: 0, z: 0, lod: 0, memory, host, device, array: null, context: null, pitch, height }
+        let (pitch, height) = (pitch as usize, slice.checked_div(pitch).unwrap_or(0) as usize);
+        match side {
+            CopySide::Host(_) => Volume { host: start as usize, pitch, height, ..nothing },
+            CopySide::Device(_) => match engine.place_in_array(start) {
+                Some((array, place)) => {
+                    let [x, y, z] = place.map(|at| at as usize);
+                    let array = handle(array.0).cast_const();
+                    Volume { memory: ARRAY, array, x, y, z, ..nothing }
+                }
+                None => Volume { memory: DEVICE, device: start, pitch, height, ..nothing },
+            },
+        }
     });
-    Copy3D { from, to, width, height, depth }
+    Ok(Copy3D { from, to, width, height, depth })
 }
 
 /// Returns a copy for a graph, which accesses the host's memory at each launch.

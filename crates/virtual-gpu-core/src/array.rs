@@ -129,6 +129,14 @@ impl Level {
         self.address + plane * self.slice + row * self.pitch + column
     }
 
+    /// Returns the column, counted in bytes, the row, and the plane of the byte at an address; `None` for an address outside
+    /// the level.
+    pub fn place_of(&self, address: u64) -> Option<[u64; 3]> {
+        let offset = address.checked_sub(self.address).filter(|&offset| offset < self.bytes())?;
+        let in_plane = offset % self.slice;
+        Some([in_plane % self.pitch, in_plane / self.pitch, offset / self.slice])
+    }
+
     /// Returns the extent of the next smaller level of a mipmap. A number of layers stays the same.
     pub fn next_extent([width, height, depth]: [u64; 3], is_layered: bool) -> [u64; 3] {
         let half = |extent: u64| (extent / 2).max(1);
@@ -146,6 +154,8 @@ mod tests {
         let level = Level::packed(1000, [5, 3, 2], format.bytes());
         assert_eq!((level.pitch, level.slice, level.bytes()), (20, 60, 120));
         assert_eq!(level.byte_at(4, 2, 1), 1000 + 60 + 40 + 4);
+        assert_eq!(level.place_of(1000 + 60 + 40 + 4), Some([4, 2, 1]));
+        assert_eq!((level.place_of(999), level.place_of(1120)), (None, None));
     }
 
     #[test]

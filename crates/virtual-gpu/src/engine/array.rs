@@ -198,6 +198,16 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// Returns the array, or the level of a mipmapped array, that an address is in, and the byte's column, row, and plane.
+    pub fn place_in_array(&self, address: u64) -> Option<(ArrayHandle, [u64; 3])> {
+        let state = self.state();
+        let arrays = state.arrays.entries().iter();
+        let mut single = arrays.filter(|(_, array)| !matches!(array.part, Part::Mipmap(_)));
+        single.find_map(|(handle, array)| Some((*handle, array.levels[0].place_of(address)?)))
+    }
+}
+
 impl State {
     fn add_array(&mut self, array: Array) -> ArrayHandle {
         let handle = ArrayHandle(self.new_handle());

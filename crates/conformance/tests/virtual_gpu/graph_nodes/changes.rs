@@ -21,6 +21,7 @@ use sys::CUresult::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED};
 pub(super) fn checks() -> Vec<Check> {
     vec![
         Check::new("graph_changes::parameters_are_what_was_set", read),
+        Check::new("graph_changes::a_copy_of_an_array_is_read", of_array),
         Check::new("graph_changes::captured_parameters_can_be_read", captured),
         Check::new("graph_changes::a_graph_s_nodes_change", graph_nodes),
         Check::new("graph_changes::an_executable_graph_s_nodes_change", executable_nodes),
@@ -85,6 +86,42 @@ fn read() -> anyhow::Result<()> {
     }
     fails(copy_of(set).map(drop), CUDA_ERROR_INVALID_VALUE, &["is not a copy, but a memset"]);
     Ok(())
+}
+
+/// The copy's array, and where in the array it begins.
+fn of_array() -> anyhow::Result<()> {
+    let (context, stream, _buffer) = start()?;
+    let (mut array, mut host, graph) = (null_mut(), [1.0_f32, 2.0, 0.0, 0.0], Graph::new());
+    let description = sys::CUDA_ARRAY_DESCRIPTOR {
+        Width: 4,
+        Height: 3,
+        Format: sys::CUarray_format::CU_AD_FORMAT_FLOAT,
+        NumChannels: 1,
+    };
+    // SAFETY: the result is writable.
+    unsafe { sys::cuArrayCreate_v2(&raw mut array, &raw const description) }.result()?;
+    let mut there = to_host(0, null_mut(), 8);
+    (there.srcMemoryType, there.srcHost) = (sys::CUmemorytype::CU_MEMORYTYPE_HOST, host.as_ptr().cast());
+    (there.dstMemoryType, there.dstArray) = (sys::CUmemorytype::CU_MEMORYTYPE_ARRAY, array);
+    (there.dstXInBytes, there.dstY) = (4, 2);
+    let mut back = to_host(0, host[2..].as_mut_ptr().cast(), 8);
+    (back.srcMemoryType, back.srcArray) = (sys::CUmemorytype::CU_MEMORYTYPE_ARRAY, array);
+    (back.srcXInBytes, back.srcY) = (4, 2);
+    let first = graph.copy(&[], &there, &context)?;
+    let second = graph.copy(&[first], &back, &context)?;
+    let (there, back) = (copy_of(first)?, copy_of(second)?);
+    assert_eq!((there.dstMemoryType, there.dstArray), (sys::CUmemorytype::CU_MEMORYTYPE_ARRAY, array));
+    assert_eq!((there.dstXInBytes, there.dstY, there.dstZ), (4, 2, 0));
+    assert_eq!((back.srcMemoryType, back.srcArray), (sys::CUmemorytype::CU_MEMORYTYPE_ARRAY, array));
+    assert_eq!((back.srcXInBytes, back.srcY, back.WidthInBytes), (4, 2, 8));
+    // What was read describes the same copy.
+    // SAFETY: the parameters are readable.
+    unsafe { sys::cuGraphMemcpyNodeSetParams(first, &raw const there) }.result()?;
+    graph.instantiate()?.launch(&stream)?;
+    stream.synchronize()?;
+    assert_eq!(host, [1.0, 2.0, 1.0, 2.0]);
+    // SAFETY: nothing uses the array anymore.
+    Ok(unsafe { sys::cuArrayDestroy(array) }.result()?)
 }
 
 fn captured() -> anyhow::Result<()> {
