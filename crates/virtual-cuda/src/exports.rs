@@ -231,6 +231,8 @@ macro_rules! exports {
                 fn cuMemFreeAsync(address: DevicePointer, stream: Stream) = memory::free_in, ptsz;
                 fn cuMemGetAddressRange_v2(base: Out<DevicePointer>, bytes: Out<usize>, address: DevicePointer) = address::range;
                 fn cuPointerGetAttribute(value: Out<u8>, attribute: c_uint, address: DevicePointer) = address::attribute;
+                fn cuMemRangeGetAttribute(to: Out<u8>, room: usize, attribute: c_uint, address: DevicePointer, bytes: usize) = managed::attribute;
+                fn cuMemRangeGetAttributes(to: Outs, rooms: Source<usize>, attributes: Source<c_uint>, count: usize, address: DevicePointer, bytes: usize) = managed::attributes;
                 fn cuPointerGetAttributes(count: c_uint, attributes: Source<c_uint>, values: Outs, address: DevicePointer) = address::attributes;
                 fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) = memory::memory_info;
                 fn cuMemAllocManaged(address: Out<DevicePointer>, bytes: usize, flags: c_uint) = managed::allocate;
@@ -476,10 +478,9 @@ macro_rules! exports {
                 cuLogsRegisterCallback cuLogsUnregisterCallback cuMemAlloc cuMemAllocHost
                 cuMemAllocPitch cuMemBatchDecompressAsync cuMemBatchDecompressAsync_ptsz cuMemFree
                 cuMemGetAddressRange cuMemGetHandleForAddressRange cuMemGetInfo
-                cuMemHostGetDevicePointer cuMemMapArrayAsync cuMemMapArrayAsync_ptsz
-                cuMemRangeGetAttribute cuMemRangeGetAttributes cuMemcpy2D cuMemcpy2DAsync
-                cuMemcpy2DUnaligned cuMemcpy3D cuMemcpy3DAsync cuMemcpyAtoA cuMemcpyAtoD cuMemcpyAtoH
-                cuMemcpyAtoHAsync cuMemcpyDtoA cuMemcpyDtoD cuMemcpyDtoDAsync cuMemcpyDtoH
+                cuMemHostGetDevicePointer cuMemMapArrayAsync cuMemMapArrayAsync_ptsz cuMemcpy2D
+                cuMemcpy2DAsync cuMemcpy2DUnaligned cuMemcpy3D cuMemcpy3DAsync cuMemcpyAtoA cuMemcpyAtoD
+                cuMemcpyAtoH cuMemcpyAtoHAsync cuMemcpyDtoA cuMemcpyDtoD cuMemcpyDtoDAsync cuMemcpyDtoH
                 cuMemcpyDtoHAsync cuMemcpyHtoA cuMemcpyHtoAAsync cuMemcpyHtoD cuMemcpyHtoDAsync
                 cuMemsetD16 cuMemsetD2D16 cuMemsetD2D32 cuMemsetD2D8 cuMemsetD32 cuMemsetD8
                 cuMipmappedArrayGetMemoryRequirements cuMipmappedArrayGetSparseProperties

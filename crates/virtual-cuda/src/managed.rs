@@ -2,13 +2,13 @@
 
 use std::ffi::{c_int, c_uint};
 
-use virtual_gpu::engine::{Advice, Attachment, Location};
+use virtual_gpu::engine::{Advice, Attachment, Location, RangeAnswer, RangeAttribute};
 use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::memory::HostBytes;
 use virtual_gpu_core::status::{CudaResult, invalid};
 
 use crate::engine;
-use crate::pointer::Out;
+use crate::pointer::{Out, Outs, Source};
 use crate::types::{Device, DevicePointer, Stream};
 
 /// `CU_DEVICE_CPU`: the host, in functions that take a device.
@@ -26,8 +26,9 @@ impl MemoryLocation {
     fn location(self) -> CudaResult<Location> {
         match self.kind {
             1 => Ok(Location::Gpu(self.id)),
-            // The host, one of its NUMA nodes, or the nearest node.
-            2..=4 => Ok(Location::Host),
+            // The host, or its nearest node.
+            2 | 4 => Ok(Location::Host),
+            3 => Ok(Location::Node(self.id)),
             kind => Err(invalid(format!("{kind} is not a CUmemLocationType for a memory location (1 to 4)"))),
         }
     }
@@ -120,8 +121,101 @@ pub(crate) fn advise_at(
     let advice = Advice::from_number(advice)?;
     // Some kinds of advice ignore the location.
     let of = match advice {
-        Advice::ReadMostly | Advice::NoPreferredLocation => Location::Host,
-        Advice::PreferredLocation | Advice::AccessedBy => location.location()?,
+        Advice::ReadMostly(_) | Advice::NoPreferredLocation => Location::Host,
+        Advice::PreferredLocation | Advice::AccessedBy(_) => location.location()?,
     };
     engine::get()?.advise_managed(address, bytes as u64, advice, of)
+}
+
+/// `CU_DEVICE_INVALID`: no device.
+const NOWHERE: Device = -2;
+
+/// What a program asks for about a location.
+#[derive(Clone, Copy)]
+enum Aspect {
+    /// The number of a GPU, or one of the constants for a device.
+    Device,
+    /// A `CUmemLocationType`.
+    Kind,
+    /// The number of a GPU or of a node.
+    Id,
+}
+
+fn of_location(location: Option<Location>, aspect: Aspect) -> i32 {
+    match (location, aspect) {
+        (Some(Location::Gpu(gpu)), Aspect::Device | Aspect::Id) => gpu,
+        (Some(Location::Gpu(_)), Aspect::Kind) => 1,
+        (Some(Location::Host | Location::Node(_)), Aspect::Device) => CPU,
+        (Some(Location::Host), Aspect::Kind) => 2,
+        (Some(Location::Node(_)), Aspect::Kind) => 3,
+        (Some(Location::Node(node)), Aspect::Id) => node,
+        (None, Aspect::Device) => NOWHERE,
+        (None, Aspect::Kind) | (Some(Location::Host) | None, Aspect::Id) => 0,
+    }
+}
+
+/// `cuMemRangeGetAttribute`
+///
+/// # Errors
+/// Returns `InvalidValue` for an unknown attribute, for room that does not fit the attribute, and unless all bytes are in
+/// managed memory.
+pub(crate) fn attribute(
+    to: Out<u8>,
+    room: usize,
+    attribute: c_uint,
+    address: DevicePointer,
+    bytes: usize,
+) -> CudaResult<()> {
+    let (kind, aspect) = match attribute {
+        1 => (RangeAttribute::ReadMostly, Aspect::Device),
+        2 => (RangeAttribute::PreferredLocation, Aspect::Device),
+        3 => (RangeAttribute::AccessedBy, Aspect::Device),
+        4 => (RangeAttribute::PrefetchLocation, Aspect::Device),
+        5 => (RangeAttribute::PreferredLocation, Aspect::Kind),
+        6 => (RangeAttribute::PreferredLocation, Aspect::Id),
+        7 => (RangeAttribute::PrefetchLocation, Aspect::Kind),
+        8 => (RangeAttribute::PrefetchLocation, Aspect::Id),
+        _ => return Err(invalid(format!("{attribute} is not a CUmem_range_attribute (1 to 8)"))),
+    };
+    let is_list = kind == RangeAttribute::AccessedBy;
+    if room == 0 || !room.is_multiple_of(4) || !is_list && room != 4 {
+        let needed = if is_list { "a multiple of 4" } else { "4" };
+        return Err(invalid(format!(
+            "attribute {attribute} of a range needs room for {needed} bytes, not {room}"
+        )));
+    }
+    if to.is_null() {
+        return Err(invalid("cuMemRangeGetAttribute: the result pointer is null"));
+    }
+    let values = match engine::get()?.range_attribute(address, bytes as u64, kind)? {
+        RangeAnswer::Flag(is_set) => vec![i32::from(is_set)],
+        RangeAnswer::Location(location) => vec![of_location(location, aspect)],
+        RangeAnswer::Locations(all) => {
+            let all = all.into_iter().map(|location| of_location(Some(location), aspect));
+            all.chain(std::iter::repeat(NOWHERE)).take(room / 4).collect()
+        }
+    };
+    to.give_all(&values.into_iter().flat_map(i32::to_le_bytes).collect::<Vec<_>>())
+}
+
+/// `cuMemRangeGetAttributes`
+///
+/// # Errors
+/// Returns `InvalidValue` if there are no attributes, and the errors of [`attribute`].
+pub(crate) fn attributes(
+    to: Outs,
+    rooms: Source<usize>,
+    attributes: Source<c_uint>,
+    count: usize,
+    address: DevicePointer,
+    bytes: usize,
+) -> CudaResult<()> {
+    if count == 0 {
+        return Err(invalid("cuMemRangeGetAttributes: there are no attributes"));
+    }
+    let (rooms, attributes) = (rooms.values(count)?, attributes.values(count)?);
+    for (index, (&room, &kind)) in rooms.iter().zip(&attributes).enumerate() {
+        attribute(to.at(index)?, room, kind, address, bytes)?;
+    }
+    Ok(())
 }

@@ -203,6 +203,7 @@ impl Caller {
             "cuStreamBeginCaptureTo",
             "cuMemcpyBatch",
             "cuMemcpy3DBatch",
+            "cuMemRangeGetAttribute",
         ];
         if kind == "usize" && takes_nodes.iter().any(|it| self.function.starts_with(it)) {
             return self.one_of(&[0, 0, 1, 1, 2]);

@@ -150,6 +150,7 @@ const TYPES: &[(&str, &[&str])] = &[
             "CUmemAllocationHandleType_enum",
             "CUmemAccess_flags_enum",
             "CUmem_advise_enum",
+            "CUmem_range_attribute_enum",
             "CUarray_format_enum",
             "CUgraphMem_attribute_enum",
             "CUlaunchAttributeID_enum",

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUmemAttach_flags, CUresult};
-use cudarc::driver::{CudaStream, DevicePtr, DeviceSlice, PushKernelArg, UnifiedSlice, result};
+use cudarc::driver::{CudaStream, DevicePtr, DeviceSlice, DriverError, PushKernelArg, UnifiedSlice, result};
 use cudarc::nccl::sys::ncclDataType_t;
 use cudarc::nvrtc::Ptx;
 use lab::Check;
@@ -17,6 +17,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("managed::host_and_gpus_use_the_same_bytes", same_bytes),
         Check::new("managed::copies_and_sets_take_it", copies_and_sets),
         Check::new("managed::it_is_attached_prefetched_and_advised", attached),
+        Check::new("managed::advice_and_prefetches_can_be_read", advised),
         Check::new("managed::a_kernel_out_of_its_bounds", out_of_bounds),
         Check::new("managed::two_streams_race_on_it", || two_streams(false)),
         Check::new("managed::two_streams_that_wait_don_t", || two_streams(true)),
@@ -154,6 +155,76 @@ fn attached() -> anyhow::Result<()> {
     }
     stream.synchronize()?;
     assert_eq!(data.as_slice()?, [3; 64]);
+    Ok(())
+}
+
+/// Returns `N` numbers that an attribute of a range has.
+fn attribute<const N: usize>(
+    kind: sys::CUmem_range_attribute,
+    address: u64,
+    bytes: usize,
+) -> Result<[i32; N], DriverError> {
+    let mut found = [77; N];
+    // SAFETY: the result has room for this many bytes.
+    let code = unsafe { sys::cuMemRangeGetAttribute((&raw mut found).cast(), 4 * N, kind, address, bytes) };
+    code.result().map(|()| found)
+}
+
+fn advised() -> anyhow::Result<()> {
+    use sys::CUmem_range_attribute::*;
+    let stream = stream(0)?;
+    stream.context().bind_to_thread()?;
+    let location = |kind, id| sys::CUmemLocation { type_: kind, id };
+    let on_gpu = |id| location(sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id);
+    let on_node = location(sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA, 0);
+    use sys::CUmem_advise::*;
+    // SAFETY: the ranges are in the memory, which is freed once.
+    unsafe {
+        let at = result::malloc_managed(8192, CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL)?;
+        let preferred = |bytes| attribute::<1>(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, at, bytes);
+        assert_eq!(preferred(8192)?, [-2]);
+        result::mem_advise(at, 4096, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, on_gpu(1))?;
+        assert_eq!((preferred(4096)?, preferred(4097)?), ([1], [-2]));
+        assert_eq!(attribute(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE, at, 1)?, [1]);
+        assert_eq!(attribute(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE, at, 8192)?, [0]);
+        assert_eq!(attribute(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID, at, 1)?, [1]);
+        result::mem_advise(at, 1, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, on_gpu(1))?;
+        assert_eq!(preferred(4096)?, [-2]);
+        result::mem_advise(at, 4097, CU_MEM_ADVISE_SET_READ_MOSTLY, on_gpu(0))?;
+        assert_eq!(attribute(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, at, 8192)?, [1]);
+        for gpu in [0, 1] {
+            result::mem_advise(at, 4096, CU_MEM_ADVISE_SET_ACCESSED_BY, on_gpu(gpu))?;
+        }
+        result::mem_advise(at + 4096, 4096, CU_MEM_ADVISE_SET_ACCESSED_BY, on_gpu(1))?;
+        assert_eq!(attribute(CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, at, 4096)?, [0, 1, -2]);
+        assert_eq!(attribute(CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, at, 8192)?, [1, -2]);
+        result::mem_prefetch_async(at, 8192, on_gpu(1), stream.cu_stream())?;
+        assert_eq!(attribute(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, at, 8192)?, [1]);
+        result::mem_prefetch_async(at, 8192, on_node, stream.cu_stream())?;
+        assert_eq!(attribute(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, at, 8192)?, [-1]);
+        assert_eq!(attribute(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE, at, 8192)?, [3]);
+        let (mut one, mut two) = (77_i32, [77_i32; 2]);
+        let mut to = [(&raw mut one).cast(), (&raw mut two).cast()];
+        let mut kinds = [CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY];
+        let mut rooms = [4, 8];
+        let lists = (to.as_mut_ptr(), rooms.as_mut_ptr(), kinds.as_mut_ptr());
+        sys::cuMemRangeGetAttributes(lists.0, lists.1, lists.2, 2, at, 8192).result()?;
+        assert_eq!((one, two), (1, [1, -2]));
+        let invalid = CUresult::CUDA_ERROR_INVALID_VALUE;
+        let no_room = attribute::<2>(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, at, 4).map(drop);
+        fails(no_room, invalid, &["needs room for 4 bytes, not 8"]);
+        fails(preferred(8193).map(drop), invalid, &["8193 bytes"]);
+        fails(
+            attribute::<1>(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, 64, 4).map(drop),
+            invalid,
+            &["not managed memory"],
+        );
+        stream.synchronize()?;
+        result::memory_free(at)?;
+        let again = result::malloc_managed(8192, CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL)?;
+        assert_eq!(attribute(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, again, 8192)?, [0]);
+        result::memory_free(again)?;
+    }
     Ok(())
 }
 

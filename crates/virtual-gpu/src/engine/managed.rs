@@ -1,7 +1,7 @@
 //! Managed memory: memory that all GPUs share with the host, at the same addresses.
 //!
 //! It is stored in one place, and accessing it from another processor costs nothing extra. So prefetches and advice are
-//! checked but have no effect. The host's own accesses are invisible, so all managed memory is considered written.
+//! checked and remembered, but have no effect. The host's own accesses are invisible, so all managed memory is considered written.
 
 use super::stream::is_legacy;
 use super::work::Work;
@@ -39,25 +39,27 @@ impl Attachment {
 }
 
 /// `CUmemLocation`: a processor's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Location {
     /// A GPU's memory, by the GPU's number.
     Gpu(i32),
-    /// The memory of the host or of one of its NUMA nodes.
+    /// The memory of the host.
     Host,
+    /// The memory of one of the host's NUMA nodes.
+    Node(i32),
 }
 
-/// `CUmem_advise`, reduced to whether its location matters.
+/// `CUmem_advise`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// `CU_MEM_ADVISE_SET_READ_MOSTLY` and its opposite: the location does not matter.
-    ReadMostly,
+    /// `CU_MEM_ADVISE_SET_READ_MOSTLY`, or its opposite: the location does not matter.
+    ReadMostly(bool),
     /// `CU_MEM_ADVISE_SET_PREFERRED_LOCATION`
     PreferredLocation,
     /// `CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION`: the location does not matter.
     NoPreferredLocation,
-    /// `CU_MEM_ADVISE_SET_ACCESSED_BY` and its opposite.
-    AccessedBy,
+    /// `CU_MEM_ADVISE_SET_ACCESSED_BY`, or its opposite.
+    AccessedBy(bool),
 }
 
 impl Advice {
@@ -67,10 +69,10 @@ impl Advice {
     /// Returns `InvalidValue` with a message that contains the number.
     pub fn from_number(number: u32) -> CudaResult<Self> {
         match number {
-            1 | 2 => Ok(Self::ReadMostly),
+            1 | 2 => Ok(Self::ReadMostly(number == 1)),
             3 => Ok(Self::PreferredLocation),
             4 => Ok(Self::NoPreferredLocation),
-            5 | 6 => Ok(Self::AccessedBy),
+            5 | 6 => Ok(Self::AccessedBy(number == 5)),
             _ => Err(invalid(format!("{number} is not a CUmem_advise (1 to 6)"))),
         }
     }
@@ -107,6 +109,7 @@ impl Engine {
                 Error::new(CudaStatus::OutOfMemory, message)
             });
         let address = made?;
+        self.state().advice.forget(&(address..address + bytes));
         self.own(self.managed(), address)?;
         Ok(address)
     }
@@ -157,26 +160,30 @@ impl Engine {
         self.check_managed("cuMemPrefetchAsync", address, len)?;
         // The documentation lists two codes for a bad location. A driver of version 580 returns this one.
         self.check_location(to).map_err(|error| invalid(error.message.to_string()))?;
-        self.submit(stream, Work::Nothing, call_site)
+        self.submit(stream, Work::Nothing, call_site)?;
+        self.note_prefetch(&(address..address + len), to);
+        Ok(())
     }
 
     /// `cuMemAdvise`
     pub fn advise_managed(&self, address: u64, len: u64, advice: Advice, of: Location) -> CudaResult<()> {
         self.check_managed("cuMemAdvise", address, len)?;
         match advice {
-            Advice::ReadMostly | Advice::NoPreferredLocation => Ok(()),
-            Advice::PreferredLocation | Advice::AccessedBy => self.check_location(of),
+            Advice::ReadMostly(_) | Advice::NoPreferredLocation => {}
+            Advice::PreferredLocation | Advice::AccessedBy(_) => self.check_location(of)?,
         }
+        self.note_advice(&(address..address + len), advice, of);
+        Ok(())
     }
 
     fn check_location(&self, location: Location) -> CudaResult<()> {
         match location {
             Location::Gpu(gpu) => self.check_device(gpu).map(drop),
-            Location::Host => Ok(()),
+            Location::Host | Location::Node(_) => Ok(()),
         }
     }
 
-    fn check_managed(&self, call: &str, address: u64, len: u64) -> CudaResult<()> {
+    pub(super) fn check_managed(&self, call: &str, address: u64, len: u64) -> CudaResult<()> {
         if len == 0 {
             return Err(invalid(format!("{call}: the range has 0 bytes")));
         }

@@ -4,6 +4,7 @@
 //! engine's lock, on whichever host thread made it ready or is waiting for it. The results are those of a correct GPU
 //! for a correctly synchronized program. Nothing here models when, or in what order, a GPU would produce them.
 
+mod advice;
 mod array;
 mod capture;
 mod cluster;
@@ -46,6 +47,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, OnceLock, TryLockError};
 use std::time::Duration;
 
+pub use advice::{RangeAnswer, RangeAttribute};
 pub use array::{ArrayDescription, ArrayHandle};
 pub use capture::{CaptureInfo, CaptureMode, CaptureStatus};
 pub use context::ContextHandle;
@@ -176,6 +178,7 @@ pub struct State {
     events: Map<EventHandle, event::Event>,
     modules: SortedMap<ModuleHandle, module::LoadedModule>,
     functions: SortedMap<FunctionHandle, function::Function>,
+    advice: advice::AllAdvice,
     arrays: array::Arrays,
     objects: texture::AllObjects,
     captures: capture::Captures,
@@ -270,6 +273,7 @@ impl Engine {
             events: Map::default(),
             modules: SortedMap::default(),
             functions: SortedMap::default(),
+            advice: advice::AllAdvice::default(),
             arrays: array::Arrays::default(),
             objects: texture::AllObjects::default(),
             captures: capture::Captures::default(),
