@@ -21,7 +21,7 @@ const RUNTIME: (&str, &str) = ("nvidia-cuda-runtime-cu12", "12.9.79");
 
 /// Functions whose arguments NVIDIA's driver checks before it checks whether it is initialized. The virtual driver
 /// checks that first, for all functions. Either is an error of the same program.
-const ARGUMENTS_FIRST: [&str; 89] = [
+const ARGUMENTS_FIRST: [&str; 93] = [
     "cuArray3DGetDescriptor_v2",
     "cuArrayGetDescriptor_v2",
     "cuCtxDestroy",
@@ -35,17 +35,21 @@ const ARGUMENTS_FIRST: [&str; 89] = [
     "cuEventElapsedTime",
     "cuEventQuery",
     "cuEventSynchronize",
+    "cuGraphAddBatchMemOpNode",
     "cuGraphAddDependencies",
     "cuGraphAddEmptyNode",
     "cuGraphAddEventRecordNode",
     "cuGraphAddEventWaitNode",
     "cuGraphAddHostNode",
     "cuGraphAddNode",
+    "cuGraphBatchMemOpNodeGetParams",
+    "cuGraphBatchMemOpNodeSetParams",
     "cuGraphDebugDotPrint",
     "cuGraphEventRecordNodeGetEvent",
     "cuGraphEventRecordNodeSetEvent",
     "cuGraphEventWaitNodeGetEvent",
     "cuGraphEventWaitNodeSetEvent",
+    "cuGraphExecBatchMemOpNodeSetParams",
     "cuGraphExecChildGraphNodeSetParams",
     "cuGraphExecEventRecordNodeSetEvent",
     "cuGraphExecEventWaitNodeSetEvent",
