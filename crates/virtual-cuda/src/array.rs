@@ -88,9 +88,7 @@ pub(crate) fn create_3d(to: Out<Array>, description: Source<VolumeDescription>) 
 }
 
 fn create_described(to: Out<Array>, description: &VolumeDescription) -> CudaResult<()> {
-    if to.is_null() {
-        return Err(invalid("the result pointer is null"));
-    }
+    to.check("the result pointer")?;
     let description = description.description()?;
     engine::may_synchronize("cuArrayCreate");
     to.give(handle(engine::get()?.create_array(description)?.0))
@@ -128,9 +126,7 @@ pub(crate) fn create_mipmapped(
     description: Source<VolumeDescription>,
     levels: c_uint,
 ) -> CudaResult<()> {
-    if to.is_null() {
-        return Err(invalid("the result pointer is null"));
-    }
+    to.check("the result pointer")?;
     let description = description.value(DESCRIPTION)?.description()?;
     engine::may_synchronize("cuMipmappedArrayCreate");
     to.give(handle(engine::get()?.create_mipmapped_array(description, levels)?.0))

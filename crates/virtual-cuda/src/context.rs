@@ -41,9 +41,7 @@ pub(crate) fn create_with_affinity(
     device: Device,
 ) -> CudaResult<()> {
     check_affinities(affinities, count)?;
-    if to.is_null() {
-        return Err(Error::new(CudaStatus::InvalidValue, "the pointer to the context is null"));
-    }
+    to.check("the pointer to the context")?;
     let made = engine::get()?.create_context(device, flags)?;
     to.give(made.0 as Context)
 }

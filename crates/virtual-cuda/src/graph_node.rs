@@ -78,9 +78,7 @@ pub(crate) fn dependencies(
     dependencies: Source<GraphNode>,
     count: usize,
 ) -> CudaResult<Vec<GraphNodeHandle>> {
-    if to.is_null() {
-        return Err(invalid("the pointer to the new node is null"));
-    }
+    to.check("the pointer to the new node")?;
     Ok(dependencies.values(count)?.into_iter().map(node).collect())
 }
 
@@ -88,17 +86,13 @@ pub(crate) fn create(to: Out<Graph>, flags: c_uint) -> CudaResult<()> {
     if flags != 0 {
         return Err(invalid(format!("cuGraphCreate: the flags must be 0, not {flags:#x}")));
     }
-    if to.is_null() {
-        return Err(invalid("cuGraphCreate: the result pointer is null"));
-    }
+    to.check("cuGraphCreate: the result pointer")?;
     to.give(handle(engine::get()?.create_graph().0))
 }
 
 /// `cuGraphClone`
 pub(crate) fn clone(to: Out<Graph>, original: Graph) -> CudaResult<()> {
-    if to.is_null() {
-        return Err(invalid("cuGraphClone: the result pointer is null"));
-    }
+    to.check("cuGraphClone: the result pointer")?;
     to.give(handle(engine::get()?.clone_graph(graph(original))?.0))
 }
 

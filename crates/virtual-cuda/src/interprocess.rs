@@ -122,9 +122,7 @@ impl IpcHandle {
 /// Returns `InvalidValue` unless the address is in memory from `cuMemAlloc`.
 pub(crate) fn memory_handle(to: Out<IpcHandle>, address: DevicePointer) -> CudaResult<()> {
     let bad = |why: &str| invalid(format!("cuIpcGetMemHandle: {address:#x} {why}"));
-    if to.is_null() {
-        return Err(invalid("cuIpcGetMemHandle: the result pointer is null"));
-    }
+    to.check("cuIpcGetMemHandle: the result pointer")?;
     let engine = engine::get()?;
     let found = engine.pointer(address)?.ok_or_else(|| bad("is not in any allocation"))?;
     if found.kind != MemoryKind::Gpu || found.context.is_none() {
@@ -143,9 +141,7 @@ pub(crate) fn memory_handle(to: Out<IpcHandle>, address: DevicePointer) -> CudaR
 /// process, and the errors of [`IpcHandle::open`].
 pub(crate) fn open_memory(to: Out<DevicePointer>, handle: IpcHandle, flags: c_uint) -> CudaResult<()> {
     const FUNCTION: &str = "cuIpcOpenMemHandle";
-    if to.is_null() {
-        return Err(invalid("cuIpcOpenMemHandle: the result pointer is null"));
-    }
+    to.check("cuIpcOpenMemHandle: the result pointer")?;
     if flags != LAZY_ENABLE_PEER_ACCESS {
         return Err(invalid(format!(
             "cuIpcOpenMemHandle: the flags must be CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS (1), not {flags:#x}"
@@ -181,9 +177,7 @@ pub(crate) fn close_memory(address: DevicePointer) -> CudaResult<()> {
 /// # Errors
 /// Returns `InvalidHandle` unless this process has created the event with `CU_EVENT_INTERPROCESS`.
 pub(crate) fn event_handle(to: Out<IpcHandle>, event: Event) -> CudaResult<()> {
-    if to.is_null() {
-        return Err(invalid("cuIpcGetEventHandle: the result pointer is null"));
-    }
+    to.check("cuIpcGetEventHandle: the result pointer")?;
     let key = engine::get()?.file_of_event(EventHandle(event as u64))?.ok_or_else(|| {
         let message = "cuIpcGetEventHandle: the event was not created with CU_EVENT_INTERPROCESS here";
         Error::new(CudaStatus::InvalidHandle, message)
@@ -197,9 +191,7 @@ pub(crate) fn event_handle(to: Out<IpcHandle>, event: Event) -> CudaResult<()> {
 /// Like [`open_memory`].
 pub(crate) fn open_event(to: Out<Event>, handle: IpcHandle) -> CudaResult<()> {
     const FUNCTION: &str = "cuIpcOpenEventHandle";
-    if to.is_null() {
-        return Err(invalid("cuIpcOpenEventHandle: the result pointer is null"));
-    }
+    to.check("cuIpcOpenEventHandle: the result pointer")?;
     let engine = engine::get()?;
     engine.current_device()?;
     handle.check(FUNCTION, Kind::Event, "event")?;

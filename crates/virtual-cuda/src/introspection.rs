@@ -30,9 +30,7 @@ fn give_name(to: Out<*const c_char>, name: &str) -> CudaResult<()> {
 
 /// Writes the first `number` of these handles.
 fn give_first<T: Copy>(to: Out<T>, number: c_uint, all: &[T]) -> CudaResult<()> {
-    if to.is_null() {
-        return Err(invalid("the pointer to the handles is null"));
-    }
+    to.check("the pointer to the handles")?;
     to.give_all(&all[..all.len().min(number as usize)])
 }
 

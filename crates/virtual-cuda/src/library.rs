@@ -44,9 +44,7 @@ fn not_a_library(library: u64) -> Error<CudaStatus> {
 }
 
 fn add(to: Out<Library>, image: &[u8]) -> CudaResult<()> {
-    if to.is_null() {
-        return Err(invalid("the pointer to the library is null"));
-    }
+    to.check("the pointer to the library")?;
     let engine = engine::get()?;
     let text = ptx_text(image)?.to_owned();
     let names = engine.kernel_names(&text)?;

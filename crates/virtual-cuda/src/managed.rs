@@ -75,9 +75,7 @@ impl HostBytes for Pages {
 }
 
 pub(crate) fn allocate(to: Out<DevicePointer>, bytes: usize, flags: c_uint) -> CudaResult<()> {
-    if to.is_null() {
-        return Err(invalid("cuMemAllocManaged: the result pointer is null".to_owned()));
-    }
+    to.check("cuMemAllocManaged: the result pointer")?;
     let map = |address, len| Pages::open(address, len).map(|pages| Box::new(pages) as Box<dyn HostBytes>);
     to.give(engine::get()?.allocate_managed(bytes as u64, Attachment::from_number(flags)?, map)?)
 }
@@ -184,9 +182,7 @@ pub(crate) fn attribute(
             "attribute {attribute} of a range needs room for {needed} bytes, not {room}"
         )));
     }
-    if to.is_null() {
-        return Err(invalid("cuMemRangeGetAttribute: the result pointer is null"));
-    }
+    to.check("cuMemRangeGetAttribute: the result pointer")?;
     let values = match engine::get()?.range_attribute(address, bytes as u64, kind)? {
         RangeAnswer::Flag(is_set) => vec![i32::from(is_set)],
         RangeAnswer::Location(location) => vec![of_location(location, aspect)],

@@ -32,6 +32,14 @@ impl<T: Copy> Out<T> {
         self.0.is_null()
     }
 
+    /// Checks that the pointer is not null. `what` names it.
+    ///
+    /// # Errors
+    /// Returns `InvalidValue` if it is null.
+    pub(crate) fn check(self, what: &str) -> CudaResult<()> {
+        if self.is_null() { Err(is_null(what)) } else { Ok(()) }
+    }
+
     /// Returns the address that the pointer holds.
     pub(crate) fn address(self) -> usize {
         self.0 as usize

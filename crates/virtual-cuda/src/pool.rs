@@ -77,9 +77,7 @@ impl PoolProperties {
 
 pub(crate) fn create(to: Out<Pool>, properties: Source<PoolProperties>) -> CudaResult<()> {
     let wanted = properties.value("the properties of the memory pool")?;
-    if to.is_null() {
-        return Err(invalid("the pointer to the memory pool is null"));
-    }
+    to.check("the pointer to the memory pool")?;
     let device = check_properties(&wanted)?;
     let engine = engine::get()?;
     let file = match wanted.handle_types {

@@ -27,9 +27,7 @@ const HANDLE_TYPES: c_uint = 0xf;
 /// # Errors
 /// Returns `NotSupported` for any type other than a file descriptor, and `InvalidValue` for something else.
 fn check<T: Copy>(function: &str, to: Out<T>, kind: c_uint, flags: c_ulonglong) -> CudaResult<()> {
-    if to.is_null() {
-        return Err(invalid(format!("{function}: the pointer to the result is null")));
-    }
+    to.check(&format!("{function}: the pointer to the result"))?;
     if flags != 0 {
         return Err(invalid(format!("{function}: the flags must be 0, not {flags:#x}")));
     }
@@ -116,9 +114,7 @@ pub(crate) fn import_pool(
 /// # Errors
 /// Returns `InvalidValue` unless the address is in memory of a pool that can be shared.
 pub(crate) fn export_pointer(to: Out<IpcHandle>, address: DevicePointer) -> CudaResult<()> {
-    if to.is_null() {
-        return Err(invalid("cuMemPoolExportPointer: the pointer to the result is null"));
-    }
+    to.check("cuMemPoolExportPointer: the pointer to the result")?;
     let engine = engine::get()?;
     let found = engine.pointer(address)?.filter(|found| found.kind == MemoryKind::Gpu);
     let found = found.and_then(|found| Some((found, found.pool?)));
@@ -136,9 +132,7 @@ pub(crate) fn export_pointer(to: Out<IpcHandle>, address: DevicePointer) -> Cuda
 /// Returns `InvalidValue` unless the data is from the pool that the imported pool stands for.
 pub(crate) fn import_pointer(to: Out<DevicePointer>, pool: Pool, data: Source<IpcHandle>) -> CudaResult<()> {
     const FUNCTION: &str = "cuMemPoolImportPointer";
-    if to.is_null() {
-        return Err(invalid("cuMemPoolImportPointer: the pointer to the result is null"));
-    }
+    to.check("cuMemPoolImportPointer: the pointer to the result")?;
     let (engine, pool) = (engine::get()?, PoolHandle(pool as u64));
     let handle = data.value("the data of the pointer")?;
     handle.check(FUNCTION, Kind::Memory, "memory of a pool")?;

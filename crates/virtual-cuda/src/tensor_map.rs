@@ -122,9 +122,7 @@ pub(crate) fn replace_address(map: Out<TensorMap>, address: DevicePointer) -> Cu
 
 /// Checks the pointer to a tensor map.
 fn check_target(to: Out<TensorMap>) -> CudaResult<()> {
-    if to.is_null() {
-        return Err(invalid("the pointer to the tensor map is null"));
-    }
+    to.check("the pointer to the tensor map")?;
     match to.address().is_multiple_of(align_of::<TensorMap>()) {
         true => Ok(()),
         false => Err(invalid(format!(

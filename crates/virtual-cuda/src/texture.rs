@@ -73,9 +73,7 @@ pub(crate) fn create(
     texture: Source<TextureDescription>,
     view: Source<ViewDescription>,
 ) -> CudaResult<()> {
-    if to.is_null() {
-        return Err(invalid("the result pointer is null"));
-    }
+    to.check("the result pointer")?;
     let resource = resource_of(&resource.value("the pointer to the resource description")?)?;
     let texture = texture.value("the pointer to the texture description")?;
     let view = match view.is_null() {
@@ -139,9 +137,7 @@ pub(crate) fn view(to: Out<ViewDescription>, texture: c_ulonglong) -> CudaResult
 
 /// `cuSurfObjectCreate`
 pub(crate) fn create_surface(to: Out<c_ulonglong>, resource: Source<ResourceDescription>) -> CudaResult<()> {
-    if to.is_null() {
-        return Err(invalid("the result pointer is null"));
-    }
+    to.check("the result pointer")?;
     let resource = resource_of(&resource.value("the pointer to the resource description")?)?;
     to.give(engine::get()?.create_surface(resource)?.0)
 }

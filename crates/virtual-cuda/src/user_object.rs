@@ -45,9 +45,7 @@ pub(crate) fn create(
         );
         return Err(invalid(message));
     }
-    if to.is_null() {
-        return Err(invalid("cuUserObjectCreate: the result pointer is null"));
-    }
+    to.check("cuUserObjectCreate: the result pointer")?;
     let count = references(count, "cuUserObjectCreate")?;
     let destroy = host::function("cuUserObjectCreate", destroy, data)?;
     to.give(handle(engine::get()?.create_user_object(destroy, count).0))

@@ -51,13 +51,6 @@ const WRITABLE: c_uint = 3;
 /// The most locations that one call may list, which is more than any machine has.
 const MOST_LOCATIONS: usize = 4096;
 
-fn check_null<T: Copy>(to: Out<T>, function: &str) -> CudaResult<()> {
-    match to.is_null() {
-        true => Err(invalid(format!("{function}: the pointer to the result is null"))),
-        false => Ok(()),
-    }
-}
-
 fn check_flags(flags: c_ulonglong, function: &str) -> CudaResult<()> {
     match flags {
         0 => Ok(()),
@@ -104,7 +97,7 @@ pub(crate) fn reserve(
     _hint: DevicePointer,
     flags: c_ulonglong,
 ) -> CudaResult<()> {
-    check_null(to, "cuMemAddressReserve")?;
+    to.check("cuMemAddressReserve: the pointer to the result")?;
     check_flags(flags, "cuMemAddressReserve")?;
     to.give(engine::get()?.reserve(size as u64, alignment as u64)?)
 }
@@ -120,7 +113,7 @@ pub(crate) fn create(
     flags: c_ulonglong,
 ) -> CudaResult<()> {
     const FUNCTION: &str = "cuMemCreate";
-    check_null(to, FUNCTION)?;
+    to.check(&format!("{FUNCTION}: the pointer to the result"))?;
     check_flags(flags, FUNCTION)?;
     let properties = properties.value("the properties of the memory")?;
     let device = gpu_of(&properties, FUNCTION)?;
@@ -160,7 +153,7 @@ pub(crate) fn properties(to: Out<AllocationProperties>, handle: c_ulonglong) -> 
 }
 
 pub(crate) fn retain(to: Out<c_ulonglong>, address: *mut c_void) -> CudaResult<()> {
-    check_null(to, "cuMemRetainAllocationHandle")?;
+    to.check("cuMemRetainAllocationHandle: the pointer to the result")?;
     to.give(engine::get()?.retain_memory(address as u64)?.0)
 }
 
