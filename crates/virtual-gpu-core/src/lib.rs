@@ -9,6 +9,7 @@ pub mod map;
 pub mod mapped_file;
 pub mod memory;
 pub mod number_map;
+pub mod range_map;
 pub mod recorded;
 pub mod sorted;
 pub mod source_location;

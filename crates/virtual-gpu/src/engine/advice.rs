@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::Engine;
 use super::managed::{Advice, Location};
-use virtual_gpu_core::number_map::NumberMap;
+use virtual_gpu_core::range_map::RangeMap;
 use virtual_gpu_core::sorted::SortedSet;
 use virtual_gpu_core::status::CudaResult;
 
@@ -21,15 +21,9 @@ struct Advised {
     prefetched: Option<Location>,
 }
 
-#[derive(Clone, Debug)]
-struct Segment {
-    end: u64,
-    advised: Advised,
-}
-
-/// Ranges of pages by their first byte. They don't overlap; nothing holds for pages that are in no range.
+/// What holds for all pages, by address.
 #[derive(Debug, Default)]
-pub(super) struct AllAdvice(NumberMap<Segment>);
+pub(super) struct AllAdvice(RangeMap<Advised>);
 
 /// What a program asks for (`CUmem_range_attribute`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,67 +67,21 @@ impl Advised {
 
 impl AllAdvice {
     fn change(&mut self, range: &Range<u64>, change: impl Fn(&mut Advised)) {
-        let range = pages(range);
-        self.split(range.start);
-        self.split(range.end);
-        let mut gaps = Vec::new();
-        let mut at = range.start;
-        self.0.visit_range(range.clone(), |from, segment| {
-            gaps.push(at..from);
-            at = segment.end;
-            change(&mut segment.advised);
-        });
-        gaps.push(at..range.end);
-        for gap in gaps.into_iter().filter(|gap| !gap.is_empty()) {
-            let mut advised = Advised::default();
-            change(&mut advised);
-            self.0.insert(gap.start, Segment { end: gap.end, advised });
-        }
-    }
-
-    /// Splits the range around `at`, so that `at` is a boundary.
-    fn split(&mut self, at: u64) {
-        let Some((_, segment)) = self.0.last_before_mut(at) else { return };
-        if segment.end > at {
-            let upper = segment.clone();
-            segment.end = at;
-            self.0.insert(at, upper);
-        }
+        self.0.change(pages(range), |_, advised| change(advised));
     }
 
     /// Forgets what was advised about memory that was freed.
     pub(super) fn forget(&mut self, range: &Range<u64>) {
-        let range = pages(range);
-        self.split(range.start);
-        self.split(range.end);
-        for at in self.0.numbers(range) {
-            self.0.remove(at);
-        }
-    }
-
-    /// Returns what holds for each part of a range.
-    fn parts(&self, range: &Range<u64>) -> Vec<Advised> {
-        let first = self.0.last_before(range.start).filter(|(_, segment)| segment.end > range.start);
-        let mut parts = Vec::new();
-        let mut at = range.start;
-        for (from, segment) in first.into_iter().chain(self.0.range(range.clone())) {
-            if from > at {
-                parts.push(Advised::default());
-            }
-            parts.push(segment.advised.clone());
-            at = segment.end;
-        }
-        if at < range.end {
-            parts.push(Advised::default());
-        }
-        parts
+        self.0.remove(pages(range));
     }
 
     fn answer(&self, range: &Range<u64>, attribute: RangeAttribute) -> RangeAnswer {
-        let parts = self.parts(range);
+        let nothing = Advised::default();
+        let parts: Vec<_> =
+            self.0.parts(range.clone()).into_iter().map(|part| part.unwrap_or(&nothing)).collect();
+        let first = parts.first().copied().unwrap_or(&nothing);
         let common = |of: fn(&Advised) -> Option<Location>| {
-            let first = of(&parts[0]);
-            RangeAnswer::Location(first.filter(|_| parts.iter().all(|part| of(part) == first)))
+            RangeAnswer::Location(of(first).filter(|_| parts.iter().all(|part| of(part) == of(first))))
         };
         match attribute {
             RangeAttribute::ReadMostly => RangeAnswer::Flag(parts.iter().all(|part| part.is_read_mostly)),
@@ -141,7 +89,7 @@ impl AllAdvice {
             RangeAttribute::PrefetchLocation => common(|part| part.prefetched),
             RangeAttribute::AccessedBy => {
                 let by_all = |of: &&Location| parts.iter().all(|part| part.accessed_by.contains(of));
-                RangeAnswer::Locations(parts[0].accessed_by.iter().filter(by_all).copied().collect())
+                RangeAnswer::Locations(first.accessed_by.iter().filter(by_all).copied().collect())
             }
         }
     }

@@ -8,6 +8,7 @@ use super::clock::View;
 use super::page::{PAGE, Page};
 use virtual_gpu_core::handle::{OperationNumber, StreamHandle};
 use virtual_gpu_core::number_map::NumberMap;
+use virtual_gpu_core::range_map::RangeMap;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::thread::ThreadKey;
 
@@ -76,8 +77,8 @@ pub(super) struct Now<'a> {
     pub(super) view: &'a View,
     /// For a write: what has happened when it is done.
     pub(super) done: Option<Arc<View>>,
-    pub(super) reads: bool,
-    pub(super) atomic: bool,
+    reads: bool,
+    atomic: bool,
 }
 
 impl<'a> Now<'a> {
@@ -116,19 +117,12 @@ struct Value {
     atomic: bool,
 }
 
-#[derive(Clone, Debug, Default)]
-struct Segment {
-    end: u64,
-    last: Last,
-}
-
 /// The last accesses to the bytes of one allocation. If many short ranges are close together, a [`Page`] replaces their
 /// segments, which would need more memory.
 #[derive(Debug, Default)]
 pub(super) struct History {
-    /// Segments by their first byte. They don't overlap; bytes that are in no segment and no page have never been
-    /// touched.
-    segments: NumberMap<Segment>,
+    /// Bytes that are in no segment and no page have never been touched.
+    segments: RangeMap<Last>,
     /// Pages by their first byte.
     pages: NumberMap<Page>,
 }
@@ -155,7 +149,7 @@ impl History {
             }
             let found = self.touch_range(&now, range.clone());
             conflict = conflict.or(found);
-            if range.end <= page.end && self.segments.range(page.clone()).nth(SEGMENTS_PER_PAGE).is_some() {
+            if range.end <= page.end && self.segments.has_more_than(SEGMENTS_PER_PAGE, page.clone()) {
                 self.make_page(page);
             }
             ranges = rest;
@@ -168,17 +162,14 @@ impl History {
         let page = at / PAGE * PAGE;
         let last = match self.pages.get(page) {
             Some(known) => known.last(at - page),
-            None => {
-                let segment = self.segments.last_before(at + 1)?.1;
-                (at < segment.end).then_some(&segment.last)?
-            }
+            None => self.segments.get(at)?,
         };
         last.value.as_ref().map(|value| value.view.as_ref())
     }
 
     /// Forgets a stream's accesses.
     pub(super) fn forget(&mut self, stream: StreamHandle) {
-        self.segments.values_mut().for_each(|segment| segment.last.forget(stream));
+        self.segments.values_mut().for_each(|last| last.forget(stream));
         self.pages.values_mut().for_each(|page| page.forget(stream));
     }
 
@@ -207,67 +198,22 @@ impl History {
         conflicts.into_iter().min_by_key(|conflict| conflict.range.start)
     }
 
-    fn touch_segments(&mut self, now: &Now, Range { start, end }: Range<u64>) -> Option<Conflict> {
-        if start >= end {
-            return None;
-        }
-        self.split(start);
-        self.split(end);
+    fn touch_segments(&mut self, now: &Now, range: Range<u64>) -> Option<Conflict> {
         let mut conflict = None;
-        let mut gaps = Vec::new();
-        let mut at = start;
-        self.segments.visit_range(start..end, |from, segment| {
-            if from > at {
-                gaps.push(at..from);
-            }
-            at = segment.end;
-            if conflict.is_none() {
-                conflict = segment.last.conflict(from..segment.end, now);
-            }
-            segment.last.note(now);
+        self.segments.change(range.clone(), |part, last| {
+            conflict = conflict.take().or_else(|| last.conflict(part, now));
+            last.note(now);
         });
-        if at < end {
-            gaps.push(at..end);
-        }
-        for gap in gaps {
-            let mut segment = Segment { end: gap.end, ..Segment::default() };
-            segment.last.note(now);
-            self.segments.insert(gap.start, segment);
-        }
-        if now.writes() {
-            self.merge(start..end);
+        if now.writes() && !range.is_empty() {
+            self.segments.merge(range);
         }
         conflict
     }
 
-    /// Splits the segment at `at`, so that `at` is a boundary.
-    fn split(&mut self, at: u64) {
-        let Some((_, segment)) = self.segments.last_before_mut(at) else { return };
-        if segment.end > at {
-            let upper = segment.clone();
-            segment.end = at;
-            self.segments.insert(at, upper);
-        }
-    }
-
-    /// Merges a range that one operation has just written into one segment.
-    fn merge(&mut self, range: Range<u64>) {
-        for at in self.segments.numbers(range.start + 1..range.end) {
-            self.segments.remove(at);
-        }
-        if let Some(segment) = self.segments.get_mut(range.start) {
-            segment.end = range.end;
-        }
-    }
-
     /// Replaces the segments of `page` with a page.
     fn make_page(&mut self, page: Range<u64>) {
-        self.split(page.start);
-        self.split(page.end);
-        let parts = self.segments.numbers(page.clone()).into_iter().filter_map(|at| {
-            let segment = self.segments.remove(at)?;
-            Some((at - page.start..segment.end - page.start, segment.last))
-        });
+        let parts = self.segments.remove(page.clone()).into_iter();
+        let parts = parts.map(|(part, last)| (part.start - page.start..part.end - page.start, last));
         self.pages.insert(page.start, Page::of(parts));
     }
 }
