@@ -95,6 +95,17 @@ impl<'a> Now<'a> {
     pub(super) fn writes(&self) -> bool {
         self.done.is_some()
     }
+
+    /// Returns whether the accessed bytes have the same history from now on. An atomic change leaves a part of each byte's
+    /// history.
+    fn replaces(&self) -> bool {
+        self.writes() && !self.changes()
+    }
+
+    /// Returns whether the access is an atomic instruction that reads and writes.
+    fn changes(&self) -> bool {
+        self.atomic && self.reads
+    }
 }
 
 /// The last write to some bytes, and the reads since then.
@@ -183,7 +194,7 @@ impl History {
             let part = base.max(start)..(base + PAGE).min(end);
             let Some(page) = self.pages.get_mut(base) else { continue };
             conflicts.extend(page.touch(base, now, std::slice::from_ref(&part)));
-            if now.writes() && part.end - part.start == PAGE {
+            if now.replaces() && part.end - part.start == PAGE {
                 // All of its bytes now have the same history, so a segment is enough.
                 self.pages.remove(base);
                 continue;
@@ -204,7 +215,7 @@ impl History {
             conflict = conflict.take().or_else(|| last.conflict(part, now));
             last.note(now);
         });
-        if now.writes() && !range.is_empty() {
+        if now.replaces() && !range.is_empty() {
             self.segments.merge(range);
         }
         conflict
@@ -236,7 +247,7 @@ impl Last {
         if let Some(done) = &now.done {
             self.write = Some((now.by.clone(), now.atomic));
             self.reads.clear();
-            let earlier = self.value.take().filter(|value| value.atomic && now.atomic && now.reads);
+            let earlier = self.value.take().filter(|value| value.atomic && now.changes());
             let view = match earlier {
                 Some(Value { mut view, .. }) => {
                     Arc::make_mut(&mut view).join(done);
@@ -400,8 +411,8 @@ mod tests {
                     1 => iter::once(start / PAGE * PAGE..(start / PAGE * PAGE + PAGE).min(BYTES)).collect(),
                     _ => (start..BYTES - length).step_by(step as usize).map(|at| at..at + length).collect(),
                 };
-                let writes = random.below(2) == 0;
-                let touch = Touch { ranges, reads: !writes, writes, atomic: random.below(4) == 0 };
+                let (writes, atomic) = (random.below(2) == 0, random.below(2) == 0);
+                let touch = Touch { ranges, reads: !writes || atomic && random.below(4) > 0, writes, atomic };
                 let by = by(stream, number);
                 let found = history.touch(&by, &view, &touch).map(|it| (it.range.start, it.other.stream));
                 assert_eq!(
@@ -409,6 +420,14 @@ mod tests {
                     touch_bytes(&mut bytes, &by, &view, &touch),
                     "seed {seed}, access {number}"
                 );
+                for (at, last) in bytes.iter().enumerate() {
+                    let expected = last.value.as_ref().map(|value| value.view.as_ref());
+                    assert_eq!(
+                        history.view_of_value(at as u64),
+                        expected,
+                        "seed {seed}, access {number}, byte {at}"
+                    );
+                }
                 if random.below(3) == 0 {
                     view.own.advance(StreamHandle(stream), number);
                 }
