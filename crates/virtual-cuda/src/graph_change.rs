@@ -160,7 +160,8 @@ pub(crate) fn set_executable_kernel(
 }
 
 pub(crate) fn copy(of: GraphNode, to: Out<Copy3D>) -> CudaResult<()> {
-    to.give(rows::of_graph(engine::get()?.copy_node(node(of))?)?)
+    let engine = engine::get()?;
+    to.give(rows::of_graph(engine, engine.copy_node(node(of))?))
 }
 
 pub(crate) fn set_copy(of: GraphNode, copy: Source<Copy3D>) -> CudaResult<()> {

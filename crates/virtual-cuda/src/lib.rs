@@ -233,13 +233,14 @@ pub extern "C" fn ncclResetDebugInit() {}
 /// Prints NCCL's parameters to its log.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclParamDumpAll() {
-    nccl::dump_parameters();
+    // The C function returns nothing. An error is kept for `ncclGetLastError`.
+    let _ = answer::nccl("ncclParamDumpAll", nccl::dump_parameters);
 }
 
 /// [`ncclParamDumpAll`] under the name that a profiler calls.
 #[unsafe(no_mangle)]
 pub extern "C" fn pncclParamDumpAll() {
-    nccl::dump_parameters();
+    ncclParamDumpAll();
 }
 
 /// Returns the message from this thread's last failed NCCL call. As in NCCL, the communicator does not matter.

@@ -155,7 +155,7 @@ fn of_location(location: Option<Location>, aspect: Aspect) -> i32 {
 /// `cuMemRangeGetAttribute`
 ///
 /// # Errors
-/// Returns `InvalidValue` for an unknown attribute, for room that does not fit the attribute, and unless all bytes are in
+/// Returns `InvalidValue` for an unknown attribute, if the room does not fit the attribute, and unless all bytes are in
 /// managed memory.
 pub(crate) fn attribute(
     to: Out<u8>,

@@ -3,7 +3,7 @@
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
 
-use virtual_gpu::engine::{CopySide, GraphCopy, Region};
+use virtual_gpu::engine::{CopySide, Engine, GraphCopy, Region};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
 use crate::array;
@@ -237,10 +237,9 @@ fn region(name: &str, side: &Volume, copy: &Copy3D) -> CudaResult<Region> {
     Ok(Region { start, width, height, depth, pitch, slice })
 }
 
-/// Returns the parameters of a copy in a graph. For memory without an array, the first bytes, rows, and slices to copy are
-/// part of the addresses.
-pub(crate) fn of_graph(sides: [CopySide; 2]) -> CudaResult<Copy3D> {
-    let engine = engine::get()?;
+/// Returns the parameters of a copy in a graph. Except for arrays, the first bytes, rows, and slices to copy are part of
+/// the addresses.
+pub(crate) fn of_graph(engine: &Engine, sides: [CopySide; 2]) -> Copy3D {
     let (CopySide::Host(region) | CopySide::Device(region)) = sides[0];
     let [width, height, depth] = [region.width, region.height, region.depth].map(|it| it as usize);
     let null = std::ptr::null();
@@ -273,7 +272,7 @@ pub(crate) fn of_graph(sides: [CopySide; 2]) -> CudaResult<Copy3D> {
             },
         }
     });
-    Ok(Copy3D { from, to, width, height, depth })
+    Copy3D { from, to, width, height, depth }
 }
 
 /// Returns a copy for a graph, which accesses the host's memory at each launch.

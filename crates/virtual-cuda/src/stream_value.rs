@@ -10,7 +10,7 @@ use crate::pointer::Source;
 use crate::types::{DevicePointer, Stream, stream};
 
 /// `CUstreamBatchMemOpParams`: the operation determines which fields it has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct BatchOperation {
     pub(crate) operation: c_uint,
@@ -127,30 +127,16 @@ fn of_batch(given: BatchOperation) -> CudaResult<ValueOperation> {
 
 /// Returns an operation as a program describes it.
 pub(crate) fn described(operation: &ValueOperation) -> BatchOperation {
-    let nothing = BatchOperation {
-        operation: BARRIER,
-        own_flags: 0,
-        address: 0,
-        value: 0,
-        flags: 0,
-        alias: 0,
-        rest: 0,
-    };
     match *operation {
         ValueOperation::Write(Value { at, size, number }) => {
             let operation = if size == 4 { WRITE_32 } else { WRITE_64 };
-            BatchOperation { operation, address: at, value: number, ..nothing }
+            BatchOperation { operation, address: at, value: number, ..Default::default() }
         }
         ValueOperation::Wait(Value { at, size, number }, condition) => {
             let operation = if size == 4 { WAIT_32 } else { WAIT_64 };
-            let flags = match condition {
-                Condition::AtLeast => 0,
-                Condition::Equal => 1,
-                Condition::And => 2,
-                Condition::Nor => 3,
-            };
-            BatchOperation { operation, address: at, value: number, flags, ..nothing }
+            let flags = condition as c_uint;
+            BatchOperation { operation, address: at, value: number, flags, ..Default::default() }
         }
-        ValueOperation::Barrier => nothing,
+        ValueOperation::Barrier => BatchOperation { operation: BARRIER, ..Default::default() },
     }
 }

@@ -129,7 +129,7 @@ impl Level {
         self.address + plane * self.slice + row * self.pitch + column
     }
 
-    /// Returns the column, counted in bytes, the row, and the plane of the byte at an address; `None` for an address outside
+    /// Returns the column, counted in bytes, the row, and the plane of the byte at an address; `None` if the byte is not in
     /// the level.
     pub fn place_of(&self, address: u64) -> Option<[u64; 3]> {
         let offset = address.checked_sub(self.address).filter(|&offset| offset < self.bytes())?;

@@ -12,7 +12,7 @@ use std::sync::{Mutex, Once, OnceLock};
 use super::Request;
 use super::communicator::Communicator;
 use super::one_sided::OneSided;
-use super::parameter::{self, INFO, NO_LEVEL, VERSION, WARN, bit};
+use super::parameter::{self, bit, level};
 use super::ranks::Ranks;
 use super::strict::{self, AbortLog};
 use virtual_gpu_core::handle::{CommHandle, Rank, StreamHandle};
@@ -51,10 +51,10 @@ fn file_name(pattern: &str, host: &str) -> String {
 impl Log {
     fn from_env() -> Self {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let level = parameter::level(variable("NCCL_DEBUG").as_deref());
+        let level = parameter::level_of(variable("NCCL_DEBUG").as_deref());
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let host = host.trim().split('.').next().unwrap_or_default().replace(['%', '/'], "-");
-        let file = variable("NCCL_DEBUG_FILE").filter(|_| level > VERSION).and_then(|pattern| {
+        let file = variable("NCCL_DEBUG_FILE").filter(|_| level > level::VERSION).and_then(|pattern| {
             let name = file_name(&pattern, &host);
             let file = File::create(&name);
             if let Err(error) = &file {
@@ -108,7 +108,7 @@ fn log() -> &'static Log {
 
 fn info(subsystem: &str, device: usize, text: impl FnOnce() -> String) {
     let log = log();
-    if log.level >= INFO && log.subsystems & bit(subsystem) != 0 {
+    if log.level >= level::INFO && log.subsystems & bit(subsystem) != 0 {
         log.print(&format!("{}[{device}] NCCL INFO {}", log.prefix(), text()));
     }
 }
@@ -131,7 +131,7 @@ pub fn print(text: &str) {
 /// Logs that a call failed, and why.
 pub fn warn(message: &str) {
     let log = log();
-    if log.level >= WARN {
+    if log.level >= level::WARN {
         log.print(&format!("\n{}NCCL WARN {message}", log.prefix()));
     }
 }
@@ -140,13 +140,13 @@ pub fn warn(message: &str) {
 pub(crate) fn version() {
     static SHOWN: OnceLock<()> = OnceLock::new();
     let log = log();
-    if log.level == NO_LEVEL || SHOWN.set(()).is_err() {
+    if log.level == level::NONE || SHOWN.set(()).is_err() {
         return;
     }
     let version = strict::version();
     let (major, minor, patch) = (version / 10_000, version / 100 % 100, version % 100);
     let text = format!("NCCL version {major}.{minor}.{patch}+cuda12.9");
-    match log.level >= INFO {
+    match log.level >= level::INFO {
         _ if version < VERSION_IN_FILE => println!("{text}"),
         true => log.print(&format!("{}[0] NCCL INFO {text}", log.prefix())),
         false => log.print(&text),

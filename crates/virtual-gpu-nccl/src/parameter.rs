@@ -6,15 +6,18 @@
 use std::fmt::{self, Display, Write};
 use std::sync::OnceLock;
 
-/// The level at which nothing is printed.
-pub(crate) const NO_LEVEL: u32 = 0;
-pub(crate) const VERSION: u32 = 1;
-pub(crate) const WARN: u32 = 2;
-pub(crate) const INFO: u32 = 3;
+/// The numbers of the levels that are printed here. Each level includes all levels before it.
+pub(crate) mod level {
+    /// Nothing is printed.
+    pub(crate) const NONE: u32 = 0;
+    pub(crate) const VERSION: u32 = 1;
+    pub(crate) const WARN: u32 = 2;
+    pub(crate) const INFO: u32 = 3;
+}
 
-/// The levels of `NCCL_DEBUG`. Each level includes all levels before it.
+/// The names in `NCCL_DEBUG`, with their levels.
 const LEVELS: [(&str, u32); 5] =
-    [("VERSION", VERSION), ("WARN", WARN), ("INFO", INFO), ("ABORT", 4), ("TRACE", 5)];
+    [("VERSION", level::VERSION), ("WARN", level::WARN), ("INFO", level::INFO), ("ABORT", 4), ("TRACE", 5)];
 
 /// The names in `NCCL_DEBUG_SUBSYS`, with their bits.
 const SUBSYSTEMS: [(&str, u32); 18] = [
@@ -97,7 +100,7 @@ impl Parameter {
     fn value_of(&self, text: Option<&str>) -> Value {
         match self.kind {
             Kind::Text(default) => Value::Text(text.unwrap_or(default).to_owned()),
-            Kind::Level => Value::Level(level(text)),
+            Kind::Level => Value::Level(level_of(text)),
             Kind::LevelSet => Value::LevelSet(level_set(text)),
             Kind::SubsystemSet => Value::SubsystemSet(subsystems(text)),
             Kind::Flag => Value::Flag(flag(text)),
@@ -170,6 +173,7 @@ fn names(of: &[(&str, u32)]) -> String {
     of.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
 }
 
+/// The bits of all levels.
 const ALL_LEVELS: u64 = 0b11_1110;
 
 /// Returns the names of the bits that are set.
@@ -202,14 +206,14 @@ fn bits_of(names: &[(&str, u32)], text: &str, all: u64) -> Option<u64> {
 }
 
 /// Returns the level that a value of `NCCL_DEBUG` stands for.
-pub(crate) fn level(text: Option<&str>) -> u32 {
+pub(crate) fn level_of(text: Option<&str>) -> u32 {
     let asked = text.unwrap_or_default().trim();
     let known = LEVELS.iter().find(|(name, _)| name.eq_ignore_ascii_case(asked));
-    known.map_or(NO_LEVEL, |(_, level)| *level)
+    known.map_or(level::NONE, |(_, level)| *level)
 }
 
 fn level_set(text: Option<&str>) -> u32 {
-    text.and_then(|text| bits_of(&LEVELS, text, ALL_LEVELS)).map_or(1 << WARN, |bits| bits as u32)
+    text.and_then(|text| bits_of(&LEVELS, text, ALL_LEVELS)).map_or(1 << level::WARN, |bits| bits as u32)
 }
 
 /// Returns the subsystems that a value of `NCCL_DEBUG_SUBSYS` stands for.
@@ -244,7 +248,7 @@ mod tests {
             (Some(""), "<unknown>"),
         ];
         for (text, expected) in cases {
-            assert_eq!(Value::Level(level(text)).to_string(), expected, "{text:?}");
+            assert_eq!(Value::Level(level_of(text)).to_string(), expected, "{text:?}");
         }
         let cases = [
             (None, "INIT,ENV,BOOTSTRAP", 0x1081),

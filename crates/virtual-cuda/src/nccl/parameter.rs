@@ -115,8 +115,8 @@ pub(crate) fn parameter_value(key: Text, to: Out<*const c_char>, len: Out<c_int>
     found.map(drop)
 }
 
-/// Returns the keys of all parameters, in an array that lives as long as the thread. Callers only read it; C declares it without
-/// `const`.
+/// Returns the keys of all parameters, in an array that lives as long as the thread. Callers only read it, although C
+/// declares it without `const`.
 pub(crate) fn parameter_keys(to: Out<*mut *const c_char>, len: Out<c_int>) -> NcclResult<()> {
     thread_local! {
         static KEYS: [*const c_char; PARAMETERS.len()] =
@@ -130,6 +130,7 @@ pub(crate) fn parameter_keys(to: Out<*mut *const c_char>, len: Out<c_int>) -> Nc
 }
 
 /// Prints all parameters to the log.
-pub(crate) fn dump_parameters() {
+pub(crate) fn dump_parameters() -> NcclResult<()> {
     log::print(&parameter::dump());
+    Ok(())
 }

@@ -70,7 +70,7 @@ impl AllAdvice {
         self.0.change(pages(range), |_, advised| change(advised));
     }
 
-    /// Forgets what was advised about memory that was freed.
+    /// Forgets what was advised about a range.
     pub(super) fn forget(&mut self, range: &Range<u64>) {
         self.0.remove(pages(range));
     }

@@ -196,10 +196,9 @@ impl Engine {
         let array = state.array_of_kind(handle, false).map_err(as_invalid_value)?;
         Ok((array.geometry, array.description.format, array.levels[0]))
     }
-}
 
-impl Engine {
-    /// Returns the array, or the level of a mipmapped array, that an address is in, and the byte's column, row, and plane.
+    /// Returns the array, or the level of a mipmapped array, that an address is in, and the byte's column, row, and
+    /// plane.
     pub fn place_in_array(&self, address: u64) -> Option<(ArrayHandle, [u64; 3])> {
         let state = self.state();
         let arrays = state.arrays.entries().iter();

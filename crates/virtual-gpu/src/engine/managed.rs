@@ -1,7 +1,8 @@
 //! Managed memory: memory that all GPUs share with the host, at the same addresses.
 //!
 //! It is stored in one place, and accessing it from another processor costs nothing extra. So prefetches and advice are
-//! checked and remembered, but have no effect. The host's own accesses are invisible, so all managed memory is considered written.
+//! checked and remembered, but have no effect. The host's own accesses are invisible, so all managed memory is
+//! considered written.
 
 use super::stream::is_legacy;
 use super::work::Work;
@@ -109,6 +110,7 @@ impl Engine {
                 Error::new(CudaStatus::OutOfMemory, message)
             });
         let address = made?;
+        // Memory that was freed may have been at the same addresses.
         self.state().advice.forget(&(address..address + bytes));
         self.own(self.managed(), address)?;
         Ok(address)

@@ -59,8 +59,7 @@ pub struct Stream {
     pub(super) destroyed: bool,
     /// Whether the stream belongs to a graph: its operations are part of the graph's launch, not separate calls.
     pub(super) of_graph: bool,
-    /// Whether the stream is not the program's: it waits for an event's records by other processes, or for all streams of
-    /// a context.
+    /// Whether the stream belongs to an event: it waits for records by other processes, or for all streams of a context.
     pub(super) of_event: bool,
     /// Its part in a capture: enqueued operations go into a graph.
     pub(super) capture: Option<Captured>,

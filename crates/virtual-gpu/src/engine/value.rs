@@ -32,17 +32,17 @@ pub struct Value {
     pub number: u64,
 }
 
-/// When a wait for a number is over (`CUstreamWaitValue_flags`).
+/// When a wait for a number is over, with the number in `CUstreamWaitValue_flags`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// The number is at least as large; the comparison is cyclic.
-    AtLeast,
+    AtLeast = 0,
     /// The number is the same.
-    Equal,
+    Equal = 1,
     /// The numbers have a common bit.
-    And,
+    And = 2,
     /// There is a bit that neither has.
-    Nor,
+    Nor = 3,
 }
 
 /// What a stream does with a number.

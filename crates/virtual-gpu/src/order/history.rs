@@ -96,8 +96,8 @@ impl<'a> Now<'a> {
         self.done.is_some()
     }
 
-    /// Returns whether the accessed bytes have the same history from now on. An atomic change leaves a part of each byte's
-    /// history.
+    /// Returns whether all accessed bytes have the same history from now on. An atomic change keeps a part of each byte's
+    /// earlier history.
     fn replaces(&self) -> bool {
         self.writes() && !self.changes()
     }

@@ -262,8 +262,8 @@ fn contexts() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Two streams that wait for the default stream, and it for them. `between` is called after the first has written a
-/// buffer, and before the second one does.
+/// Writes a buffer on two streams, and calls `between` in between, which must not order them. Both streams and the default
+/// stream wait for each other.
 fn race_beside(between: impl Fn(sys::CUcontext, sys::CUevent) -> CUresult) -> anyhow::Result<()> {
     let (context, stream, buffer) = start()?;
     let event = context.new_event(None)?;

@@ -5,10 +5,12 @@ use std::ptr::{null, null_mut};
 
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::{
-    self, CUcontext, CUgraphNode, CUstreamBatchMemOpParams as Operation, CUstreamBatchMemOpType as Kind,
+    self, CUcontext, CUgraphNode, CUgraphNodeType, CUstreamBatchMemOpParams as Operation,
+    CUstreamBatchMemOpType as Kind,
 };
 use lab::Check;
 
+use super::any_kind;
 use super::graph::{Exec, Graph, start};
 use crate::fails;
 use crate::raw::address;
@@ -22,6 +24,7 @@ pub(super) fn checks() -> Vec<Check> {
         Check::new("memory_operation_nodes::are_read_and_changed", changed),
         Check::new("memory_operation_nodes::keep_their_operations_in_an_executable_graph", fixed),
         Check::new("memory_operation_nodes::a_captured_batch_is_one_node", captured),
+        Check::new("memory_operation_nodes::are_added_and_changed_as_any_node", as_any_node),
         Check::new("memory_operation_nodes::bad_arguments_are_refused", refused),
     ]
 }
@@ -169,6 +172,34 @@ fn captured() -> anyhow::Result<()> {
     assert_eq!(read(node)?, Found { context: context.cu_ctx(), numbers, count: 3 });
     graph.instantiate()?.launch(&stream)?;
     assert_eq!(stream.clone_dtoh(&buffer)?, [1, 0, 0, 0]);
+    Ok(())
+}
+
+fn as_any_node() -> anyhow::Result<()> {
+    let (context, stream, buffer) = start()?;
+    let (graph, at) = (Graph::new(), address(&buffer));
+    let [mut first, mut second] = [[write(at, 1)], [write(at + 4, 2)]];
+    let given = |operations: &mut [Operation]| {
+        any_kind::parameters(CUgraphNodeType::CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, |it| {
+            let (count, array) = (operations.len() as u32, operations.as_mut_ptr());
+            it.__bindgen_anon_1.memOp = sys::CUDA_BATCH_MEM_OP_NODE_PARAMS_v2 {
+                ctx: context.cu_ctx(),
+                count,
+                paramArray: array,
+                flags: 0,
+            };
+        })
+    };
+    let node = any_kind::add(graph.0, None, given(&mut first))?;
+    let exec = graph.instantiate()?;
+    let mut changed = given(&mut second);
+    // SAFETY: the parameters are readable.
+    unsafe { sys::cuGraphExecNodeSetParams(exec.0, node, &raw mut changed) }.result()?;
+    exec.launch(&stream)?;
+    assert_eq!(stream.clone_dtoh(&buffer)?, [0, 2, 0, 0]);
+    // SAFETY: the parameters are readable.
+    unsafe { sys::cuGraphNodeSetParams(node, &raw mut changed) }.result()?;
+    assert_eq!(read(node)?.numbers, [(at + 4, 2)]);
     Ok(())
 }
 

@@ -387,10 +387,10 @@ impl State {
                 Ok(done)
             }
             NodeWork::Values(operations) => {
-                let works = operations.iter().map(|&operation| Work::Value(operation));
                 let mut done = self.enqueue(stream, Work::Nothing, after, node.call_site.clone())?;
-                for work in works {
-                    done = self.enqueue(stream, work, Vec::new(), node.call_site.clone())?;
+                for &operation in operations {
+                    done =
+                        self.enqueue(stream, Work::Value(operation), Vec::new(), node.call_site.clone())?;
                 }
                 Ok(done)
             }
