@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use super::Engine;
 use super::managed::{Advice, Location};
+use virtual_gpu_core::map::Map;
+use virtual_gpu_core::memory::AllocationId;
 use virtual_gpu_core::range_map::RangeMap;
 use virtual_gpu_core::sorted::SortedSet;
 use virtual_gpu_core::status::CudaResult;
@@ -21,9 +23,9 @@ struct Advised {
     prefetched: Option<Location>,
 }
 
-/// What holds for all pages, by address.
+/// What holds for the pages of each allocation, by their offsets.
 #[derive(Debug, Default)]
-pub(super) struct AllAdvice(RangeMap<Advised>);
+pub(super) struct AllAdvice(Map<AllocationId, RangeMap<Advised>>);
 
 /// What a program asks for (`CUmem_range_attribute`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,19 +68,31 @@ impl Advised {
 }
 
 impl AllAdvice {
-    fn change(&mut self, range: &Range<u64>, change: impl Fn(&mut Advised)) {
-        self.0.change(pages(range), |_, advised| change(advised));
+    fn change(&mut self, (of, range): &(AllocationId, Range<u64>), change: impl Fn(&mut Advised)) {
+        // Memory starts at a page.
+        let pages = range.start / PAGE * PAGE..range.end.next_multiple_of(PAGE);
+        self.0.entry(*of).or_default().change(pages, |_, advised| change(advised));
     }
 
-    /// Forgets what was advised about a range.
-    pub(super) fn forget(&mut self, range: &Range<u64>) {
-        self.0.remove(pages(range));
+    /// Notes where a range was prefetched.
+    pub(super) fn note_prefetch(&mut self, range: &(AllocationId, Range<u64>), to: Location) {
+        self.change(range, |advised| advised.prefetched = Some(to));
     }
 
-    fn answer(&self, range: &Range<u64>, attribute: RangeAttribute) -> RangeAnswer {
+    /// Notes what was advised about a range.
+    pub(super) fn note(&mut self, range: &(AllocationId, Range<u64>), advice: Advice, of: Location) {
+        self.change(range, |advised| advised.advise(advice, of));
+    }
+
+    /// Forgets memory that was freed.
+    pub(super) fn forget(&mut self, of: AllocationId) {
+        self.0.remove(&of);
+    }
+
+    fn answer(&self, (of, range): &(AllocationId, Range<u64>), attribute: RangeAttribute) -> RangeAnswer {
         let nothing = Advised::default();
-        let parts: Vec<_> =
-            self.0.parts(range.clone()).into_iter().map(|part| part.unwrap_or(&nothing)).collect();
+        let parts = self.0.get(of).map_or(vec![None], |known| known.parts(range.clone()));
+        let parts: Vec<_> = parts.into_iter().map(|part| part.unwrap_or(&nothing)).collect();
         let first = parts.first().copied().unwrap_or(&nothing);
         let common = |of: fn(&Advised) -> Option<Location>| {
             RangeAnswer::Location(of(first).filter(|_| parts.iter().all(|part| of(part) == of(first))))
@@ -95,20 +109,7 @@ impl AllAdvice {
     }
 }
 
-/// Returns the pages that a range is in.
-fn pages(range: &Range<u64>) -> Range<u64> {
-    range.start / PAGE * PAGE..range.end.next_multiple_of(PAGE)
-}
-
 impl Engine {
-    pub(super) fn note_prefetch(&self, range: &Range<u64>, to: Location) {
-        self.state().advice.change(range, |advised| advised.prefetched = Some(to));
-    }
-
-    pub(super) fn note_advice(&self, range: &Range<u64>, advice: Advice, of: Location) {
-        self.state().advice.change(range, |advised| advised.advise(advice, of));
-    }
-
     /// `cuMemRangeGetAttribute`
     ///
     /// # Errors
@@ -119,8 +120,8 @@ impl Engine {
         len: u64,
         attribute: RangeAttribute,
     ) -> CudaResult<RangeAnswer> {
-        self.check_managed("cuMemRangeGetAttribute", address, len)?;
-        Ok(self.state().advice.answer(&(address..address + len), attribute))
+        let range = self.managed_range("cuMemRangeGetAttribute", address, len)?;
+        Ok(self.state().advice.answer(&range, attribute))
     }
 }
 
@@ -128,45 +129,47 @@ impl Engine {
 mod tests {
     use super::*;
 
-    fn location(advice: &AllAdvice, range: Range<u64>) -> Option<Location> {
-        match advice.answer(&range, RangeAttribute::PreferredLocation) {
-            RangeAnswer::Location(location) => location,
-            other => panic!("{other:?}"),
-        }
+    const HOST: Location = Location::Host;
+    const GPU: Location = Location::Gpu(1);
+
+    fn range(of: u64, start: u64, end: u64) -> (AllocationId, Range<u64>) {
+        (AllocationId(of), start..end)
     }
 
     #[test]
     fn advice_holds_for_whole_pages() {
         let mut advice = AllAdvice::default();
-        let prefer = |advised: &mut Advised| advised.advise(Advice::PreferredLocation, Location::Host);
-        advice.change(&(PAGE + 100..PAGE + 101), prefer);
-        assert_eq!(location(&advice, PAGE..2 * PAGE), Some(Location::Host));
-        assert_eq!(location(&advice, 0..PAGE), None);
-        assert_eq!(location(&advice, PAGE - 1..2 * PAGE), None);
-        assert_eq!(location(&advice, PAGE..2 * PAGE + 1), None);
-        advice.change(&(2 * PAGE..4 * PAGE), prefer);
-        assert_eq!(location(&advice, PAGE..4 * PAGE), Some(Location::Host));
-        let other = |advised: &mut Advised| advised.advise(Advice::PreferredLocation, Location::Gpu(1));
-        advice.change(&(3 * PAGE..3 * PAGE + 1), other);
-        assert_eq!(location(&advice, PAGE..4 * PAGE), None);
-        assert_eq!(location(&advice, 3 * PAGE..4 * PAGE), Some(Location::Gpu(1)));
-        advice.forget(&(0..3 * PAGE));
-        assert_eq!(location(&advice, 2 * PAGE..3 * PAGE), None);
-        assert_eq!(location(&advice, 3 * PAGE..4 * PAGE), Some(Location::Gpu(1)));
+        let location = |advice: &AllAdvice, start, end| {
+            let found = advice.answer(&range(1, start, end), RangeAttribute::PreferredLocation);
+            let RangeAnswer::Location(location) = found else { panic!("{found:?}") };
+            location
+        };
+        assert_eq!(location(&advice, 0, PAGE), None);
+        advice.note(&range(1, PAGE + 100, PAGE + 101), Advice::PreferredLocation, HOST);
+        assert_eq!(location(&advice, PAGE, 2 * PAGE), Some(HOST));
+        for (start, end) in [(0, PAGE), (PAGE - 1, 2 * PAGE), (PAGE, 2 * PAGE + 1)] {
+            assert_eq!(location(&advice, start, end), None);
+        }
+        advice.note(&range(1, 2 * PAGE, 4 * PAGE), Advice::PreferredLocation, HOST);
+        assert_eq!(location(&advice, PAGE, 4 * PAGE), Some(HOST));
+        advice.note(&range(1, 3 * PAGE, 3 * PAGE + 1), Advice::PreferredLocation, GPU);
+        assert_eq!(location(&advice, PAGE, 4 * PAGE), None);
+        assert_eq!(location(&advice, 3 * PAGE, 4 * PAGE), Some(GPU));
+        let other = advice.answer(&range(2, PAGE, 2 * PAGE), RangeAttribute::PreferredLocation);
+        assert_eq!(other, RangeAnswer::Location(None), "this is another allocation");
     }
 
     #[test]
     fn a_processor_accesses_a_range_if_it_accesses_every_page() {
         let mut advice = AllAdvice::default();
-        let by = |of: Location, is_set: bool| {
-            move |advised: &mut Advised| advised.advise(Advice::AccessedBy(is_set), of)
-        };
-        let all = |advice: &AllAdvice| advice.answer(&(0..2 * PAGE), RangeAttribute::AccessedBy);
-        advice.change(&(0..2 * PAGE), by(Location::Gpu(0), true));
-        advice.change(&(0..PAGE), by(Location::Gpu(1), true));
-        assert_eq!(all(&advice), RangeAnswer::Locations(vec![Location::Gpu(0)]));
-        advice.change(&(PAGE..2 * PAGE), by(Location::Gpu(1), true));
-        advice.change(&(PAGE..PAGE + 1), by(Location::Gpu(0), false));
-        assert_eq!(all(&advice), RangeAnswer::Locations(vec![Location::Gpu(1)]));
+        let all = |advice: &AllAdvice| advice.answer(&range(1, 0, 2 * PAGE), RangeAttribute::AccessedBy);
+        advice.note(&range(1, 0, 2 * PAGE), Advice::AccessedBy(true), HOST);
+        advice.note(&range(1, 0, PAGE), Advice::AccessedBy(true), GPU);
+        assert_eq!(all(&advice), RangeAnswer::Locations(vec![HOST]));
+        advice.note(&range(1, PAGE, 2 * PAGE), Advice::AccessedBy(true), GPU);
+        advice.note(&range(1, PAGE, PAGE + 1), Advice::AccessedBy(false), HOST);
+        assert_eq!(all(&advice), RangeAnswer::Locations(vec![GPU]));
+        advice.forget(AllocationId(1));
+        assert_eq!(all(&advice), RangeAnswer::Locations(Vec::new()));
     }
 }

@@ -186,7 +186,9 @@ impl Engine {
             let freed = is_it.then(|| memory.free(address, call_site.clone()).ok()).flatten();
             drop(memory);
             if let Some(allocation) = freed {
-                self.state().order.forget_allocation(device, allocation);
+                let mut state = self.state();
+                state.order.forget_allocation(device, allocation);
+                state.advice.forget(allocation);
             }
         }
     }

@@ -201,6 +201,7 @@ impl Engine {
         }
         for freed in &over {
             state.order.forget_allocation(freed.device, freed.allocation);
+            state.advice.forget(freed.allocation);
         }
         drop(state);
         for freed in over {

@@ -4,12 +4,14 @@
 //! checked and remembered, but have no effect. The host's own accesses are invisible, so all managed memory is
 //! considered written.
 
+use std::ops::Range;
+
 use super::stream::is_legacy;
 use super::work::Work;
 use super::{Engine, lock};
 use crate::report::size;
 use virtual_gpu_core::handle::StreamHandle;
-use virtual_gpu_core::memory::{HostBytes, OutOfMemory};
+use virtual_gpu_core::memory::{AllocationId, HostBytes, OutOfMemory};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
@@ -110,8 +112,6 @@ impl Engine {
                 Error::new(CudaStatus::OutOfMemory, message)
             });
         let address = made?;
-        // Memory that was freed may have been at the same addresses.
-        self.state().advice.forget(&(address..address + bytes));
         self.own(self.managed(), address)?;
         Ok(address)
     }
@@ -159,22 +159,22 @@ impl Engine {
         to: Location,
     ) -> CudaResult<()> {
         let call_site = CallSite::here();
-        self.check_managed("cuMemPrefetchAsync", address, len)?;
+        let pages = self.managed_range("cuMemPrefetchAsync", address, len)?;
         // The documentation lists two codes for a bad location. A driver of version 580 returns this one.
         self.check_location(to).map_err(|error| invalid(error.message.to_string()))?;
         self.submit(stream, Work::Nothing, call_site)?;
-        self.note_prefetch(&(address..address + len), to);
+        self.state().advice.note_prefetch(&pages, to);
         Ok(())
     }
 
     /// `cuMemAdvise`
     pub fn advise_managed(&self, address: u64, len: u64, advice: Advice, of: Location) -> CudaResult<()> {
-        self.check_managed("cuMemAdvise", address, len)?;
+        let pages = self.managed_range("cuMemAdvise", address, len)?;
         match advice {
             Advice::ReadMostly(_) | Advice::NoPreferredLocation => {}
             Advice::PreferredLocation | Advice::AccessedBy(_) => self.check_location(of)?,
         }
-        self.note_advice(&(address..address + len), advice, of);
+        self.state().advice.note(&pages, advice, of);
         Ok(())
     }
 
@@ -185,13 +185,23 @@ impl Engine {
         }
     }
 
-    pub(super) fn check_managed(&self, call: &str, address: u64, len: u64) -> CudaResult<()> {
+    /// Returns the allocation that a range of managed memory is in, and the range's offsets in it.
+    pub(super) fn managed_range(
+        &self,
+        call: &str,
+        address: u64,
+        len: u64,
+    ) -> CudaResult<(AllocationId, Range<u64>)> {
         if len == 0 {
             return Err(invalid(format!("{call}: the range has 0 bytes")));
         }
         if self.device_of(address) != Some(self.managed()) || self.is_mapped(address) {
             return Err(invalid(format!("{call}: {address:#x} is not managed memory (cuMemAllocManaged)")));
         }
-        self.check_range(call, address, len, &CallSite::here())
+        self.check_range(call, address, len, &CallSite::here())?;
+        let memory = self.memory(self.managed());
+        let freed = |_| invalid(format!("{call}: another thread has freed the memory at {address:#x}"));
+        let (allocation, offset) = memory.range(address, len).map_err(freed)?;
+        Ok((allocation.id(), offset..offset + len))
     }
 }
