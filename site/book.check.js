@@ -6,7 +6,7 @@ import { mkdir, readdir, readFile } from "node:fs/promises";
 import { extname, join, relative, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { parseArgs } from "node:util";
-import { each, errors, launch, serve, violations } from "./browser.js";
+import { eachOnPage, errors, launch, serve, violations } from "./browser.js";
 
 const { values, positionals } = parseArgs({ allowPositionals: true, options: { shots: { type: "string" } } });
 const book = resolve(positionals[0] ?? "target/book");
@@ -27,24 +27,32 @@ const browser = await launch();
 const { server, address } = await serve(book);
 const names = await pagesOf(book);
 
-for (const theme of THEMES) {
-  const context = await browser.newContext({ viewport: { width: 1280, height: 900 } });
-  await context.addInitScript((theme) => localStorage.setItem("mdbook-theme", theme), theme);
-  await each(names, async (name) => {
-    const page = await context.newPage();
-    const found = errors(page);
-    await page.goto(pathToFileURL(join(book, name)).href);
-    problems.push(...found.map((text) => `${name} (${theme}): ${text}`));
+/** Chooses a theme as a reader does, with the page's own menu, and waits until its colors are there. Runs in the page. */
+async function choose(theme) {
+  document.getElementById(`mdbook-theme-${theme}`).click();
+  const isLoaded = (link) => link.disabled || link.sheet;
+  while (![...document.querySelectorAll("link[rel=stylesheet]")].every(isLoaded)) {
+    await new Promise((done) => setTimeout(done, 10));
+  }
+  // Colors fade in.
+  for (const fade of document.getAnimations()) fade.finish();
+}
+
+await eachOnPage(browser, { viewport: { width: 1280, height: 900 } }, names, async (name, page) => {
+  const found = errors(page);
+  await page.goto(pathToFileURL(join(book, name)).href);
+  for (const theme of THEMES) {
+    await page.evaluate(choose, theme);
     const onlyColors = theme !== THEMES[0];
-    problems.push(...(await violations(page, { onlyColors })).map((text) => `${name} (${theme}): ${text}`));
+    found.push(...(await violations(page, { onlyColors })).map((text) => `in ${theme}: ${text}`));
     if (values.shots && SHOTS.includes(name)) {
       await mkdir(values.shots, { recursive: true });
       await page.screenshot({ path: join(values.shots, `${name.replaceAll("/", "-")}-${theme}.png`) });
     }
-    await page.close();
-  });
-  await context.close();
-}
+  }
+  problems.push(...found.map((text) => `${name}: ${text}`));
+  page.removeAllListeners();
+});
 
 /** Scrolls each table and each block of code to its end, and returns those that don't show that they scroll. Runs in the page. */
 async function scrollsUnseen() {
@@ -63,14 +71,10 @@ async function scrollsUnseen() {
 }
 
 // On a phone, a table or code that is cut off must show that it scrolls.
-const phone = await browser.newContext({ viewport: { width: 390, height: 844 } });
-await each(names, async (name) => {
-  const page = await phone.newPage();
+await eachOnPage(browser, { viewport: { width: 390, height: 844 } }, names, async (name, page) => {
   await page.goto(pathToFileURL(join(book, name)).href);
   problems.push(...(await page.evaluate(scrollsUnseen)).map((text) => `${name}, on a phone: ${text}`));
-  await page.close();
 });
-await phone.close();
 
 for (const start of [pathToFileURL(book).href + "/", address]) {
   const page = await browser.newPage();
@@ -99,6 +103,7 @@ const root = resolve(import.meta.dirname, "..");
 const withoutMarks = (text) => text.split("\n").filter((line) => !/^\s*\/\/ ANCHOR(_END)?:/.test(line)).join("\n").trim();
 const context = await browser.newContext({ permissions: ["clipboard-read", "clipboard-write"] });
 for (const name of names) {
+  if (!(await readFile(join(book, name), "utf8")).includes("language-rust")) continue;
   const page = await context.newPage();
   await page.goto(address + name);
   const blocks = page.locator("pre:has(> code.language-rust)");

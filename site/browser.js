@@ -18,12 +18,26 @@ export function launch() {
 }
 
 /** Calls `look` with each item; as many calls run at the same time as there are cores, since each page has a process of its own. */
-export async function each(items, look) {
-  const left = items.values();
-  const worker = async () => {
+export function each(items, look) {
+  return shared(items, async (left) => {
     for (const item of left) await look(item);
-  };
-  await Promise.all(Array.from({ length: availableParallelism() }, worker));
+  });
+}
+
+/** Does the same as `each`, and also passes a page. A page and its browser context are used again for other items, since it takes a fifth of the time to open one. */
+export function eachOnPage(browser, options, items, look) {
+  return shared(items, async (left) => {
+    const context = await browser.newContext(options);
+    const page = await context.newPage();
+    for (const item of left) await look(item, page);
+    await context.close();
+  });
+}
+
+/** Lets as many workers as there are cores take items, until none are left. */
+async function shared(items, work) {
+  const left = items.values();
+  await Promise.all(Array.from({ length: availableParallelism() }, () => work(left)));
 }
 
 /** Returns a list that collects console errors, exceptions, and requests to hosts other than `host`. */
