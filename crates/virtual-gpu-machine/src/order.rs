@@ -9,6 +9,10 @@ pub(crate) enum Order {
     Barrier { from: Mask, to: Mask },
     /// In each warp, these lanes have waited for each other.
     Warps(Mask),
+    /// In each warp, these lanes have exchanged values (`shfl`, `vote`, `match`, `redux`, `elect`). Each of them now knows
+    /// what another of them knew about other warps. No access of theirs is ordered, except atomic ones: an atomic access
+    /// is done when its lane goes on.
+    Exchange(Mask),
     /// The threads have arrived at this phase.
     Arrival(Mask, Phase),
     /// The threads have arrived at this phase with `.relaxed`: only what came before a fence of theirs is ordered.

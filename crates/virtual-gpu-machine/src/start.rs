@@ -1,5 +1,7 @@
 //! The initial state of a launch and of each of its blocks.
 
+use std::ops::Range;
+
 use crate::block::Progress;
 use crate::call_stack::CallStack;
 use crate::convergence::{ConvergenceGroup, Readiness};
@@ -23,7 +25,10 @@ impl Machine<'_> {
                 self.block.files.set_word(slot, thread, value);
             }
         }
-        let shared = self.kernel.dynamic_shared_offset() as usize + self.launch.dynamic_shared as usize;
+        let shared = match self.reserved_shared() {
+            Some(reserved) => reserved.end,
+            None => self.kernel.dynamic_shared_offset() as usize + self.launch.dynamic_shared as usize,
+        };
         self.shared_size = shared;
         let rounded = if self.launch.is_lenient { shared.next_multiple_of(SHARED_UNIT) } else { shared };
         self.block.shared.bytes.resize(rounded, 0);
@@ -46,8 +51,13 @@ impl Machine<'_> {
                 matches!(uniform, ClusterIndex(_) | IndexInCluster(_) | RankInCluster | Shared { .. });
             matches!(uniform, BlockIndex(_)) || is_of_cluster && has_clusters
         });
+        let reserved = self.reserved_shared();
         let shared = &mut self.block.shared;
         shared.written.reset(shared.bytes.len() as u64);
+        if let Some(reserved) = reserved {
+            shared.bytes[reserved.clone()].fill(0);
+            shared.written.mark(reserved.start as u64..reserved.end as u64);
+        }
         let has_shared = !shared.bytes.is_empty();
         self.block.local.fill(POISON);
         self.block.clocks.fill(0);
@@ -71,6 +81,12 @@ impl Machine<'_> {
         if !mask.is_empty() {
             self.block.groups.push(ConvergenceGroup { pc: 0, mask, state: Readiness::Ready });
         }
+    }
+
+    /// Returns where the shared memory for the system lies, if the kernel uses it. It is 0 when a block starts.
+    fn reserved_shared(&self) -> Option<Range<usize>> {
+        let reserved = self.kernel.reserved_shared(self.launch.dynamic_shared)?;
+        Some(reserved.start as usize..reserved.end as usize)
     }
 
     /// Sets the uniform values that `selects` accepts.
@@ -114,6 +130,10 @@ impl Machine<'_> {
             Uniform::DynamicShared => u64::from(self.launch.dynamic_shared),
             Uniform::TotalShared => {
                 u64::from(self.kernel.dynamic_shared_offset()) + u64::from(self.launch.dynamic_shared)
+            }
+            Uniform::ReservedShared { offset } => {
+                let reserved = self.reserved_shared().unwrap_or_default();
+                reserved.start as u64 + u64::from(offset)
             }
             Uniform::Parameter { offset, bytes, signed } => self.parameter(offset, bytes, signed),
             Uniform::Global { index, offset } => {

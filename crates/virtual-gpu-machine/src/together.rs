@@ -152,7 +152,11 @@ impl Machine<'_> {
                     self.block.observer.learn(threads.threads(), &self.cluster.known[at].1);
                 }
             }
-            Order::RelaxedArrival(..) | Order::Barrier { .. } | Order::Warps(_) | Order::Fence(..) => {}
+            Order::RelaxedArrival(..)
+            | Order::Barrier { .. }
+            | Order::Warps(_)
+            | Order::Exchange(_)
+            | Order::Fence(..) => {}
         }
     }
 

@@ -32,9 +32,17 @@ impl Machine<'_> {
             waits = waits.and(mask);
             threads = threads.without(&waits);
         }
-        let is_watched = self.block.shadow.is_on || self.is_observed();
-        if let (Operation::WarpBarrier { .. }, true) = (operation, is_watched) {
-            self.note_warp_barrier(members, threads);
+        use Operation::{Elect, Match, Redux, Shuffle, Vote, WarpBarrier};
+        match operation {
+            WarpBarrier { .. } if self.block.shadow.is_on || self.is_observed() => {
+                self.note_together(members, threads, Order::Warps);
+            }
+            Shuffle { .. } | Vote { .. } | Match { .. } | Redux { .. } | Elect { .. }
+                if self.block.shadow.needs_exchanges() || self.is_observed() =>
+            {
+                self.note_together(members, threads, Order::Exchange);
+            }
+            _ => {}
         }
         for warp in 0..MAX_CHUNKS / 2 {
             let mut left = threads.warp(warp);
@@ -51,8 +59,8 @@ impl Machine<'_> {
         Ok(Next::Leave(waits))
     }
 
-    /// Records that the lanes of a warp that name the same members have waited for each other.
-    fn note_warp_barrier(&mut self, members: Slot, mut threads: Mask) {
+    /// Records what the lanes of a warp that name the same members have done together.
+    fn note_together(&mut self, members: Slot, mut threads: Mask, what: fn(Mask) -> Order) {
         while !threads.is_empty() {
             let mut together = Mask::NONE;
             for warp in 0..MAX_CHUNKS / 2 {
@@ -63,7 +71,7 @@ impl Machine<'_> {
                     together.set_warp(warp, present & named);
                 }
             }
-            self.order(Order::Warps(together));
+            self.order(what(together));
             self.observe_barrier(&together, &together);
             threads = threads.without(&together);
         }

@@ -133,6 +133,12 @@ pub enum Uniform {
     DynamicShared,
     /// `%total_smem_size`
     TotalShared,
+    /// `%reserved_smem_offset_begin` and the registers like it: an offset in the shared memory that is reserved for the
+    /// system.
+    ReservedShared {
+        /// The number of bytes after its start.
+        offset: u32,
+    },
     /// Bytes from the launch's parameters, zero- or sign-extended.
     Parameter {
         /// The offset of the first byte.
@@ -185,6 +191,14 @@ pub struct ClusterRules {
     /// `.maxclusterrank`: the most blocks.
     pub most_blocks: Option<u32>,
 }
+
+/// The size of the shared memory that the system reserves for each block: 1 KiB ("Shared Memory" for compute capability
+/// 8.x, in the CUDA C++ Programming Guide). The manual doesn't say where it lies. An RTX 3060 has it after the kernel's
+/// own shared memory, at the next multiple of 128 bytes, and reports an end that is 288 bytes after the start: as many
+/// bytes as `cooperative_groups` needs.
+pub(crate) const RESERVED_SHARED: u32 = 1024;
+pub(crate) const RESERVED_SHARED_USED: u32 = 288;
+const RESERVED_SHARED_ALIGNMENT: u32 = 128;
 
 /// A kernel, ready to run.
 #[derive(Debug)]
@@ -275,6 +289,16 @@ impl Kernel {
     #[inline]
     pub fn dynamic_shared_offset(&self) -> u32 {
         self.dynamic_shared_offset
+    }
+
+    /// Returns where the shared memory that is reserved for the system lies in a launch with this number of dynamic
+    /// bytes, or `None` if the kernel doesn't ask for its address. `cooperative_groups` synchronizes tiles that are
+    /// larger than a warp through this memory.
+    pub fn reserved_shared(&self, dynamic_shared: u32) -> Option<Range<u32>> {
+        let is_asked_for = |uniform: &Uniform| matches!(uniform, Uniform::ReservedShared { .. });
+        let end = self.dynamic_shared_offset.checked_add(dynamic_shared)?;
+        let start = end.checked_next_multiple_of(RESERVED_SHARED_ALIGNMENT)?;
+        self.registers.uniform_words.iter().any(is_asked_for).then(|| start..start + RESERVED_SHARED)
     }
 
     /// Returns the size of its smallest access to shared memory in bytes.

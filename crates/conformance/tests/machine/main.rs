@@ -8,6 +8,7 @@ mod copies;
 mod differential;
 mod double_matrices;
 mod exact;
+mod exchanges;
 mod faults;
 mod forms;
 mod fp8;

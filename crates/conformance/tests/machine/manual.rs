@@ -197,6 +197,8 @@ fn atomics_fences_and_control_flow() {
         "red.release.gpu.add.noftz.bf16x2 [%d1], %r1;",
         "fence.gpu;",
         "fence.acquire.cluster;",
+        "fence.cta.sc;",
+        "fence.sys.acq_rel;",
         "ret.uni;",
         "bar.cta.sync 0;",
     ]);
@@ -208,6 +210,8 @@ fn atomics_fences_and_control_flow() {
         "red.cas.b32 [%d1], %r1, %r2;",
         "red.acquire.gpu.add.u32 [%d1], %r1;",
         "fence.sc;",
+        "fence.gpu.sys;",
+        "fence.sc.acq_rel;",
         "ret.twice;",
         "barrier.warp.sync 1;",
         "bar.cta.warp.sync 1;",

@@ -162,8 +162,14 @@ impl ClusterOrder {
         }
     }
 
-    /// Adds an event in a block.
+    /// Adds an event in a block. A loop may repeat an exchange, which is then moved.
     pub(crate) fn push(&mut self, time: u32, rank: usize, what: Order) {
+        if let (Order::Exchange(now), Some(last)) = (&what, self.events.last_mut())
+            && matches!(&last.what, Order::Exchange(before) if before == now && last.rank == rank)
+        {
+            last.time = time;
+            return;
+        }
         if self.events.len() == KEPT {
             let forgotten = self.events.drain(..KEPT / 2).next_back().map_or(0, |event| event.time);
             self.raise_floors(|_| forgotten);
@@ -192,9 +198,7 @@ impl ClusterOrder {
         {
             return true;
         }
-        self.reaches(earlier.thread.0, Mask::of(earlier.thread.1), earlier.time, |reached| {
-            reached[thread.0].has(thread.1)
-        })
+        self.is_known(earlier, |reached| reached[thread.0].has(thread.1))
     }
 
     /// Returns whether a thread knows that a block has started.
@@ -202,7 +206,7 @@ impl ClusterOrder {
         self.started.get(rank).zip(self.floors.get(rank)).is_some_and(|(&started, &floor)| {
             started < floor
                 || self.met[thread.0]
-                || self.reaches(rank, *all, started, |reached| reached[thread.0].has(thread.1))
+                || self.reaches(rank, *all, started, None, |reached| reached[thread.0].has(thread.1))
         })
     }
 
@@ -210,14 +214,27 @@ impl ClusterOrder {
     pub(crate) fn is_known_in(&self, rank: usize, access: &Access) -> bool {
         !access.is_under_way
             && (self.floors.get(access.thread.0).is_some_and(|&floor| access.time < floor)
-                || self.reaches(access.thread.0, Mask::of(access.thread.1), access.time, |reached| {
-                    !reached[rank].is_empty()
-                }))
+                || self.is_known(access, |reached| !reached[rank].is_empty()))
+    }
+
+    /// Passes the threads of each block that have waited for an access to `is_reached`, and returns its result.
+    fn is_known(&self, access: &Access, is_reached: impl Fn(&[Mask]) -> bool) -> bool {
+        let (rank, thread) = access.thread;
+        let own = (!access.is_atomic).then_some((rank, thread / 32));
+        self.reaches(rank, Mask::of(thread), access.time, own, is_reached)
     }
 
     /// Follows the synchronizations after `time`, starting from `threads` of the block with this rank. Passes the threads
-    /// of each block that have waited for them to `is_reached`, and returns its result.
-    fn reaches(&self, rank: usize, threads: Mask, time: u32, is_reached: impl Fn(&[Mask]) -> bool) -> bool {
+    /// of each block that have waited for them to `is_reached`, and returns its result. Exchanges within the warp `own` of
+    /// a block order nothing.
+    fn reaches(
+        &self,
+        rank: usize,
+        threads: Mask,
+        time: u32,
+        own: Option<(usize, usize)>,
+        is_reached: impl Fn(&[Mask]) -> bool,
+    ) -> bool {
         let mut reached = vec![Mask::NONE; self.floors.len()];
         reached[rank] = threads;
         let mut phases: Vec<Phase> = Vec::new();
@@ -227,22 +244,29 @@ impl ClusterOrder {
         let (mut published, mut is_published) = (vec![false; self.floors.len()], false);
         let since = self.events.partition_point(|event| event.time <= time);
         for Event { rank, what, .. } in &self.events[since..] {
-            let own = &mut reached[*rank];
+            let here = &mut reached[*rank];
             match what {
                 Order::Barrier { from, to } => {
-                    if !own.and(from).is_empty() {
-                        *own = own.or(to);
+                    if !here.and(from).is_empty() {
+                        *here = here.or(to);
                     }
                 }
                 Order::Warps(threads) => {
                     for warp in 0..32 {
-                        if own.warp(warp) & threads.warp(warp) != 0 {
-                            own.set_warp(warp, own.warp(warp) | threads.warp(warp));
+                        if here.warp(warp) & threads.warp(warp) != 0 {
+                            here.set_warp(warp, here.warp(warp) | threads.warp(warp));
+                        }
+                    }
+                }
+                Order::Exchange(exchanged) => {
+                    for warp in (0..32).filter(|&warp| Some((*rank, warp)) != own) {
+                        if here.warp(warp) & exchanged.warp(warp) != 0 {
+                            here.set_warp(warp, here.warp(warp) | exchanged.warp(warp));
                         }
                     }
                 }
                 Order::Arrival(threads, phase) => {
-                    if !own.and(threads).is_empty() {
+                    if !here.and(threads).is_empty() {
                         phases.push(*phase);
                     }
                 }
@@ -253,16 +277,16 @@ impl ClusterOrder {
                 }
                 Order::Wait(threads, phase) => {
                     if phases.contains(phase) {
-                        *own = own.or(threads);
+                        *here = here.or(threads);
                     }
                 }
                 Order::Fence(threads, is_wide) => {
-                    let publishes = !own.and(threads).is_empty();
+                    let publishes = !here.and(threads).is_empty();
                     if *is_wide {
-                        fenced[*rank] = fenced[*rank].or(&own.and(threads));
+                        fenced[*rank] = fenced[*rank].or(&here.and(threads));
                     }
                     if published[*rank] || *is_wide && is_published {
-                        *own = own.or(threads);
+                        *here = here.or(threads);
                     }
                     published[*rank] |= publishes;
                     is_published |= *is_wide && publishes;

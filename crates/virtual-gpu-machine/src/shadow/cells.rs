@@ -72,11 +72,21 @@ impl Shadow {
         self.log.clear();
     }
 
+    /// Returns whether exchanges matter. If nothing synchronizes parts of a block, a lane can't learn about other warps.
+    pub(crate) fn needs_exchanges(&self) -> bool {
+        self.is_on && self.has_chains
+    }
+
     /// Records an event. `all` is the set of all threads in the block.
     pub(crate) fn order(&mut self, what: Order, all: &Mask) {
         match what {
             Order::Barrier { from, to } if from == *all && to == *all => self.synchronize_all(),
             Order::Warps(threads) => self.synchronize_warps(threads, all),
+            Order::Exchange(threads) => {
+                self.now += 1;
+                let forgotten = self.log.push_exchange(self.now, threads);
+                self.forget(forgotten);
+            }
             _ => self.push(what),
         }
     }
@@ -126,9 +136,13 @@ impl Shadow {
 
     fn push(&mut self, what: Order) {
         self.now += 1;
-        if let Some(forgotten) = self.log.push(self.now, what) {
-            self.floor = self.floor.max(forgotten);
-        }
+        let forgotten = self.log.push(self.now, what);
+        self.forget(forgotten);
+    }
+
+    /// Treats everything up to this time as ordered.
+    fn forget(&mut self, until: Option<u32>) {
+        self.floor = self.floor.max(until.unwrap_or(0));
     }
 
     /// Returns the oldest possible stamp since the last synchronization of all threads.

@@ -36,6 +36,20 @@ impl Log {
         forgotten
     }
 
+    /// Adds an exchange. A loop may repeat it: if it is among the last events, and they are all exchanges, it is moved.
+    pub(super) fn push_exchange(&mut self, time: u32, threads: Mask) -> Option<u32> {
+        let is_exchange = |event: &Event| match event.what {
+            Order::Exchange(among) => Some(among == threads),
+            _ => None,
+        };
+        let mut last =
+            self.events.iter().enumerate().rev().map_while(|(at, it)| Some((at, is_exchange(it)?)));
+        if let Some((at, _)) = last.find(|(_, is_same)| *is_same) {
+            self.events.remove(at);
+        }
+        self.push(time, Order::Exchange(threads))
+    }
+
     /// Returns whether `thread` has waited, directly or through other threads, for the thread that made the access
     /// `earlier`.
     pub(super) fn orders(&self, earlier: Stamp, thread: usize) -> bool {
@@ -54,6 +68,14 @@ impl Log {
                 }
                 Order::Warps(threads) => {
                     for warp in 0..32 {
+                        if reached.warp(warp) & threads.warp(warp) != 0 {
+                            reached.set_warp(warp, reached.warp(warp) | threads.warp(warp));
+                        }
+                    }
+                }
+                Order::Exchange(threads) => {
+                    let own = earlier.thread() / 32;
+                    for warp in (0..32).filter(|&warp| warp != own || earlier.is_atomic()) {
                         if reached.warp(warp) & threads.warp(warp) != 0 {
                             reached.set_warp(warp, reached.warp(warp) | threads.warp(warp));
                         }

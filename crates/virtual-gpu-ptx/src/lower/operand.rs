@@ -4,7 +4,7 @@ use super::builder::Lowering;
 use super::call_graph::code_address;
 use super::names::Binding;
 use crate::instruction::{Clock, Condition, LongOp, Operation, Predicate, Slot, Value};
-use crate::kernel::{ThreadConstant, Uniform};
+use crate::kernel::{RESERVED_SHARED, RESERVED_SHARED_USED, ThreadConstant, Uniform};
 use crate::number::Number;
 use crate::syntax::Operand;
 use crate::types::Type;
@@ -213,6 +213,11 @@ impl<'a> Lowering<'_, 'a> {
             ("%cluster_nctarank", _) => Uniform::BlocksInCluster,
             ("%dynamic_smem_size", _) => Uniform::DynamicShared,
             ("%total_smem_size", _) => Uniform::TotalShared,
+            ("%reserved_smem_offset_begin" | "%reserved_smem_offset_0" | "%reserved_smem_offset_1", _) => {
+                Uniform::ReservedShared { offset: 0 }
+            }
+            ("%reserved_smem_offset_end", _) => Uniform::ReservedShared { offset: RESERVED_SHARED_USED },
+            ("%reserved_smem_offset_cap", _) => Uniform::ReservedShared { offset: RESERVED_SHARED },
             (WARP_SIZE, _) => WARP_SIZE_VALUE,
             ("%tid", 0..3) => return Ok(self.thread_constant(ThreadConstant::ThreadIndex(axis))),
             ("%laneid", _) => return Ok(self.thread_constant(ThreadConstant::LaneId)),

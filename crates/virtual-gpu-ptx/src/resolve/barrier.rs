@@ -89,7 +89,9 @@ pub(super) fn membar<'a>(written: &Written<'a>) -> Resolution<Form<'a>> {
 /// ```
 pub(super) fn fence<'a>(written: &Written<'a>) -> Resolution<Form<'a>> {
     let (order, scope) = match written.modifiers.as_slice() {
-        [order @ ("sc" | "acq_rel" | "acquire" | "release"), scope] => (*order, *scope),
+        // libcu++ writes the scope first, which the manual doesn't show. ptxas accepts it.
+        [order @ ("sc" | "acq_rel" | "acquire" | "release"), scope]
+        | [scope, order @ ("sc" | "acq_rel" | "acquire" | "release")] => (*order, *scope),
         [scope] => ("acq_rel", *scope),
         ["mbarrier_init", "release", "cluster"] => ("release", "cluster"),
         // Every access sees the same memory here.
