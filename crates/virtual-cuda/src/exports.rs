@@ -309,9 +309,9 @@ macro_rules! exports {
                 fn cuMemPoolSetAttribute(pool: Pool, attribute: c_uint, value: Source<u8>) = pool::set_attribute;
 
                 fn cuModuleLoad(module: Out<Module>, path: Text) = module::load_module_file;
-                fn cuModuleLoadData(module: Out<Module>, image: Text) = module::load_module;
-                fn cuModuleLoadDataEx(module: Out<Module>, image: Text, count: c_uint, options: Source<c_uint>, values: Arguments) = module::load_module_with;
-                fn cuModuleLoadFatBinary(module: Out<Module>, image: Text) = module::load_module;
+                fn cuModuleLoadData(module: Out<Module>, image: Bytes) = module::load_module;
+                fn cuModuleLoadDataEx(module: Out<Module>, image: Bytes, count: c_uint, options: Source<c_uint>, values: Out<OptionValue>) = module::load_module_with;
+                fn cuModuleLoadFatBinary(module: Out<Module>, image: Bytes) = module::load_module;
                 fn cuModuleUnload(module: Module) = module::unload_module;
                 fn cuModuleGetFunction(function: Out<Function>, module: Module, name: Text) = module::function;
                 fn cuModuleGetLoadingMode(mode: Out<c_uint>) = introspection::loading_mode;
@@ -323,8 +323,8 @@ macro_rules! exports {
                 fn cuLinkAddFile_v2(state: LinkState, kind: c_uint, path: Text, count: c_uint, options: Source<c_uint>, values: Out<OptionValue>) = link::add_file;
                 fn cuLinkComplete(state: LinkState, image: Out<OptionValue>, size: Out<usize>) = link::complete;
                 fn cuLinkDestroy(state: LinkState) = link::destroy;
-                fn cuLibraryLoadData(library: Out<Library>, image: Text, options: Source<c_uint>, values: Arguments, count: c_uint, library_options: Source<c_uint>, library_values: Arguments, library_count: c_uint) = library::load;
-                fn cuLibraryLoadFromFile(library: Out<Library>, path: Text, options: Source<c_uint>, values: Arguments, count: c_uint, library_options: Source<c_uint>, library_values: Arguments, library_count: c_uint) = library::load_file;
+                fn cuLibraryLoadData(library: Out<Library>, image: Bytes, options: Source<c_uint>, values: Out<OptionValue>, count: c_uint, library_options: Source<c_uint>, library_values: Arguments, library_count: c_uint) = library::load;
+                fn cuLibraryLoadFromFile(library: Out<Library>, path: Text, options: Source<c_uint>, values: Out<OptionValue>, count: c_uint, library_options: Source<c_uint>, library_values: Arguments, library_count: c_uint) = library::load_file;
                 fn cuLibraryUnload(library: Library) = library::unload;
                 fn cuLibraryGetKernel(kernel: Out<Kernel>, library: Library, name: Text) = library::kernel;
                 fn cuLibraryGetModule(module: Out<Module>, library: Library) = library::module;

@@ -1,5 +1,6 @@
 //! Libraries: PTX that is loaded into each context when the context first needs it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Mutex, MutexGuard};
@@ -7,8 +8,9 @@ use std::sync::{Mutex, MutexGuard};
 use virtual_gpu::engine::{ContextHandle, FunctionHandle, ModuleHandle};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
-use crate::module::{ptx_text, read_file};
-use crate::pointer::{Arguments, Out, Source, Text};
+use crate::jit_log::{Logs, OptionValue};
+use crate::module::{ptx_at, ptx_text, read_file};
+use crate::pointer::{Arguments, Bytes, Out, Source, Text};
 use crate::types::{Device, DevicePointer, Function, Module, handle};
 use crate::{engine, function};
 
@@ -43,30 +45,29 @@ fn not_a_library(library: u64) -> Error<CudaStatus> {
     Error::new(CudaStatus::InvalidHandle, format!("{library:#x} is not a library, or is no longer one"))
 }
 
-fn add(to: Out<Library>, image: &[u8]) -> CudaResult<()> {
-    to.check("the pointer to the library")?;
+fn add(to: Out<Library>, text: &str) -> CudaResult<()> {
     let engine = engine::get()?;
-    let text = ptx_text(image)?.to_owned();
-    let names = engine.kernel_names(&text)?;
+    let names = engine.kernel_names(text)?;
     let made = engine.state().new_handle();
-    let loaded = Loaded { text, names, modules: BTreeMap::new() };
+    let loaded = Loaded { text: text.to_owned(), names, modules: BTreeMap::new() };
     lock().get_or_insert_default().all.insert(made, loaded);
     to.give(handle(made))
 }
 
-/// `cuLibraryLoadData`: checks PTX. Ignores the options, as `cuModuleLoadDataEx` does.
+/// `cuLibraryLoadData`: checks PTX. See [`Logs::of`] for the options of the compiler; the library's own have no effect.
 #[expect(clippy::too_many_arguments, reason = "cuLibraryLoadData has this many parameters")]
 pub(crate) fn load(
     to: Out<Library>,
-    image: Text,
-    _: Source<c_uint>,
-    _: Arguments,
-    _: c_uint,
+    image: Bytes,
+    options: Source<c_uint>,
+    values: Out<OptionValue>,
+    count: c_uint,
     _: Source<c_uint>,
     _: Arguments,
     _: c_uint,
 ) -> CudaResult<()> {
-    add(to, image.bytes().ok_or_else(|| invalid("cuLibraryLoadData: the image is null"))?)
+    let caller = "cuLibraryLoadData";
+    logged(caller, (count, options, values), to, || ptx_at(caller, image))
 }
 
 /// `cuLibraryLoadFromFile`
@@ -74,14 +75,32 @@ pub(crate) fn load(
 pub(crate) fn load_file(
     to: Out<Library>,
     path: Text,
-    _: Source<c_uint>,
-    _: Arguments,
-    _: c_uint,
+    options: Source<c_uint>,
+    values: Out<OptionValue>,
+    count: c_uint,
     _: Source<c_uint>,
     _: Arguments,
     _: c_uint,
 ) -> CudaResult<()> {
-    add(to, &read_file("cuLibraryLoadFromFile", path)?)
+    let caller = "cuLibraryLoadFromFile";
+    let read = || Ok(Cow::Owned(ptx_text(&read_file(caller, path)?)?.into_owned()));
+    logged(caller, (count, options, values), to, read)
+}
+
+/// Adds a library, and writes the logs.
+fn logged<'a>(
+    caller: &str,
+    (count, options, values): (c_uint, Source<c_uint>, Out<OptionValue>),
+    to: Out<Library>,
+    text: impl Fn() -> CudaResult<Cow<'a, str>>,
+) -> CudaResult<()> {
+    to.check("the pointer to the library")?;
+    let logs = Logs::of(caller, count, options, values)?;
+    let added = text().and_then(|text| add(to, &text));
+    if let Err(error) = &added {
+        logs.report(&error.message)?;
+    }
+    added
 }
 
 /// `cuLibraryUnload`: also unloads its modules.

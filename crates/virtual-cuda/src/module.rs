@@ -1,18 +1,20 @@
 //! The module functions, and kernel launches.
 
+use std::borrow::Cow;
 use std::ffi::{c_uint, c_void};
 
 use virtual_gpu::engine::{FunctionHandle, LaunchShape, ModuleHandle};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
+use crate::jit_log::{Logs, OptionValue};
 use crate::occupancy::{LaunchConfig, stated_cluster};
-use crate::pointer::{Arguments, Out, Source, Text};
+use crate::pointer::{Arguments, Bytes, Out, Source, Text};
 use crate::types::{Function, Module, Stream, handle, stream};
-use crate::{engine, library};
+use crate::{engine, fatbin, library};
 
 pub(crate) fn load_module_file(to: Out<Module>, path: Text) -> CudaResult<()> {
     let source = read_file("cuModuleLoad", path)?;
-    to.give(handle(engine::get()?.load_module(ptx_text(&source)?)?.0))
+    to.give(handle(engine::get()?.load_module(&ptx_text(&source)?)?.0))
 }
 
 /// Reads the file that a program passes to `function`.
@@ -25,38 +27,60 @@ pub(crate) fn read_file(function: &str, path: Text) -> CudaResult<Vec<u8>> {
         .map_err(|error| Error::new(CudaStatus::FileNotFound, format!("{function}: {path}: {error}")))
 }
 
-pub(crate) fn load_module(to: Out<Module>, image: Text) -> CudaResult<()> {
-    // Machine code begins with four magic bytes. None of them is 0, so reading the image as a C string reads all four.
-    let source = image.bytes().ok_or_else(|| invalid("cuModuleLoadData: the image is null"))?;
+pub(crate) fn load_module(to: Out<Module>, image: Bytes) -> CudaResult<()> {
+    let text = ptx_at("cuModuleLoadData", image)?;
     engine::may_synchronize("cuModuleLoadData");
-    to.give(handle(engine::get()?.load_module(ptx_text(source)?)?.0))
+    to.give(handle(engine::get()?.load_module(&text)?.0))
 }
 
-/// Loads a module. Ignores the options, which configure compilation and logging, because the returned error already
-/// describes what is wrong with the image.
+/// Loads a module. See [`Logs::of`] for the options.
 pub(crate) fn load_module_with(
     to: Out<Module>,
-    image: Text,
-    _count: c_uint,
-    _options: Source<c_uint>,
-    _values: Arguments,
+    image: Bytes,
+    count: c_uint,
+    options: Source<c_uint>,
+    values: Out<OptionValue>,
 ) -> CudaResult<()> {
-    load_module(to, image)
+    let logs = Logs::of("cuModuleLoadDataEx", count, options, values)?;
+    let loaded = load_module(to, image);
+    if let Err(error) = &loaded {
+        logs.report(&error.message)?;
+    }
+    loaded
 }
 
-/// Returns the text of a PTX image, or an error that names the kind of machine code.
-pub(crate) fn ptx_text(image: &[u8]) -> CudaResult<&str> {
-    let machine_code = match image {
-        [0x7f, b'E', b'L', b'F', ..] => Some("a cubin"),
-        // The header of a fat binary, and of the structure that nvcc puts around it.
-        [0x50, 0xed, 0x55, 0xba, ..] | [0xb1, 0x43, 0x62, 0x46, ..] => Some("a fatbin"),
-        _ => None,
-    };
-    if let Some(kind) = machine_code {
-        let message = format!("virtual GPU: {kind} is not supported: load PTX (nvcc -ptx, NVRTC)");
+/// Returns the PTX of an image in memory: a C string, a fat binary, or the structure that nvcc puts around a fat binary.
+pub(crate) fn ptx_at<'a>(caller: &str, image: Bytes) -> CudaResult<Cow<'a, str>> {
+    let is_null = || invalid(format!("{caller}: the image is null"));
+    // No image has a 0 in its first four bytes.
+    let start = image.until_zero(4).ok_or_else(is_null)?;
+    if start == fatbin::WRAPPER_MAGIC {
+        let address = Source::<usize>::at(image.address() + 8).value("the fat binary")?;
+        return ptx_at(caller, Bytes::at(address));
+    }
+    if start == fatbin::MAGIC {
+        return fatbin::ptx(fatbin::at(image, usize::MAX).ok_or_else(is_null)?).map(Cow::Owned);
+    }
+    ptx_text(if start == ELF_MAGIC { start } else { image.until_zero(usize::MAX).ok_or_else(is_null)? })
+}
+
+/// The first four bytes of a cubin.
+const ELF_MAGIC: [u8; 4] = [0x7f, b'E', b'L', b'F'];
+
+/// Returns the PTX of an image.
+///
+/// # Errors
+/// Returns `NoBinaryForGpu` for machine code, and `InvalidImage` if the image is damaged.
+pub(crate) fn ptx_text(image: &[u8]) -> CudaResult<Cow<'_, str>> {
+    if image.starts_with(&fatbin::MAGIC) {
+        return fatbin::ptx(image).map(Cow::Owned);
+    }
+    if image.starts_with(&ELF_MAGIC) {
+        let message = "virtual GPU: a cubin is machine code, which is not supported: load PTX (from `nvcc -ptx`; from NVRTC \
+                       with `--gpu-architecture=compute_90` and nvrtcGetPTX)";
         return Err(Error::new(CudaStatus::NoBinaryForGpu, message));
     }
-    str::from_utf8(image).map_err(|error| {
+    str::from_utf8(image).map(Cow::Borrowed).map_err(|error| {
         let message = format!("this is not PTX: byte {} is not valid UTF-8", error.valid_up_to());
         Error::new(CudaStatus::InvalidImage, message)
     })

@@ -169,6 +169,11 @@ impl<T: Copy> Source<T> {
 pub struct Bytes(*const u8);
 
 impl Bytes {
+    /// Returns a pointer from an address that the caller keeps alive.
+    pub(crate) fn at(address: usize) -> Self {
+        Self(address as *const u8)
+    }
+
     /// Returns the address that the pointer holds.
     pub(crate) fn address(self) -> usize {
         self.0 as usize

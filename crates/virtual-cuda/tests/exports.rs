@@ -113,7 +113,7 @@ const TYPES: &[(&str, &[&str])] = &[
     ("BlockToShared", &["Option<unsafe extern \"C\" fn(i32) -> usize>"]),
     ("Arguments", &["*mut *mut c_void"]),
     ("Text", &["*const c_char", "*const c_void"]),
-    ("Bytes", &["*mut c_void", "*mut ncclConfig_v22800"]),
+    ("Bytes", &["*const c_void", "*mut c_void", "*mut ncclConfig_v22800"]),
     ("*mutc_void", &["*mut c_void"]),
     ("*constc_void", &["*mut *mut c_void"]),
     ("*constc_char", &["*const c_char"]),

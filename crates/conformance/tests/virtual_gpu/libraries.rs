@@ -102,9 +102,7 @@ fn kernels() -> anyhow::Result<()> {
 fn bad_libraries() -> anyhow::Result<()> {
     let _context = untracked(0);
     let no_binary = CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU;
-    fails(load(c"\x7fELF\x02".as_ptr().cast()), no_binary, &["a cubin is not supported", "load PTX"]);
-    fails(load(c"\x50\xed\x55\xba\x01".as_ptr().cast()), no_binary, &["a fatbin is not supported"]);
-    fails(load(c"\xb1\x43\x62\x46\x01".as_ptr().cast()), no_binary, &["a fatbin is not supported"]);
+    fails(load(c"\x7fELF\x02".as_ptr().cast()), no_binary, &["a cubin is machine code", "load PTX"]);
     fails(load(c"hello".as_ptr().cast()), CUresult::CUDA_ERROR_INVALID_IMAGE, &["not PTX"]);
     fails(load(std::ptr::null()), CUresult::CUDA_ERROR_INVALID_VALUE, &["the image is null"]);
     let library = load(PTX.as_ptr().cast())?;

@@ -16,6 +16,7 @@ mod graphs;
 mod heap;
 mod host_functions;
 mod host_memory;
+mod images;
 mod interprocess;
 mod introspection;
 mod leaks;
@@ -104,6 +105,7 @@ fn main() -> ExitCode {
         heap::checks(),
         host_functions::checks(),
         host_memory::checks(),
+        images::checks(),
         interprocess::checks(),
         introspection::checks(),
         leaks::checks(),
