@@ -42,7 +42,7 @@ pub(crate) fn create_with_affinity(
 ) -> CudaResult<()> {
     check_affinities(affinities, count)?;
     to.check("the pointer to the context")?;
-    let made = engine::get()?.create_context(device, flags)?;
+    let made = engine::get_for_context()?.create_context(device, flags)?;
     to.give(made.0 as Context)
 }
 
@@ -178,7 +178,7 @@ pub(crate) fn profile() -> CudaResult<()> {
 }
 
 pub(crate) fn retain_primary(to: Out<Context>, device: Device) -> CudaResult<()> {
-    to.give(handle(engine::get()?.retain_primary(device)?.0))
+    to.give(handle(engine::get_for_context()?.retain_primary(device)?.0))
 }
 
 pub(crate) fn release_primary(device: Device) -> CudaResult<()> {

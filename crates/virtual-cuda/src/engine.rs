@@ -21,6 +21,10 @@ struct Started {
 
 static STARTED: OnceLock<CudaResult<Started>> = OnceLock::new();
 static ENDED: AtomicBool = AtomicBool::new(false);
+/// Whether the program has asked for a context.
+static HAS_CONTEXT: AtomicBool = AtomicBool::new(false);
+/// Whether this process is a fork of one that had asked for a context.
+static IS_FORK: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether the process is past its exit handlers; later calls get `DEINITIALIZED`.
 pub(crate) fn has_ended() -> bool {
@@ -31,6 +35,10 @@ pub(crate) fn has_ended() -> bool {
 /// this one, and reports memory that is still allocated.
 extern "C" fn end() {
     ENDED.store(true, Ordering::Release);
+    // The trace, the connections, and the memory are the parent's.
+    if IS_FORK.load(Ordering::Acquire) {
+        return;
+    }
     let written =
         catch_unwind(|| STARTED.get().and_then(|made| made.as_ref().ok()?.engine.write_trace().err()));
     if let Ok(Some(error)) = written {
@@ -47,8 +55,26 @@ extern "C" fn end() {
     }
 }
 
+/// Runs in each child process that `fork` makes after `cuInit`.
+extern "C" fn note_fork() {
+    IS_FORK.store(HAS_CONTEXT.load(Ordering::Acquire), Ordering::Release);
+}
+
+/// Returns `NotInitialized` in a fork of a process that had used CUDA, from every function, as NVIDIA's driver does. The
+/// fork has a copy of the parent's memory, but none of its threads. NVIDIA's driver refuses a fork after `cuInit` alone,
+/// too; here, that does no harm before there is a context.
+fn refuse_fork() -> CudaResult<()> {
+    if !IS_FORK.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    let message = "this process was forked after its parent had used CUDA, so it can't use CUDA itself: fork earlier, or start a \
+                   new program (Python: `multiprocessing.set_start_method(\"spawn\")`)";
+    Err(Error::new(CudaStatus::NotInitialized, message))
+}
+
 /// Creates the engine and NCCL on the first call.
 pub(crate) fn start() -> CudaResult<()> {
+    refuse_fork()?;
     let made = STARTED.get_or_init(|| {
         let bad = |message: String| Error::new(CudaStatus::InvalidValue, message);
         let config = config().map_err(bad)?;
@@ -60,6 +86,8 @@ pub(crate) fn start() -> CudaResult<()> {
         let addresses = reserve(Engine::address_space(config.gpus)).map_err(bad)?;
         // SAFETY: `end` takes no arguments and doesn't unwind.
         unsafe { libc::atexit(end) };
+        // SAFETY: `note_fork` takes no arguments, doesn't unwind, and only stores a value.
+        unsafe { libc::pthread_atfork(None, None, Some(note_fork)) };
         let engine = Engine::start(config, addresses);
         Ok(Started { engine, nccl: Nccl::new(engine) })
     });
@@ -99,6 +127,12 @@ pub(crate) fn may_synchronize(caller: &'static str) {
     }
 }
 
+/// Returns the engine for a call that makes a context or asks for one.
+pub(crate) fn get_for_context() -> CudaResult<&'static Engine> {
+    HAS_CONTEXT.store(true, Ordering::Release);
+    get()
+}
+
 /// Returns the engine, once `cuInit` has been called.
 pub(crate) fn get() -> CudaResult<&'static Engine> {
     started().map(|started| started.engine)
@@ -110,6 +144,7 @@ pub(crate) fn nccl() -> CudaResult<&'static Nccl> {
 }
 
 fn started() -> CudaResult<&'static Started> {
+    refuse_fork()?;
     match STARTED.get() {
         Some(Ok(started)) => Ok(started),
         // As in NVIDIA's driver, only cuInit itself returns its error.

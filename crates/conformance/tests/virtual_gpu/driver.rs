@@ -8,6 +8,7 @@ use cudarc::nvrtc::Ptx;
 use lab::Check;
 
 use crate::device::shape;
+use crate::leaks::standard_error_of;
 use crate::raw::address;
 use crate::{contains, fails, text};
 
@@ -28,6 +29,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("driver::memsets_of_each_width", memsets_of_each_width),
         Check::new("driver::what_older_programs_call", what_older_programs_call),
         Check::new("driver::codes_that_are_never_given_have_a_name_too", names_of_codes),
+        Check::new("driver::a_fork_after_the_first_call_is_refused", forks),
         Check::new("driver::device_memory_is_not_host_memory", || no_host_memory(false)),
         Check::new("driver::device_memory_is_not_host_memory_even_with_guarded_pages", || {
             no_host_memory(true)
@@ -320,6 +322,35 @@ fn names_of_codes() -> anyhow::Result<()> {
         assert_eq!(error.error_name()?.to_str()?, format!("{code:?}"));
         contains(&text(error), &[meaning]);
     }
+    Ok(())
+}
+
+/// Checks that a fork of a process that has used CUDA can't use it, and that its end reports nothing.
+fn forks() -> anyhow::Result<()> {
+    let said = standard_error_of(|| {
+        let stream = stream()?;
+        let buffer = stream.clone_htod(&[7_u8; 3])?;
+        // SAFETY: no other thread in this process holds a lock.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            fails(
+                stream.clone_dtoh(&buffer).map(drop),
+                CUresult::CUDA_ERROR_NOT_INITIALIZED,
+                &["was forked", "spawn"],
+            );
+            // SAFETY: this has no other requirements.
+            let again = unsafe { sys::cuInit(0) };
+            assert_eq!(again, CUresult::CUDA_ERROR_NOT_INITIALIZED);
+            std::process::exit(5);
+        }
+        let mut status = 0;
+        // SAFETY: this waits for the child that was just created.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 5));
+        assert_eq!(stream.clone_dtoh(&buffer)?, [7; 3]);
+        Ok(())
+    })?;
+    assert_eq!(said, "");
     Ok(())
 }
 
