@@ -35,6 +35,7 @@ pub struct Budget {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cost {
     Collectives,
+    BytesToNccl,
     Messages,
     Groups,
     Kernels,
@@ -100,6 +101,13 @@ impl Budget {
     #[must_use]
     pub fn any_collectives(self, at_most: u64) -> Self {
         self.limit(Cost::Collectives, at_most)
+    }
+
+    /// Limits the bytes that are passed to collectives and sends: the element count of each call, times the size of an
+    /// element. Receives don't count.
+    #[must_use]
+    pub fn bytes_to_nccl(self, at_most: u64) -> Self {
+        self.limit(Cost::BytesToNccl, at_most)
     }
 
     /// Limits the number of sends and receives.
@@ -442,6 +450,7 @@ impl Cost {
         };
         match self {
             Self::Collectives => is(collective(call).is_some()),
+            Self::BytesToNccl => bytes_to_nccl(call),
             Self::Messages => is(matches!(function, "ncclSend" | "ncclRecv")),
             Self::Groups => is(function == "ncclGroupStart"),
             Self::Kernels => is(function.starts_with("cuLaunch") && function.contains("Kernel")),
@@ -480,13 +489,15 @@ impl Cost {
 
     /// Returns the unit of the amounts of calls, unless a call always counts as one.
     fn unit(self) -> Option<&'static str> {
-        matches!(self, Self::BytesToDevice | Self::BytesToHost | Self::BytesOnDevice).then_some("bytes")
+        let bytes = [Self::BytesToNccl, Self::BytesToDevice, Self::BytesToHost, Self::BytesOnDevice];
+        bytes.contains(&self).then_some("bytes")
     }
 
     /// Returns the verb and object for a sentence.
     fn in_words(self, amount: u64) -> String {
         let (verb, one, more) = match self {
             Self::Collectives => ("makes", "collective", "collectives"),
+            Self::BytesToNccl => ("passes", "byte to NCCL", "bytes to NCCL"),
             Self::Messages => ("makes", "send or receive", "sends and receives"),
             Self::Groups => ("opens", "group", "groups"),
             Self::Kernels => ("launches", "kernel", "kernels"),
@@ -539,13 +550,34 @@ fn outermost_groups(calls: &[Call]) -> Vec<&Call> {
 /// Returns the kind and the count of a collective, if the call is one.
 fn collective(call: &Call) -> Option<(&str, usize)> {
     let kind = call.function.strip_prefix("nccl")?;
-    let count = match kind {
+    Some((kind, call.arguments[count_argument(kind)?] as usize))
+}
+
+/// Returns the index of a collective's argument with the element count. The argument after it is the type.
+fn count_argument(kind: &str) -> Option<usize> {
+    match kind {
         "AllReduce" | "Broadcast" | "Reduce" | "AllGather" | "ReduceScatter" | "AlltoAll" | "Gather"
-        | "Scatter" => 2,
-        "Bcast" => 1,
-        _ => return None,
+        | "Scatter" => Some(2),
+        "Bcast" => Some(1),
+        _ => None,
+    }
+}
+
+/// Returns the bytes that a call passes to a collective or sends: 0 if it does neither.
+fn bytes_to_nccl(call: &Call) -> u64 {
+    let count = match call.function.strip_prefix("nccl") {
+        Some("Send") => Some(1),
+        kind => kind.and_then(count_argument),
     };
-    Some((kind, call.arguments[count] as usize))
+    let Some(count) = count else { return 0 };
+    // The numbers of `ncclDataType_t`.
+    let size = match call.arguments[count + 1] {
+        4 | 5 | 8 => 8,
+        2 | 3 | 7 => 4,
+        6 | 9 => 2,
+        _ => 1,
+    };
+    call.arguments[count] * size
 }
 
 /// Returns the stream that a call enqueues work on. 0 is the default stream.

@@ -4,13 +4,17 @@
 //! collectives, so cudarc's automatic event tracking sees each use. Matrices are row-major `f32`. No method waits for
 //! the GPU.
 
+mod attention;
 mod elementwise;
+mod half;
 mod launch;
 mod layer;
 mod loss;
 mod matmul;
+mod rows;
 mod shape;
 mod spin;
+mod transformer;
 mod vector;
 
 use std::sync::Arc;
@@ -18,11 +22,15 @@ use std::sync::Arc;
 use anyhow::ensure;
 use cudarc::driver::{CudaContext, CudaFunction, CudaStream};
 
+pub(crate) use attention::Running;
 pub use shape::{Matrix, Product};
 pub(crate) use spin::{LONG_DELAY, has_delayed};
+pub use transformer::Dropout;
 
 use launch::{Call, File};
 
+/// The PTX of `attend` and `divide_rows`.
+pub const ATTENTION: &str = include_str!("../kernels/attention.ptx");
 /// The PTX of `fill`, `axpy`, `scale`, `sgd_step`, and `momentum_step`.
 pub const ELEMENTWISE: &str = include_str!("../kernels/elementwise.ptx");
 /// The PTX of `matmul`, `matmul_ta`, and `matmul_tb`.
@@ -31,8 +39,14 @@ pub const MATMUL: &str = include_str!("../kernels/matmul.ptx");
 pub const LAYER: &str = include_str!("../kernels/layer.ptx");
 /// The PTX of `cross_entropy`, `cross_entropy_gradient`, `count_correct`, and `sum`.
 pub const LOSS: &str = include_str!("../kernels/loss.ptx");
+/// The PTX of `gather_rows` and `scatter_rows`.
+pub const ROWS: &str = include_str!("../kernels/rows.ptx");
 /// The PTX of `sum_of_squares`, `maximum`, `exp_minus`, `divide`, and `count_not_finite`.
 pub const VECTOR: &str = include_str!("../kernels/vector.ptx");
+/// The PTX of `to_f16` and `from_f16`.
+pub const HALF: &str = include_str!("../kernels/half.ptx");
+/// The PTX of `rms_norm` and `dropout`.
+pub const TRANSFORMER: &str = include_str!("../kernels/transformer.ptx");
 /// The PTX of `spin`.
 pub const SPIN: &str = include_str!("../kernels/spin.ptx");
 /// The PTX of `trap`, a kernel that takes no arguments and always fails, for checks of kernel failures.
@@ -78,6 +92,8 @@ END:
 #[derive(Debug)]
 pub struct Kernels {
     context: Arc<CudaContext>,
+    attend: CudaFunction,
+    divide_rows: CudaFunction,
     fill: CudaFunction,
     axpy: CudaFunction,
     scale: CudaFunction,
@@ -94,11 +110,17 @@ pub struct Kernels {
     cross_entropy_gradient: CudaFunction,
     count_correct: CudaFunction,
     sum: CudaFunction,
+    gather_rows: CudaFunction,
+    scatter_rows: CudaFunction,
     sum_of_squares: CudaFunction,
     maximum: CudaFunction,
     exp_minus: CudaFunction,
     divide: CudaFunction,
     count_not_finite: CudaFunction,
+    to_f16: CudaFunction,
+    from_f16: CudaFunction,
+    rms_norm: CudaFunction,
+    dropout: CudaFunction,
     spin: CudaFunction,
 }
 
@@ -108,14 +130,20 @@ impl Kernels {
     /// # Errors
     /// Fails if the driver rejects the PTX, or if a file lacks a kernel. The error names the file and the kernel.
     pub fn load(context: &Arc<CudaContext>) -> anyhow::Result<Self> {
+        let attention = File::load(context, "attention", ATTENTION)?;
         let elementwise = File::load(context, "elementwise", ELEMENTWISE)?;
         let matmul = File::load(context, "matmul", MATMUL)?;
         let layer = File::load(context, "layer", LAYER)?;
         let loss = File::load(context, "loss", LOSS)?;
+        let rows = File::load(context, "rows", ROWS)?;
         let vector = File::load(context, "vector", VECTOR)?;
+        let half = File::load(context, "half", HALF)?;
+        let transformer = File::load(context, "transformer", TRANSFORMER)?;
         let spin = File::load(context, "spin", SPIN)?;
         Ok(Self {
             context: context.clone(),
+            attend: attention.kernel("attend")?,
+            divide_rows: attention.kernel("divide_rows")?,
             fill: elementwise.kernel("fill")?,
             axpy: elementwise.kernel("axpy")?,
             scale: elementwise.kernel("scale")?,
@@ -132,11 +160,17 @@ impl Kernels {
             cross_entropy_gradient: loss.kernel("cross_entropy_gradient")?,
             count_correct: loss.kernel("count_correct")?,
             sum: loss.kernel("sum")?,
+            gather_rows: rows.kernel("gather_rows")?,
+            scatter_rows: rows.kernel("scatter_rows")?,
             sum_of_squares: vector.kernel("sum_of_squares")?,
             maximum: vector.kernel("maximum")?,
             exp_minus: vector.kernel("exp_minus")?,
             divide: vector.kernel("divide")?,
             count_not_finite: vector.kernel("count_not_finite")?,
+            to_f16: half.kernel("to_f16")?,
+            from_f16: half.kernel("from_f16")?,
+            rms_norm: transformer.kernel("rms_norm")?,
+            dropout: transformer.kernel("dropout")?,
             spin: spin.kernel("spin")?,
         })
     }

@@ -6,18 +6,22 @@
 //! | get a stream on each of several GPUs | [`streams`], [`world_sizes`] |
 //! | run one thread per rank | [`each_rank`], [`named_ranks`] |
 //! | launch a kernel of the course | [`Kernels`] |
-//! | train a model | [`Mlp`], [`Network`], [`Momentum`] |
+//! | store a shard of a buffer, or replay crashes | [`disk`] |
+//! | train a model | [`Mlp`], [`Network`], [`Attention`], [`Momentum`] |
 //! | measure | [`Stopwatch`], [`Timeline`] |
 //! | write a check | [`Check`], [`Expected`], [`Guarded`], [`Budget`], [`each_call_fails`] |
 //!
 //! `cargo docs` opens this page.
 
+pub mod all_succeed;
 pub mod at_once;
+pub mod attention;
 pub mod budget;
 mod calls;
 pub mod check;
 pub mod compare;
 pub mod digits;
+pub mod disk;
 pub mod explain;
 pub mod faults;
 pub mod guarded;
@@ -43,7 +47,9 @@ pub mod tier;
 pub mod timeline;
 pub mod yields;
 
+pub use all_succeed::all_succeed;
 pub use at_once::{Block, returns_at_once, returns_at_once_on_each, while_blocked, with_host_waits};
+pub use attention::Attention;
 pub use budget::Budget;
 pub use check::{Check, processes};
 pub use compare::Expected;

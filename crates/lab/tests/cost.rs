@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{anyhow, ensure};
-use cudarc::driver::{CudaContext, CudaStream};
-use cudarc::nccl::ReduceOp;
+use anyhow::{Context, anyhow, ensure};
+use cudarc::driver::{CudaContext, CudaStream, DeviceRepr, ValidAsZeroBits};
 use cudarc::nccl::result::{group_end, group_start};
+use cudarc::nccl::{NcclType, ReduceOp};
+use half::{bf16, f16};
 use lab::{Budget, Check, Readable, each_call_fails, world_of_one};
 
 fn main() -> ExitCode {
@@ -14,6 +15,8 @@ fn main() -> ExitCode {
         Check::new("budget::calls_within_the_budget_pass", calls_within_the_budget_pass),
         Check::new("budget::each_limit_is_named_with_its_lines", each_limit_is_named_with_its_lines),
         Check::new("budget::collectives_are_compared_by_kind_and_length", collectives_are_compared),
+        Check::new("budget::bytes_of_collectives_depend_on_the_type", bytes_of_collectives),
+        Check::new("budget::bytes_of_sends_count_and_of_receives_do_not", bytes_of_messages),
         Check::new("budget::other_streams_are_named", other_streams_are_named),
         Check::new("budget::lines_are_in_the_order_of_the_file", lines_are_in_the_order_of_the_file),
         Check::new("budget::nested_groups_are_one", nested_groups_are_one),
@@ -112,6 +115,54 @@ fn collectives_are_compared() -> anyhow::Result<()> {
     refusal(none, &["`sum` makes no collective; expected one AllReduce of 4,096 elements"])?;
     let made = Budget::of("open").communicators(0).spend(world_of_one);
     refusal(made, &["`open` makes 1 communicator; none is needed"])
+}
+
+fn bytes_of_collectives() -> anyhow::Result<()> {
+    fn bytes<T: NcclType + DeviceRepr + ValidAsZeroBits>(size: u64, name: &str) -> anyhow::Result<()> {
+        let comm = world_of_one()?;
+        let (part, mut whole) = (comm.stream().alloc_zeros::<T>(37)?, comm.stream().alloc_zeros::<T>(37)?);
+        let mut gather = |budget: Budget| {
+            budget.spend(|| {
+                comm.all_gather(&part, &mut whole).readable()?;
+                comm.all_reduce_in_place(&mut whole, &ReduceOp::Sum).readable()?;
+                Ok(())
+            })
+        };
+        gather(Budget::of("gather").bytes_to_nccl(74 * size))?;
+        let refused = gather(Budget::of("gather").bytes_to_nccl(74 * size - 1));
+        refusal(
+            refused,
+            &[&format!("`gather` passes {} bytes to NCCL; {} are enough", 74 * size, 74 * size - 1)],
+        )
+        .with_context(|| name.to_owned())
+    }
+    bytes::<u8>(1, "u8")?;
+    bytes::<i8>(1, "i8")?;
+    bytes::<f16>(2, "f16")?;
+    bytes::<bf16>(2, "bf16")?;
+    bytes::<f32>(4, "f32")?;
+    bytes::<u32>(4, "u32")?;
+    bytes::<i32>(4, "i32")?;
+    bytes::<u64>(8, "u64")?;
+    bytes::<i64>(8, "i64")?;
+    bytes::<f64>(8, "f64")?;
+    Budget::of("sum").bytes_to_nccl(0).spend(|| Ok(()))
+}
+
+fn bytes_of_messages() -> anyhow::Result<()> {
+    let comm = world_of_one()?;
+    let (from, mut to) = (comm.stream().alloc_zeros::<f32>(37)?, comm.stream().alloc_zeros::<f32>(37)?);
+    let mut send = |budget: Budget| {
+        budget.spend(|| {
+            group_start().readable()?;
+            comm.send(&from, 0).readable()?;
+            comm.recv(&mut to, 0).readable()?;
+            group_end().readable()?;
+            Ok(())
+        })
+    };
+    send(Budget::of("send").bytes_to_nccl(148))?;
+    refusal(send(Budget::of("send").bytes_to_nccl(147)), &["`send` passes 148 bytes to NCCL; 147 are enough"])
 }
 
 fn lines_are_in_the_order_of_the_file() -> anyhow::Result<()> {
