@@ -61,11 +61,11 @@ fn the_scale_halves_and_doubles() -> anyhow::Result<()> {
 
 /// Returns the mistake that leads to these scales after these steps.
 fn why(interval: u32, steps: &str, got: &[f32]) -> &'static str {
-    // Each mistake starts from 65536. `row` counts the good steps.
+    // Each mistake starts from 65536. `count` counts the good steps.
     let explains = |adapt: fn(&mut f32, &mut u32, bool, u32)| {
-        let (mut scale, mut row) = (65536.0, 0);
+        let (mut scale, mut count) = (65536.0, 0);
         steps.bytes().zip(got).all(|(step, &got)| {
-            adapt(&mut scale, &mut row, step == b'x', interval);
+            adapt(&mut scale, &mut count, step == b'x', interval);
             scale == got
         })
     };
@@ -73,30 +73,30 @@ fn why(interval: u32, steps: &str, got: &[f32]) -> &'static str {
         "\n  likely cause: the scale never changes"
     } else if explains(|scale, _, overflowed, _| *scale *= if overflowed { 0.5 } else { 1.0 }) {
         "\n  likely cause: the scale never grows again"
-    } else if explains(|scale, row, overflowed, interval| {
-        *row += u32::from(!overflowed);
+    } else if explains(|scale, count, overflowed, interval| {
+        *count += u32::from(!overflowed);
         *scale *= if overflowed { 0.5 } else { 1.0 };
-        if !overflowed && *row == interval {
-            (*scale, *row) = (*scale * 2.0, 0);
+        if !overflowed && *count == interval {
+            (*scale, *count) = (*scale * 2.0, 0);
         }
     }) {
-        "\n  likely cause: an overflow does not end the row of good steps"
-    } else if explains(|scale, row, overflowed, interval| {
-        *row = if overflowed { 0 } else { *row + 1 };
+        "\n  likely cause: an overflow does not reset the count of good steps"
+    } else if explains(|scale, count, overflowed, interval| {
+        *count = if overflowed { 0 } else { *count + 1 };
         *scale *= if overflowed { 0.5 } else { 1.0 };
-        if *row >= interval {
+        if *count >= interval {
             *scale *= 2.0;
         }
     }) {
-        "\n  likely cause: the doubling does not end the row, so each further good step doubles the scale again"
-    } else if explains(|scale, row, overflowed, interval| {
-        *row = if overflowed { 0 } else { *row + 1 };
+        "\n  likely cause: doubling does not reset the count, so each further good step doubles the scale again"
+    } else if explains(|scale, count, overflowed, interval| {
+        *count = if overflowed { 0 } else { *count + 1 };
         *scale *= if overflowed { 0.5 } else { 1.0 };
-        if *row > interval {
-            (*scale, *row) = (*scale * 2.0, 0);
+        if *count > interval {
+            (*scale, *count) = (*scale * 2.0, 0);
         }
     }) {
-        "\n  likely cause: the row has one good step too many"
+        "\n  likely cause: the scale doubles one good step too late"
     } else {
         ""
     }

@@ -14,8 +14,8 @@ use lab::Attention;
 /// Passes the blocks of all ranks around the ring. `own` is this rank's block, which is ready on the compute stream.
 /// `fold(block, keys_values)` enqueues work on the compute stream that reads the block of rank `block`.
 ///
-/// If `causal`, the queries of a rank don't see the blocks of higher ranks. `own` may end with any block. Enqueues everything
-/// and returns immediately; later work on the compute stream runs after it. All blocks have the same length, and cudarc's event
+/// If `causal`, the queries of a rank don't see the blocks of higher ranks. Afterwards, the contents of `own` are unspecified. Enqueues everything and
+/// returns immediately; later work on the compute stream runs after it. All blocks have the same length, and cudarc's event
 /// tracking is off. Every rank must call it.
 ///
 /// # Errors
@@ -31,7 +31,7 @@ pub fn around_the_ring(
     // Fold all blocks that the queries see, while the blocks go around the ring:
     // 1. each of these blocks is folded once, and no other block is;
     // 2. the next block arrives on the communicator's stream while the current one is folded on the compute stream;
-    // 3. a rank has room for two blocks, in `own` and in one more buffer; a block is not overwritten before it was folded;
+    // 3. a rank has room for two blocks, in `own` and in one more buffer; a block stays until it has been folded and sent;
     // 4. the blocks move only through `shift`, with at most `world_size - 1` calls on each rank;
     // 5. the host waits for nothing.
     todo!("Fold all blocks that the queries see, while the blocks go around the ring")
@@ -55,7 +55,7 @@ pub fn attend(
     // ANCHOR: attend
     // Compute the attention to the whole sequence:
     // 1. the result is complete, and equals that of one GPU with the whole sequence;
-    // 2. only the rank's own block has keys that some of its queries see, and others don't.
+    // 2. only the rank's own block needs a mask: there, a query sees the keys up to its own position.
     todo!("Compute the attention to the whole sequence")
     // ANCHOR_END: attend
 }

@@ -1,7 +1,7 @@
 //! A mixture of experts: each rank holds one expert. A router chooses one expert for each token, and the token goes to
 //! that expert's rank and back.
 //!
-//! The ranks exchange as many tokens as were chosen: no token is dropped, and none is padded.
+//! No token is dropped, and no message is padded.
 
 use std::sync::Arc;
 
@@ -116,9 +116,9 @@ pub fn arriving(comm: &Comm, counts: &[usize]) -> anyhow::Result<Vec<usize>> {
     // ANCHOR_END: arriving
 }
 
-/// Sends each token through the expert that it chose. Row `i` of `output` becomes what the expert of rank `choices[i]`
-/// makes of row `i` of `tokens`. `expert` replaces the rows of a matrix with what this rank's expert makes of them; there may
-/// be no rows. Every rank must call it, even if it has no tokens.
+/// Sends each token through its expert. Row `i` of `output` becomes the result of the expert of rank `choices[i]` for row `i`
+/// of `tokens`. `expert` applies this rank's expert to the rows of a matrix, in place; there may be none. Every rank must call
+/// it, even if it has no tokens.
 ///
 /// # Errors
 /// Returns any error from `expert`, NCCL, or the driver.
@@ -133,7 +133,7 @@ pub fn forward(
 ) -> anyhow::Result<()> {
     // ANCHOR: forward
     // Send the tokens to their experts and back:
-    // 1. each row of `output` belongs to the row of `tokens` with the same number, which does not change;
+    // 1. row `i` of `output` is the result for row `i` of `tokens`, and `tokens` does not change;
     // 2. tokens are exchanged twice, counts are exchanged once, and nothing is padded;
     // 3. the expert is called once, with the tokens from all ranks;
     // 4. the host waits only for the counts.

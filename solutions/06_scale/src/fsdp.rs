@@ -87,7 +87,7 @@ impl Fsdp {
         self.shards[layer].len() * self.world_size
     }
 
-    /// Makes one step with the average of the ranks' gradients. Every rank must call it, with a model that computes on the compute stream.
+    /// Takes one step with the average of the ranks' gradients. Every rank must call it, with a model that computes on the compute stream.
     /// Returns without waiting for the GPU.
     ///
     /// # Errors
@@ -145,7 +145,7 @@ impl Fsdp {
         // ANCHOR: backward
         // Run all layers in reverse order, and average their gradients:
         // 1. the last layer is still in its buffer; each other layer is gathered while the layer after it computes;
-        // 2. a layer's gradient is written to its own buffer in `whole_gradients`; then each rank gets the average of its shard;
+        // 2. a layer's gradient is written to `whole_gradients[layer % 2]`; then each rank gets the average of its shard;
         // 3. this average can run while the next layer computes, but its buffer must not be overwritten before it is done;
         // 4. work that is enqueued on the compute stream after this call starts after all averages.
         for layer in (0..layers).rev() {

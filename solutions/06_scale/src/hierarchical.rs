@@ -29,8 +29,8 @@ pub fn sum_part(groups: &Groups, send: &CudaView<f32>, part: &mut CudaViewMut<f3
     // Sum over all nodes, and keep this GPU's part:
     // 1. on GPU `i` of a node, `part` contains the elements of the sum from index `i * part.len()` on;
     // 2. `send` does not change;
-    // 3. if `send` is not as long as the parts of the node's GPUs combined, send nothing, and return an error that
-    //    contains both lengths;
+    // 3. if `send` is not as long as the parts of the node's GPUs combined, send nothing, and return an error with
+    //    the length of `send` and the length that it should have;
     // 4. two collectives, and only one part crosses the network.
     let needed = part.len() * groups.node.world_size();
     ensure!(send.len() == needed, "the parts have {needed} elements, but the send buffer has {}", send.len());

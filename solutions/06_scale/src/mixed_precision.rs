@@ -28,13 +28,13 @@ impl LossScale {
         Self { scale, interval, good_steps: 0 }
     }
 
-    /// Adapts the scale after a step: `overflowed` says whether the gradient was too large for `f16`.
+    /// Adapts the scale after a step: `overflowed` is true if the gradient was too large for `f16`.
     pub fn update(&mut self, overflowed: bool) {
         // ANCHOR: update
         // Adapt the scale for the next step:
         // 1. an overflow halves it, and so does each further overflow;
         // 2. after `interval` good steps in a row, it doubles;
-        // 3. an overflow ends the row, and so does the doubling: the next good step is the first of a new row.
+        // 3. an overflow resets the count of good steps, and so does doubling.
         self.good_steps = if overflowed { 0 } else { self.good_steps + 1 };
         if overflowed {
             self.scale /= 2.0;
@@ -84,7 +84,7 @@ impl Trainer {
         })
     }
 
-    /// Makes one step with the average of the ranks' gradients, or skips it on all ranks. `gradient` is this rank's own, of the scaled
+    /// Takes one step with the average of the ranks' gradients, or skips it on all ranks. `gradient` is this rank's own, of the scaled
     /// loss, and may be overwritten. Returns whether the step was made, which is the same on every rank.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl Trainer {
     ) -> anyhow::Result<bool> {
         let stream = comm.stream();
         // ANCHOR: step
-        // Make the step of one GPU in `f32`, unless the gradient of any rank overflowed:
+        // Update the weights in `f32` as one GPU would, unless the gradient of any rank overflowed:
         // 1. if an element is infinite or NaN on any rank, all ranks skip the step, which changes neither weights nor velocities;
         // 2. otherwise, the optimizer updates `master` with the average, divided by the scale; `weights` is then `master`, rounded;
         // 3. the ranks decide without asking each other: one collective, whose elements are `f16`;

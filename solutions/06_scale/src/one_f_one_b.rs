@@ -50,7 +50,7 @@ pub trait Stage {
     fn send_gradient(&mut self, micro_batch: usize) -> anyhow::Result<()>;
 }
 
-/// Makes all messages of `calls` as one group, so that none of them waits for another one. After an error, no group
+/// Enqueues all messages of `calls` as one group, so that none of them waits for another. After an error, no group
 /// is left open.
 ///
 /// # Errors
@@ -87,7 +87,7 @@ pub fn run_stage(
     let in_flight = in_flight(rank, stages, micro_batches);
     // ANCHOR: run_stage
     // Enqueue the passes of this stage, and its messages:
-    // 1. the stage makes `in_flight` forward passes; then a backward and a forward pass take turns; at the end, backward passes are left;
+    // 1. the stage runs `in_flight` forward passes; then a backward and a forward pass take turns; at the end, backward passes are left;
     // 2. each of the six calls is made once per micro-batch, also on the first and the last stage, in the order of the micro-batches;
     // 3. the outputs and gradients are sent as soon as they are computed;
     // 4. no two neighbors ever wait for each other to receive;

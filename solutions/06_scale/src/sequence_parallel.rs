@@ -22,7 +22,7 @@ pub struct Sequence {
 
 /// One rank's part of a transformer's MLP block, which computes `tokens + dropout(mlp(norm(tokens)))`.
 pub struct Block {
-    /// This rank's part of two layers: columns of the first one and rows of the second one, as in module 04. The second one has the
+    /// This rank's part of two layers: the first layer's columns and the second layer's rows, as in module 04. The second layer has the
     /// whole bias.
     pub mlp: Mlp,
     /// The norm of this rank's tokens. The backward pass will need it.
@@ -52,7 +52,7 @@ impl Block {
         // Allocate the two buffers:
         // 1. `normed` has room for this rank's tokens: every rank has the same number;
         // 2. `scratch` has room for all tokens;
-        // 3. the other fields are there already.
+        // 3. each other field gets the variable with its name.
         Ok(Self {
             normed: stream.alloc_zeros(tokens / world_size * width)?,
             scratch: stream.alloc_zeros(tokens * width)?,
