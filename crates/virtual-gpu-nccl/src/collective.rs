@@ -131,13 +131,15 @@ impl Call {
         failed_gpu(engine, op, rank, &Request::Collective(part.operation, buffers), &part.call_site)
     }
 
-    /// Cancels a rank's part. Returns the rank's stream if it has reached the call. Data that a rank in another process
-    /// has already sent is kept, because that rank may have left after its work was done.
+    /// Cancels a rank's part. Returns the rank's stream if it waits in the call, and so not if the part was canceled
+    /// before. Data that a rank in another process has already sent is kept, because that rank may have left after its
+    /// work was done.
     fn cancel(&mut self, rank: Rank) -> Option<StreamHandle> {
         let part = self.parts[rank].as_mut()?;
         let op = part.op();
+        let waits = part.arrived && !part.canceled;
         part.canceled |= op.is_some() || !part.arrived;
-        op.filter(|_| part.arrived).map(|op| op.stream)
+        op.filter(|_| waits).map(|op| op.stream)
     }
 }
 
