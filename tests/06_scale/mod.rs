@@ -10,6 +10,7 @@ mod mixed_precision;
 mod sequence_parallel;
 
 mod checkpoint;
+mod elastic;
 mod one_f_one_b;
 
 // Links the program faster.
@@ -28,5 +29,6 @@ pub(crate) fn checks() -> Vec<Check> {
         context_parallel,
         sequence_parallel,
         checkpoint,
+        elastic,
     ]
 }

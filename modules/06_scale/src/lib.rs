@@ -2,6 +2,7 @@
 
 pub mod checkpoint;
 pub mod context_parallel;
+pub mod elastic;
 pub mod experts;
 pub mod fsdp;
 pub mod hierarchical;

@@ -18,6 +18,7 @@ pub struct Check {
     copies_between_gpus: bool,
     needs_a_gpu_for_each_rank: bool,
     reads_aborts: bool,
+    shrinks_communicators: bool,
     measures_time: bool,
     functions: &'static [&'static str],
 }
@@ -67,6 +68,7 @@ impl Check {
             copies_between_gpus: false,
             needs_a_gpu_for_each_rank: false,
             reads_aborts: false,
+            shrinks_communicators: false,
             measures_time: false,
             functions: &[],
         }
@@ -125,6 +127,13 @@ impl Check {
         self
     }
 
+    /// Requires `ncclCommShrink`, which NCCL has since 2.27. With an older one, the check is reported as ignored.
+    #[must_use]
+    pub fn shrinks_communicators(mut self) -> Self {
+        self.shrinks_communicators = true;
+        self
+    }
+
     /// Lets no other check run at the same time on real GPUs, because this one depends on how long its work takes there:
     /// processes that share a GPU take turns.
     #[must_use]
@@ -158,6 +167,13 @@ impl Check {
             && (NcclVersion::new(2, 22, 0)..NcclVersion::new(2, 28, 3)).contains(&nccl)
         {
             return Some(format!("NCCL {nccl} logs only the last rank's abort"));
+        }
+        if self.shrinks_communicators
+            && is_real
+            && let Ok(nccl) = survey().nccl
+            && nccl < NcclVersion::new(2, 27, 0)
+        {
+            return Some(format!("NCCL {nccl} can't shrink a communicator; 2.27 can"));
         }
         let path = std::env::var_os("PATH").unwrap_or_default();
         let program = self.program?;

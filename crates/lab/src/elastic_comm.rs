@@ -1,0 +1,169 @@
+//! A communicator that goes on without ranks that are lost. cudarc's own has no call for that.
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaStream, CudaViewMut, DevicePtr, DevicePtrMut};
+use cudarc::nccl::Id;
+use cudarc::nccl::result::{self, NcclError};
+use cudarc::nccl::sys::{self, ncclComm_t, ncclDataType_t, ncclRedOp_t};
+
+use crate::explain::Readable;
+
+/// `NCCL_SHRINK_ABORT`: cancels the work in flight first.
+const SHRINK_ABORT: c_int = 1;
+
+/// A rank's part of a communicator that can be shrunk. Dropping it aborts it.
+///
+/// It needs NCCL 2.27 or later, so a check that uses it calls [`crate::Check::shrinks_communicators`].
+#[derive(Debug)]
+pub struct ElasticComm {
+    comm: ncclComm_t,
+    stream: Arc<CudaStream>,
+    rank: usize,
+    world_size: usize,
+}
+
+impl ElasticComm {
+    /// Joins a world as rank `rank`. Every rank must call it, with the same id, from its own thread.
+    ///
+    /// # Errors
+    /// Returns NCCL's error, or the driver's.
+    #[track_caller]
+    pub fn from_rank(
+        stream: Arc<CudaStream>,
+        rank: usize,
+        world_size: usize,
+        id: Id,
+    ) -> anyhow::Result<Self> {
+        stream.context().bind_to_thread()?;
+        let id = sys::ncclUniqueId { internal: *id.internal() };
+        let mut comm = null_mut();
+        // SAFETY: the result is writable.
+        unsafe {
+            result::comm_init_rank(&mut comm, c_int::try_from(world_size)?, id, c_int::try_from(rank)?)
+        }
+        .readable()?;
+        Ok(Self { comm, stream, rank, world_size })
+    }
+
+    /// Returns the stream of all of its work.
+    pub fn stream(&self) -> Arc<CudaStream> {
+        self.stream.clone()
+    }
+
+    /// Returns this rank's number.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Returns the number of ranks.
+    pub fn world_size(&self) -> usize {
+        self.world_size
+    }
+
+    /// Enqueues a sum over all ranks, in place. Every rank must call it, with a buffer of the same length.
+    ///
+    /// # Errors
+    /// Returns NCCL's error.
+    #[track_caller]
+    pub fn sum(&self, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        let count = buffer.len();
+        let (pointer, _record) = buffer.device_ptr_mut(&self.stream);
+        // SAFETY: the buffer has this many elements, and work on the stream keeps it until the sum is done.
+        let called = unsafe {
+            result::all_reduce(
+                pointer as _,
+                pointer as _,
+                count,
+                ncclDataType_t::ncclFloat32,
+                ncclRedOp_t::ncclSum,
+                self.comm,
+                self.stream.cu_stream().cast(),
+            )
+        };
+        called.readable().map(drop)
+    }
+
+    /// Enqueues a broadcast from rank `root`, in place. Every rank must call it, with the same root and a buffer of the
+    /// same length.
+    ///
+    /// # Errors
+    /// Returns NCCL's error.
+    #[track_caller]
+    pub fn broadcast(&self, buffer: &mut CudaViewMut<f32>, root: usize) -> anyhow::Result<()> {
+        let count = buffer.len();
+        let (pointer, _record) = buffer.device_ptr_mut(&self.stream);
+        // SAFETY: as for the sum.
+        let called = unsafe {
+            result::broadcast(
+                pointer as _,
+                pointer as _,
+                count,
+                ncclDataType_t::ncclFloat32,
+                c_int::try_from(root)?,
+                self.comm,
+                self.stream.cu_stream().cast(),
+            )
+        };
+        called.readable().map(drop)
+    }
+
+    /// Sends this rank's number to all ranks, and returns the numbers of all of them, in rank order. Waits. Every rank
+    /// must call it.
+    ///
+    /// # Errors
+    /// Returns NCCL's error, or the driver's.
+    #[track_caller]
+    pub fn gather(&self, number: u64) -> anyhow::Result<Vec<u64>> {
+        let own = self.stream.clone_htod(&[number])?;
+        let mut all = self.stream.alloc_zeros::<u64>(self.world_size)?;
+        let called = {
+            let (own, _read) = own.device_ptr(&self.stream);
+            let (all, _written) = all.device_ptr_mut(&self.stream);
+            // SAFETY: the buffers have one element, and one for each rank.
+            unsafe {
+                result::all_gather(
+                    own as _,
+                    all as _,
+                    1,
+                    ncclDataType_t::ncclUint64,
+                    self.comm,
+                    self.stream.cu_stream().cast(),
+                )
+            }
+        };
+        called.readable()?;
+        let all = self.stream.clone_dtoh(&all)?;
+        self.stream.synchronize()?;
+        Ok(all)
+    }
+
+    /// Cancels the work in flight, and returns a communicator without the ranks that are lost, on the same stream. The
+    /// other ranks keep their order. Each of them must call it, with the same list, which is not empty.
+    ///
+    /// # Errors
+    /// Returns NCCL's error.
+    #[track_caller]
+    pub fn shrink(self, lost: &[usize]) -> anyhow::Result<Self> {
+        let mut list = lost.iter().map(|&rank| c_int::try_from(rank)).collect::<Result<Vec<_>, _>>()?;
+        let count = c_int::try_from(list.len())?;
+        let mut comm = null_mut();
+        // SAFETY: the list has this many elements, the result is writable, and a null pointer stands for the parent's
+        // configuration.
+        let called = unsafe {
+            sys::ncclCommShrink(self.comm, list.as_mut_ptr(), count, &mut comm, null_mut(), SHRINK_ABORT)
+        };
+        called.result().readable()?;
+        let rank = self.rank - lost.iter().filter(|&&other| other < self.rank).count();
+        Ok(Self { comm, stream: self.stream.clone(), rank, world_size: self.world_size - lost.len() })
+    }
+}
+
+impl Drop for ElasticComm {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses the communicator after this. There is nothing to do about an error.
+        let _: Result<_, NcclError> = unsafe { result::comm_abort(self.comm) };
+    }
+}

@@ -1,0 +1,121 @@
+//! Elastic training: when a rank is lost, the other ranks shrink the communicator and continue, without a restart.
+//!
+//! No step is lost, and none is made twice. The samples of the lost rank are divided among the others, so the training
+//! goes on exactly as it would have on one GPU.
+
+use std::ops::Range;
+
+use cudarc::driver::{CudaEvent, CudaSlice, CudaView, CudaViewMut};
+use lab::disk::Shard;
+use lab::{ElasticComm, Kernels};
+
+/// What is trained. Its batches have `SAMPLES` samples, at least one for each rank.
+pub trait Model {
+    /// The number of samples in a batch.
+    const SAMPLES: usize;
+
+    /// Enqueues the gradient of the loss, summed over these samples of a step's batch, on the communicator's stream. It
+    /// overwrites `gradient`.
+    ///
+    /// # Errors
+    /// Returns any error from the driver.
+    fn differentiate(
+        &self,
+        step: u64,
+        samples: Range<usize>,
+        weights: &CudaView<f32>,
+        gradient: &mut CudaViewMut<f32>,
+    ) -> anyhow::Result<()>;
+}
+
+/// What watches the ranks, from outside of NCCL.
+pub trait Watch {
+    /// Waits for an event, but not forever. Returns whether it is complete.
+    ///
+    /// # Errors
+    /// Returns any error from the driver.
+    fn arrives(&self, event: &CudaEvent) -> anyhow::Result<bool>;
+
+    /// Waits until every rank that is left has called it, and returns the ranks that are lost, as numbers of the
+    /// communicator with `world_size` ranks. There is at least one.
+    ///
+    /// # Errors
+    /// Fails if a rank that is left does not call it.
+    fn lost(&self, rank: usize, world_size: usize) -> anyhow::Result<Vec<usize>>;
+}
+
+/// One rank's replica of the weights.
+pub struct Replica {
+    /// The number of steps that these weights have made.
+    pub steps: u64,
+    /// The weights.
+    pub weights: CudaSlice<f32>,
+    gradient: CudaSlice<f32>,
+    kernels: Kernels,
+}
+
+impl Replica {
+    /// Creates a replica, with weights that are the same on every rank.
+    ///
+    /// # Errors
+    /// Returns any error from the driver.
+    pub fn new(comm: &ElasticComm, weights: &[f32]) -> anyhow::Result<Self> {
+        let stream = comm.stream();
+        Ok(Self {
+            steps: 0,
+            weights: stream.clone_htod(weights)?,
+            gradient: stream.alloc_zeros(weights.len())?,
+            kernels: Kernels::load(stream.context())?,
+        })
+    }
+
+    /// Tries to make one step. Returns whether it was made; if not, the replica is as before.
+    fn step<M: Model>(
+        &mut self,
+        comm: &ElasticComm,
+        model: &M,
+        watch: &impl Watch,
+        learning_rate: f32,
+    ) -> anyhow::Result<bool> {
+        let (stream, rate) = (comm.stream(), learning_rate / M::SAMPLES as f32);
+        // ANCHOR: step
+        // Make the step of one GPU with the whole batch, unless a rank is missing:
+        // 1. the ranks of `comm`, whose number may have changed since the last step, divide the samples as `Shard` does;
+        // 2. the sum of their gradients, times `rate`, is subtracted from the weights;
+        // 3. if the sum does not arrive, neither the weights nor `steps` change.
+        todo!("Make the step of one GPU with the whole batch, unless a rank is missing")
+        // ANCHOR_END: step
+    }
+
+    /// Continues without the ranks that are lost. Every rank that is left must call it. Returns its communicator.
+    fn shrink(&mut self, comm: ElasticComm, watch: &impl Watch) -> anyhow::Result<ElasticComm> {
+        // ANCHOR: shrink
+        // Leave the lost ranks behind, and make all replicas equal again:
+        // 1. nothing waits for the work in flight;
+        // 2. the last sum may have arrived on some ranks only: then they are one step ahead of the others;
+        // 3. afterwards, every rank has the weights and the number of steps of the ranks that are ahead.
+        todo!("Leave the lost ranks behind, and make all replicas equal again")
+        // ANCHOR_END: shrink
+    }
+
+    /// Makes steps until there are `steps` of them, and shrinks the communicator as often as ranks are lost. Returns the
+    /// communicator that is left. Every rank must call it. No rank misses the last sum if it arrives on another rank.
+    ///
+    /// # Errors
+    /// Returns any error from the model, the watch, NCCL, or the driver.
+    pub fn train<M: Model>(
+        &mut self,
+        mut comm: ElasticComm,
+        model: &M,
+        watch: &impl Watch,
+        steps: u64,
+        learning_rate: f32,
+    ) -> anyhow::Result<ElasticComm> {
+        // ANCHOR: train
+        // Train until `steps` steps are made:
+        // 1. a step that was not made is made again, with the ranks that are left;
+        // 2. that may happen any number of times.
+        todo!("Train until `steps` steps are made")
+        // ANCHOR_END: train
+    }
+}
