@@ -49,7 +49,9 @@ fn announced<T>(build: impl FnOnce() -> T) -> T {
         let (done, is_done) = mpsc::channel::<()>();
         scope.spawn(move || {
             if is_done.recv_timeout(Duration::from_secs(3)) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("building the course again, because its sources have changed");
+                eprintln!(
+                    "building the course, or waiting for another cargo command that is building something"
+                );
             }
         });
         let built = build();
