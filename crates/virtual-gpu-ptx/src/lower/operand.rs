@@ -65,7 +65,7 @@ impl<'a> Lowering<'_, 'a> {
                     Ok(d)
                 }
                 Some(binding) => self.address_of(name, binding, *offset).map(|u| self.uniform_long(u)),
-                None if *name == WARP_SIZE => Ok(self.uniform_long(WARP_SIZE_VALUE)),
+                None if *name == WARP_SIZE && !kind.is_float() => Ok(self.uniform_long(WARP_SIZE_VALUE)),
                 None => Err(unknown(name)),
             },
             Operand::Name { name, .. } => Err(unknown(name)),
