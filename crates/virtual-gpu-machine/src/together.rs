@@ -194,6 +194,13 @@ impl Machine<'_> {
         }
     }
 
+    /// Records that the lanes of a warp have exchanged values.
+    pub(crate) fn observe_exchange(&mut self, threads: &Mask) {
+        if self.is_observed() {
+            self.block.observer.exchange(&threads.threads().collect::<Vec<_>>());
+        }
+    }
+
     /// Records an access to device memory by a thread. `changes` is false for a write of what is there already.
     pub(crate) fn observe(
         &mut self,

@@ -71,8 +71,12 @@ impl Machine<'_> {
                     together.set_warp(warp, present & named);
                 }
             }
-            self.order(what(together));
-            self.observe_barrier(&together, &together);
+            let what = what(together);
+            match what {
+                Order::Exchange(_) => self.observe_exchange(&together),
+                _ => self.observe_barrier(&together, &together),
+            }
+            self.order(what);
             threads = threads.without(&together);
         }
     }

@@ -311,6 +311,14 @@ impl Observer {
         }
     }
 
+    /// Records that the lanes of a warp have exchanged values. Each of them now knows what the others knew, but what they
+    /// did themselves is not ordered.
+    pub(crate) fn exchange(&mut self, threads: &[usize]) {
+        let mut all = Knowledge::of(Arc::default(), self.gpu);
+        threads.iter().for_each(|&thread| all.join(&self.threads[thread].known));
+        threads.iter().for_each(|&thread| self.threads[thread].known.join(&all));
+    }
+
     /// Makes threads publish what they know at a barrier with threads of other blocks, and returns it.
     pub(crate) fn arrive(&mut self, threads: impl Iterator<Item = usize>) -> Knowledge {
         let mut all = Knowledge::of(Arc::default(), self.gpu);

@@ -118,14 +118,31 @@ extern "C" __global__ void receive_block(unsigned *data, unsigned *flag, unsigne
     out[threadIdx.x] = data[blockDim.x - 1 - threadIdx.x];
 }
 
+enum Together { ALONE, SYNC_WARP, EXCHANGE };
+
+// The lanes of a warp wait for each other, exchange values, or do neither.
+__device__ void join(int together) {
+    if (together == SYNC_WARP) __syncwarp();
+    if (together == EXCHANGE) __shfl_sync(0xffffffff, threadIdx.x, 0);
+}
+
 // The same within a warp.
-extern "C" __global__ void send_warp(unsigned *data, unsigned *flag, int wrong) {
+extern "C" __global__ void send_warp(unsigned *data, unsigned *flag, int together) {
     data[threadIdx.x] = threadIdx.x;
-    if (!wrong) __syncwarp();
+    join(together);
     if (threadIdx.x == 0) {
         __threadfence_system();
         set(flag, 1, VOLATILE);
     }
+}
+
+extern "C" __global__ void receive_warp(unsigned *data, unsigned *flag, unsigned *out, int together) {
+    if (threadIdx.x == 0) {
+        wait(flag, 1, VOLATILE);
+        __threadfence_system();
+    }
+    join(together);
+    out[threadIdx.x] = data[31 - threadIdx.x];
 }
 
 // Every block adds to a counter. The receiver waits for all of them.

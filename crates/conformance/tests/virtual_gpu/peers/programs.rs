@@ -29,6 +29,10 @@ const FENCE_OF_ONE: i32 = 2;
 const FENCE_FIRST: i32 = 3;
 const FENCE_OF_EACH: i32 = 4;
 
+const ALONE: i32 = 0;
+const SYNC_WARP: i32 = 1;
+const EXCHANGE: i32 = 2;
+
 /// One GPU sends a word and a flag, and another receives them.
 struct Message {
     writers_fence: i32,
@@ -231,15 +235,18 @@ pub(super) const PAIRS: &[Pair] = &[
     },
     Pair {
         name: "no_warp_barrier_before_the_flag",
-        program: |node, is_wrong| {
-            let [data, flag, out] = words(node, [(1, 32), (1, 1), (1, 32)])?;
-            node.launch(&[
-                run(0, "send_warp", &[A(data), A(flag), choose(is_wrong, 1, 0)]).shape(1, 32),
-                run(1, "receive_block", &[A(data), A(flag), A(out), I(SYNCED)]).shape(1, 32),
-            ])?;
-            Ok(node.read(1, out, 32).map_err(Failed::from)? == (0..32).rev().collect::<Vec<_>>())
-        },
+        program: |node, is_wrong| warp(node, choose(is_wrong, ALONE, SYNC_WARP), I(EXCHANGE)),
         wrong: Reported(RACE, &["`send_warp`", "without having waited for this one", "__syncwarp()"]),
+    },
+    Pair {
+        name: "a_shuffle_before_the_flag",
+        program: |node, is_wrong| warp(node, choose(is_wrong, EXCHANGE, SYNC_WARP), I(SYNC_WARP)),
+        wrong: Reported(RACE, &["`send_warp`", "without having waited for this one", "__syncwarp()"]),
+    },
+    Pair {
+        name: "no_exchange_after_the_flag",
+        program: |node, is_wrong| warp(node, I(SYNC_WARP), choose(is_wrong, ALONE, EXCHANGE)),
+        wrong: Reported(RACE, &["`receive_warp`"]),
     },
     Pair {
         name: "a_counter_that_is_read_too_early",
@@ -509,6 +516,16 @@ fn block(node: &Node, send: Arg, receive: Arg) -> anyhow::Result<bool> {
         run(1, "receive_block", &[A(data), A(flag), A(out), receive]).shape(1, 128),
     ])?;
     Ok(node.read(1, out, 128).map_err(Failed::from)? == (0..128).rev().collect::<Vec<_>>())
+}
+
+/// The lanes of a warp send, and those of another warp receive.
+fn warp(node: &Node, send: Arg, receive: Arg) -> anyhow::Result<bool> {
+    let [data, flag, out] = words(node, [(1, 32), (1, 1), (1, 32)])?;
+    node.launch(&[
+        run(0, "send_warp", &[A(data), A(flag), send]).shape(1, 32),
+        run(1, "receive_warp", &[A(data), A(flag), A(out), receive]).shape(1, 32),
+    ])?;
+    Ok(node.read(1, out, 32).map_err(Failed::from)? == (0..32).rev().collect::<Vec<_>>())
 }
 
 /// Four blocks send, and one block waits for `waits_for` of them.
