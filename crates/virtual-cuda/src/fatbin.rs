@@ -35,7 +35,9 @@ pub(crate) fn at<'a>(data: Bytes, most: usize) -> Option<&'a [u8]> {
     if start != MAGIC || most < HEADER {
         return Some(start);
     }
-    data.read(end(data.read(HEADER)?).min(most))
+    // A slice can't have more bytes than this. The header of such a file is damaged.
+    let bytes = Some(end(data.read(HEADER)?).min(most)).filter(|&bytes| bytes <= isize::MAX as usize);
+    data.read(bytes.unwrap_or(HEADER))
 }
 
 /// Returns the size of a fat binary with this header.

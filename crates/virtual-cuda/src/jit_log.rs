@@ -35,8 +35,8 @@ pub(crate) struct Logs {
 }
 
 impl Logs {
-    /// Reads the options of a call. Logs are honored, and the time that compilation takes, which is 0. Other options have
-    /// no effect, because the virtual GPU interprets PTX and doesn't compile it.
+    /// Reads the options of a call, and empties the logs. Compilation takes a time of 0, and the other options have no
+    /// effect, because the virtual GPU interprets PTX and doesn't compile it.
     ///
     /// # Errors
     /// Returns `InvalidValue` if an option is not one, or if an array is missing.

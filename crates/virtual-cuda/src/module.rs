@@ -51,17 +51,20 @@ pub(crate) fn load_module_with(
 
 /// Returns the PTX of an image in memory: a C string, a fat binary, or the structure that nvcc puts around a fat binary.
 pub(crate) fn ptx_at<'a>(caller: &str, image: Bytes) -> CudaResult<Cow<'a, str>> {
-    let is_null = || invalid(format!("{caller}: the image is null"));
     // No image has a 0 in its first four bytes.
-    let start = image.until_zero(4).ok_or_else(is_null)?;
-    if start == fatbin::WRAPPER_MAGIC {
-        let address = Source::<usize>::at(image.address() + 8).value("the fat binary")?;
-        return ptx_at(caller, Bytes::at(address));
-    }
-    if start == fatbin::MAGIC {
-        return fatbin::ptx(fatbin::at(image, usize::MAX).ok_or_else(is_null)?).map(Cow::Owned);
-    }
-    ptx_text(if start == ELF_MAGIC { start } else { image.until_zero(usize::MAX).ok_or_else(is_null)? })
+    let start = |image: Bytes| image.until_zero(4);
+    let image = match start(image) {
+        Some(bytes) if bytes == fatbin::WRAPPER_MAGIC => {
+            Bytes::at(Source::<usize>::at(image.address() + 8).value("the fat binary")?)
+        }
+        _ => image,
+    };
+    let bytes = match start(image) {
+        Some(bytes) if bytes == fatbin::MAGIC => fatbin::at(image, usize::MAX),
+        Some(bytes) if bytes == ELF_MAGIC => Some(bytes),
+        _ => image.until_zero(usize::MAX),
+    };
+    ptx_text(bytes.ok_or_else(|| invalid(format!("{caller}: the image is null")))?)
 }
 
 /// The first four bytes of a cubin.

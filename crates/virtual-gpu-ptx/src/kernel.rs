@@ -298,7 +298,8 @@ impl Kernel {
         let is_asked_for = |uniform: &Uniform| matches!(uniform, Uniform::ReservedShared { .. });
         let end = self.dynamic_shared_offset.checked_add(dynamic_shared)?;
         let start = end.checked_next_multiple_of(RESERVED_SHARED_ALIGNMENT)?;
-        self.registers.uniform_words.iter().any(is_asked_for).then(|| start..start + RESERVED_SHARED)
+        let reserved = start..start.checked_add(RESERVED_SHARED)?;
+        self.registers.uniform_words.iter().any(is_asked_for).then_some(reserved)
     }
 
     /// Returns the size of its smallest access to shared memory in bytes.

@@ -121,6 +121,13 @@ fn damaged() -> anyhow::Result<()> {
             fails(load_bytes(&image[..len])?, invalid, &["this fat binary is cut off or damaged"]);
         }
     }
+    // In memory, nothing but the header says how long a fat binary is. A structure around one may also be its own content.
+    let mut endless = PLAIN.to_vec();
+    endless[8..16].fill(0xff);
+    fails(load(endless.as_ptr().cast()), invalid, &["this fat binary is cut off or damaged"]);
+    let mut own = Wrapper { magic: 0x4662_43b1, version: 1, data: std::ptr::null(), file: std::ptr::null() };
+    own.data = (&raw const own).cast();
+    fails(load((&raw const own).cast()), invalid, &["not PTX"]);
     // No change of a byte does harm. Some have no effect, or make another program of it.
     for image in [PLAIN, LZ4, ZSTD] {
         for at in 4..image.len() {
