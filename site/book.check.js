@@ -27,22 +27,20 @@ const browser = await launch();
 const { server, address } = await serve(book);
 const names = await pagesOf(book);
 
-/** Chooses a theme as a reader does, with the page's own menu, and waits until its colors are there. Runs in the page. */
-async function choose(theme) {
-  document.getElementById(`mdbook-theme-${theme}`).click();
-  const isLoaded = (link) => link.disabled || link.sheet;
-  while (![...document.querySelectorAll("link[rel=stylesheet]")].every(isLoaded)) {
-    await new Promise((done) => setTimeout(done, 10));
-  }
+/** Chooses a theme as a reader does, with the page's own menu, and waits until its colors are there. */
+async function choose(page, theme) {
+  await page.evaluate((theme) => document.getElementById(`mdbook-theme-${theme}`).click(), theme);
+  const isLoaded = () => [...document.querySelectorAll("link[rel=stylesheet]")].every((link) => link.disabled || link.sheet);
+  await page.waitForFunction(isLoaded, null, { timeout: 10_000 });
   // Colors fade in.
-  for (const fade of document.getAnimations()) fade.finish();
+  await page.evaluate(() => document.getAnimations().forEach((fade) => fade.finish()));
 }
 
 await eachOnPage(browser, { viewport: { width: 1280, height: 900 } }, names, async (name, page) => {
   const found = errors(page);
   await page.goto(pathToFileURL(join(book, name)).href);
   for (const theme of THEMES) {
-    await page.evaluate(choose, theme);
+    await choose(page, theme);
     const onlyColors = theme !== THEMES[0];
     found.push(...(await violations(page, { onlyColors })).map((text) => `in ${theme}: ${text}`));
     if (values.shots && SHOTS.includes(name)) {
