@@ -3,16 +3,15 @@
 //! A backward pass needs the input of its forward pass. So a stage keeps the input of each micro-batch from the
 //! forward to the backward pass, and the order of the passes decides how many it has to keep. (D. Narayanan and
 //! others, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", 2021, arXiv 2104.04473,
-//! where this order is PipeDream-Flush.)
+//! call this order PipeDream-Flush.)
 
-use cudarc::nccl::{group_end, group_start};
-use lab::Readable;
+use grouping::group::in_group;
 
 /// The work that a stage does for one micro-batch. Each call enqueues work on the communicator's stream, and returns
 /// immediately. Messages between two stages have no tags: they are received in the order in which they are sent. A
 /// send waits on the GPU for its receive, and a receive for its send.
 pub trait Stage {
-    /// Receives the input from the previous stage, in a buffer that is free. The first stage reads it from its data.
+    /// Receives the input from the previous stage into a free buffer. The first stage reads it from its data.
     ///
     /// # Errors
     /// Returns any error from NCCL or the driver.
@@ -36,7 +35,7 @@ pub trait Stage {
     /// Returns any error from NCCL or the driver.
     fn receive_gradient(&mut self, micro_batch: usize) -> anyhow::Result<()>;
 
-    /// Computes the gradient of the input, and adds to those of the parameters. Then the input's buffer is free.
+    /// Computes the gradient of the input, and adds to the gradients of the parameters. Frees the input's buffer.
     /// There is one buffer for the input's gradient.
     ///
     /// # Errors
@@ -50,26 +49,14 @@ pub trait Stage {
     fn send_gradient(&mut self, micro_batch: usize) -> anyhow::Result<()>;
 }
 
-/// Enqueues all messages of `calls` as one group, so that none of them waits for another. After an error, no group
-/// is left open.
-///
-/// # Errors
-/// Returns the error of `calls`, or any error from NCCL.
-fn grouped(calls: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
-    group_start().readable()?;
-    let called = calls();
-    let ended = group_end().readable();
-    called.and(ended.map(drop))
-}
-
 /// Returns how many inputs the stage `rank` keeps at most, and so how many buffers it needs for them. There is at
 /// least one micro-batch.
 pub fn in_flight(rank: usize, stages: usize, micro_batches: usize) -> usize {
     // ANCHOR: in_flight
-    // Count the micro-batches that the stage starts before the first one comes back:
-    // 1. there are just enough of them that each stage after it can have one, too;
+    // Count the forward passes that the stage runs before its first backward pass:
+    // 1. they are just enough to give this stage and each stage after it a micro-batch;
     // 2. there may be fewer micro-batches than that.
-    todo!("Count the micro-batches that the stage starts before the first one comes back")
+    todo!("Count the forward passes that the stage runs before its first backward pass")
     // ANCHOR_END: in_flight
 }
 
@@ -87,10 +74,10 @@ pub fn run_stage(
     let in_flight = in_flight(rank, stages, micro_batches);
     // ANCHOR: run_stage
     // Enqueue the passes of this stage, and its messages:
-    // 1. the stage runs `in_flight` forward passes; then a backward and a forward pass take turns; at the end, backward passes are left;
-    // 2. each of the six calls is made once per micro-batch, also on the first and the last stage, in the order of the micro-batches;
-    // 3. the outputs and gradients are sent as soon as they are computed;
-    // 4. no two neighbors ever wait for each other to receive;
+    // 1. the first `in_flight` passes are forward passes; then backward and forward passes alternate; the remaining ones are backward passes;
+    // 2. every stage, including the first and the last, makes each of the six calls once per micro-batch, in the order of the micro-batches;
+    // 3. each output and each gradient is sent directly after the pass that computes it;
+    // 4. neighbors never both wait for the other to receive, which would be a deadlock;
     // 5. the host does not wait.
     todo!("Enqueue the passes of this stage, and its messages")
     // ANCHOR_END: run_stage
