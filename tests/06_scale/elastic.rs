@@ -1,7 +1,7 @@
-//! Checks for `scale/elastic`: a training that loses ranks goes on as one GPU would.
+//! Checks for `scale/elastic`: training continues after ranks are lost, exactly as on one GPU.
 //!
 //! The loss of each sample is a linear function of the weights plus half of their squares. Weights and slopes are
-//! integers, and all factors are powers of 2, so nothing rounds in the few steps made here, in any order.
+//! integers, and all factors are powers of 2, so nothing rounds in the few steps taken here, in any order.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -14,6 +14,7 @@ use cudarc::nccl::Id;
 use lab::{
     Budget, Check, ElasticComm, Expected, Kernels, Readable, each_call_fails, each_rank, ensure, irregular,
 };
+use multi_gpu::data_parallel::shard;
 
 use crate::scale::elastic::{Model, Replica, Watch};
 
@@ -50,7 +51,7 @@ fn slopes(step: u64, sample: usize) -> Vec<f32> {
     irregular::small_integers(1 + 100 * step as usize + sample, LEN)
 }
 
-/// Makes a step on the host, with these samples.
+/// Takes a step on the host, with these samples.
 fn descend(weights: &mut [f64], step: u64, samples: impl Iterator<Item = usize>) {
     let samples: Vec<Vec<f32>> = samples.map(|sample| slopes(step, sample)).collect();
     for (index, weight) in weights.iter_mut().enumerate() {
@@ -75,7 +76,7 @@ fn serial() -> Vec<Vec<f32>> {
 struct Loss {
     /// Its number in the first communicator.
     rank: usize,
-    /// The number of steps that it makes.
+    /// The number of steps that it takes.
     steps: u64,
     /// Another rank, for which the last of these steps does not arrive in time.
     late: Option<usize>,
@@ -96,14 +97,14 @@ impl Supervisor {
         Self { world_size, losses: losses.to_vec(), asked, complete: Condvar::new() }
     }
 
-    /// Returns the ranks that are left after some losses, by their numbers in the first communicator.
+    /// Returns the ranks that remain after some losses, by their numbers in the first communicator.
     fn left(&self, losses: usize) -> Vec<usize> {
         (0..self.world_size)
             .filter(|rank| self.losses[..losses].iter().all(|loss| loss.rank != *rank))
             .collect()
     }
 
-    /// Waits until all ranks that are left have asked for the next loss.
+    /// Waits until all remaining ranks have asked for the next loss.
     fn ask(&self, number: usize, rank: usize) -> anyhow::Result<()> {
         let left = self.left(number + 1).len();
         let mut asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -113,7 +114,7 @@ impl Supervisor {
         let asked = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0[number].len();
         ensure!(
             asked >= left,
-            "rank {rank} asked for the lost ranks, but only {asked} of the {left} ranks that are left did so"
+            "rank {rank} asked for the lost ranks, but only {asked} of the {left} remaining ranks did so"
         );
         Ok(())
     }
@@ -164,7 +165,7 @@ impl Model for Member<'_> {
     ) -> anyhow::Result<()> {
         ensure!(
             step < STEPS,
-            "rank {}: step {step} of {STEPS} is made, counted from 0: there are only {STEPS}",
+            "rank {}: it takes step {step}, counted from 0, but there are only {STEPS} steps",
             self.rank
         );
         self.step.set(step);
@@ -174,7 +175,7 @@ impl Model for Member<'_> {
             if step != steps {
                 *self.problem.borrow_mut() = Some(format!(
                     "rank {}: after the loss of rank {lost}, it continues with step {step}; expected {steps}, because the ranks that \
-                     are ahead have made {steps} steps, counted from 0",
+                     are ahead have taken {steps} steps",
                     self.rank
                 ));
             }
@@ -311,18 +312,18 @@ fn compare(world_size: usize, losses: &[Loss], member: &Member, last: &[f32]) ->
         let mut expected = Expected::new(member.rank, &name, &right[*step as usize]);
         if let Some(behind) = step.checked_sub(1) {
             expected = expected
-                .if_instead(&right[behind as usize], "they are one step behind: a step was counted, but not made")
-                .if_instead(&without_samples_of_the_lost(&right[behind as usize], behind, member), "the samples of the lost rank are missing: divide the samples among the ranks of the communicator that is left");
+                .if_instead(&right[behind as usize], "they are one step behind: a step was counted, but not taken")
+                .if_instead(&without_samples_of_the_lost(&right[behind as usize], behind, member), "the samples of the lost rank are missing: divide the samples among the remaining communicator's ranks");
         }
         if let Some(ahead) = right.get(*step as usize + 1) {
             expected =
-                expected.if_instead(ahead, "they are one step ahead: a step was made, but not counted");
+                expected.if_instead(ahead, "they are one step ahead: a step was taken, but not counted");
         }
         let mut twice: Vec<f64> = right[*step as usize].iter().map(|&weight| f64::from(weight)).collect();
         if let Some(last) = step.checked_sub(1) {
             descend(&mut twice, last, 0..SAMPLES);
             let twice: Vec<f32> = twice.into_iter().map(|weight| weight as f32).collect();
-            expected = expected.if_instead(&twice, format!("step {last} was made twice"));
+            expected = expected.if_instead(&twice, format!("step {last} was taken twice"));
         }
         if member.supervisor.losses.is_empty() && world_size > 1 {
             expected = with_mistakes(expected, *step, &right, member.rank, world_size);
@@ -350,7 +351,7 @@ fn with_mistakes<'a>(
     };
     expected
         .if_instead(
-            &after(&mut lab::disk::Shard::new(rank, world_size, SAMPLES).range()),
+            &after(&mut shard(0..SAMPLES, rank, world_size)),
             "only this rank's samples count: sum the gradients over the ranks",
         )
         .if_instead(
@@ -359,13 +360,13 @@ fn with_mistakes<'a>(
         )
 }
 
-/// Returns the weights after a step in which the ranks that are left have only their old samples.
+/// Returns the weights after a step in which the remaining ranks have only their old samples.
 fn without_samples_of_the_lost(before: &[f32], step: u64, member: &Member) -> Vec<f32> {
     let Supervisor { world_size, losses, .. } = member.supervisor;
     let mut weights: Vec<f64> = before.iter().map(|&weight| f64::from(weight)).collect();
     let samples = (0..*world_size)
         .filter(|rank| losses.iter().all(|loss| loss.rank != *rank))
-        .flat_map(|rank| lab::disk::Shard::new(rank, *world_size, SAMPLES).range());
+        .flat_map(|rank| shard(0..SAMPLES, rank, *world_size));
     descend(&mut weights, step, samples);
     weights.into_iter().map(|weight| weight as f32).collect()
 }

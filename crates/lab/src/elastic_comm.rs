@@ -1,12 +1,12 @@
-//! A communicator that goes on without ranks that are lost. cudarc's own has no call for that.
+//! A communicator that can continue without lost ranks. cudarc has no safe call for that.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, CudaViewMut, DevicePtr, DevicePtrMut};
 use cudarc::nccl::Id;
-use cudarc::nccl::result::{self, NcclError};
+use cudarc::nccl::result::{self, NcclError, NcclStatus};
 use cudarc::nccl::sys::{self, ncclComm_t, ncclDataType_t, ncclRedOp_t};
 
 use crate::explain::Readable;
@@ -48,7 +48,7 @@ impl ElasticComm {
         Ok(Self { comm, stream, rank, world_size })
     }
 
-    /// Returns the stream of all of its work.
+    /// Returns the stream of the communicator's work.
     pub fn stream(&self) -> Arc<CudaStream> {
         self.stream.clone()
     }
@@ -69,21 +69,12 @@ impl ElasticComm {
     /// Returns NCCL's error.
     #[track_caller]
     pub fn sum(&self, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
-        let count = buffer.len();
-        let (pointer, _record) = buffer.device_ptr_mut(&self.stream);
-        // SAFETY: the buffer has this many elements, and work on the stream keeps it until the sum is done.
-        let called = unsafe {
-            result::all_reduce(
-                pointer as _,
-                pointer as _,
-                count,
-                ncclDataType_t::ncclFloat32,
-                ncclRedOp_t::ncclSum,
-                self.comm,
-                self.stream.cu_stream().cast(),
-            )
-        };
-        called.readable().map(drop)
+        let stream = self.stream.cu_stream().cast();
+        self.in_place(buffer, |pointer, count| {
+            let (float, sum) = (ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum);
+            // SAFETY: the buffer has this many elements, and work on the stream keeps it until the sum is done.
+            unsafe { result::all_reduce(pointer, pointer, count, float, sum, self.comm, stream) }
+        })
     }
 
     /// Enqueues a broadcast from rank `root`, in place. Every rank must call it, with the same root and a buffer of the
@@ -93,21 +84,24 @@ impl ElasticComm {
     /// Returns NCCL's error.
     #[track_caller]
     pub fn broadcast(&self, buffer: &mut CudaViewMut<f32>, root: usize) -> anyhow::Result<()> {
+        let (root, stream) = (c_int::try_from(root)?, self.stream.cu_stream().cast());
+        self.in_place(buffer, |pointer, count| {
+            let float = ncclDataType_t::ncclFloat32;
+            // SAFETY: as for the sum.
+            unsafe { result::broadcast(pointer, pointer, count, float, root, self.comm, stream) }
+        })
+    }
+
+    /// Makes a call with the address and the length of a buffer that it reads and writes.
+    #[track_caller]
+    fn in_place(
+        &self,
+        buffer: &mut CudaViewMut<f32>,
+        call: impl FnOnce(*mut c_void, usize) -> Result<NcclStatus, NcclError>,
+    ) -> anyhow::Result<()> {
         let count = buffer.len();
         let (pointer, _record) = buffer.device_ptr_mut(&self.stream);
-        // SAFETY: as for the sum.
-        let called = unsafe {
-            result::broadcast(
-                pointer as _,
-                pointer as _,
-                count,
-                ncclDataType_t::ncclFloat32,
-                c_int::try_from(root)?,
-                self.comm,
-                self.stream.cu_stream().cast(),
-            )
-        };
-        called.readable().map(drop)
+        call(pointer as _, count).readable().map(drop)
     }
 
     /// Sends this rank's number to all ranks, and returns the numbers of all of them, in rank order. Waits. Every rank
@@ -140,8 +134,8 @@ impl ElasticComm {
         Ok(all)
     }
 
-    /// Cancels the work in flight, and returns a communicator without the ranks that are lost, on the same stream. The
-    /// other ranks keep their order. Each of them must call it, with the same list, which is not empty.
+    /// Cancels the work in flight, and returns a communicator without the lost ranks, on the same stream. The other ranks
+    /// keep their order. Each of them must call it, with the same list, which is not empty.
     ///
     /// # Errors
     /// Returns NCCL's error.

@@ -1,21 +1,21 @@
 //! Elastic training: when a rank is lost, the other ranks shrink the communicator and continue, without a restart.
 //!
-//! No step is lost, and none is made twice. The samples of the lost rank are divided among the others, so the training
-//! goes on exactly as it would have on one GPU.
+//! No step is lost, and none is taken twice. The remaining ranks divide the whole batch, so training continues exactly as
+//! on one GPU.
 
 use std::ops::Range;
 
 use cudarc::driver::{CudaEvent, CudaSlice, CudaView, CudaViewMut};
-use lab::disk::Shard;
 use lab::{ElasticComm, Kernels};
+use multi_gpu::data_parallel::shard;
 
-/// What is trained. Its batches have `SAMPLES` samples, at least one for each rank.
+/// A model that can be trained. A batch has at least one sample for each rank.
 pub trait Model {
     /// The number of samples in a batch.
     const SAMPLES: usize;
 
-    /// Enqueues the gradient of the loss, summed over these samples of a step's batch, on the communicator's stream. It
-    /// overwrites `gradient`.
+    /// Enqueues the gradient of the loss, summed over these samples of the step's batch, on the communicator's stream.
+    /// Overwrites `gradient`.
     ///
     /// # Errors
     /// Returns any error from the driver.
@@ -28,7 +28,7 @@ pub trait Model {
     ) -> anyhow::Result<()>;
 }
 
-/// What watches the ranks, from outside of NCCL.
+/// Watches the ranks, from outside NCCL.
 pub trait Watch {
     /// Waits for an event, but not forever. Returns whether it is complete.
     ///
@@ -36,17 +36,17 @@ pub trait Watch {
     /// Returns any error from the driver.
     fn arrives(&self, event: &CudaEvent) -> anyhow::Result<bool>;
 
-    /// Waits until every rank that is left has called it, and returns the ranks that are lost, as numbers of the
-    /// communicator with `world_size` ranks. There is at least one.
+    /// Waits until every remaining rank has called it. Returns the lost ranks, of which there is at least one, by their
+    /// numbers in the communicator with `world_size` ranks, where this rank is `rank`.
     ///
     /// # Errors
-    /// Fails if a rank that is left does not call it.
+    /// Fails if a remaining rank does not call it.
     fn lost(&self, rank: usize, world_size: usize) -> anyhow::Result<Vec<usize>>;
 }
 
 /// One rank's replica of the weights.
 pub struct Replica {
-    /// The number of steps that these weights have made.
+    /// The number of steps that led to these weights.
     pub steps: u64,
     /// The weights.
     pub weights: CudaSlice<f32>,
@@ -55,7 +55,7 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Creates a replica, with weights that are the same on every rank.
+    /// Creates a replica with these weights, which are the same on every rank.
     ///
     /// # Errors
     /// Returns any error from the driver.
@@ -69,7 +69,7 @@ impl Replica {
         })
     }
 
-    /// Tries to make one step. Returns whether it was made; if not, the replica is as before.
+    /// Tries to take a step. Returns whether it was taken. If it was not, `steps` and the weights are as before.
     fn step<M: Model>(
         &mut self,
         comm: &ElasticComm,
@@ -79,27 +79,27 @@ impl Replica {
     ) -> anyhow::Result<bool> {
         let (stream, rate) = (comm.stream(), learning_rate / M::SAMPLES as f32);
         // ANCHOR: step
-        // Make the step of one GPU with the whole batch, unless a rank is missing:
-        // 1. the ranks of `comm`, whose number may have changed since the last step, divide the samples as `Shard` does;
+        // Take the step that one GPU would take with the whole batch, unless a rank is missing:
+        // 1. the ranks of `comm`, whose number may have changed since the last step, divide the samples;
         // 2. the sum of their gradients, times `rate`, is subtracted from the weights;
         // 3. if the sum does not arrive, neither the weights nor `steps` change.
-        todo!("Make the step of one GPU with the whole batch, unless a rank is missing")
+        todo!("Take the step that one GPU would take with the whole batch, unless a rank is missing")
         // ANCHOR_END: step
     }
 
-    /// Continues without the ranks that are lost. Every rank that is left must call it. Returns its communicator.
+    /// Continues without the lost ranks. Every remaining rank must call it. Returns their communicator.
     fn shrink(&mut self, comm: ElasticComm, watch: &impl Watch) -> anyhow::Result<ElasticComm> {
         // ANCHOR: shrink
-        // Leave the lost ranks behind, and make all replicas equal again:
+        // Shrink the communicator, and make all replicas equal again:
         // 1. nothing waits for the work in flight;
-        // 2. the last sum may have arrived on some ranks only: then they are one step ahead of the others;
+        // 2. the last sum may have arrived on only some of the ranks: then they are one step ahead of the others;
         // 3. afterwards, every rank has the weights and the number of steps of the ranks that are ahead.
-        todo!("Leave the lost ranks behind, and make all replicas equal again")
+        todo!("Shrink the communicator, and make all replicas equal again")
         // ANCHOR_END: shrink
     }
 
-    /// Makes steps until there are `steps` of them, and shrinks the communicator as often as ranks are lost. Returns the
-    /// communicator that is left. Every rank must call it. No rank misses the last sum if it arrives on another rank.
+    /// Trains until `steps` steps are taken, and shrinks the communicator whenever ranks are lost. Returns the last
+    /// communicator. Every rank must call it. The sum of the last step arrives on all ranks or on none.
     ///
     /// # Errors
     /// Returns any error from the model, the watch, NCCL, or the driver.
@@ -112,10 +112,10 @@ impl Replica {
         learning_rate: f32,
     ) -> anyhow::Result<ElasticComm> {
         // ANCHOR: train
-        // Train until `steps` steps are made:
-        // 1. a step that was not made is made again, with the ranks that are left;
-        // 2. that may happen any number of times.
-        todo!("Train until `steps` steps are made")
+        // Train until `steps` steps are taken:
+        // 1. if a step is not taken, try it again with the remaining ranks;
+        // 2. ranks may be lost any number of times.
+        todo!("Train until `steps` steps are taken")
         // ANCHOR_END: train
     }
 }
