@@ -22,15 +22,9 @@ impl Kernels {
         columns: usize,
     ) -> anyhow::Result<()> {
         let call = self.call("gather_rows", &self.gather_rows, stream)?;
-        let (rows, columns) =
-            call.expect_matrix("out", out.len(), Matrix { rows: indices.len(), columns })?;
-        let rows_in = whole_rows(&call, "x", x.len(), columns)?;
-        let (x, _x_read) = x.device_ptr(stream);
-        let (indices, _indices_read) = indices.device_ptr(stream);
-        let (out, _written) = out.device_ptr_mut(stream);
-        // SAFETY: the kernel is gather_rows(float*, const float*, const unsigned*, unsigned, unsigned, unsigned); the
-        // buffers hold rows × columns, rows_in × columns, and rows elements, and the kernel checks each index.
-        unsafe { call.launch(elements(rows * columns), &[&out, &x, &indices, &rows, &rows_in, &columns]) }
+        let moved = call.expect_matrix("out", out.len(), Matrix { rows: indices.len(), columns })?;
+        let rows_in = whole_rows(&call, "x", x.len(), moved.1)?;
+        launch(&call, out, x, indices, moved, rows_in)
     }
 
     /// Computes `out[indices[i]] = x[i]` for the rows of two matrices with this number of columns. `x` has as many rows
@@ -48,14 +42,9 @@ impl Kernels {
         columns: usize,
     ) -> anyhow::Result<()> {
         let call = self.call("scatter_rows", &self.scatter_rows, stream)?;
-        let (rows, columns) = call.expect_matrix("x", x.len(), Matrix { rows: indices.len(), columns })?;
-        let rows_out = whole_rows(&call, "out", out.len(), columns)?;
-        let (x, _x_read) = x.device_ptr(stream);
-        let (indices, _indices_read) = indices.device_ptr(stream);
-        let (out, _written) = out.device_ptr_mut(stream);
-        // SAFETY: the kernel is scatter_rows(float*, const float*, const unsigned*, unsigned, unsigned, unsigned); the
-        // buffers hold rows_out × columns, rows × columns, and rows elements, and the kernel checks each index.
-        unsafe { call.launch(elements(rows * columns), &[&out, &x, &indices, &rows, &rows_out, &columns]) }
+        let moved = call.expect_matrix("x", x.len(), Matrix { rows: indices.len(), columns })?;
+        let rows_out = whole_rows(&call, "out", out.len(), moved.1)?;
+        launch(&call, out, x, indices, moved, rows_out)
     }
 }
 
@@ -68,4 +57,22 @@ fn whole_rows(call: &Call<'_>, argument: &str, len: usize, columns: u32) -> anyh
     );
     call.index(argument, len)?;
     call.index(argument, len / columns)
+}
+
+/// Launches a kernel that moves one row for each index. An index must be below `limit`, the number of rows in the other matrix.
+fn launch(
+    call: &Call<'_>,
+    out: &mut impl DevicePtrMut<f32>,
+    x: &impl DevicePtr<f32>,
+    indices: &impl DevicePtr<u32>,
+    (rows, columns): (u32, u32),
+    limit: u32,
+) -> anyhow::Result<()> {
+    let (x, _x_read) = x.device_ptr(call.stream);
+    let (indices, _indices_read) = indices.device_ptr(call.stream);
+    let (out, _written) = out.device_ptr_mut(call.stream);
+    // SAFETY: both kernels are (float*, const float*, const unsigned*, unsigned, unsigned, unsigned). `indices` holds rows
+    // elements. The matrix with a row per index holds rows × columns elements, and the other matrix holds limit × columns.
+    // The kernel checks each index.
+    unsafe { call.launch(elements(rows * columns), &[&out, &x, &indices, &rows, &limit, &columns]) }
 }
