@@ -74,13 +74,9 @@ fn output(rank: usize, world_size: usize, round: usize) -> Vec<f32> {
 
 impl<'a> Bench<'a> {
     fn new(comm: &'a Comm) -> anyhow::Result<Self> {
-        let context = comm.context();
         // SAFETY: events or a synchronize call order all uses on different streams.
-        unsafe { context.disable_event_tracking() };
-        let compute = context.new_stream()?;
-        lab::name_stream(&compute, "compute")?;
-        lab::name_stream(&comm.stream(), "comm")?;
-        let kernels = Kernels::load(context)?;
+        let compute = unsafe { lab::untracked_compute_stream(comm)? };
+        let kernels = Kernels::load(comm.context())?;
         let bias = compute.clone_htod(&bias(comm.rank()))?;
         let bench = Self { comm, compute, kernels, bias };
         // Warms up: the first use of a kernel loads it, and the first all-reduce sets up its connections.

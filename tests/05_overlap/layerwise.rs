@@ -123,13 +123,10 @@ struct Model<'a> {
 
 impl<'a> Model<'a> {
     fn new(comm: &'a Comm, delays: Delays) -> anyhow::Result<Self> {
-        let (rank, context) = (comm.rank(), comm.context());
+        let rank = comm.rank();
         // SAFETY: events or a synchronize call must order all uses on different streams; the check verifies this.
-        unsafe { context.disable_event_tracking() };
-        let compute = context.new_stream()?;
-        lab::name_stream(&compute, "compute")?;
-        lab::name_stream(&comm.stream(), "comm")?;
-        let kernels = Kernels::load(context)?;
+        let compute = unsafe { lab::untracked_compute_stream(comm)? };
+        let kernels = Kernels::load(comm.context())?;
         let matrix = |layer: usize, part: Part| -> anyhow::Result<CudaSlice<f32>> {
             let mut values = vec![0.0; WIDTH * WIDTH];
             for row in 0..WIDTH {

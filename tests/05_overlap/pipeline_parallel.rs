@@ -96,13 +96,9 @@ fn serial(mut values: Vec<f32>, stages: usize) -> Vec<f32> {
 
 impl<'a> Line<'a> {
     fn new(comm: &'a Comm, micro_batches: usize, delays: Delays) -> anyhow::Result<Self> {
-        let context = comm.context();
         // SAFETY: events or a synchronize call must order all uses on different streams; the check verifies this.
-        unsafe { context.disable_event_tracking() };
-        let compute = context.new_stream()?;
-        lab::name_stream(&compute, "compute")?;
-        lab::name_stream(&comm.stream(), "comm")?;
-        let kernels = Kernels::load(context)?;
+        let compute = unsafe { lab::untracked_compute_stream(comm)? };
+        let kernels = Kernels::load(comm.context())?;
         let bias = compute.clone_htod(&bias(comm.rank()))?;
         let input = |at| input(at, micro_batches);
         let inputs = (0..micro_batches).map(|at| Ok(compute.clone_htod(&input(at))?));

@@ -54,13 +54,9 @@ impl Rank {
     /// Creates a rank and warms it up: the first use of a kernel loads it, and the first all-reduce sets up
     /// its connections. Both may block the host and wait for the GPU.
     fn new(comm: Comm) -> anyhow::Result<Self> {
-        let context = comm.context();
         // SAFETY: events or a synchronize call must order all uses on different streams; the check verifies this.
-        unsafe { context.disable_event_tracking() };
-        let compute = context.new_stream()?;
-        lab::name_stream(&compute, "compute")?;
-        lab::name_stream(&comm.stream(), "comm")?;
-        let kernels = Kernels::load(context)?;
+        let compute = unsafe { lab::untracked_compute_stream(&comm)? };
+        let kernels = Kernels::load(comm.context())?;
         let (mut one, other) = (compute.alloc_zeros::<f32>(1)?, compute.alloc_zeros::<f32>(1)?);
         kernels.spin(&compute, 0)?;
         kernels.scale(&compute, &mut one, 1.0)?;

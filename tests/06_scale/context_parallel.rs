@@ -1,14 +1,12 @@
 //! Checks for `scale/context_parallel`: attention over blocks on all ranks is that of one GPU, and every rank holds two
 //! blocks at most.
 
-use std::sync::Arc;
-
 use anyhow::Context;
 use approx::relative_eq;
 use cudarc::driver::sys::CUmemPool_attribute::{
     CU_MEMPOOL_ATTR_USED_MEM_CURRENT as USED, CU_MEMPOOL_ATTR_USED_MEM_HIGH as USED_HIGH,
 };
-use cudarc::driver::{CudaEvent, CudaStream, CudaView};
+use cudarc::driver::{CudaEvent, CudaView};
 use cudarc::nccl::Comm;
 use grouping::ring::shift;
 use init::rendezvous::rendezvous;
@@ -16,11 +14,11 @@ use lab::at_once::returns_at_once_on_each;
 use lab::compare::UNIT_ROUNDOFF;
 use lab::timeline::timed;
 use lab::{
-    Budget, Check, Expected, Guarded, Kernels, MemoryPool, Stopwatch, each_call_fails, ensure, irregular,
-    world_of_one,
+    Budget, Check, Expected, Guarded, MemoryPool, Stopwatch, each_call_fails, ensure, irregular, world_of_one,
 };
 
 use super::in_flight::to_its_end;
+use super::two_streams::Rank;
 use crate::scale::context_parallel::{around_the_ring, attend};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -60,39 +58,15 @@ pub(crate) fn checks() -> Vec<Check> {
 const LEN: usize = 1031;
 const MILLISECOND: u64 = 1_000_000;
 
-/// A rank with two streams and without event tracking, so that only the exercise orders its work.
-struct Rank {
-    comm: Comm,
-    compute: Arc<CudaStream>,
-    kernels: Kernels,
-}
-
-impl Rank {
-    /// Creates a rank and warms it up: the first message sets up its connections, which may block the host.
-    fn new(comm: Comm) -> anyhow::Result<Self> {
-        let context = comm.context();
-        // SAFETY: events or a synchronize call must order all uses on different streams; the checks verify this.
-        unsafe { context.disable_event_tracking() };
-        let compute = context.new_stream()?;
-        lab::name_stream(&compute, "compute")?;
-        lab::name_stream(&comm.stream(), "comm")?;
-        let kernels = Kernels::load(context)?;
-        let (one, mut other) = (comm.stream().alloc_zeros::<f32>(1)?, comm.stream().alloc_zeros::<f32>(1)?);
-        shift(&comm, &one.as_view(), &mut other.as_view_mut())?;
-        kernels.spin(&compute, 0)?;
-        let rank = Self { comm, compute, kernels };
-        rank.synchronize()?;
-        Ok(rank)
-    }
-
-    fn number(&self) -> usize {
-        self.comm.rank()
-    }
-
-    fn synchronize(&self) -> anyhow::Result<()> {
-        self.compute.synchronize()?;
-        Ok(self.comm.stream().synchronize()?)
-    }
+/// Creates a rank and warms it up: the first message sets up its connections, which may block the host.
+fn warm(comm: Comm) -> anyhow::Result<Rank> {
+    let rank = Rank::new(comm)?;
+    let stream = rank.comm.stream();
+    let (one, mut other) = (stream.alloc_zeros::<f32>(1)?, stream.alloc_zeros::<f32>(1)?);
+    shift(&rank.comm, &one.as_view(), &mut other.as_view_mut())?;
+    rank.kernels.spin(&rank.compute, 0)?;
+    rank.synchronize()?;
+    Ok(rank)
 }
 
 fn on_each_rank<T: Send>(
@@ -100,7 +74,7 @@ fn on_each_rank<T: Send>(
     work: impl Fn(&Rank) -> anyhow::Result<T> + Sync,
 ) -> anyhow::Result<Vec<T>> {
     rendezvous(&lab::streams(world_size)?, |comm| {
-        let rank = Rank::new(comm)?;
+        let rank = warm(comm)?;
         let done = work(&rank)?;
         rank.synchronize()?;
         Ok(done)
@@ -473,7 +447,7 @@ fn blocks_move_only_through_shift() -> anyhow::Result<()> {
 
 fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     each_call_fails("around_the_ring", || {
-        let rank = Rank::new(world_of_one()?)?;
+        let rank = warm(world_of_one()?)?;
         let mut own = rank.compute.alloc_zeros::<f32>(LEN)?;
         Ok(move || {
             let Rank { comm, compute, .. } = &rank;
@@ -481,7 +455,7 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
         })
     })?;
     each_call_fails("attend", || {
-        let rank = Rank::new(world_of_one()?)?;
+        let rank = warm(world_of_one()?)?;
         let queries = rank.compute.clone_htod(&queries(0))?;
         let mut keys_values = rank.compute.clone_htod(&keys_values(0))?;
         Ok(move || {

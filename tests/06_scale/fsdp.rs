@@ -4,20 +4,18 @@
 //! on the parameters that the layer gets. Parameters and slopes are integers, and all factors are powers of 2. If the
 //! world size is also a power of 2, nothing rounds in the few steps made here.
 
-use std::sync::Arc;
-
 use cudarc::driver::sys::CUmemPool_attribute::{
     CU_MEMPOOL_ATTR_USED_MEM_CURRENT as USED, CU_MEMPOOL_ATTR_USED_MEM_HIGH as USED_HIGH,
 };
-use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, CudaView, CudaViewMut};
-use cudarc::nccl::Comm;
+use cudarc::driver::{CudaEvent, CudaSlice, CudaView, CudaViewMut};
 use init::rendezvous::rendezvous;
 use lab::timeline::timed;
 use lab::{
-    Budget, Check, Expected, Kernels, MemoryPool, NcclLog, each_call_fails, ensure, irregular,
+    Budget, Check, Expected, MemoryPool, NcclLog, each_call_fails, ensure, irregular,
     returns_at_once_on_each, world_of_one,
 };
 
+use super::two_streams::Rank;
 use crate::scale::fsdp::{Fsdp, Layers};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -71,23 +69,7 @@ fn slopes(step: usize, layer: usize, rank: usize, len: usize) -> Vec<f32> {
     irregular::integers(100 * (100 * step + layer) + rank, len)
 }
 
-/// A rank without event tracking, so that only the exercise orders its work.
-struct Rank {
-    comm: Comm,
-    compute: Arc<CudaStream>,
-    kernels: Kernels,
-}
-
 impl Rank {
-    fn new(comm: Comm) -> anyhow::Result<Self> {
-        // SAFETY: events or a synchronize call must order all uses on different streams; the checks verify this.
-        unsafe { comm.context().disable_event_tracking() };
-        let compute = comm.context().new_stream()?;
-        lab::name_stream(&compute, "compute")?;
-        lab::name_stream(&comm.stream(), "comm")?;
-        Ok(Self { kernels: Kernels::load(comm.context())?, comm, compute })
-    }
-
     fn model(&self, lens: &[usize]) -> anyhow::Result<Model<'_>> {
         let zeros = || {
             let new = lens.iter().map(|len| self.compute.alloc_zeros(self.padded(*len)));
@@ -125,11 +107,6 @@ impl Rank {
         self.compute.synchronize()?;
         Ok(values)
     }
-
-    fn synchronize(&self) -> anyhow::Result<()> {
-        self.compute.synchronize()?;
-        Ok(self.comm.stream().synchronize()?)
-    }
 }
 
 /// A layer's computation in one pass.
@@ -163,7 +140,7 @@ impl Model<'_> {
     /// Prepares the slopes for a step.
     fn begin(&mut self, step: usize) -> anyhow::Result<()> {
         self.passes.clear();
-        let rank = self.rank.comm.rank();
+        let rank = self.rank.number();
         for (layer, buffer) in self.slopes.iter_mut().enumerate() {
             let mut slopes = slopes(step, layer, rank, self.lens[layer]);
             slopes.resize(buffer.len(), 0.0);
@@ -311,7 +288,7 @@ fn each_layer_is_whole() -> anyhow::Result<()> {
 
 /// Compares the parameters that the layers got in a step with those before the step.
 fn compare_seen(rank: &Rank, model: &Model<'_>, before: &Serial, step: usize) -> anyhow::Result<()> {
-    let (number, world_size) = (rank.comm.rank(), rank.comm.world_size());
+    let (number, world_size) = (rank.number(), rank.comm.world_size());
     for (seen, name) in [(&model.seen, "forward"), (&model.seen_back, "backward")] {
         for (layer, seen) in seen.iter().enumerate() {
             let right = before.whole(layer, world_size);
@@ -369,7 +346,7 @@ fn train(world_size: usize, lens: &[usize], spin: fn(usize) -> u64) -> anyhow::R
     rendezvous(&lab::streams(world_size)?, |comm| {
         let rank = Rank::new(comm)?;
         let (mut model, mut fsdp) = (rank.model(lens)?, rank.fsdp(lens)?);
-        model.spin = spin(rank.comm.rank());
+        model.spin = spin(rank.number());
         let mut serial = Serial::new(lens);
         // A rank that finds a mistake continues to the end, so that the other ranks do not wait for it.
         let mut verdict = Ok(());
@@ -401,7 +378,7 @@ fn compare_shards(
     after: &Serial,
     step: usize,
 ) -> anyhow::Result<()> {
-    let (number, world_size) = (rank.comm.rank(), rank.comm.world_size());
+    let (number, world_size) = (rank.number(), rank.comm.world_size());
     let aside = |ranks, factor| {
         let mut other = before.clone();
         other.step(step, ranks, factor);
@@ -513,7 +490,7 @@ fn gathers_and_averages_are_hidden() -> anyhow::Result<()> {
                 communicated < end,
                 "rank {}: the {name} computation of layer {} ran from {start:.2} to {end:.2} ms, and what was enqueued before it on the \
                  communicator's stream ended at {communicated:.2} ms: it must be able to run at the same time",
-                rank.comm.rank(),
+                rank.number(),
                 pass.layer
             );
         }
@@ -523,7 +500,7 @@ fn gathers_and_averages_are_hidden() -> anyhow::Result<()> {
             communicated > start,
             "rank {}: the backward computation of layer 0 started at {start:.3} ms, and the average of layer 1's gradient ended before, at \
              {communicated:.3} ms: the computation must not wait for it, because it has another buffer",
-            rank.comm.rank()
+            rank.number()
         );
         Ok(())
     })?;
@@ -565,7 +542,7 @@ fn memory_is_that_of_two_layers() -> anyhow::Result<()> {
             used < expected + 0.5,
             "rank {}: with {LAYERS} equal layers and world size 2, the memory of {used:.1} whole layers is in use at the same time, \
              expected {expected}: half of all parameters, gradients, and velocities, and two layers with their gradients{}",
-            rank.comm.rank(),
+            rank.number(),
             match (used - expected - LAYERS as f64).abs() < 0.5 {
                 true =>
                     "\n  likely cause: each layer is gathered in a buffer of its own, instead of the two in `whole`",

@@ -1,17 +1,16 @@
 //! The checks for module 06, with one file per exercise, and helpers that several of them share.
 
+mod checkpoint;
 mod context_parallel;
+mod elastic;
 mod experts;
+mod fsdp;
 mod hierarchical;
 mod in_flight;
-
-mod fsdp;
 mod mixed_precision;
-mod sequence_parallel;
-
-mod checkpoint;
-mod elastic;
 mod one_f_one_b;
+mod sequence_parallel;
+mod two_streams;
 
 // Links the program faster.
 extern crate prelinked as _;

@@ -69,7 +69,7 @@ pub use network::{Network, NetworkShape, Trainable};
 pub use perceptron::Perceptron;
 pub use ranks::{each_rank, named_ranks};
 pub use refusal::{caught, without_panic};
-pub use roles::name_stream;
+pub use roles::{name_stream, untracked_compute_stream};
 pub use stopwatch::Stopwatch;
 pub use test_data::{irregular, random};
 pub use tier::{Tier, attach, streams, world_sizes};

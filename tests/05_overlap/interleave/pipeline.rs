@@ -71,15 +71,11 @@ impl<'a> Pipeline<'a> {
     /// Creates a pipeline with `iterations` inputs of `len` elements. Disables event tracking, so that only the
     /// exercise orders the work.
     pub(super) fn new(comm: &'a Comm, iterations: usize, len: usize, delays: Delays) -> anyhow::Result<Self> {
-        let context = comm.context();
         // SAFETY: events or a synchronize call must order all uses on different streams; the check verifies this.
-        unsafe { context.disable_event_tracking() };
-        let compute = context.new_stream()?;
-        lab::name_stream(&compute, "compute")?;
-        lab::name_stream(&comm.stream(), "comm")?;
+        let compute = unsafe { lab::untracked_compute_stream(comm)? };
         let inputs = (0..iterations).map(|i| Ok(compute.clone_htod(&input(comm.rank(), i, len))?));
         let inputs = inputs.collect::<anyhow::Result<_>>()?;
-        let kernels = Kernels::load(context)?;
+        let kernels = Kernels::load(comm.context())?;
         warm_up(comm, &compute, &kernels, len)?;
         let origin = timed(&compute)?;
         let (preprocessed, reduced, was_over) = (Vec::new(), Vec::new(), Vec::new());
