@@ -113,7 +113,7 @@ impl<'a> Case<'a> {
         Ok((block, output))
     }
 
-    /// Returns the output of the two layers for all tokens, with the bias of the second one so many times.
+    /// Returns the output of the two layers for all tokens. Adds the second layer's bias `biases` times, where 1 is right.
     fn layers(&self, biases: usize) -> Vec<f32> {
         self.layers_of(&normed(&self.tokens), biases)
     }
@@ -132,9 +132,9 @@ fn layer(seed: usize, inputs: usize, outputs: usize) -> Weights {
     Weights { inputs, outputs, weights, bias }
 }
 
-/// Returns tokens whose norm is exact. The squares of 1, 1, 1, 1, 2, and 4 have a mean of 4. Each token has these values twice,
-/// in a different order, with different signs, and times a number from 16 to 63, whose square is so large that the norm's
-/// small summand is rounded away.
+/// Returns tokens whose norm is exact. The squares of 1, 1, 1, 1, 2, and 4 have a mean of 4. Each token has these values
+/// twice, in a random order, with random signs, and times a number from 16 to 63. Next to that number's square, the small
+/// constant that the norm adds is rounded away.
 fn tokens(count: usize) -> Vec<f32> {
     let mut random = lab::random::SplitMix64::new(77);
     (0..count)
@@ -157,7 +157,7 @@ fn normed(tokens: &[f32]) -> Vec<f32> {
     tokens.chunks_exact(WIDTH).flat_map(of_token).collect()
 }
 
-/// Computes `input · weights`, and adds the bias so many times.
+/// Computes `input · weights`, and adds the bias `biases` times.
 fn linear(layer: &Weights, input: &[f32], biases: usize) -> Vec<f32> {
     let Weights { inputs, outputs, weights, bias } = layer;
     let of_row = |row: &[f32]| -> Vec<f32> {
