@@ -30,8 +30,14 @@ const RACE: &str = "crates/course/tests/sessions/grouping_events.ansi";
 const SIZE: &str = "large";
 /// The implementations of the ladder, each with a timeline.
 const WAYS: [&str; 4] = ["naive", "flat", "overlapped", "bucketed"];
-/// The exercises with a program that writes a timeline.
-const EXERCISES: [&str; 5] = ["waiting", "depth", "layerwise", "pipeline-parallel", "copies"];
+/// The exercises whose timelines module 05's program writes.
+const OF_OVERLAP: [&str; 5] = ["waiting", "depth", "layerwise", "pipeline-parallel", "copies"];
+/// The exercises whose timelines module 06's program writes: the machine, and the program's arguments.
+const OF_SCALE: [(&str, &str, &str); 3] = [
+    ("hierarchical", "2x8-h100", "--gpus 16"),
+    ("experts", "classroom", "--gpus 4"),
+    ("one-f-one-b", "classroom", "--gpus 4"),
+];
 
 /// Draws all pictures, and writes them.
 ///
@@ -86,7 +92,8 @@ fn draw(root: &Path) -> anyhow::Result<BTreeMap<String, String>> {
     pictures.extend(collectives::draw_each());
     pictures.extend(rows::draw(root)?);
     let timelines = WAYS.iter().map(|way| ((*way).to_owned(), format!("ladder-{SIZE}-{way}.svg")));
-    let others = ["interleave"].into_iter().chain(EXERCISES);
+    let of_scale = OF_SCALE.map(|(exercise, _, _)| exercise);
+    let others = ["interleave"].into_iter().chain(OF_OVERLAP).chain(of_scale);
     for (name, written) in timelines.chain(others.map(|name| (name.to_owned(), format!("{name}.svg")))) {
         let picture = fs::read_to_string(data.join(&written))
             .with_context(|| format!("timeline-{name}: can't read {DATA}/{written}"))?;
@@ -117,11 +124,13 @@ fn run_all(root: &Path) -> anyhow::Result<()> {
             ),
         ),
     ];
-    programs.extend(EXERCISES.map(|exercise| {
-        let svg = written(&format!("{exercise}.svg"));
-        let arguments =
-            format!("--package s05_overlap --bin s05_overlap_timelines -- {exercise} --svg {svg}");
-        ("the exercises' timelines", "classroom", arguments)
+    let svg = |exercise: &str| format!("{exercise} --svg {}", written(&format!("{exercise}.svg")));
+    programs.extend(OF_OVERLAP.map(|exercise| {
+        let arguments = format!("--package s05_overlap --bin s05_overlap_timelines -- {}", svg(exercise));
+        ("the timelines of module 05", "classroom", arguments)
+    }));
+    programs.extend(OF_SCALE.map(|(exercise, node, gpus)| {
+        ("the timelines of module 06", node, format!("--package s06_scale -- {} {gpus}", svg(exercise)))
     }));
     programs.extend(bandwidth::NODES.map(|node| {
         let arguments = format!(

@@ -1,6 +1,7 @@
 //! Records what a GPU's streams did, and when. It uses only CUDA events, so it works on every tier.
 
 mod chart;
+mod drawing;
 mod overlap;
 mod recorded;
 
@@ -12,6 +13,7 @@ use cudarc::driver::{CudaEvent, CudaStream};
 use serde::{Deserialize, Serialize};
 
 pub use chart::{Chart, Row};
+pub use drawing::{Drawing, RankRun, idle, on_one_clock};
 pub use overlap::Overlap;
 pub(crate) use recorded::rows as recorded;
 

@@ -8,28 +8,26 @@ use cudarc::driver::{
 };
 use cudarc::nccl::{Comm, ReduceOp};
 use init::rendezvous::rendezvous;
-use lab::timeline::{Kind, Span};
+use lab::timeline::{Drawing, Kind, RankRun, Span};
 use lab::{Expected, Kernels, Readable, Timeline, irregular};
 use m05_overlap::copies::{Streams, Work, stream_through};
-
-use super::{Done, Picture};
 
 const BATCHES: usize = 5;
 /// How often the bias is added to a batch.
 const WORK: usize = 48;
 
 /// Runs all GPUs, and shows GPU 0.
-pub(super) fn run(streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<Picture> {
+pub(super) fn run(streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<Drawing> {
     let ranks = rendezvous(streams, |comm| on_rank(&comm, 1024 * scale))?;
-    let mut picture = Picture::of_runs(format!(
+    let mut drawing = Drawing::of_runs(format!(
         "{BATCHES} batches, in and out in a third stream: GPU 0 of {}",
         streams.len()
     ));
-    picture.add_run("GPU 0", ranks);
-    Ok(picture)
+    drawing.add_run("GPU 0", ranks);
+    Ok(drawing)
 }
 
-fn on_rank(comm: &Comm, len: usize) -> anyhow::Result<Done> {
+fn on_rank(comm: &Comm, len: usize) -> anyhow::Result<RankRun> {
     let context = comm.context();
     // SAFETY: `stream_through` orders the streams by events, and the host waits before it reads or frees anything.
     unsafe { context.disable_event_tracking() };
@@ -37,7 +35,7 @@ fn on_rank(comm: &Comm, len: usize) -> anyhow::Result<Done> {
     // The first use of a kernel loads it, and the first collective sets up connections.
     rank.run()?;
     let spans = rank.run()?;
-    Ok(Done::new(spans, rank.verify()))
+    Ok(RankRun::new(spans, rank.verify()))
 }
 
 /// Returns a rank's input for a batch.

@@ -5,29 +5,28 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
+use lab::timeline::{Drawing, RankRun};
 use m05_overlap::depth;
 use m05_overlap::stages::{Load, Work};
-
-use super::{Done, Picture};
 
 const ITERATIONS: usize = 4;
 
 /// Runs the pipeline with each number of buffers, and shows GPU 0.
-pub(super) fn run(streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<Picture> {
+pub(super) fn run(streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<Drawing> {
     let elements = 4096 * scale;
     let load = Load { iterations: ITERATIONS, elements, summed: [elements, elements / 8], work: [0, 1] };
-    let mut picture = Picture::of_runs(format!(
+    let mut drawing = Drawing::of_runs(format!(
         "{ITERATIONS} iterations with 1, 2 and 3 buffers: GPU 0 of {}",
         streams.len()
     ));
     for depth in 1..=3 {
         let ranks = rendezvous(streams, |comm| on_rank(&comm, load, depth))?;
-        picture.add_run(&format!("depth {depth}"), ranks);
+        drawing.add_run(&format!("depth {depth}"), ranks);
     }
-    Ok(picture)
+    Ok(drawing)
 }
 
-fn on_rank(comm: &Comm, load: Load, depth: usize) -> anyhow::Result<Done> {
+fn on_rank(comm: &Comm, load: Load, depth: usize) -> anyhow::Result<RankRun> {
     let (context, stream) = (comm.context(), comm.stream());
     // SAFETY: `run` orders the stages by events, and the host waits before it reads or frees anything.
     unsafe { context.disable_event_tracking() };
@@ -37,5 +36,5 @@ fn on_rank(comm: &Comm, load: Load, depth: usize) -> anyhow::Result<Done> {
     let spans = work.spans()?;
     compute.synchronize()?;
     stream.synchronize()?;
-    Ok(Done::new(spans, work.verify_outputs()))
+    Ok(RankRun::new(spans, work.verify_outputs()))
 }

@@ -6,12 +6,10 @@ use cudarc::driver::{CudaSlice, CudaStream};
 use cudarc::nccl::{Comm, ReduceOp};
 use init::rendezvous::rendezvous;
 use lab::kernels::Product;
-use lab::timeline::Kind;
+use lab::timeline::{Drawing, Kind, RankRun};
 use lab::{Expected, Kernels, Readable, Timeline, irregular};
 use m05_overlap::analysis::align;
 use m05_overlap::layerwise::{Layer, Part, Pending, finish, forward};
-
-use super::{Done, Picture, apart};
 
 const LAYERS: usize = 2;
 const WIDTH: usize = 128;
@@ -20,14 +18,13 @@ const HALVES: [&str; 2] = ["A", "B"];
 const NORM: f32 = 0.5;
 
 /// Runs the model, and shows all GPUs on one clock.
-pub(super) fn run(streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<Picture> {
+pub(super) fn run(streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<Drawing> {
     let ranks = rendezvous(streams, |comm| on_rank(&comm, 16 * scale))?;
-    let (spans, wrong) = apart(ranks);
     let title = format!("{LAYERS} layers on {} GPUs, the batch in two halves", streams.len());
-    Ok(Picture { title, names: Vec::new(), rows: align(spans)?, wrong })
+    Drawing::of_gpus(ranks, align, |_| title)
 }
 
-fn on_rank(comm: &Comm, rows: usize) -> anyhow::Result<Done> {
+fn on_rank(comm: &Comm, rows: usize) -> anyhow::Result<RankRun> {
     let (context, stream) = (comm.context(), comm.stream());
     // SAFETY: `forward` and `finish` order the two streams by events, and the host waits before it reads or frees anything.
     unsafe { context.disable_event_tracking() };
@@ -40,7 +37,7 @@ fn on_rank(comm: &Comm, rows: usize) -> anyhow::Result<Done> {
     let spans = model.timeline.spans()?;
     compute.synchronize()?;
     stream.synchronize()?;
-    Ok(Done::new(spans, model.verify()))
+    Ok(RankRun::new(spans, model.verify()))
 }
 
 fn states(half: usize, rows: usize) -> Vec<f32> {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use clap::{Parser, ValueEnum};
 use cudarc::driver::CudaStream;
 use lab::explain::error_text;
-use lab::timeline::{Chart, Row, Span};
+use lab::timeline::Drawing;
 
 /// Draw what the streams do in an exercise
 #[derive(Parser)]
@@ -51,57 +51,6 @@ enum Exercise {
     Copies,
 }
 
-/// The picture of an exercise.
-struct Picture {
-    title: String,
-    /// The names of the rows, if they are not named after their GPUs.
-    names: Vec<String>,
-    rows: Vec<Row>,
-    /// What is wrong with the results, for each rank with a wrong result.
-    wrong: Vec<String>,
-}
-
-/// The result of a rank.
-struct Done {
-    spans: Vec<Span>,
-    /// What is wrong with its results, if anything.
-    wrong: Option<String>,
-}
-
-impl Done {
-    fn new(spans: Vec<Span>, verified: anyhow::Result<()>) -> Self {
-        Self { spans, wrong: verified.err().map(|error| error_text(&error)) }
-    }
-}
-
-/// Separates the ranks' spans from what is wrong with their results.
-fn apart(ranks: Vec<Done>) -> (Vec<Vec<Span>>, Vec<String>) {
-    let (spans, wrong): (Vec<_>, Vec<_>) = ranks.into_iter().map(|done| (done.spans, done.wrong)).unzip();
-    (spans, wrong.into_iter().flatten().collect())
-}
-
-impl Picture {
-    /// Creates an empty picture of several runs.
-    fn of_runs(title: String) -> Self {
-        Self { title, names: Vec::new(), rows: Vec::new(), wrong: Vec::new() }
-    }
-
-    /// Adds a run, as a row for rank 0 that begins with its first span.
-    fn add_run(&mut self, name: &str, ranks: Vec<Done>) {
-        let (spans, wrong) = apart(ranks);
-        let spans = spans.into_iter().next().unwrap_or_default();
-        let first = spans.iter().map(|span| span.start).fold(f64::INFINITY, f64::min);
-        self.names.push(name.to_owned());
-        self.rows.push(Row { spans: shifted(spans, -first), uncertainty: 0.0 });
-        self.wrong.extend(wrong.into_iter().map(|wrong| format!("{name}: {wrong}")));
-    }
-}
-
-/// Returns the same spans, `by` milliseconds later.
-fn shifted(spans: Vec<Span>, by: f64) -> Vec<Span> {
-    spans.into_iter().map(|span| Span { start: span.start + by, end: span.end + by, ..span }).collect()
-}
-
 impl Exercise {
     fn default_gpus(self) -> u64 {
         match self {
@@ -111,7 +60,7 @@ impl Exercise {
     }
 
     /// Runs the exercise with one rank per stream.
-    fn run(self, streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<Picture> {
+    fn run(self, streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<Drawing> {
         match self {
             Self::Waiting => waiting::run(streams, scale),
             Self::Depth => depth::run(streams, scale),
@@ -139,20 +88,6 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let Arguments { exercise, gpus, scale, timeline, svg } = arguments;
     let ranks = usize::try_from(gpus.unwrap_or(exercise.default_gpus()))?;
     println!("tier: {}", lab::attach(ranks)?);
-    let Picture { title, names, rows, wrong } =
-        exercise.run(&lab::streams(ranks)?, usize::try_from(*scale)?)?;
-    println!("{title}");
-    let whose_times = lab::tier::whose_times()?;
-    let chart = Chart { title, note: format!("Times are {whose_times}."), rows, names };
-    print!("{}", chart.terminal());
-    println!("times are {whose_times}");
-    chart.write(timeline.as_deref(), svg.as_deref())?;
-    for path in [timeline, svg].into_iter().flatten() {
-        println!("written: {}", path.display());
-    }
-    for wrong in &wrong {
-        eprintln!("{wrong}");
-    }
-    println!("Results verified: {}", if wrong.is_empty() { "PASSED" } else { "FAILED" });
-    Ok(wrong.is_empty())
+    let drawing = exercise.run(&lab::streams(ranks)?, usize::try_from(*scale)?)?;
+    drawing.show(timeline.as_deref(), svg.as_deref())
 }

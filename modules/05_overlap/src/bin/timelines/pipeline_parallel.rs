@@ -3,56 +3,34 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
-use cudarc::nccl::{Comm, ReduceOp};
+use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::timeline::{Kind, Row, Span};
+use lab::timeline::{Drawing, Kind, RankRun, idle, on_one_clock};
 use lab::{Expected, Kernels, Readable, Timeline, irregular};
 use m05_overlap::analysis::align;
 use m05_overlap::pipeline_parallel::{Stage, bubble, run_stage};
 
-use super::{Done, Picture, apart, shifted};
-
 const MICRO_BATCHES: usize = 6;
 /// How often a stage adds its bias.
 const WORK: usize = 16;
-/// The name of the all-reduces before and after the run, whose ends align the GPUs' clocks.
-const CLOCK: &str = "clock";
 
 /// Runs the pipeline, and shows all GPUs on one clock.
-pub(super) fn run(streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<Picture> {
+pub(super) fn run(streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<Drawing> {
     let stages = streams.len();
     let ranks = rendezvous(streams, |comm| on_rank(&comm, 1024 * scale))?;
-    let (spans, wrong) = apart(ranks);
-    let rows = on_one_clock(spans)?;
-    let (idle, formula) = (100.0 * idle(&rows), 100.0 * bubble(stages, MICRO_BATCHES));
-    let title = format!(
-        "{MICRO_BATCHES} micro-batches through {stages} stages: {idle:.0}% idle, {formula:.0}% by the formula"
-    );
-    Ok(Picture { title, names: Vec::new(), rows, wrong })
+    Drawing::of_gpus(
+        ranks,
+        |spans| on_one_clock(spans, align),
+        |rows| {
+            let (idle, formula) = (100.0 * idle(rows), 100.0 * bubble(stages, MICRO_BATCHES));
+            format!(
+                "{MICRO_BATCHES} micro-batches through {stages} stages: {idle:.0}% idle, {formula:.0}% by the formula"
+            )
+        },
+    )
 }
 
-/// Removes the clock's all-reduces, and shifts the remaining spans to a common clock.
-fn on_one_clock(gpus: Vec<Vec<Span>>) -> anyhow::Result<Vec<Row>> {
-    let split = |spans: Vec<Span>| spans.into_iter().partition(|span| span.name == CLOCK);
-    let (clocks, work): (Vec<Vec<Span>>, Vec<Vec<Span>>) = gpus.into_iter().map(split).unzip();
-    let aligned = align(clocks.clone())?;
-    let rows = aligned.into_iter().zip(clocks).zip(work).map(|((aligned, own), work)| Row {
-        spans: shifted(work, aligned.spans[0].end - own[0].end),
-        uncertainty: aligned.uncertainty,
-    });
-    Ok(rows.collect())
-}
-
-/// Returns the fraction of the total time in which a stage doesn't compute, as the mean over all stages.
-fn idle(rows: &[Row]) -> f64 {
-    let computing = || rows.iter().flat_map(|row| &row.spans).filter(|span| span.kind == Kind::Compute);
-    let busy: f64 = computing().map(|span| span.end - span.start).sum();
-    let start = computing().map(|span| span.start).fold(f64::INFINITY, f64::min);
-    let end = computing().map(|span| span.end).fold(f64::NEG_INFINITY, f64::max);
-    1.0 - busy / (end - start) / rows.len() as f64
-}
-
-fn on_rank(comm: &Comm, len: usize) -> anyhow::Result<Done> {
+fn on_rank(comm: &Comm, len: usize) -> anyhow::Result<RankRun> {
     let (context, stream) = (comm.context(), comm.stream());
     // SAFETY: `run_stage` orders the two streams by events, and the host waits before it reads or frees anything.
     unsafe { context.disable_event_tracking() };
@@ -60,12 +38,12 @@ fn on_rank(comm: &Comm, len: usize) -> anyhow::Result<Done> {
     // The first use of a kernel loads it, and the first message sets up connections.
     line.run()?;
     line.timeline = Timeline::start(&stream)?;
-    line.clock()?;
+    line.timeline.mark_clock(comm)?;
     line.run()?;
-    line.clock()?;
+    line.timeline.mark_clock(comm)?;
     let spans = line.timeline.spans()?;
     stream.synchronize()?;
-    Ok(Done::new(spans, line.verify()))
+    Ok(RankRun::new(spans, line.verify()))
 }
 
 fn input(micro_batch: usize, len: usize) -> Vec<f32> {
@@ -111,16 +89,6 @@ impl<'a> Line<'a> {
         let mut buffers = [one.as_view_mut(), other.as_view_mut()];
         run_stage(&compute, &stream, self, &mut buffers, MICRO_BATCHES)?;
         Ok(stream.synchronize()?)
-    }
-
-    /// Records an all-reduce as a common mark, because it ends on all GPUs at about the same time.
-    fn clock(&mut self) -> anyhow::Result<()> {
-        let stream = self.comm.stream();
-        let mut one = stream.alloc_zeros::<f32>(1)?;
-        self.timeline.record(&stream, Kind::Communication, CLOCK, || {
-            self.comm.all_reduce_in_place(&mut one, &ReduceOp::Sum).readable()?;
-            Ok(())
-        })
     }
 
     fn is_last(&self) -> bool {

@@ -6,11 +6,9 @@ use std::sync::Arc;
 use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, CudaViewMut};
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
-use lab::timeline::{Kind, Span, timed};
+use lab::timeline::{Drawing, Kind, RankRun, Span, timed};
 use lab::{Expected, Kernels, Timeline, irregular};
 use m05_overlap::waiting::{Pending, all_at_the_end, at_once, before_use};
-
-use super::{Done, Picture};
 
 #[derive(Clone, Copy)]
 enum Way {
@@ -25,8 +23,8 @@ const INDEPENDENT: usize = 2;
 const DEPENDENT: usize = 1;
 
 /// Waits in each of the three ways, and shows GPU 0.
-pub(super) fn run(streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<Picture> {
-    let mut picture = Picture::of_runs(format!(
+pub(super) fn run(streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<Drawing> {
+    let mut drawing = Drawing::of_runs(format!(
         "{AVERAGES} averages, waited for at three places: GPU 0 of {}",
         streams.len()
     ));
@@ -34,12 +32,12 @@ pub(super) fn run(streams: &[Arc<CudaStream>], scale: usize) -> anyhow::Result<P
         [(Way::AtOnce, "at once"), (Way::BeforeUse, "before use"), (Way::AtTheEnd, "at the end")]
     {
         let ranks = rendezvous(streams, |comm| on_rank(&comm, way, 4096 * scale))?;
-        picture.add_run(name, ranks);
+        drawing.add_run(name, ranks);
     }
-    Ok(picture)
+    Ok(drawing)
 }
 
-fn on_rank(comm: &Comm, way: Way, len: usize) -> anyhow::Result<Done> {
+fn on_rank(comm: &Comm, way: Way, len: usize) -> anyhow::Result<RankRun> {
     let (context, stream) = (comm.context(), comm.stream());
     // SAFETY: `Pending` orders the two streams by events, and the host waits before it reads or frees anything.
     unsafe { context.disable_event_tracking() };
@@ -53,7 +51,7 @@ fn on_rank(comm: &Comm, way: Way, len: usize) -> anyhow::Result<Done> {
     let spans = rank.spans()?;
     rank.compute.synchronize()?;
     stream.synchronize()?;
-    Ok(Done::new(spans, rank.verify()))
+    Ok(RankRun::new(spans, rank.verify()))
 }
 
 /// Returns a rank's input to an average.
