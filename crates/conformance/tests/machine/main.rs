@@ -22,6 +22,7 @@ mod mbarrier;
 mod mutations;
 mod opcodes;
 mod print;
+mod processor_time;
 mod reader;
 mod recursion;
 mod resident;
