@@ -124,11 +124,11 @@ impl Pages<'_> {
     fn paths(&self, page: &str) -> String {
         let mut text = String::new();
         for path in self.course.paths.iter().filter(|path| path.steps.is_some()) {
-            text += &format!(
-                "### {}: {} h\n\n| from | minutes | talk first | |\n|---|---|---|---|\n",
-                path.title,
-                clock(self.course.length(path))
-            );
+            text += &format!("### {}: {} h\n\n", path.title, clock(self.course.length(path)));
+            if let Some(before) = path.after.as_deref().and_then(|name| self.course.path(name).ok()) {
+                text += &format!("This path continues “{}”.\n\n", before.title);
+            }
+            text += "| from | minutes | talk first | |\n|---|---|---|---|\n";
             for Scheduled { start, talk, step } in self.course.schedule(path) {
                 let links = step
                     .exercises

@@ -231,10 +231,11 @@ pub(crate) fn paths(session: &Session) -> anyhow::Result<String> {
         let exercises = count(course.exercises_of(path)?.len(), "exercise");
         let _ = writeln!(
             text,
-            "  {STRONG}{:names$}{STRONG:#}  {:titles$}  {:>5} h  {exercises}",
+            "  {STRONG}{:names$}{STRONG:#}  {:titles$}  {:>5} h  {exercises}{}",
             path.name,
             path.title,
-            clock(course.length(path))
+            clock(course.length(path)),
+            path.after.as_ref().map_or_else(String::new, |before| format!(", after {before}"))
         );
     }
     text.push_str("\nTo follow one: cargo course path NAME\nIts steps: cargo course list --path NAME\n");

@@ -82,6 +82,8 @@ pub struct Route {
     pub name: String,
     /// A title, a few words long.
     pub title: String,
+    /// The name of an earlier path that it continues. Whoever follows it has done the exercises of that path.
+    pub after: Option<String>,
     /// Its steps, as an instructor runs them. If there are none, the path contains every exercise in course order.
     pub steps: Option<Vec<Step>>,
 }

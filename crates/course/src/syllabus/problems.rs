@@ -101,7 +101,13 @@ impl Course {
             if path.title.trim().is_empty() {
                 own.push("its title is empty".to_owned());
             }
-            own.extend(self.exercises_of_path_problems(path));
+            let earlier = &self.paths[..index];
+            if let Some(name) =
+                path.after.as_deref().filter(|name| earlier.iter().all(|path| path.name != *name))
+            {
+                own.push(format!("it continues `{name}`, but no earlier path has this name"));
+            }
+            own.extend(self.exercises_of_path_problems(path, &self.done_before(path, earlier)));
             for step in path.steps.iter().flatten() {
                 own.extend(self.step_problem(step));
             }
@@ -113,8 +119,21 @@ impl Course {
         problems
     }
 
-    /// Checks that a path's exercises exist, and that each occurs once and after the exercises that it needs.
-    fn exercises_of_path_problems(&self, path: &Route) -> Vec<String> {
+    /// Returns the exercises of the paths that a path continues, which are among the `earlier` ones.
+    fn done_before(&self, path: &Route, earlier: &[Route]) -> Vec<String> {
+        let continued = earlier.iter().position(|other| Some(&other.name) == path.after.as_ref());
+        continued.map_or_else(Vec::new, |at| {
+            let mut done = self.done_before(&earlier[at], &earlier[..at]);
+            done.extend(
+                self.schedule(&earlier[at]).into_iter().flat_map(|scheduled| scheduled.step.exercises),
+            );
+            done
+        })
+    }
+
+    /// Checks that a path's exercises exist, and that each occurs once and after the exercises that it needs, unless these
+    /// were `done` before.
+    fn exercises_of_path_problems(&self, path: &Route, done: &[String]) -> Vec<String> {
         let steps = self.schedule(path);
         let on_it: Vec<&str> =
             steps.iter().flat_map(|scheduled| &scheduled.step.exercises).map(String::as_str).collect();
@@ -130,7 +149,11 @@ impl Course {
                 problems.push(format!("there is no exercise `{id}`"));
                 continue;
             };
-            for need in exercise.needs.iter().filter(|need| !on_it[..at].contains(&need.as_str())) {
+            if done.iter().any(|done| done == id) {
+                problems.push(format!("`{id}` is on the path that it continues"));
+            }
+            let is_missing = |need: &&String| !on_it[..at].contains(&need.as_str()) && !done.contains(need);
+            for need in exercise.needs.iter().filter(is_missing) {
                 if on_it[at..].contains(&need.as_str()) {
                     problems.push(format!("`{id}` needs `{need}`, which comes later"));
                 } else {
@@ -225,6 +248,36 @@ mod tests {
             assert!(problems.len() == 1 && problems[0].contains(words), "{problems:?}");
         }
         assert_eq!(Course::parse(GOOD).unwrap().problems(|_| false).len(), 6);
+    }
+
+    #[test]
+    fn a_path_may_continue_an_earlier_one() {
+        let exercise = GOOD.split_once("[[exercise]]").unwrap().1.replace("devices", "buffers");
+        let second = exercise.replace("needs = []", "needs = [\"init/devices\"]");
+        let path = |name: &str, exercise: &str, after: &str| {
+            let steps = format!("[{{ minutes = 15, exercises = [\"init/{exercise}\"] }}]");
+            format!("[[path]]\nname = \"{name}\"\ntitle = \"A path\"\n{after}steps = {steps}\n")
+        };
+        let first = path("first", "devices", "");
+        for (paths, words) in [
+            (first.clone() + &path("second", "buffers", "after = \"first\"\n"), ""),
+            (
+                first.clone() + &path("second", "buffers", ""),
+                "path second: `init/buffers` needs `init/devices`",
+            ),
+            (
+                first.clone() + &path("second", "devices", "after = \"first\"\n"),
+                "is on the path that it continues",
+            ),
+            (path("second", "devices", "after = \"first\"\n") + &first, "but no earlier path has this name"),
+        ] {
+            let problems =
+                Course::parse(&format!("{GOOD}\n[[exercise]]{second}\n{paths}")).unwrap().problems(|_| true);
+            match words {
+                "" => assert_eq!(problems, Vec::<String>::new()),
+                words => assert!(problems.len() == 1 && problems[0].contains(words), "{problems:?}"),
+            }
+        }
     }
 
     #[test]
