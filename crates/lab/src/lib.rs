@@ -6,6 +6,7 @@
 //! | get a stream on each of several GPUs | [`streams`], [`world_sizes`] |
 //! | run one thread per rank | [`each_rank`], [`named_ranks`] |
 //! | launch a kernel of the course | [`Kernels`] |
+//! | let a kernel access another GPU's memory | [`PeerMemory`], [`enable_peer_access`] |
 //! | store a shard of a buffer, or replay crashes | [`disk`] |
 //! | train a model | [`Mlp`], [`Network`], [`Attention`], [`Momentum`] |
 //! | measure | [`Stopwatch`], [`Timeline`] |
@@ -38,6 +39,7 @@ pub mod nccl_log;
 pub mod network;
 pub mod nvtx;
 mod panics;
+pub mod peer_memory;
 pub mod perceptron;
 pub mod ranks;
 pub mod refusal;
@@ -66,6 +68,7 @@ pub use memory_pool::MemoryPool;
 pub use momentum::Momentum;
 pub use nccl_log::NcclLog;
 pub use network::{Network, NetworkShape, Trainable};
+pub use peer_memory::{PeerMemory, enable_peer_access};
 pub use perceptron::Perceptron;
 pub use ranks::{each_rank, named_ranks};
 pub use refusal::{caught, without_panic};

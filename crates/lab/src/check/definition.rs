@@ -19,6 +19,7 @@ pub struct Check {
     needs_a_gpu_for_each_rank: bool,
     reads_aborts: bool,
     shrinks_communicators: bool,
+    reads_peer_memory: bool,
     measures_time: bool,
     functions: &'static [&'static str],
 }
@@ -69,6 +70,7 @@ impl Check {
             needs_a_gpu_for_each_rank: false,
             reads_aborts: false,
             shrinks_communicators: false,
+            reads_peer_memory: false,
             measures_time: false,
             functions: &[],
         }
@@ -134,6 +136,14 @@ impl Check {
         self
     }
 
+    /// Requires that kernels on all GPUs run at the same time and access each other's memory. Real GPUs that can't do so, and ranks that
+    /// share a GPU, whose kernels may run one after another, cause the check to be reported as ignored.
+    #[must_use]
+    pub fn reads_peer_memory(mut self) -> Self {
+        self.reads_peer_memory = true;
+        self
+    }
+
     /// Lets no other check run at the same time on real GPUs, because this one depends on how long its work takes there:
     /// processes that share a GPU take turns.
     #[must_use]
@@ -150,13 +160,18 @@ impl Check {
     /// Returns the reason why the check can't run here on this tier, apart from the number of ranks.
     pub(super) fn lacks(&self, tier: Option<Tier>) -> Option<String> {
         let is_real = tier.is_some_and(|tier| tier != Tier::Virtual);
-        if self.copies_between_gpus
-            && is_real
-            && survey().driver.as_ref().is_ok_and(|driver| !driver.has_peer_access)
-        {
+        let lacks_peer_access =
+            is_real && survey().driver.as_ref().is_ok_and(|driver| !driver.has_peer_access);
+        if self.copies_between_gpus && lacks_peer_access {
             return Some(
                 "these GPUs can't access each other's memory, so copies between them may wait".to_owned(),
             );
+        }
+        if self.reads_peer_memory && lacks_peer_access {
+            return Some("these GPUs can't access each other's memory".to_owned());
+        }
+        if self.reads_peer_memory && tier == Some(Tier::Shared) {
+            return Some("kernels that wait for each other need a GPU for each rank".to_owned());
         }
         if self.needs_a_gpu_for_each_rank && tier == Some(Tier::Shared) {
             return Some("on the shared tier, NCCL accepts two ranks on one GPU".to_owned());

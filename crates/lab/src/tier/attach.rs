@@ -17,7 +17,7 @@ const VIRTUAL_WORLD_SIZES: usize = 5;
 
 /// The largest world size for checks on real GPUs. The checks' data is exact for this many ranks, but not for any
 /// number.
-const REAL_WORLD_SIZE: usize = 8;
+pub(super) const REAL_WORLD_SIZE: usize = 8;
 
 /// The first NCCL version that writes into another GPU's buffer only if the buffer is registered.
 const REGISTERED_ONLY: NcclVersion = NcclVersion::new(2, 23, 0);

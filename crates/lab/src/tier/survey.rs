@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_uint};
 use std::path::Path;
 use std::sync::OnceLock;
 
+use super::attach::REAL_WORLD_SIZE;
 use super::nccl_build::cuda_of_nccl;
 use crate::library::Library;
 
@@ -26,7 +27,7 @@ pub struct Driver {
     pub gpus: usize,
     /// The CUDA version that the driver supports.
     pub cuda: CudaVersion,
-    /// Whether the first two GPUs can access each other's memory; true for one GPU.
+    /// Whether all GPUs that checks use can access each other's memory; true for one GPU.
     pub has_peer_access: bool,
 }
 
@@ -103,8 +104,19 @@ fn driver() -> Result<Driver, String> {
     };
     // SAFETY: `cuDriverGetVersion` writes an int and returns a result code.
     let cuda = CudaVersion(unsafe { driver.int_from(c"cuDriverGetVersion") }?);
-    let has_peer_access = gpus < 2 || can_access(&driver, 0, 1)? && can_access(&driver, 1, 0)?;
+    let has_peer_access = all_have_peer_access(&driver, gpus.min(REAL_WORLD_SIZE))?;
     Ok(Driver { gpus, cuda, has_peer_access })
+}
+
+/// Returns whether each of the first `gpus` GPUs can access the memory of each other one.
+fn all_have_peer_access(driver: &Library, gpus: usize) -> Result<bool, String> {
+    let gpus = gpus as c_int;
+    for (from, to) in (0..gpus).flat_map(|from| (0..gpus).map(move |to| (from, to))) {
+        if from != to && !can_access(driver, from, to)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Returns whether a GPU can access another GPU's memory.
