@@ -11,6 +11,7 @@ mod mixed_precision;
 mod one_f_one_b;
 mod sequence_parallel;
 mod two_streams;
+mod one_shot;
 
 // Links the program faster.
 extern crate prelinked as _;
@@ -29,5 +30,6 @@ pub(crate) fn checks() -> Vec<Check> {
         sequence_parallel,
         checkpoint,
         elastic,
+        one_shot,
     ]
 }
