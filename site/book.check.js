@@ -6,7 +6,7 @@ import { mkdir, readdir, readFile } from "node:fs/promises";
 import { extname, join, relative, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { parseArgs } from "node:util";
-import { eachOnPage, errors, launch, serve, violations } from "./browser.js";
+import { eachInBrowser, eachOnPage, errors, launch, serve, violations } from "./browser.js";
 
 const { values, positionals } = parseArgs({ allowPositionals: true, options: { shots: { type: "string" } } });
 const book = resolve(positionals[0] ?? "target/book");
@@ -99,10 +99,8 @@ for (const start of [pathToFileURL(book).href + "/", address]) {
 // A copy button on an exercise's page copies the whole file, which the course's own checks compile.
 const root = resolve(import.meta.dirname, "..");
 const withoutMarks = (text) => text.split("\n").filter((line) => !/^\s*\/\/ ANCHOR(_END)?:/.test(line)).join("\n").trim();
-const context = await browser.newContext({ permissions: ["clipboard-read", "clipboard-write"] });
-for (const name of names) {
-  if (!(await readFile(join(book, name), "utf8")).includes("language-rust")) continue;
-  const page = await context.newPage();
+await eachInBrowser({ permissions: ["clipboard-read", "clipboard-write"] }, names, async (name, page) => {
+  if (!(await readFile(join(book, name), "utf8")).includes("language-rust")) return;
   await page.goto(address + name);
   const blocks = page.locator("pre:has(> code.language-rust)");
   for (let index = 0; index < (await blocks.count()); index += 1) {
@@ -118,9 +116,7 @@ for (const name of names) {
       problems.push(`${name}: what its copy button ${index + 1} copies is neither the starter nor the solution`);
     }
   }
-  await page.close();
-}
-await context.close();
+});
 
 await browser.close();
 server.close();
