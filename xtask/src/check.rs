@@ -173,6 +173,9 @@ fn everything(
     }
     let built = Scratch::write(root, course, starters, &answers.variants)?.build()?;
     built_answers(course, answers, &built, problems);
+    problems.point("the incidents of scale/postmortem are those that the virtual GPU records", || {
+        command(cargo(root).args(["run", "--quiet", "--package", "incidents", "--", "--check"]))
+    });
     problems.point("the screens that students see in `cargo course watch`", || sessions::check(root));
     match kernels::require_compiler() {
         Ok(()) => {

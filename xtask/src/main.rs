@@ -31,6 +31,9 @@ enum Task {
     Book(Passed),
     /// Check that starters, solutions, mistakes, kernels, and course.toml are consistent
     Check(check::Options),
+    /// Record what is left of the training jobs that `scale/postmortem` explains; with --check, compare
+    #[command(disable_help_flag = true)]
+    Incidents(Passed),
     /// Compile crates/lab/kernels/*.cu to PTX, with NVRTC 12.0
     Kernels(kernels::Options),
     /// Run ranks as processes under Open MPI, MPICH, Slurm, and torchrun's variables, on one machine and on two
@@ -86,6 +89,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Task::BenchStudent(options) => bench_student::run(root, options),
         Task::Book(passed) => package(root, "site", Some("book"), passed),
         Task::Check(options) => check::run(root, options),
+        Task::Incidents(passed) => package(root, "incidents", None, passed),
         Task::Kernels(options) => kernels::run(options),
         Task::Launchers(passed) => package(root, "launchers", None, passed),
         Task::Lessons => lessons::run(root),

@@ -9,6 +9,7 @@
 //! | let a kernel access another GPU's memory | [`PeerMemory`], [`enable_peer_access`] |
 //! | store a shard of a buffer, or replay crashes | [`disk`] |
 //! | train a model | [`Mlp`], [`Network`], [`Attention`], [`Momentum`] |
+//! | read what is left of a job that hung | [`flight_recorder`] |
 //! | measure | [`Stopwatch`], [`Timeline`] |
 //! | write a check | [`Check`], [`Expected`], [`Guarded`], [`Budget`], [`each_call_fails`] |
 //!
@@ -26,6 +27,7 @@ pub mod disk;
 pub mod elastic_comm;
 pub mod explain;
 pub mod faults;
+pub mod flight_recorder;
 pub mod guarded;
 pub mod host_group;
 pub mod in_place;
