@@ -9,6 +9,8 @@ mod hierarchical;
 mod in_flight;
 mod mixed_precision;
 mod one_f_one_b;
+mod one_shot;
+mod postmortem;
 mod sequence_parallel;
 mod two_streams;
 mod one_shot;
@@ -31,5 +33,6 @@ pub(crate) fn checks() -> Vec<Check> {
         checkpoint,
         elastic,
         one_shot,
+        postmortem,
     ]
 }
