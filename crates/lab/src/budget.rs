@@ -37,6 +37,7 @@ enum Cost {
     Collectives,
     BytesToNccl,
     Messages,
+    Puts,
     Groups,
     Kernels,
     BytesToDevice,
@@ -114,6 +115,12 @@ impl Budget {
     #[must_use]
     pub fn messages(self, at_most: u64) -> Self {
         self.limit(Cost::Messages, at_most)
+    }
+
+    /// Limits the number of one-sided puts.
+    #[must_use]
+    pub fn puts(self, at_most: u64) -> Self {
+        self.limit(Cost::Puts, at_most)
     }
 
     /// Limits the number of groups. A group within a group is a part of it.
@@ -452,6 +459,7 @@ impl Cost {
             Self::Collectives => is(collective(call).is_some()),
             Self::BytesToNccl => bytes_to_nccl(call),
             Self::Messages => is(matches!(function, "ncclSend" | "ncclRecv")),
+            Self::Puts => is(function == "ncclPutSignal"),
             Self::Groups => is(function == "ncclGroupStart"),
             Self::Kernels => is(function.starts_with("cuLaunch") && function.contains("Kernel")),
             Self::BytesToDevice => bytes("cuMemcpyHtoD"),
@@ -499,6 +507,7 @@ impl Cost {
             Self::Collectives => ("makes", "collective", "collectives"),
             Self::BytesToNccl => ("passes", "byte to NCCL", "bytes to NCCL"),
             Self::Messages => ("makes", "send or receive", "sends and receives"),
+            Self::Puts => ("makes", "put", "puts"),
             Self::Groups => ("opens", "group", "groups"),
             Self::Kernels => ("launches", "kernel", "kernels"),
             Self::BytesToDevice => ("copies", "byte from the host to a GPU", "bytes from the host to a GPU"),
@@ -590,7 +599,9 @@ fn enqueued_on(call: &Call) -> Option<u64> {
             Some(0)
         }
         "cuLaunchKernel" | "cuLaunchCooperativeKernel" => arguments.get(8).copied(),
-        "ncclSend" | "ncclRecv" => arguments.last().copied(),
+        "ncclSend" | "ncclRecv" | "ncclPutSignal" | "ncclSignal" | "ncclWaitSignal" => {
+            arguments.last().copied()
+        }
         _ if function.starts_with("cuMemcpy") || function.starts_with("cuMemset") => {
             arguments.last().copied()
         }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow, ensure};
 use cudarc::driver::{CudaContext, CudaStream, DeviceRepr, ValidAsZeroBits};
 use cudarc::nccl::result::{group_end, group_start};
-use cudarc::nccl::{NcclType, ReduceOp};
+use cudarc::nccl::{Id, NcclType, ReduceOp};
 use half::{bf16, f16};
-use lab::{Budget, Check, Readable, each_call_fails, world_of_one};
+use lab::{Budget, Check, OneSidedComm, Readable, each_call_fails, world_of_one};
 
 fn main() -> ExitCode {
     lab::check::run(vec![
@@ -17,6 +17,7 @@ fn main() -> ExitCode {
         Check::new("budget::collectives_are_compared_by_kind_and_length", collectives_are_compared),
         Check::new("budget::bytes_of_collectives_depend_on_the_type", bytes_of_collectives),
         Check::new("budget::bytes_of_sends_count_and_of_receives_do_not", bytes_of_messages),
+        Check::new("budget::puts_count_and_signals_do_not", puts_count),
         Check::new("budget::other_streams_are_named", other_streams_are_named),
         Check::new("budget::lines_are_in_the_order_of_the_file", lines_are_in_the_order_of_the_file),
         Check::new("budget::nested_groups_are_one", nested_groups_are_one),
@@ -34,6 +35,22 @@ fn main() -> ExitCode {
 
 fn stream() -> anyhow::Result<Arc<CudaStream>> {
     Ok(lab::streams(1)?.remove(0))
+}
+
+fn puts_count() -> anyhow::Result<()> {
+    let comm = OneSidedComm::from_rank(stream()?, 0, 1, Id::new().readable()?)?;
+    let window = comm.window(4)?;
+    let call = || {
+        comm.put(&window, 0..2, 0, 2)?;
+        comm.signal(0)?;
+        comm.wait(&[0, 0])
+    };
+    let budget = Budget::of("call").messages(0).any_collectives(0).streams(&[(&comm.stream(), "its stream")]);
+    budget.clone().puts(1).spend(call)?;
+    refusal(budget.clone().puts(0).spend(call), &["`call` makes 1 put; none is needed"])?;
+    let other = budget.streams(&[(&stream()?, "the other stream")]);
+    refusal(other.spend(call), &["`call` enqueues work on another stream; expected only the other stream"])?;
+    Ok(comm.stream().synchronize()?)
 }
 
 /// Checks that a result is an error whose text contains all of `words`.

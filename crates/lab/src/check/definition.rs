@@ -20,6 +20,7 @@ pub struct Check {
     reads_aborts: bool,
     shrinks_communicators: bool,
     reads_peer_memory: bool,
+    puts_into_windows: bool,
     measures_time: bool,
     functions: &'static [&'static str],
 }
@@ -71,6 +72,7 @@ impl Check {
             reads_aborts: false,
             shrinks_communicators: false,
             reads_peer_memory: false,
+            puts_into_windows: false,
             measures_time: false,
             functions: &[],
         }
@@ -136,11 +138,20 @@ impl Check {
         self
     }
 
-    /// Requires that kernels on all GPUs run at the same time and access each other's memory. Real GPUs that can't do so, and ranks that
-    /// share a GPU, whose kernels may run one after another, cause the check to be reported as ignored.
+    /// Requires that the ranks' kernels run at the same time, and access each other's memory. If real GPUs can't access
+    /// each other's memory, or if ranks share a GPU, where kernels may run one after another, the check is reported as
+    /// ignored.
     #[must_use]
     pub fn reads_peer_memory(mut self) -> Self {
         self.reads_peer_memory = true;
+        self
+    }
+
+    /// Requires NCCL's one-sided calls, which it has since 2.29. With an older one, or if ranks share a GPU, which has
+    /// not been tried, the check is reported as ignored.
+    #[must_use]
+    pub fn puts_into_windows(mut self) -> Self {
+        self.puts_into_windows = true;
         self
     }
 
@@ -189,6 +200,16 @@ impl Check {
             && nccl < NcclVersion::new(2, 27, 0)
         {
             return Some(format!("NCCL {nccl} can't shrink a communicator; 2.27 can"));
+        }
+        if self.puts_into_windows
+            && is_real
+            && let Ok(nccl) = survey().nccl
+            && nccl < NcclVersion::new(2, 29, 0)
+        {
+            return Some(format!("NCCL {nccl} has no one-sided calls; 2.29 has"));
+        }
+        if self.puts_into_windows && tier == Some(Tier::Shared) {
+            return Some("one-sided calls have not been tried with two ranks on one GPU".to_owned());
         }
         let path = std::env::var_os("PATH").unwrap_or_default();
         let program = self.program?;
