@@ -10,10 +10,10 @@ mod in_flight;
 mod mixed_precision;
 mod one_f_one_b;
 mod one_shot;
+mod one_sided;
 mod postmortem;
 mod sequence_parallel;
 mod two_streams;
-mod one_shot;
 
 // Links the program faster.
 extern crate prelinked as _;
@@ -31,8 +31,9 @@ pub(crate) fn checks() -> Vec<Check> {
         context_parallel,
         sequence_parallel,
         checkpoint,
-        elastic,
         one_shot,
+        one_sided,
+        elastic,
         postmortem,
     ]
 }

@@ -9,6 +9,7 @@ pub mod hierarchical;
 pub mod mixed_precision;
 pub mod one_f_one_b;
 pub mod one_shot;
+pub mod one_sided;
 pub mod postmortem;
 pub mod sequence_parallel;
 
