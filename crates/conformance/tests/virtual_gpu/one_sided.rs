@@ -34,7 +34,11 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
-const RACE: [&str; 2] = ["data race on GPU", "written by ncclPutSignal"];
+const RACE: [&str; 3] = [
+    "data race on GPU",
+    "written by ncclPutSignal",
+    "help: order a put by signals: wait for its signal (ncclWaitSignal)",
+];
 const NEVER: [&str; 3] =
     ["a wait for a signal that never comes", "1 signal has not come", "rank 0 never sends it"];
 const STUCK: [&str; 2] =

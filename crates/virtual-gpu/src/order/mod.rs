@@ -253,6 +253,25 @@ fn race_report(buffer: &TouchedBuffer, by: &Accessor, conflict: &Conflict) -> Re
         name(earlier),
         name(later)
     );
+    // How the name of NCCL's operation that writes into another rank's memory begins.
+    const PUT: &str = "ncclPutSignal";
+    // Events order streams, but a rank's stream and the put of another rank meet only in signals.
+    let is_put = |side: &Accessor| side.writes && side.what.starts_with(PUT);
+    match [earlier, later].map(is_put) {
+        [true, false] | [false, true] => {
+            return report.help(
+                "order a put by signals: wait for its signal (ncclWaitSignal) before you use what it writes, and send one \
+                 back (ncclSignal), which it waits for, before it overwrites what you still use",
+            );
+        }
+        [true, true] => {
+            return report.help(
+                "let the second put wait (ncclWaitSignal) for a signal that is sent after the first one has arrived, or put into \
+                 another part of the window",
+            );
+        }
+        [false, false] => {}
+    }
     if !is_of_one_thread {
         return report.fact("two threads enqueued the operations, and neither waited for the other's operation to complete").help(
             "record an event on the stream that must come first, and make the other stream wait for it",
