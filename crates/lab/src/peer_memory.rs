@@ -1,10 +1,11 @@
 //! Memory that kernels on other GPUs can access. cudarc allocates from a pool, whose memory other GPUs can't access
 //! by default, and has no safe call to allow it.
 
+use std::ffi::c_int;
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
-use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
+use cudarc::driver::sys::{self, CUdevice, CUdeviceptr, CUresult};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 
 /// Words of a GPU's memory that are 0 at first. Kernels on another GPU can access them after [`enable_peer_access`]
@@ -75,13 +76,35 @@ pub fn enable_peer_access(context: &Arc<CudaContext>, peer: usize) -> anyhow::Re
     }
     let other = CudaContext::new(peer).with_context(|| format!("GPU {peer}"))?;
     context.bind_to_thread()?;
-    let mut can = 0;
-    // SAFETY: the result is writable.
-    unsafe { sys::cuDeviceCanAccessPeer(&mut can, context.cu_device(), other.cu_device()) }.result()?;
-    ensure!(can != 0, "GPU {own} can't access the memory of GPU {peer}: no link between them allows it");
+    let can = can_access(context.cu_device(), other.cu_device())?;
+    ensure!(can, "GPU {own} can't access the memory of GPU {peer}: no link between them allows it");
     // SAFETY: both contexts are alive.
     match unsafe { sys::cuCtxEnablePeerAccess(other.cu_ctx(), 0) } {
         CUresult::CUDA_SUCCESS | CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
         error => Err(DriverError(error).into()),
     }
+}
+
+/// Returns whether kernels on each of the first `gpus` GPUs can access the memory of each other one.
+///
+/// # Errors
+/// Returns any error from the driver.
+pub(crate) fn have_peer_access(gpus: usize) -> anyhow::Result<bool> {
+    let devices = (0..gpus as c_int).map(|gpu| Ok(result::device::get(gpu)?));
+    let devices = devices.collect::<anyhow::Result<Vec<_>>>()?;
+    for (from, own) in devices.iter().enumerate() {
+        for (to, other) in devices.iter().enumerate() {
+            if from != to && !can_access(*own, *other)? {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+fn can_access(own: CUdevice, other: CUdevice) -> anyhow::Result<bool> {
+    let mut can = 0;
+    // SAFETY: the result is writable.
+    unsafe { sys::cuDeviceCanAccessPeer(&mut can, own, other) }.result()?;
+    Ok(can != 0)
 }

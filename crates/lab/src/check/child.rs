@@ -51,6 +51,9 @@ pub(super) fn run(checks: &[Check], connection: OwnedFd) -> ExitCode {
         if let Some(reason) = check.lacks(Some(tier)) {
             return Ok(Record::Ignored(reason));
         }
+        if let Some(reason) = check.lacks_on_these_gpus()? {
+            return Ok(Record::Ignored(reason));
+        }
         tell(&Record::Calls(check.functions().join(",")));
         // Registered after the driver has started, so that `leaving` runs before the driver's own exit handlers.
         // SAFETY: `leaving` takes no arguments and doesn't unwind.

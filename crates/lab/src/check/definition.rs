@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::peer_memory::have_peer_access;
 use crate::tier::{NcclVersion, Tier, survey};
+use crate::world_sizes;
 
 /// The function that a check's processes run: see [`Check::process`].
 pub(super) type Process = Arc<dyn Fn() -> anyhow::Result<String> + Send + Sync>;
@@ -178,9 +180,6 @@ impl Check {
                 "these GPUs can't access each other's memory, so copies between them may wait".to_owned(),
             );
         }
-        if self.reads_peer_memory && lacks_peer_access {
-            return Some("these GPUs can't access each other's memory".to_owned());
-        }
         if self.reads_peer_memory && tier == Some(Tier::Shared) {
             return Some("kernels that wait for each other need a GPU for each rank".to_owned());
         }
@@ -215,6 +214,17 @@ impl Check {
         let program = self.program?;
         let found = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
         (!found).then(|| format!("{program} is not installed"))
+    }
+
+    /// Returns the reason why the check can't run on the GPUs of this process, which has attached to them.
+    ///
+    /// # Errors
+    /// Returns any error from the driver.
+    pub(super) fn lacks_on_these_gpus(&self) -> anyhow::Result<Option<String>> {
+        if self.reads_peer_memory && !have_peer_access(world_sizes().into_iter().max().unwrap_or(1))? {
+            return Ok(Some("these GPUs can't access each other's memory".to_owned()));
+        }
+        Ok(None)
     }
 
     pub(super) fn name(&self) -> &str {
