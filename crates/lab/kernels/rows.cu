@@ -20,3 +20,15 @@ extern "C" __global__ void scatter_rows(float* out, const float* in, const unsig
     unsigned int to = indices[i / columns];
     if (to < rows_out) out[to * columns + i % columns] = in[i];
 }
+
+// out[r] = sum of the in[i] with indices[i] == r, for rows of `columns` elements. One thread per element of out sums in
+// ascending order of i, for the same bits on every run.
+extern "C" __global__ void sum_rows(float* out, const float* in, const unsigned int* indices, unsigned int rows,
+                                    unsigned int rows_out, unsigned int columns) {
+    unsigned int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= rows_out * columns) return;
+    float sum = 0.0f;
+    for (unsigned int row = 0; row < rows; row++)
+        if (indices[row] == i / columns) sum += in[row * columns + i % columns];
+    out[i] = sum;
+}

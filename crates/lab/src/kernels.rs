@@ -5,6 +5,7 @@
 //! the GPU.
 
 mod attention;
+mod causal;
 mod elementwise;
 mod half;
 mod launch;
@@ -23,6 +24,7 @@ use anyhow::ensure;
 use cudarc::driver::{CudaContext, CudaFunction, CudaStream};
 
 pub(crate) use attention::Running;
+pub(crate) use causal::Heads;
 pub use shape::{Matrix, Product};
 pub(crate) use spin::{LONG_DELAY, has_delayed};
 pub use transformer::Dropout;
@@ -31,6 +33,8 @@ use launch::{Call, File};
 
 /// The PTX of `attend` and `divide_rows`.
 pub const ATTENTION: &str = include_str!("../kernels/attention.ptx");
+/// The PTX of `causal_attention` and of its backward pass.
+pub const CAUSAL: &str = include_str!("../kernels/causal.ptx");
 /// The PTX of `fill`, `axpy`, `scale`, `sgd_step`, and `momentum_step`.
 pub const ELEMENTWISE: &str = include_str!("../kernels/elementwise.ptx");
 /// The PTX of `matmul`, `matmul_ta`, and `matmul_tb`.
@@ -39,13 +43,13 @@ pub const MATMUL: &str = include_str!("../kernels/matmul.ptx");
 pub const LAYER: &str = include_str!("../kernels/layer.ptx");
 /// The PTX of `cross_entropy`, `cross_entropy_gradient`, `count_correct`, and `sum`.
 pub const LOSS: &str = include_str!("../kernels/loss.ptx");
-/// The PTX of `gather_rows` and `scatter_rows`.
+/// The PTX of `gather_rows`, `scatter_rows`, and `sum_rows`.
 pub const ROWS: &str = include_str!("../kernels/rows.ptx");
 /// The PTX of `sum_of_squares`, `maximum`, `exp_minus`, `divide`, and `count_not_finite`.
 pub const VECTOR: &str = include_str!("../kernels/vector.ptx");
 /// The PTX of `to_f16` and `from_f16`.
 pub const HALF: &str = include_str!("../kernels/half.ptx");
-/// The PTX of `rms_norm` and `dropout`.
+/// The PTX of `rms_norm`, `dropout`, `layer_norm`, `layer_norm_gradient`, `column_dots`, `gelu`, and `gelu_gradient`.
 pub const TRANSFORMER: &str = include_str!("../kernels/transformer.ptx");
 /// The PTX of `spin`.
 pub const SPIN: &str = include_str!("../kernels/spin.ptx");
@@ -94,6 +98,9 @@ pub struct Kernels {
     context: Arc<CudaContext>,
     attend: CudaFunction,
     divide_rows: CudaFunction,
+    causal_attention: CudaFunction,
+    causal_scores_gradient: CudaFunction,
+    causal_attention_gradient: CudaFunction,
     fill: CudaFunction,
     axpy: CudaFunction,
     scale: CudaFunction,
@@ -112,6 +119,7 @@ pub struct Kernels {
     sum: CudaFunction,
     gather_rows: CudaFunction,
     scatter_rows: CudaFunction,
+    sum_rows: CudaFunction,
     sum_of_squares: CudaFunction,
     maximum: CudaFunction,
     exp_minus: CudaFunction,
@@ -121,6 +129,11 @@ pub struct Kernels {
     from_f16: CudaFunction,
     rms_norm: CudaFunction,
     dropout: CudaFunction,
+    layer_norm: CudaFunction,
+    layer_norm_gradient: CudaFunction,
+    column_dots: CudaFunction,
+    gelu: CudaFunction,
+    gelu_gradient: CudaFunction,
     spin: CudaFunction,
 }
 
@@ -131,6 +144,7 @@ impl Kernels {
     /// Fails if the driver rejects the PTX, or if a file lacks a kernel. The error names the file and the kernel.
     pub fn load(context: &Arc<CudaContext>) -> anyhow::Result<Self> {
         let attention = File::load(context, "attention", ATTENTION)?;
+        let causal = File::load(context, "causal", CAUSAL)?;
         let elementwise = File::load(context, "elementwise", ELEMENTWISE)?;
         let matmul = File::load(context, "matmul", MATMUL)?;
         let layer = File::load(context, "layer", LAYER)?;
@@ -144,6 +158,9 @@ impl Kernels {
             context: context.clone(),
             attend: attention.kernel("attend")?,
             divide_rows: attention.kernel("divide_rows")?,
+            causal_attention: causal.kernel("causal_attention")?,
+            causal_scores_gradient: causal.kernel("causal_scores_gradient")?,
+            causal_attention_gradient: causal.kernel("causal_attention_gradient")?,
             fill: elementwise.kernel("fill")?,
             axpy: elementwise.kernel("axpy")?,
             scale: elementwise.kernel("scale")?,
@@ -162,6 +179,7 @@ impl Kernels {
             sum: loss.kernel("sum")?,
             gather_rows: rows.kernel("gather_rows")?,
             scatter_rows: rows.kernel("scatter_rows")?,
+            sum_rows: rows.kernel("sum_rows")?,
             sum_of_squares: vector.kernel("sum_of_squares")?,
             maximum: vector.kernel("maximum")?,
             exp_minus: vector.kernel("exp_minus")?,
@@ -171,6 +189,11 @@ impl Kernels {
             from_f16: half.kernel("from_f16")?,
             rms_norm: transformer.kernel("rms_norm")?,
             dropout: transformer.kernel("dropout")?,
+            layer_norm: transformer.kernel("layer_norm")?,
+            layer_norm_gradient: transformer.kernel("layer_norm_gradient")?,
+            column_dots: transformer.kernel("column_dots")?,
+            gelu: transformer.kernel("gelu")?,
+            gelu_gradient: transformer.kernel("gelu_gradient")?,
             spin: spin.kernel("spin")?,
         })
     }

@@ -8,7 +8,7 @@
 //! | launch a kernel of the course | [`Kernels`] |
 //! | let a kernel access another GPU's memory | [`PeerMemory`], [`enable_peer_access`] |
 //! | store a shard of a buffer, or replay crashes | [`disk`] |
-//! | train a model | [`Mlp`], [`Network`], [`Attention`], [`Momentum`] |
+//! | train a model | [`Mlp`], [`Network`], [`Attention`], [`Gpt`], [`Momentum`] |
 //! | read what is left of a job that hung | [`flight_recorder`] |
 //! | measure | [`Stopwatch`], [`Timeline`] |
 //! | write a check | [`Check`], [`Expected`], [`Guarded`], [`Budget`], [`each_call_fails`] |
@@ -28,6 +28,7 @@ pub mod elastic_comm;
 pub mod explain;
 pub mod faults;
 pub mod flight_recorder;
+pub mod gpt;
 pub mod guarded;
 pub mod host_group;
 pub mod in_place;
@@ -62,6 +63,7 @@ pub use compare::Expected;
 pub use elastic_comm::ElasticComm;
 pub use explain::Readable;
 pub use faults::{each_call_fails, world_of_one};
+pub use gpt::{Gpt, GptShape};
 pub use guarded::Guarded;
 pub use host_group::HostGroup;
 pub use in_place::part_and_whole;

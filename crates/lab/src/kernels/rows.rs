@@ -46,6 +46,32 @@ impl Kernels {
         let rows_out = whole_rows(&call, "out", out.len(), moved.1)?;
         launch(&call, out, x, indices, moved, rows_out)
     }
+
+    /// Computes `out[r]`, the sum of the rows `x[i]` with `indices[i] == r`, for two matrices with this number of columns.
+    /// `x` has as many rows as there are indices. This is the gradient of `gather_rows`.
+    ///
+    /// # Errors
+    /// See [`Kernels`]. Also fails if there are no columns, or if `out` is not a number of whole rows.
+    pub fn sum_rows(
+        &self,
+        stream: &CudaStream,
+        out: &mut impl DevicePtrMut<f32>,
+        x: &impl DevicePtr<f32>,
+        indices: &impl DevicePtr<u32>,
+        columns: usize,
+    ) -> anyhow::Result<()> {
+        let call = self.call("sum_rows", &self.sum_rows, stream)?;
+        let (rows, columns) = call.expect_matrix("x", x.len(), Matrix { rows: indices.len(), columns })?;
+        let rows_out = whole_rows(&call, "out", out.len(), columns)?;
+        let (x, _x_read) = x.device_ptr(stream);
+        let (indices, _indices_read) = indices.device_ptr(stream);
+        let (out, _written) = out.device_ptr_mut(stream);
+        // SAFETY: the kernel is sum_rows(float*, const float*, const unsigned*, unsigned, unsigned, unsigned); the
+        // buffers hold rows_out × columns, rows × columns, and rows elements.
+        unsafe {
+            call.launch(elements(rows_out * columns), &[&out, &x, &indices, &rows, &rows_out, &columns])
+        }
+    }
 }
 
 /// Returns the number of rows in a matrix, which must not have a partial one.

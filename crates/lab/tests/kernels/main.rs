@@ -1,6 +1,7 @@
 //! Compares each kernel with the same computation on the host, and checks the errors of its method.
 
 mod arguments;
+mod gpt;
 mod layers;
 mod models;
 mod transformers;
@@ -41,6 +42,9 @@ fn main() -> ExitCode {
         Check::new("linear::a_wrong_shape_is_named", models::wrong_shapes),
         Check::new("network::its_gradients_are_those_of_finite_differences", models::network),
         Check::new("network::a_shape_that_cannot_be_is_named", models::network_shapes),
+        Check::new("gpt::its_loss_and_gradient_are_the_hosts", gpt::whole),
+        Check::new("gpt::parts_of_heads_and_hidden_units_add_up", gpt::parts),
+        Check::new("gpt::a_wrong_layer_or_length_is_named", gpt::refusals),
     ])
 }
 
