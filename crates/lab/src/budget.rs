@@ -572,6 +572,31 @@ fn count_argument(kind: &str) -> Option<usize> {
     }
 }
 
+/// Returns the bytes that a rank sends in a call, if the ranks form a ring. In an all-reduce, each rank sends every part but
+/// one twice; in a broadcast or a reduction to one rank, it passes all of the buffer on.
+pub(crate) fn sent(call: &Call) -> u64 {
+    let passed = bytes_to_nccl(call);
+    if passed == 0 {
+        return 0;
+    }
+    let comm = call.arguments[call.arguments.len() - 2] as cudarc::nccl::sys::ncclComm_t;
+    // SAFETY: the virtual NCCL's communicators are handles, and it rejects one that no longer exists.
+    let ranks = unsafe { cudarc::nccl::result::comm_count(comm) }.map_or(2, |ranks| ranks.max(1) as u64);
+    match call.function.as_str() {
+        "ncclSend" => passed,
+        "ncclAllReduce" => 2 * passed * (ranks - 1) / ranks,
+        "ncclBroadcast" | "ncclBcast" | "ncclReduce" => {
+            if ranks > 1 {
+                passed
+            } else {
+                0
+            }
+        }
+        // The count is that of one rank's part.
+        _ => passed * (ranks - 1),
+    }
+}
+
 /// Returns the bytes that a call passes to a collective or sends: 0 if it does neither.
 fn bytes_to_nccl(call: &Call) -> u64 {
     let count = match call.function.strip_prefix("nccl") {

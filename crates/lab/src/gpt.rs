@@ -1,7 +1,7 @@
 //! A small GPT on one GPU, layer by layer, as the building block of a training step on several GPUs.
 //!
-//! Its parameters and gradients are not part of it. Each call of a layer takes them as views, so you decide where they are:
-//! whole or in shards, for all layers or for some.
+//! Its parameters and gradients are not part of it. Each call of a layer takes them as views, so you decide where they
+//! are: whole or in shards, for all layers or for some.
 
 mod host;
 mod layout;
@@ -21,12 +21,12 @@ pub use text::{Batch, Text};
 
 use layout::Kind;
 
-/// The activations of some layers of a GPT (A. Radford and others, "Language Models are Unsupervised Multitask Learners",
-/// 2019), for a fixed number of sequences. Its methods enqueue their work on its stream and do not wait.
+/// The activations of some layers of a GPT (A. Radford and others, "Language Models are Unsupervised Multitask
+/// Learners", 2019), for a fixed number of sequences. Its methods enqueue their work on its stream and do not wait.
 ///
-/// All layers work on one buffer, the *residual*, with a row of `width` values per token. The embedding writes it. Each
-/// attention and each MLP adds its branch, `second(f(first(norm(residual))))`. The output computes the loss from it. The
-/// backward pass has the same buffer for the gradient of the residual.
+/// All layers work on one buffer, the *residual*, with a row of `width` values per token. The embedding writes it.
+/// Each attention and each MLP adds its branch, `second(f(first(norm(residual))))`. The output computes the loss from
+/// it. The backward pass has the same buffer for the gradient of the residual.
 ///
 /// Every method fails if the layer is not among those of this value, if a view does not have the length of the layer's
 /// parameters, or with the driver's error.
@@ -61,7 +61,8 @@ struct Saved {
     normed: CudaSlice<f32>,
     inverse: CudaSlice<f32>,
     scaled: CudaSlice<f32>,
-    /// What the first matrix computes: queries, keys, and values; hidden units before GELU; or scores of the vocabulary.
+    /// What the first matrix computes: queries, keys, and values; hidden units before GELU; or scores of the
+    /// vocabulary.
     wide: CudaSlice<f32>,
     /// The weights of an attention.
     weights: CudaSlice<f32>,
@@ -85,8 +86,8 @@ impl Gpt {
         Self::of_layers(stream, shape, 0..shape.layers(), sequences)
     }
 
-    /// Creates a model with some of the layers, such as a stage of a pipeline. It has no room for the activations of other
-    /// layers.
+    /// Creates a model with some of the layers, such as a stage of a pipeline. It has no room for the activations of
+    /// other layers.
     ///
     /// # Errors
     /// Fails if there are no such layers or no sequences, or with the driver's error.
@@ -159,8 +160,8 @@ impl Gpt {
     /// Copies the sequences for the next passes to the GPU.
     ///
     /// # Errors
-    /// Fails if the batch does not have as many sequences as the model has room for, or as many tokens per sequence. Also
-    /// see [`Gpt`].
+    /// Fails if the batch does not have as many sequences as the model has room for, or as many tokens per sequence.
+    /// Also see [`Gpt`].
     pub fn begin(&mut self, batch: &Batch) -> anyhow::Result<()> {
         let (sequences, context) = (self.sequences, self.shape.context);
         ensure!(
@@ -174,8 +175,8 @@ impl Gpt {
         Ok(())
     }
 
-    /// Runs a layer forward: [`branch`](Self::branch) and [`join`](Self::join), the embedding, or the output, which computes
-    /// the loss.
+    /// Runs a layer forward: [`branch`](Self::branch) and [`join`](Self::join), the embedding, or the output, which
+    /// computes the loss.
     ///
     /// # Errors
     /// See [`Gpt`].
@@ -190,8 +191,8 @@ impl Gpt {
         }
     }
 
-    /// Computes what an attention or an MLP adds to the residual, in [`partial_mut`](Self::partial_mut). If this model is
-    /// one rank's part ([`GptShape::part`]), the sum over all ranks is what the whole layer adds.
+    /// Computes what an attention or an MLP adds to the residual, in [`partial_mut`](Self::partial_mut). If this model
+    /// is one rank's part ([`GptShape::part`]), the sum over all ranks is what the whole layer adds.
     ///
     /// # Errors
     /// Fails if the layer is the embedding or the output. Also see [`Gpt`].
@@ -225,9 +226,9 @@ impl Gpt {
         self.kernels.axpy(&self.stream, &mut self.residual, &self.partial, 1.0)
     }
 
-    /// Runs a layer backward: [`branch_back`](Self::branch_back) and [`join_back`](Self::join_back), or the embedding. The
-    /// output begins the backward pass. Overwrites `gradient`, which is as long as `parameters`, with the gradient of the
-    /// mean loss of the batch.
+    /// Runs a layer backward: [`branch_back`](Self::branch_back) and [`join_back`](Self::join_back), or the embedding.
+    /// The output begins the backward pass. Overwrites `gradient`, which is as long as `parameters`, with the gradient
+    /// of the mean loss of the batch.
     ///
     /// # Errors
     /// See [`Gpt`].
@@ -245,8 +246,8 @@ impl Gpt {
     }
 
     /// Computes the gradient of a layer's matrices, and the gradient of what its norm has computed, in
-    /// [`partial_mut`](Self::partial_mut). If this model is one rank's part, the sum over all ranks is the gradient of what
-    /// the norm has computed.
+    /// [`partial_mut`](Self::partial_mut). If this model is one rank's part, the sum over all ranks is the gradient of
+    /// what the norm has computed.
     ///
     /// # Errors
     /// Fails if the layer is the embedding. Also see [`Gpt`].
@@ -361,8 +362,8 @@ impl Gpt {
         self.residual_gradient.as_view_mut()
     }
 
-    /// Returns a mutable view of what [`branch`](Self::branch) or [`branch_back`](Self::branch_back) has computed, with a
-    /// row per token.
+    /// Returns a mutable view of what [`branch`](Self::branch) or [`branch_back`](Self::branch_back) has computed,
+    /// with a row per token.
     pub fn partial_mut(&mut self) -> CudaViewMut<'_, f32> {
         self.partial.as_view_mut()
     }

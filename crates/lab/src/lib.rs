@@ -10,7 +10,7 @@
 //! | store a shard of a buffer, or replay crashes | [`disk`] |
 //! | train a model | [`Mlp`], [`Network`], [`Attention`], [`Gpt`], [`Momentum`] |
 //! | read what is left of a job that hung | [`flight_recorder`] |
-//! | measure | [`Stopwatch`], [`Timeline`] |
+//! | measure | [`Stopwatch`], [`Timeline`], [`Score`] |
 //! | write a check | [`Check`], [`Expected`], [`Guarded`], [`Budget`], [`each_call_fails`] |
 //!
 //! `cargo docs` opens this page.
@@ -49,6 +49,7 @@ pub mod ranks;
 pub mod refusal;
 pub mod roles;
 pub mod roll_call;
+pub mod score;
 pub mod stopwatch;
 pub mod tier;
 pub mod timeline;
@@ -79,6 +80,7 @@ pub use perceptron::Perceptron;
 pub use ranks::{each_rank, named_ranks};
 pub use refusal::{caught, without_panic};
 pub use roles::{name_stream, untracked_compute_stream};
+pub use score::{Score, with_bytes_sent};
 pub use stopwatch::Stopwatch;
 pub use test_data::{irregular, random};
 pub use tier::{Tier, attach, streams, world_sizes};

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow, ensure};
 use cudarc::driver::{CudaContext, CudaStream, DeviceRepr, ValidAsZeroBits};
 use cudarc::nccl::result::{group_end, group_start};
-use cudarc::nccl::{Id, NcclType, ReduceOp};
+use cudarc::nccl::{Comm, Id, NcclType, ReduceOp};
 use half::{bf16, f16};
-use lab::{Budget, Check, OneSidedComm, Readable, each_call_fails, world_of_one};
+use lab::{Budget, Check, OneSidedComm, Readable, each_call_fails, with_bytes_sent, world_of_one};
 
 fn main() -> ExitCode {
     lab::check::run(vec![
@@ -18,6 +18,7 @@ fn main() -> ExitCode {
         Check::new("budget::bytes_of_collectives_depend_on_the_type", bytes_of_collectives),
         Check::new("budget::bytes_of_sends_count_and_of_receives_do_not", bytes_of_messages),
         Check::new("budget::puts_count_and_signals_do_not", puts_count),
+        Check::new("score::bytes_sent_are_those_of_a_ring", bytes_sent).min_ranks(2),
         Check::new("budget::other_streams_are_named", other_streams_are_named),
         Check::new("budget::lines_are_in_the_order_of_the_file", lines_are_in_the_order_of_the_file),
         Check::new("budget::nested_groups_are_one", nested_groups_are_one),
@@ -99,6 +100,30 @@ fn each_limit_is_named_with_its_lines() -> anyhow::Result<()> {
     refusal(zeros, &["`zeros` fills 1 buffer; none is needed"])?;
     let opened = Budget::of("open").contexts(0).spend(|| Ok(CudaContext::new(0)?));
     refusal(opened, &["`open` opens 1 context; none is needed", "CudaContext::new(0)"])
+}
+
+fn bytes_sent() -> anyhow::Result<()> {
+    let (id, streams) = (Id::new().readable()?, lab::streams(2)?);
+    lab::each_rank(2, |rank| {
+        let stream = &streams[rank];
+        stream.context().bind_to_thread()?;
+        let comm = Comm::from_rank(stream.clone(), rank, 2, id).readable()?;
+        let (mut whole, part) = (stream.alloc_zeros::<f32>(10)?, stream.alloc_zeros::<f32>(5)?);
+        // All-reduce sends a half of 20 bytes twice, all-gather sends one half, and rank 0 sends a message of 20 bytes.
+        let ((), sent) =
+            with_bytes_sent(|| comm.all_reduce_in_place(&mut whole, &ReduceOp::Sum).readable().map(drop))?;
+        let ((), gathered) = with_bytes_sent(|| comm.all_gather(&part, &mut whole).readable().map(drop))?;
+        let ((), message) = with_bytes_sent(|| match rank {
+            0 => comm.send(&part, 1).readable(),
+            _ => comm.recv(&mut whole.slice_mut(..5), 0).readable().map(drop),
+        })?;
+        stream.synchronize()?;
+        let got = [sent, gathered, message];
+        let expected = [Some(40), Some(20), Some(if rank == 0 { 20 } else { 0 })];
+        ensure!(got == expected || got == [None; 3], "rank {rank} sends {got:?}, expected {expected:?}");
+        Ok(())
+    })?;
+    Ok(())
 }
 
 fn collectives_are_compared() -> anyhow::Result<()> {

@@ -20,6 +20,7 @@ use crate::calls::{VirtualDriver, shown};
 use crate::explain::causes_text;
 use crate::nccl_log::NcclLog;
 use crate::panics::panic_text;
+use crate::score;
 use crate::tier::{Tier, attached, own_sources};
 
 /// The exit status of a process whose check failed, as libtest has it.
@@ -71,6 +72,11 @@ pub(super) fn run(checks: &[Check], connection: OwnedFd) -> ExitCode {
     }));
     NcclLog::delete_of_check();
     let passed = matches!(result, Ok(Ok(Record::Passed)));
+    if let Some(score) = score::take().filter(|_| passed)
+        && let Ok(score) = serde_json::to_string(&score)
+    {
+        tell(&Record::Score(score));
+    }
     tell(&match result {
         Ok(Ok(record)) => record,
         Ok(Err(error)) => Record::Failed(causes_text(&error)),

@@ -22,7 +22,7 @@ pub(super) fn failure(records: &[Record], status: ExitStatus, timed_out: Option<
             Record::Failed(text) => verdict = Some(text),
             Record::Leaving => break,
             Record::Forged => return Some(FORGED.to_owned()),
-            Record::Calls(_) | Record::Ignored(_) | Record::Unable(_) => {}
+            Record::Calls(_) | Record::Ignored(_) | Record::Unable(_) | Record::Score(_) => {}
         }
     }
     let mut parts: Vec<String> = Vec::new();

@@ -13,6 +13,7 @@ use super::durations::Durations;
 use super::order::RUN_CHECKS;
 use super::process::{Judged, judge, try_again};
 use super::program::{Serves, TestProgram};
+use super::scores::Scores;
 use super::tiers::{self, Tiers, announcement};
 use super::{child, forks, processes, variables};
 use crate::tier::{Tier, processes_at_a_time};
@@ -153,7 +154,13 @@ impl Supervisor {
 
     fn run(&self, check: &Check) -> Result<Completion, Failed> {
         match self.judge(check) {
-            Judged::Passed(output) => {
+            Judged::Passed(output, score) => {
+                if let Some(score) = score {
+                    // The verdict stands even if its score can't be written.
+                    if let Err(error) = Scores::keep(check.name(), &score) {
+                        eprintln!("can't save the score: {error:#}");
+                    }
+                }
                 if self.show_passed && !output.is_empty() {
                     let mut passed = self.passed_output.lock().unwrap_or_else(|e| e.into_inner());
                     passed.push((check.name().to_owned(), output));

@@ -15,12 +15,13 @@ use super::printed::printed_after;
 use super::program::TestProgram;
 use super::verdict::Record;
 use crate::explain::without_substitutes;
+use crate::score::Score;
 
 /// What became of a check.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Judged {
-    /// It passed, and printed this.
-    Passed(String),
+    /// It passed, and printed this. If it measures what the answer costs, it has a score.
+    Passed(String, Option<Score>),
     /// It failed; the message explains why.
     Failed(String),
     /// It can't run here, for this reason.
@@ -49,11 +50,12 @@ pub fn judge(program: &TestProgram, check: &str, timeout: Duration) -> Judged {
         Ok(ended) => ended,
         Err(error) => return Judged::Unable(format!("{error:#}")),
     };
-    let mut functions = Vec::new();
+    let (mut functions, mut score) = (Vec::new(), None);
     for record in &ended.records {
         match record {
             Record::Ignored(reason) => return Judged::Ignored(reason.clone()),
             Record::Unable(reason) => return Judged::Unable(reason.clone()),
+            Record::Score(text) => score = serde_json::from_str(text).ok(),
             Record::Calls(names) => functions.extend(names.split(',').filter(|name| !name.is_empty())),
             _ => {}
         }
@@ -64,7 +66,7 @@ pub fn judge(program: &TestProgram, check: &str, timeout: Duration) -> Judged {
         return Judged::Unable(format!("its process ended with {} before the check began{said}", ended.how));
     }
     match ended.failure {
-        None => Judged::Passed(ended.output),
+        None => Judged::Passed(ended.output, score),
         Some(failure) => {
             let printed = printed_after(&failure, &ended.output);
             let failure = with_function(&functions, &failure, program.folder());

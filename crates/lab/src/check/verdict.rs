@@ -20,6 +20,8 @@ pub(super) enum Record {
     /// The check's function returned an error or panicked. After a panic the text is empty, because the panic has its
     /// own record.
     Failed(String),
+    /// The costs of the answer, as JSON.
+    Score(String),
     /// The check's function returned `Ok`.
     Passed,
     /// The process is exiting. Later records from other threads only reflect the driver's shutdown.
@@ -40,6 +42,7 @@ impl Record {
             Self::Unable(text) => (b'u', text.as_str()),
             Self::Panic(text) => (b'p', text.as_str()),
             Self::Failed(text) => (b'f', text.as_str()),
+            Self::Score(text) => (b's', text.as_str()),
             Self::Passed => (b'o', ""),
             Self::Leaving => (b'l', ""),
             Self::Forged => return Ok(()),
@@ -73,6 +76,7 @@ impl Record {
                 b'u' => Self::Unable(text),
                 b'p' => Self::Panic(text),
                 b'f' => Self::Failed(text),
+                b's' => Self::Score(text),
                 b'o' => Self::Passed,
                 b'l' => Self::Leaving,
                 _ => Self::Forged,
@@ -101,6 +105,7 @@ mod tests {
             Record::Calls("one,other".to_owned()),
             Record::Panic("not yet implemented".to_owned()),
             Record::Failed(String::new()),
+            Record::Score("{}".to_owned()),
             Record::Passed,
             Record::Leaving,
         ];

@@ -74,8 +74,8 @@ impl GptShape {
         self.range(self.layers()).start
     }
 
-    /// Returns the shape of one rank's part of the model, if `ranks` ranks divide the heads and the hidden units of every
-    /// block. Every rank has the embedding, the gains, and the output.
+    /// Returns the shape of one rank's part of the model, if `ranks` ranks divide the heads and the hidden units of
+    /// every block. Every rank has the embedding, the gains, and the output.
     ///
     /// # Errors
     /// Fails if the number of ranks does not divide both.
@@ -102,8 +102,8 @@ impl GptShape {
         parts.collect()
     }
 
-    /// Returns the parameters whose parts these are: the inverse of [`split`](Self::split). What every part has is taken
-    /// from the last one.
+    /// Returns the parameters whose parts these are: the inverse of [`split`](Self::split). What every part has is
+    /// taken from the last one.
     ///
     /// # Errors
     /// Fails like [`part`](Self::part), or if a part has another length.
@@ -118,8 +118,8 @@ impl GptShape {
         Ok(parameters)
     }
 
-    /// Returns initial parameters, which depend only on the seed. Gains are 1, and the other parameters are uniform. What a
-    /// block adds starts small, so that the values keep their scale from block to block.
+    /// Returns initial parameters, which depend only on the seed. Gains are 1, and the other parameters are uniform.
+    /// What a block adds starts small, so that the values keep their scale from block to block.
     pub fn initial(&self, seed: u64) -> Vec<f32> {
         let mut random = SplitMix64::new(seed);
         let mut parameters = Vec::with_capacity(self.parameters());
@@ -154,8 +154,8 @@ impl GptShape {
         self.heads * self.head_width
     }
 
-    /// Returns the lengths of a layer's matrices. A layer after the embedding has a gain and one or two matrices: the first
-    /// has `width` rows, and the second `width` columns.
+    /// Returns the lengths of a layer's matrices. A layer after the embedding has a gain and one or two matrices: the
+    /// first has `width` rows, and the second `width` columns.
     pub(super) fn lens(&self, layer: usize) -> [usize; 3] {
         let Self { vocabulary, context, width, .. } = *self;
         let (wide, inner) = (self.wide(layer), self.inner(layer));
