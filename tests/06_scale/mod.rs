@@ -1,5 +1,6 @@
 //! The checks for module 06, with one file per exercise, and helpers that several of them share.
 
+mod capstone;
 mod checkpoint;
 mod context_parallel;
 mod elastic;
@@ -35,5 +36,6 @@ pub(crate) fn checks() -> Vec<Check> {
         one_sided,
         elastic,
         postmortem,
+        capstone,
     ]
 }

@@ -1,5 +1,6 @@
 //! Module 06: train what does not fit on one GPU.
 
+pub mod capstone;
 pub mod checkpoint;
 pub mod context_parallel;
 pub mod elastic;
