@@ -10,6 +10,7 @@ pub(crate) mod mutants;
 mod names;
 mod problems;
 mod program;
+pub(crate) mod scores;
 mod scratch;
 pub(crate) mod sessions;
 mod test_output;
@@ -176,6 +177,7 @@ fn everything(
     problems.point("the incidents of scale/postmortem are those that the virtual GPU records", || {
         command(cargo(root).args(["run", "--quiet", "--package", "incidents", "--", "--check"]))
     });
+    problems.point("the recorded scores of designs are up to date", || Ok(scores::problems(root)));
     problems.point("the screens that students see in `cargo course watch`", || sessions::check(root));
     match kernels::require_compiler() {
         Ok(()) => {

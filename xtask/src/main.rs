@@ -57,6 +57,8 @@ enum Task {
     Pictures(Passed),
     /// Run the course on machines whose installed driver and NCCL are the virtual ones, with 0 to 8 GPUs
     Rehearse(rehearse::Options),
+    /// Measure the scores of the course's own designs, which `cargo course score` shows
+    Scores(check::scores::Options),
     /// Check what students see in `cargo course watch`; with SNAPSHOTS=overwrite, store the current screens
     Sessions,
     /// Build the slides
@@ -99,6 +101,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Task::Output(passed) => package(root, "site", Some("output"), passed),
         Task::Pictures(passed) => package(root, "site", Some("pictures"), passed),
         Task::Rehearse(options) => rehearse::run(root, options),
+        Task::Scores(options) => check::scores::run(root, options),
         Task::Sessions => {
             let problems = check::sessions::check(root)?;
             ensure!(problems.is_empty(), "{}", problems.join("\n"));

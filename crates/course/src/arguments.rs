@@ -58,6 +58,15 @@ pub(crate) enum Command {
         /// The exercise, such as init/devices; by default, the next exercise that is not right yet
         id: Option<String>,
     },
+    /// Compare the score of your design with those of the course's own designs
+    ///
+    /// Of all exercises, the capstone has a score: the time of a step, the bytes that a rank sends, and the memory of a GPU.
+    /// On the virtual GPU, the time is modeled; on real GPUs, it is measured.
+    #[command(hide = true, after_help = "Example: cargo course score")]
+    Score {
+        /// The exercise, such as scale/capstone; by default, the first one that has a score
+        id: Option<String>,
+    },
     /// Show one more hint for an exercise, or the first N
     #[command(after_help = "Example: cargo course hint init/devices")]
     Hint {

@@ -10,5 +10,6 @@ pub mod module_sources;
 pub mod progress;
 pub mod replace;
 pub mod results;
+pub mod scores;
 pub mod starter;
 pub mod syllabus;

@@ -11,6 +11,7 @@ mod files;
 mod overlap;
 mod overview;
 mod plan;
+mod score;
 mod session;
 mod teach;
 mod under_way;
@@ -70,6 +71,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Some(Command::Hint { id, count }) => {
             overview::hint(&mut session, id.as_deref(), count.map(usize::from), false)?
         }
+        Some(Command::Score { id }) => return score::run(&mut session, id.as_deref()),
         Some(Command::Test { module }) => return work::test(&mut session, module.as_deref()),
         Some(Command::Verify { keep_going, json }) => return work::verify(&mut session, *keep_going, *json),
         Some(Command::Reset { id, yes }) => return files::reset(&session, id.as_deref(), *yes),

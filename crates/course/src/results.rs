@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use lab::Score;
 use serde::{Deserialize, Serialize};
 
 /// The version of this course.
@@ -65,6 +66,9 @@ pub struct Line {
     pub is_solution: Option<bool>,
     /// The SHA-256 of the answer's file, if there is one.
     pub sha256: Option<String>,
+    /// What the answer costs, if it is right and the exercise has a score. Only grades say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub score: Option<Score>,
 }
 
 /// The state of an exercise.

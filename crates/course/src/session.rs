@@ -119,7 +119,13 @@ impl<'a> Session<'a> {
         self.check(
             module,
             &self.of(module),
-            Options { running: &mut |_| {}, is_interactive: false, columns: columns(), timelines: None },
+            Options {
+                running: &mut |_| {},
+                is_interactive: false,
+                columns: columns(),
+                timelines: None,
+                scores: None,
+            },
         )
     }
 
@@ -133,7 +139,14 @@ impl<'a> Session<'a> {
         let module = self.course.module(exercise.folder())?;
         self.progress.set_position(exercise);
         let folder = checks::timelines(self.root);
-        let options = Options { running, is_interactive: true, columns: columns(), timelines: Some(&folder) };
+        let scores = checks::scores(self.root);
+        let options = Options {
+            running,
+            is_interactive: true,
+            columns: columns(),
+            timelines: Some(&folder),
+            scores: Some(&scores),
+        };
         let verdicts = self.check(module, &[exercise], options)?;
         let verdict = verdicts.into_iter().map(|judged| judged.verdict).next();
         verdict.with_context(|| format!("{} was not checked", exercise.id))

@@ -7,6 +7,7 @@ use anstream::adapter::strip_str;
 use course::answers::has_solutions;
 use course::checks::{Counts, Failure, Verdict};
 use course::results::count;
+use course::scores;
 use course::syllabus::Exercise;
 use lab::timeline::Chart;
 
@@ -195,6 +196,10 @@ pub(crate) fn after_success(session: &Session, exercise: &Exercise, keys: bool) 
         false => format!("discuss  cargo course discuss {}", exercise.id),
     };
     let _ = writeln!(text, "  {discuss}");
+    if scores::read(session.root, exercise)?.is_some() {
+        let what = if keys { "compare its score with other designs:" } else { "score   " };
+        let _ = writeln!(text, "  {what} cargo course score");
+    }
     let module = session.course.module(exercise.folder())?;
     let (right, all) = session.right_of(module)?;
     if right == all {

@@ -303,6 +303,7 @@ fn check_one(
                 is_interactive: true,
                 columns: Some(columns),
                 timelines: Some(&folder),
+                scores: None,
             };
             checks::verdict(exercise, &tests.run(&exercise.filter(), stop, options)?)
         }

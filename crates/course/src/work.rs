@@ -130,6 +130,7 @@ fn line(session: &Session, Judged { exercise, verdict, checked }: &Judged) -> Li
         hints: session.progress.hints(exercise),
         is_solution: None,
         sha256: answer.map(|answer| sha256(&answer)),
+        score: None,
     }
 }
 

@@ -17,12 +17,13 @@ fn main() -> ExitCode {
 }
 
 /// What a shell offers for each of several lines. The last word is the one to complete.
-const OFFERS: [(&str, &[&str]); 8] = [
+const OFFERS: [(&str, &[&str]); 9] = [
     ("cargo course hin", &["hint"]),
     ("cargo course hint init/b", &["init/buffers"]),
     ("cargo course hint overlap/bu", &["overlap/bucket_plan", "overlap/buckets"]),
     ("cargo course list --pa", &["--path"]),
     ("cargo course path half", &["half-day"]),
+    ("cargo course score scale/ca", &["scale/capstone"]),
     ("cargo course test 03", &["03_grouping"]),
     ("cargo course teach mistakes init/b", &["init/buffers"]),
     ("cargo course teach mistakes --path half", &["half-day"]),

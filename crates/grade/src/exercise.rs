@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use course::answers::{solution, starter};
 use course::results::{Check, Line, Outcome, State, sha256};
 use course::syllabus::{Course, Exercise};
+use lab::Score;
 use lab::check::{Judged, Serves, TestProgram, TimeLimits, judge, try_again};
 
 use crate::answer::{Bench, Stopped, answer_files};
@@ -62,6 +63,7 @@ impl<'a> Grader<'a> {
             hints: submission.hints.get(&exercise.id).copied().unwrap_or(0),
             is_solution: None,
             sha256: None,
+            score: None,
         };
         let text = match entry {
             None => return Ok(graded),
@@ -93,8 +95,10 @@ impl<'a> Grader<'a> {
                 (graded.state, graded.reason) = (state, Some(reason));
             }
             Ok(program) => {
-                graded.checks = self.check(bench, exercise, &program);
+                let (checks, score) = self.check(bench, exercise, &program);
+                graded.checks = checks;
                 graded.state = state(&graded.checks);
+                graded.score = score.filter(|_| graded.state == State::Right);
                 let unable = graded.checks.iter().find(|check| check.outcome == Outcome::Unable);
                 if graded.state == State::Unable {
                     graded.reason = unable.map(|check| format!("{}: {}", check.name, check.message));
@@ -107,13 +111,15 @@ impl<'a> Grader<'a> {
         Ok(graded)
     }
 
-    /// Runs the checks of an exercise, several at a time. Once one takes too long, no further check is started.
-    fn check(&self, bench: &Bench, exercise: &Exercise, program: &Path) -> Vec<Check> {
+    /// Runs the checks of an exercise, several at a time. Once one takes too long, no further check is started. Returns the
+    /// checks, and the score if one of them measures it.
+    fn check(&self, bench: &Bench, exercise: &Exercise, program: &Path) -> (Vec<Check>, Option<Score>) {
         let filter = exercise.filter();
         let all = &self.clean.modules[exercise.folder()].checks;
         let names: Vec<&String> = all.iter().filter(|name| name.starts_with(&filter)).collect();
         let checked: Vec<Check> = names.iter().map(|name| skipped(name)).collect();
         let (checked, next) = (Mutex::new(checked), Mutex::new(0..names.len()));
+        let score = Mutex::new(None);
         let shared = self.start(Serves::Several, bench, exercise, program);
         let is_stopped = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -123,7 +129,10 @@ impl<'a> Grader<'a> {
                         && let Some(index) = lock(&next).next()
                     {
                         let alone = || self.start(Serves::One, bench, exercise, program);
-                        let one = self.check_one(&shared, alone, names[index]);
+                        let (one, own) = self.check_one(&shared, alone, names[index]);
+                        if own.is_some() {
+                            *lock(&score) = own;
+                        }
                         if one.outcome == Outcome::Failed && TimeLimits::ended(&one.message) {
                             is_stopped.store(true, Ordering::Relaxed);
                         }
@@ -132,7 +141,8 @@ impl<'a> Grader<'a> {
                 });
             }
         });
-        checked.into_inner().unwrap_or_else(PoisonError::into_inner)
+        let score = score.into_inner().unwrap_or_else(PoisonError::into_inner);
+        (checked.into_inner().unwrap_or_else(PoisonError::into_inner), score)
     }
 
     /// Runs one check in a fork of the program that all checks share. If that program can't run it, the reason may be another
@@ -142,7 +152,7 @@ impl<'a> Grader<'a> {
         shared: &anyhow::Result<Watched<'_>>,
         alone: impl Fn() -> anyhow::Result<Watched<'a>>,
         name: &str,
-    ) -> Check {
+    ) -> (Check, Option<Score>) {
         let started = Instant::now();
         let is_unable = |judged: &Judged| matches!(judged, Judged::Unable(_));
         let in_shared = shared.as_ref().map(|shared| judge(&shared.program, name, self.timeout));
@@ -150,13 +160,14 @@ impl<'a> Grader<'a> {
             Ok(judged) if !is_unable(&judged) => judged,
             _ => try_again(|| self.judge_alone(&alone, name), is_unable),
         };
-        let (outcome, message) = match judged {
-            Judged::Passed(_) => (Outcome::Passed, String::new()),
-            Judged::Failed(message) => (Outcome::Failed, message),
-            Judged::Ignored(reason) => (Outcome::Ignored, reason),
-            Judged::Unable(reason) => (Outcome::Unable, reason),
+        let (outcome, message, score) = match judged {
+            Judged::Passed(_, score) => (Outcome::Passed, String::new(), score),
+            Judged::Failed(message) => (Outcome::Failed, message, None),
+            Judged::Ignored(reason) => (Outcome::Ignored, reason, None),
+            Judged::Unable(reason) => (Outcome::Unable, reason, None),
         };
-        Check { name: name.to_owned(), outcome, message, seconds: Some(started.elapsed().as_secs_f64()) }
+        let seconds = Some(started.elapsed().as_secs_f64());
+        (Check { name: name.to_owned(), outcome, message, seconds }, score)
     }
 
     fn judge_alone(&self, start: impl Fn() -> anyhow::Result<Watched<'a>>, name: &str) -> Judged {

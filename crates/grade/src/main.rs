@@ -10,6 +10,7 @@ mod inspect;
 mod limits;
 mod output;
 mod pages;
+mod ranking;
 mod sandbox;
 mod submission;
 

@@ -10,9 +10,12 @@ use anyhow::Context;
 use course::mistakes::{self, Mistake};
 use course::replace::replace;
 use course::results::{Class, Outcome, State, Student, VERSION};
+use course::scores;
 use course::syllabus::Course;
+use lab::Score;
 
 use crate::pages;
+use crate::ranking::ranking;
 
 /// A failure that several students may have.
 pub(crate) struct Common {
@@ -55,6 +58,14 @@ pub(crate) fn table(class: &Class) -> String {
                 let why = why.lines().next().unwrap_or_default();
                 let _ = writeln!(text, "  {} {}: {why}", exercise.id, exercise.state.word());
             }
+        }
+    }
+    for (id, ranked) in ranking(class) {
+        let rows: Vec<(String, Score)> =
+            ranked.iter().map(|one| (format!("{}. {}", one.place, one.student), one.score.clone())).collect();
+        let _ = write!(text, "\n{}", scores::table(id, &rows));
+        if let Some(first) = ranked.first() {
+            let _ = writeln!(text, "Times are {}.", first.score.times);
         }
     }
     text
@@ -118,7 +129,10 @@ fn csv(course: &Course, class: &Class) -> anyhow::Result<Vec<u8>> {
             class.students.iter().flat_map(|student| &student.exercises).any(|graded| graded.id == *id)
         })
         .collect();
-    table.write_record(["student", "right", "of", "hints"].iter().chain(&ids))?;
+    let ranking = ranking(class);
+    let scored: Vec<String> = ranking.keys().map(|id| format!("{id} of bound")).collect();
+    let head = ["student", "right", "of", "hints"].into_iter().chain(ids.iter().copied());
+    table.write_record(head.chain(scored.iter().map(String::as_str)))?;
     for student in &class.students {
         let hints: usize = student.exercises.iter().map(|exercise| exercise.hints).sum();
         let mut row = vec![
@@ -130,6 +144,10 @@ fn csv(course: &Course, class: &Class) -> anyhow::Result<Vec<u8>> {
         for id in &ids {
             let graded = student.exercises.iter().find(|graded| graded.id == *id);
             row.push(graded.map_or("", |graded| graded.state.word()).to_owned());
+        }
+        for ranked in ranking.values() {
+            let own = ranked.iter().find(|one| one.student == student.name);
+            row.push(own.map_or_else(String::new, |own| format!("{:.3}", own.score.ratio())));
         }
         table.write_record(row)?;
     }
@@ -157,6 +175,7 @@ mod tests {
             hints: 2,
             is_solution: None,
             sha256: None,
+            score: None,
         }
     }
 
@@ -184,6 +203,40 @@ mod tests {
                 "  init/devices refused: why it is",
             ]
         );
+    }
+
+    /// Returns a right answer with a score.
+    fn scored(microseconds: f64) -> Line {
+        let times = "modeled for a node".to_owned();
+        let score = Score { ranks: 4, microseconds, bound: 500.0, sent: Some(1000), memory: 2000, times };
+        Line { score: Some(score), ..graded(State::Right, "") }
+    }
+
+    #[test]
+    fn right_answers_with_a_score_are_ranked() {
+        let class = class(&[
+            ("ann", scored(1000.0)),
+            ("bob", scored(600.0)),
+            ("cy", graded(State::Wrong, "the sum is 3")),
+        ]);
+        let text = table(&class);
+        let ranked = "\ninit/devices       step  of bound         sent       memory\n\
+            1. bob         0.600 ms    1.20 ×       1.0 KB       2.0 KB\n\
+            2. ann         1.000 ms    2.00 ×       1.0 KB       2.0 KB\n\
+            Times are modeled for a node.\n";
+        assert!(text.ends_with(ranked), "{text}");
+
+        let course = Course::read(&course::syllabus::root().unwrap()).unwrap();
+        let rows = String::from_utf8(csv(&course, &class).unwrap()).unwrap();
+        let ends: Vec<&str> = rows.lines().filter_map(|row| row.rsplit(',').next()).collect();
+        assert_eq!(ends, ["init/devices of bound", "2.000", "1.200", ""]);
+        let page = pages::instructor(&course, &class, &[]);
+        let place =
+            |name: &str| page.find(&format!("student-{name}.html\">{name}</a></td><td class=\"number\">"));
+        let scores = page.find("Scores: init/devices").expect("the page has the scores");
+        let after = |name: &str| page[scores..].find(&format!(">{name}</a>"));
+        assert!(after("bob") < after("ann") && after("cy").is_none(), "{page}");
+        assert!(place("bob").is_some() && page.contains("Times are modeled for a node."), "{page}");
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! The pages of a class: one for the instructor, and one for each student.
 
 use course::results::{Class, Line, Outcome, State, Student};
+use course::scores::figures;
 use course::syllabus::Course;
 use maud::{DOCTYPE, Markup, html};
 
 use crate::output::Common;
+use crate::ranking::ranking;
 
 const STYLE: &str = "\
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
@@ -72,6 +74,23 @@ pub(crate) fn instructor(course: &Course, class: &Class, common: &[Common]) -> S
                                 (exercise.id) ": " (why.lines().next().unwrap_or_default()) br;
                             }
                         }
+                    }
+                }
+            }
+        }
+        @for (id, ranked) in ranking(class) {
+            h2 { "Scores: " (id) }
+            @if let Some(first) = ranked.first() { p { "On " (first.score.ranks) " GPUs. Times are " (first.score.times) "." } }
+            table {
+                tr {
+                    th { "place" } th { "student" } th { "time of a step" } th { "of the bound" } th { "sent per rank" }
+                    th { "memory of a GPU" }
+                }
+                @for one in &ranked {
+                    tr {
+                        td.number { (one.place) }
+                        td { a href=(file(one.student)) { (one.student) } @if one.is_solution { " (the course's own solution)" } }
+                        @for figure in figures(one.score) { td.number { (figure) } }
                     }
                 }
             }
@@ -206,6 +225,7 @@ mod tests {
             hints: 0,
             is_solution: None,
             sha256: None,
+            score: None,
         };
         let student = Student {
             name: "ann".to_owned(),

@@ -10,6 +10,7 @@ use std::thread;
 
 use anyhow::{Context, ensure};
 use course::answers::solution;
+use course::scores;
 use course::syllabus::Course;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use serde_json::Value;
@@ -338,6 +339,15 @@ fn every_solution_is_right() -> anyhow::Result<()> {
         .map(|exercise| format!("{exercise:#}"))
         .collect();
     ensure!(problems.is_empty(), "{}", problems.join("\n"));
+    // The recorded scores are those of the same model of time, so the grader measures the same.
+    let capstone = course.exercise("scale/capstone")?;
+    let designs = scores::read(&root, capstone)?.context("the recorded scores")?;
+    let recorded =
+        designs.into_iter().find(|design| design.name == "solution").context("the solution's score")?;
+    let graded =
+        exercises.iter().find(|exercise| exercise["id"] == "scale/capstone").context("the capstone")?;
+    let score = serde_json::from_value::<scores::Score>(graded["score"].clone())?;
+    ensure!(score == recorded.score, "{score:?}, but recorded is {:?}", recorded.score);
     Ok(())
 }
 

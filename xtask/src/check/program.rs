@@ -32,9 +32,12 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Distributes variants among programs. Each program has variants of only one exercise.
+    /// Distributes variants among programs. Each program has variants of only one exercise. The names of the packages
+    /// begin with `kind`: workspaces with different variants of an exercise share their build outputs, and Cargo would
+    /// take a program of one for a program of another.
     pub(super) fn all<'v>(
         course: &Course,
+        kind: &str,
         solutions: &BTreeMap<PathBuf, String>,
         variants: impl Iterator<Item = &'v Variant>,
     ) -> anyhow::Result<Vec<Self>> {
@@ -51,7 +54,7 @@ impl Program {
                 .get(&manifest)
                 .with_context(|| format!("solutions/ has no {}", manifest.display()))?;
             for (at, variants) in names.chunks(VARIANTS_EACH).enumerate() {
-                let package = format!("v_{}_{at}", id.replace('/', "_"));
+                let package = format!("{kind}_{}_{at}", id.replace('/', "_"));
                 let manifest = manifest.replace(&format!("s{module}"), &package);
                 programs.push(Self {
                     manifest: with_main(&member::manifest(&manifest), &package)?,

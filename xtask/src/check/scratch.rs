@@ -108,6 +108,8 @@ impl Scratch {
     ) -> anyhow::Result<Self> {
         // All scratch workspaces build the same dependencies.
         let built = target(root).join("xtask-check/target");
+        // That of all exercises and that of one have the same variants of an exercise.
+        let kind = folder.split('-').nth(1).unwrap_or(folder);
         let folder = target(root).join(folder);
         let read = |path: &str| {
             fs::read_to_string(root.join(path))
@@ -122,7 +124,7 @@ impl Scratch {
         }
         files.insert("root.lock".into(), lock);
         let solutions = read_folder(&root.join("solutions"))?;
-        let programs = Program::all(course, &solutions, variants.clone())?;
+        let programs = Program::all(course, kind, &solutions, variants.clone())?;
         for variant in variants {
             files.extend(program::sources(root, course, &solutions, variant)?);
         }

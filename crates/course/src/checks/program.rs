@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{bail, ensure};
-use lab::check::{TimeLimits, Timelines};
+use lab::check::{Scores, TimeLimits, Timelines};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -163,6 +163,8 @@ pub struct Options<'a> {
     pub columns: Option<usize>,
     /// A folder to create, where the checks store what their streams did.
     pub timelines: Option<&'a Path>,
+    /// A folder to create, where the checks store their scores.
+    pub scores: Option<&'a Path>,
 }
 
 impl Tests {
@@ -184,7 +186,7 @@ impl Tests {
     /// # Errors
     /// Fails if the program can't be run, or ends without reporting the results; the error contains its output instead.
     pub fn run(&self, filter: &str, stop: &Stop, options: Options<'_>) -> anyhow::Result<Vec<Checked>> {
-        let Options { running, is_interactive, columns, timelines } = options;
+        let Options { running, is_interactive, columns, timelines, scores } = options;
         let order = self.names(filter, stop)?;
         let mut command = self.command(&["--format", "json", filter]);
         if is_interactive {
@@ -202,6 +204,9 @@ impl Tests {
         if let Some(folder) = timelines {
             // Without the folder there is no timeline, but there is still a verdict.
             let _ = Timelines::keep_in(folder, &mut command);
+        }
+        if let Some(folder) = scores {
+            Scores::keep_in(folder, &mut command)?;
         }
         let mut outcomes = BTreeMap::new();
         // Checks start in this order. libtest-mimic prints that a check has started only once it has ended.

@@ -4,6 +4,7 @@ mod exercises;
 mod files;
 mod machine;
 mod path;
+mod score;
 mod student;
 mod teach;
 mod terminal;
