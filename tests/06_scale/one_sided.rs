@@ -67,7 +67,7 @@ enum Halos {
     Swapped,
 }
 
-/// Makes one step on the host.
+/// Takes one step on the host.
 fn step(values: &[f32], world_size: usize, halos: Halos) -> Vec<f32> {
     let rows = world_size * ROWS;
     let row = |of: &[f32], row: Option<usize>| match row {

@@ -167,7 +167,7 @@ fn of_exercise(root: &Path, exercise: &Exercise, since: Option<&str>) -> anyhow:
         if !is_answer || !has_changed {
             continue;
         }
-        let patch = diffy::Patch::from_str(&diff).with_context(|| format!("the diff for {name}"))?;
+        let patch = diffy::Patch::from_str(hunks(&diff)).with_context(|| format!("the diff for {name}"))?;
         let variant = format!("m_{}_{}", exercise.id.replace('/', "_"), mutants.len());
         let changed = diffy::apply(&source, &patch).with_context(|| format!("the diff for {name}"))?;
         let line_of = |text: &str| {
@@ -213,6 +213,12 @@ fn regions(source: &str) -> Vec<(usize, usize)> {
     regions
 }
 
+/// Returns a diff without the names of its files. For cargo-mutants, the second one is the mutant's name, which may contain quotation
+/// marks.
+fn hunks(diff: &str) -> &str {
+    diff.find("\n@@").map_or(diff, |before| &diff[before + 1..])
+}
+
 /// Returns the lines of a file that differ from the version in a commit.
 fn changed_lines(root: &Path, commit: &str, file: &str) -> anyhow::Result<BTreeSet<usize>> {
     let output = Command::new("git")
@@ -246,6 +252,13 @@ fn equivalents(root: &Path) -> anyhow::Result<Vec<Equivalent>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mutants_name_may_contain_quotation_marks() {
+        let diff = "--- src/a.rs\n+++ replace a -> &str with \"\"\n@@ -1 +1 @@\n-\"a\"\n+\"\"\n";
+        let patch = diffy::Patch::from_str(hunks(diff)).unwrap();
+        assert_eq!(diffy::apply("\"a\"\n", &patch).unwrap(), "\"\"\n");
+    }
 
     #[test]
     fn regions_lie_between_their_anchors() {
