@@ -9,7 +9,7 @@ use lab::{Kernels, OneSidedComm, Window};
 
 /// One rank's rows of a plate. Outside of the plate, everything is 0.
 pub struct Plate {
-    /// The number of steps that have been made.
+    /// The number of steps that have been taken.
     pub steps: usize,
     /// Two grids, one after the other. Each has `rows + 2` rows of `width` elements: the halo above, the rank's own
     /// rows, and the halo below. A halo is a copy of a neighbor's outermost row.
@@ -54,18 +54,18 @@ impl Plate {
         // ANCHOR_END: exchange
     }
 
-    /// Makes one step. Every rank must call it. Returns without waiting for the GPU.
+    /// Takes one step. Every rank must call it. Returns without waiting for the GPU.
     ///
     /// # Errors
     /// Returns any error from NCCL or the driver.
     pub fn step(&mut self, comm: &OneSidedComm) -> anyhow::Result<()> {
         let stream = comm.stream();
         // ANCHOR: step
-        // Make one step:
+        // Take one step:
         // 1. after an even number of steps, the current values are in grid 0, and otherwise in grid 1;
         // 2. afterward, the other grid is complete on every rank, with its halos;
         // 3. no put writes to a halo that its rank may still read.
-        todo!("Make one step")
+        todo!("Take one step")
         // ANCHOR_END: step
     }
 
