@@ -52,10 +52,22 @@ const NEWER: [(&str, Version); 35] = [
 ];
 
 /// Newer functions, and the files that may name them: only checks that require such an NCCL call them.
-const REQUIRED: [(&str, &str); 2] = [
+const REQUIRED: [(&str, &str); 12] = [
     ("ncclCommShrink", "crates/lab/src/elastic_comm.rs"),
     // Here, `Check::shrinks_communicators` requires it.
     ("ncclCommShrink", "crates/lab/src/check/definition.rs"),
+    // `Check::puts_into_windows` requires these.
+    ("ncclCommWindowDeregister", "crates/lab/src/one_sided_comm.rs"),
+    ("ncclCommWindowRegister", "crates/lab/src/one_sided_comm.rs"),
+    ("ncclMemAlloc", "crates/lab/src/one_sided_comm.rs"),
+    ("ncclMemFree", "crates/lab/src/one_sided_comm.rs"),
+    ("ncclPutSignal", "crates/lab/src/one_sided_comm.rs"),
+    ("ncclSignal", "crates/lab/src/one_sided_comm.rs"),
+    ("ncclWaitSignal", "crates/lab/src/one_sided_comm.rs"),
+    // A budget recognizes their names among the recorded calls.
+    ("ncclPutSignal", "crates/lab/src/budget.rs"),
+    ("ncclSignal", "crates/lab/src/budget.rs"),
+    ("ncclWaitSignal", "crates/lab/src/budget.rs"),
 ];
 
 pub(super) fn compare(
