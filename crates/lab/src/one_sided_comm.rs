@@ -111,7 +111,10 @@ impl OneSidedComm {
     /// Returns the number of a rank for NCCL.
     fn peer(&self, peer: usize) -> anyhow::Result<c_int> {
         let (rank, world_size) = (self.rank, self.world_size);
-        ensure!(peer < world_size, "rank {rank}: there is no rank {peer} in a world of {world_size} ranks");
+        ensure!(
+            peer < world_size,
+            "rank {rank}: the peer is rank {peer}, but the communicator has {world_size} ranks"
+        );
         Ok(c_int::try_from(peer)?)
     }
 

@@ -70,7 +70,7 @@ fn refusals() -> anyhow::Result<()> {
         "a put of the elements 2..5 to element 0 of a window with 4 elements",
     )?;
     refused(comm.put(&window, 0..2, 0, 3), "a put of the elements 0..2 to element 3")?;
-    refused(comm.put(&window, 0..2, 1, 0), "there is no rank 1 in a world of 1 ranks")?;
-    refused(comm.signal(7), "there is no rank 7")?;
-    refused(comm.wait(&[7]), "there is no rank 7")
+    refused(comm.put(&window, 0..2, 1, 0), "the peer is rank 1, but the communicator has 1 ranks")?;
+    refused(comm.signal(7), "the peer is rank 7")?;
+    refused(comm.wait(&[7]), "the peer is rank 7")
 }

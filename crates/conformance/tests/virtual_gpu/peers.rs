@@ -16,6 +16,7 @@ use lab::Check;
 
 use crate::golden::is_kept;
 
+mod algorithms;
 mod programs;
 
 use CUresult::{
@@ -49,7 +50,7 @@ pub(crate) fn checks() -> Vec<Check> {
             Check::new(format!("peers::{}_{which}", pair.name), move || decided(pair, is_wrong))
         })
     });
-    let algorithms = programs::ALGORITHMS.iter().flat_map(|&(name, ranks, algorithm)| {
+    let algorithms = algorithms::ALGORITHMS.iter().flat_map(|&(name, ranks, algorithm)| {
         ranks.iter().map(move |&ranks| {
             Check::new(format!("peers::{name}_on_{ranks}_gpus"), move || algorithm(&Node::new(0), ranks))
         })

@@ -28,7 +28,12 @@ impl Incident {
             let (rank, text) =
                 line.split_once(": ").with_context(|| format!("line {}: no rank", index + 1))?;
             let rank: usize = rank.trim().parse().with_context(|| format!("line {}: {rank:?}", index + 1))?;
-            ensure!(rank < logs.len(), "line {}: there is no rank {rank}", index + 1);
+            ensure!(
+                rank < logs.len(),
+                "line {}: it names rank {rank}, but the job has {} ranks",
+                index + 1,
+                logs.len()
+            );
             logs[rank].push(text.to_owned());
         }
         let parse = |(rank, text): (usize, &Option<&str>)| {
@@ -204,7 +209,7 @@ mod tests {
     fn a_wrong_line_or_dump_is_named() {
         let error = |incident: anyhow::Result<Incident>| format!("{:#}", incident.unwrap_err());
         assert_eq!(error(incident("0: a\nb")), "line 2: no rank");
-        assert_eq!(error(incident("3: a")), "line 1: there is no rank 3");
+        assert_eq!(error(incident("3: a")), "line 1: it names rank 3, but the job has 3 ranks");
         assert!(
             error(Incident::parse(&[None, Some("{}")], "")).starts_with("the dump of rank 1: missing field")
         );
