@@ -49,7 +49,7 @@ impl Plate {
         // Complete the halos of this grid, on this rank and its neighbors:
         // 1. a neighbor's halo is a copy of this rank's outermost row on that side;
         // 2. what follows on the stream sees both halos, but the host does not wait;
-        // 3. there is no rank above the first one, and none below the last one.
+        // 3. the first rank has no neighbor above it, and the last rank has none below it.
         todo!("Complete the halos of this grid, on this rank and its neighbors")
         // ANCHOR_END: exchange
     }
