@@ -170,6 +170,17 @@ impl Message {
         Ok((receiver[0], receiver[2]))
     }
 
+    /// Sends a word in a round, and checks that the flag and the word arrive.
+    fn arrives(&self, ends: &Ends, word: u32, round: u32, situation: &str) -> anyhow::Result<()> {
+        let rounds = Rounds { awaited: round, signaled: round..=round, late: false };
+        let (flag, got) = self.send(ends, word, rounds, situation)?;
+        ensure!(
+            flag == round && got == word,
+            "{situation}\nthe flag is {flag}, expected {round}; the word is {got}, expected {word}"
+        );
+        Ok(())
+    }
+
     fn launch(&self, ends: &Ends, word: u32, rounds: Rounds) -> anyhow::Result<()> {
         let (data, unused) = (ends.sender.address(), ends.sender.address() + 4);
         let [flag, gate, out, other] = [0, 4, 8, 12].map(|offset| ends.receiver.address() + offset);
@@ -218,12 +229,7 @@ fn a_signal_publishes_what_was_written() -> anyhow::Result<()> {
             "round {round}: a thread on GPU 0 writes a word, and then executes your signal. A thread on GPU 1 waits for it with a \
              right wait, and reads the word."
         );
-        let rounds = Rounds { awaited: round, signaled: round..=round, late: false };
-        let (flag, got) = message.send(&ends, word, rounds, &situation)?;
-        ensure!(
-            flag == round && got == word,
-            "{situation}\nthe flag is {flag}, expected {round}; the word is {got}, expected {word}"
-        );
+        message.arrives(&ends, word, round, &situation)?;
     }
     Ok(())
 }
@@ -236,12 +242,7 @@ fn a_wait_sees_what_was_written() -> anyhow::Result<()> {
              on GPU 1 executes your wait, and reads the word.",
             round - 1
         );
-        let rounds = Rounds { awaited: round, signaled: round..=round, late: false };
-        let (flag, got) = message.send(&ends, word, rounds, &situation)?;
-        ensure!(
-            flag == round && got == word,
-            "{situation}\nthe flag is {flag}, expected {round}; the word is {got}, expected {word}"
-        );
+        message.arrives(&ends, word, round, &situation)?;
     }
     Ok(())
 }

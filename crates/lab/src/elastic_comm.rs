@@ -1,15 +1,17 @@
 //! A communicator that can continue without lost ranks. cudarc has no safe call for that.
 
 use std::ffi::{c_int, c_void};
+use std::ops::Deref;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, CudaViewMut, DevicePtr, DevicePtrMut};
 use cudarc::nccl::Id;
 use cudarc::nccl::result::{self, NcclError, NcclStatus};
-use cudarc::nccl::sys::{self, ncclComm_t, ncclDataType_t, ncclRedOp_t};
+use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t};
 
 use crate::explain::Readable;
+use crate::raw_comm::RawComm;
 
 /// `NCCL_SHRINK_ABORT`: cancels the work in flight first.
 const SHRINK_ABORT: c_int = 1;
@@ -18,12 +20,7 @@ const SHRINK_ABORT: c_int = 1;
 ///
 /// It needs NCCL 2.27 or later, so a check that uses it calls [`crate::Check::shrinks_communicators`].
 #[derive(Debug)]
-pub struct ElasticComm {
-    comm: ncclComm_t,
-    stream: Arc<CudaStream>,
-    rank: usize,
-    world_size: usize,
-}
+pub struct ElasticComm(RawComm);
 
 impl ElasticComm {
     /// Joins a world as rank `rank`. Every rank must call it, with the same id, from its own thread.
@@ -37,30 +34,7 @@ impl ElasticComm {
         world_size: usize,
         id: Id,
     ) -> anyhow::Result<Self> {
-        stream.context().bind_to_thread()?;
-        let id = sys::ncclUniqueId { internal: *id.internal() };
-        let mut comm = null_mut();
-        // SAFETY: the result is writable.
-        unsafe {
-            result::comm_init_rank(&mut comm, c_int::try_from(world_size)?, id, c_int::try_from(rank)?)
-        }
-        .readable()?;
-        Ok(Self { comm, stream, rank, world_size })
-    }
-
-    /// Returns the stream of the communicator's work.
-    pub fn stream(&self) -> Arc<CudaStream> {
-        self.stream.clone()
-    }
-
-    /// Returns this rank's number.
-    pub fn rank(&self) -> usize {
-        self.rank
-    }
-
-    /// Returns the number of ranks.
-    pub fn world_size(&self) -> usize {
-        self.world_size
+        RawComm::from_rank(stream, rank, world_size, id).map(Self)
     }
 
     /// Enqueues a sum over all ranks, in place. Every rank must call it, with a buffer of the same length.
@@ -151,13 +125,15 @@ impl ElasticComm {
         };
         called.result().readable()?;
         let rank = self.rank - lost.iter().filter(|&&other| other < self.rank).count();
-        Ok(Self { comm, stream: self.stream.clone(), rank, world_size: self.world_size - lost.len() })
+        let world_size = self.world_size - lost.len();
+        Ok(Self(RawComm { comm, stream: self.stream.clone(), rank, world_size }))
     }
 }
 
-impl Drop for ElasticComm {
-    fn drop(&mut self) {
-        // SAFETY: nothing uses the communicator after this. There is nothing to do about an error.
-        let _: Result<_, NcclError> = unsafe { result::comm_abort(self.comm) };
+impl Deref for ElasticComm {
+    type Target = RawComm;
+
+    fn deref(&self) -> &RawComm {
+        &self.0
     }
 }

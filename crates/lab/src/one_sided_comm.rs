@@ -11,10 +11,10 @@ use std::sync::Arc;
 use anyhow::ensure;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use cudarc::nccl::Id;
-use cudarc::nccl::result::{self, NcclError};
-use cudarc::nccl::sys::{self, ncclComm_t, ncclDataType_t, ncclResult_t, ncclWaitSignalDesc_t, ncclWindow_t};
+use cudarc::nccl::sys::{self, ncclDataType_t, ncclResult_t, ncclWaitSignalDesc_t, ncclWindow_t};
 
 use crate::explain::Readable;
+use crate::raw_comm::RawComm;
 
 /// `NCCL_WIN_COLL_SYMMETRIC`: every rank registers a window of the same size, as puts need.
 const SYMMETRIC: c_int = 1;
@@ -23,16 +23,7 @@ const SYMMETRIC: c_int = 1;
 ///
 /// It needs NCCL 2.29 or later, so a check that uses it calls [`crate::Check::puts_into_windows`].
 #[derive(Debug)]
-pub struct OneSidedComm {
-    inner: Rc<Inner>,
-    stream: Arc<CudaStream>,
-    rank: usize,
-    world_size: usize,
-}
-
-/// NCCL's communicator.
-#[derive(Debug)]
-struct Inner(ncclComm_t);
+pub struct OneSidedComm(Rc<RawComm>);
 
 /// Memory of a rank's GPU that all ranks of its communicator can write to. In all other ways, it is used like a
 /// `CudaSlice`.
@@ -42,7 +33,7 @@ struct Inner(ncclComm_t);
 pub struct Window {
     memory: ManuallyDrop<CudaSlice<f32>>,
     handle: ncclWindow_t,
-    inner: Rc<Inner>,
+    comm: Rc<RawComm>,
 }
 
 impl OneSidedComm {
@@ -57,30 +48,7 @@ impl OneSidedComm {
         world_size: usize,
         id: Id,
     ) -> anyhow::Result<Self> {
-        stream.context().bind_to_thread()?;
-        let id = sys::ncclUniqueId { internal: *id.internal() };
-        let mut comm = null_mut();
-        // SAFETY: the result is writable.
-        unsafe {
-            result::comm_init_rank(&mut comm, c_int::try_from(world_size)?, id, c_int::try_from(rank)?)
-        }
-        .readable()?;
-        Ok(Self { inner: Rc::new(Inner(comm)), stream, rank, world_size })
-    }
-
-    /// Returns the stream of all of its work.
-    pub fn stream(&self) -> Arc<CudaStream> {
-        self.stream.clone()
-    }
-
-    /// Returns this rank's number.
-    pub fn rank(&self) -> usize {
-        self.rank
-    }
-
-    /// Returns the number of ranks.
-    pub fn world_size(&self) -> usize {
-        self.world_size
+        RawComm::from_rank(stream, rank, world_size, id).map(|comm| Self(Rc::new(comm)))
     }
 
     /// Creates a window with this many elements, all of which are 0. Waits. Every rank must call it, with the same
@@ -103,9 +71,9 @@ impl OneSidedComm {
         let address = memory.device_ptr(&self.stream).0;
         // SAFETY: the memory has this many bytes, and the result is writable.
         check(unsafe {
-            sys::ncclCommWindowRegister(self.inner.0, address as _, bytes, &mut handle, SYMMETRIC)
+            sys::ncclCommWindowRegister(self.comm, address as _, bytes, &mut handle, SYMMETRIC)
         })?;
-        Ok(Window { memory, handle, inner: self.inner.clone() })
+        Ok(Window { memory, handle, comm: self.0.clone() })
     }
 
     /// Returns the number of a rank for NCCL.
@@ -145,7 +113,7 @@ impl OneSidedComm {
                 0,
                 0,
                 0,
-                self.inner.0,
+                self.comm,
                 stream.cast(),
             )
         })
@@ -159,7 +127,7 @@ impl OneSidedComm {
     pub fn signal(&self, peer: usize) -> anyhow::Result<()> {
         let (peer, stream) = (self.peer(peer)?, self.stream.cu_stream());
         // SAFETY: a signal has no requirements.
-        check(unsafe { sys::ncclSignal(peer, 0, 0, 0, self.inner.0, stream.cast()) })
+        check(unsafe { sys::ncclSignal(peer, 0, 0, 0, self.comm, stream.cast()) })
     }
 
     /// Lets the stream wait for one signal from each of these ranks, or for several if it is in the list several
@@ -185,13 +153,21 @@ impl OneSidedComm {
         let mut signals: Vec<_> = counts.iter().map(describe).collect();
         let (count, stream) = (c_int::try_from(signals.len())?, self.stream.cu_stream());
         // SAFETY: there are this many descriptions.
-        check(unsafe { sys::ncclWaitSignal(count, signals.as_mut_ptr(), self.inner.0, stream.cast()) })
+        check(unsafe { sys::ncclWaitSignal(count, signals.as_mut_ptr(), self.comm, stream.cast()) })
     }
 }
 
 #[track_caller]
 fn check(result: ncclResult_t) -> anyhow::Result<()> {
     result.result().readable().map(drop)
+}
+
+impl Deref for OneSidedComm {
+    type Target = RawComm;
+
+    fn deref(&self) -> &RawComm {
+        &self.0
+    }
 }
 
 impl Deref for Window {
@@ -218,15 +194,8 @@ impl Drop for Window {
         // SAFETY: the window and its memory belong to this object, and nothing uses them anymore. There is nothing to
         // do about an error.
         unsafe {
-            let _ = sys::ncclCommWindowDeregister(self.inner.0, self.handle);
+            let _ = sys::ncclCommWindowDeregister(self.comm.comm, self.handle);
             let _ = sys::ncclMemFree(address as _);
         }
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        // SAFETY: nothing uses the communicator after this. There is nothing to do about an error.
-        let _: Result<_, NcclError> = unsafe { result::comm_abort(self.0) };
     }
 }
