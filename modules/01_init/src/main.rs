@@ -42,14 +42,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 
 /// Exits with 0 if every result is right, with 1 if one is wrong, and with 2 on an error.
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {}", error_text(&error));
-            ExitCode::from(2)
-        }
-    }
+    lab::exit_code(run(&Arguments::parse()))
 }
 
 /// Runs everything, and returns whether every result is right.

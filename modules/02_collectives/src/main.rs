@@ -13,7 +13,6 @@ use cudarc::nccl::result::{NcclError, group_end, group_start};
 use cudarc::nccl::{Comm, NcclType, ReduceOp};
 use half::{bf16, f16};
 use init::rendezvous::rendezvous;
-use lab::explain::error_text;
 use lab::{HostGroup, Readable, irregular};
 use m02_collectives::backends::{staged_sum, times_as_long};
 use m02_collectives::bandwidth::{Operation, Row, fit, measure, operation_bytes};
@@ -119,14 +118,7 @@ fn size(text: &str) -> Result<usize, String> {
 
 /// Exits with 0 if every result is right, with 1 if one is wrong, and with 2 on an error.
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {}", error_text(&error));
-            ExitCode::from(2)
-        }
-    }
+    lab::exit_code(run(&Arguments::parse()))
 }
 
 /// Runs everything, and returns whether every result is right.

@@ -9,7 +9,6 @@ use cudarc::driver::{CudaSlice, CudaViewMut};
 use cudarc::nccl::Comm;
 use indicatif::{ProgressBar, ProgressStyle};
 use init::rendezvous::rendezvous;
-use lab::explain::error_text;
 use lab::tier::whose_times;
 use lab::{NcclLog, irregular};
 use m03_grouping::fusion::{average_each, average_fused, average_grouped};
@@ -69,14 +68,7 @@ impl Way {
 
 /// Exits with 0 if all averages are right, with 1 if one is wrong, and with 2 on an error.
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {}", error_text(&error));
-            ExitCode::from(2)
-        }
-    }
+    lab::exit_code(run(&Arguments::parse()))
 }
 
 /// One rank's measurements of one way.

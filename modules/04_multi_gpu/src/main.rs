@@ -8,7 +8,6 @@ use std::thread;
 use anyhow::{Context, ensure};
 use clap::Parser;
 use lab::digits::Digits;
-use lab::explain::error_text;
 use lab::perceptron::HostPerceptron;
 use m04_multi_gpu::hybrid::Mesh;
 use simulation::{Mode, Plan, Serial, assemble, on_gpus, on_the_host};
@@ -95,14 +94,7 @@ impl Arguments {
 
 /// Exits with 0 if the training succeeded, with 1 if its result is not good enough, and with 2 on an error.
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {}", error_text(&error));
-            ExitCode::from(2)
-        }
-    }
+    lab::exit_code(run(&Arguments::parse()))
 }
 
 /// Trains on GPUs and on the host, and returns whether the results are good enough.

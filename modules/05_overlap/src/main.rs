@@ -13,7 +13,6 @@ use collectives::broadcast::replicas_equal;
 use cudarc::nccl::Comm;
 use indicatif::{ProgressBar, ProgressStyle};
 use init::rendezvous::rendezvous;
-use lab::explain::error_text;
 use lab::timeline::{Chart, Span};
 use lab::{Network, NetworkShape, Stopwatch, Trainable};
 use m05_overlap::analysis::align;
@@ -400,12 +399,5 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
 
 /// Exits with 0 if all ways give the same parameters, with 1 if one differs, and with 2 on an error.
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {}", error_text(&error));
-            ExitCode::from(2)
-        }
-    }
+    lab::exit_code(run(&Arguments::parse()))
 }

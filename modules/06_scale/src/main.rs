@@ -13,7 +13,6 @@ use std::sync::Arc;
 use anyhow::ensure;
 use clap::{Parser, ValueEnum};
 use cudarc::driver::CudaStream;
-use lab::explain::error_text;
 use lab::timeline::Drawing;
 use timelines::{experts, hierarchical, one_f_one_b};
 
@@ -61,14 +60,7 @@ impl Exercise {
 
 /// Exits with 0 if every result is right, with 1 if one is wrong, and with 2 on an error.
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {}", error_text(&error));
-            ExitCode::from(2)
-        }
-    }
+    lab::exit_code(run(&Arguments::parse()))
 }
 
 /// Runs everything, and returns whether every result is right.

@@ -8,7 +8,6 @@ use anyhow::Context;
 use clap::Parser;
 use cudarc::nccl::Comm;
 use lab::Readable;
-use lab::explain::error_text;
 use lab::launcher::ranks_on_this_machine;
 use lab::roll_call::roll_call;
 use m01_init::environment::{assignment, own_stream};
@@ -28,16 +27,10 @@ struct Arguments {
 
 /// Exits with 0 if this rank received a message from every rank, and with 2 otherwise.
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
-        Ok(heard) => {
-            println!("{heard}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("error: {}", error_text(&error));
-            ExitCode::from(2)
-        }
-    }
+    lab::exit_code(run(&Arguments::parse()).map(|heard| {
+        println!("{heard}");
+        true
+    }))
 }
 
 /// Joins the group, and returns a line with what this rank receives from each rank.
