@@ -109,7 +109,7 @@ fn comparison(root: &Path, library: &Path, version: Version, ours: &Ours) -> any
         &built_for.split('.').next().unwrap_or(""),
     );
     let elf = Elf::read(library)?;
-    symbols::compare(&mut comparison, root, &elf, version)?;
+    symbols::compare(&mut comparison, &elf, version)?;
     variables::compare(&mut comparison, root, &elf, version)?;
     log::compare(&mut comparison, library)?;
     Ok(comparison)
