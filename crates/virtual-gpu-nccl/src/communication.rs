@@ -85,6 +85,11 @@ impl super::State {
     /// # Errors
     /// Returns `InternalError` if the call's communicator is gone.
     fn missing(&self, call: CallKey) -> NcclResult<Vec<Missing>> {
+        // Nobody else can complete a call that needs a rank whose process has ended.
+        let comm = self.communicators.get(&call.comm());
+        if comm.is_some_and(|comm| comm.is_held_up(call)) {
+            return Ok(vec![Missing::Gone]);
+        }
         Ok(match call {
             CallKey::Collective(id) => {
                 let missing = self.communicator(id.comm)?.missing_ranks(id.sequence)?;

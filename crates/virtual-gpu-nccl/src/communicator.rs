@@ -43,10 +43,19 @@ pub(crate) struct Communicator {
     pub(crate) grown: BTreeMap<SequenceNumber, UniqueId>,
     /// The asynchronous error, if any.
     pub(crate) failed: Option<Error<NcclStatus>>,
+    /// The ranks whose processes have ended.
+    pub(crate) lost: Option<Lost>,
     /// The call site at which rank 0's handle was created.
     pub(crate) call_site: CallSite,
     /// How to reach the ranks in other processes.
     pub(crate) link: Option<Link>,
+}
+
+/// Ranks whose processes have ended.
+pub(crate) struct Lost {
+    pub(crate) ranks: Vec<Rank>,
+    /// Names the first process that ended, and its ranks.
+    pub(crate) headline: String,
 }
 
 /// Another process of a session.
@@ -176,8 +185,15 @@ impl RankState {
 impl Communicator {
     /// Fails if a process with other ranks has ended.
     pub(crate) fn check_all_there(&self) -> NcclResult<()> {
+        self.check_all_there_but(&[])
+    }
+
+    /// Fails if a process with other ranks than these has ended.
+    pub(crate) fn check_all_there_but(&self, excluded: &[Rank]) -> NcclResult<()> {
+        let lost =
+            self.lost.as_ref().is_some_and(|lost| lost.ranks.iter().any(|rank| !excluded.contains(rank)));
         match &self.failed {
-            Some(error) if error.status == NcclStatus::RemoteError => Err(error.clone()),
+            Some(error) if lost => Err(error.clone()),
             _ => Ok(()),
         }
     }
@@ -332,6 +348,7 @@ impl Locked<'_> {
             management_calls,
             grown: BTreeMap::new(),
             failed: None,
+            lost: None,
             call_site,
             link: link.clone(),
         };

@@ -26,6 +26,10 @@ const TOGETHER: &str =
 
 /// Reports which rank is waiting for which, for calls that were found deadlocked together.
 pub(crate) fn deadlock_report(engine: &EngineState, nccl: &State, calls: &Deadlocked) -> Report {
+    let lost = calls.iter().find_map(|call| nccl.communicator(call.comm()).ok()?.lost.as_ref());
+    if let Some(lost) = lost {
+        return explain(engine, nccl, calls, Report::new(&*lost.headline));
+    }
     let management = calls.iter().any(|call| matches!(call, CallKey::Management(_)));
     let collective = calls.iter().any(|call| matches!(call, CallKey::Collective(_)));
     let point_to_point = calls.iter().any(|call| matches!(call, CallKey::PointToPoint(_)));
@@ -41,7 +45,7 @@ pub(crate) fn deadlock_report(engine: &EngineState, nccl: &State, calls: &Deadlo
 }
 
 /// Adds which rank is waiting for which to a report.
-pub(crate) fn explain(engine: &EngineState, nccl: &State, calls: &Deadlocked, report: Report) -> Report {
+fn explain(engine: &EngineState, nccl: &State, calls: &Deadlocked, report: Report) -> Report {
     let mut explanation = Explanation { report, help: None };
     for &call in calls {
         let comm = match nccl.communicator(call.comm()) {

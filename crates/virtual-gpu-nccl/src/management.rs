@@ -192,7 +192,7 @@ impl Nccl {
     ///
     /// # Errors
     /// Returns `InvalidArgument` if no rank is excluded, if the list has the calling rank, a rank twice, or a number that is
-    /// not a rank's; `Timeout` if a rank never calls; and `InProgress` for a nonblocking communicator.
+    /// not a rank's; `RemoteError` if the process of a rank that is not excluded has ended; `Timeout` if a rank never calls; and `InProgress` for a nonblocking communicator.
     pub fn shrink(
         &self,
         handle: CommHandle,
@@ -202,9 +202,10 @@ impl Nccl {
         deliver: Deliver,
     ) -> NcclResult<()> {
         let mut guard = self.lock();
-        let (comm, rank) = guard.nccl.ready_member(handle)?;
+        let (comm, rank) = guard.nccl.open_member(handle)?;
         let entry = guard.nccl.communicator(comm)?;
         let excluded = excluded_ranks(excluded, rank, entry.ranks.len())?;
+        entry.check_all_there_but(&excluded)?;
         let config = config.unwrap_or(entry.ranks[rank].config);
         if aborts {
             guard.locked().cancel_work(comm, rank, false)?;

@@ -142,11 +142,17 @@ impl State {
 
     /// Like [`Self::member`], but fails unless the communicator can be used now.
     pub(crate) fn ready_member(&self, handle: CommHandle) -> NcclResult<(CommId, Rank)> {
+        let (comm, rank) = self.open_member(handle)?;
+        self.communicator(comm)?.check_all_there().map(|()| (comm, rank))
+    }
+
+    /// Like [`Self::ready_member`], but also if processes with other ranks have ended.
+    pub(crate) fn open_member(&self, handle: CommHandle) -> NcclResult<(CommId, Rank)> {
         let (comm, rank) = self.unfinished_member(handle)?;
         let entry = self.communicator(comm)?;
         match entry.ranks[rank].finalized {
             true => Err(Error::new(NcclStatus::InvalidArgument, "the communicator has been finalized")),
-            false => entry.check_all_there().map(|()| (comm, rank)),
+            false => Ok((comm, rank)),
         }
     }
 

@@ -1,8 +1,8 @@
 //! Handles the events that other processes send about their ranks, and the end of another process.
 
 use super::Locked;
-use super::communicator::Communicator;
-use super::deadlock::explain;
+use super::communicator::{Communicator, Lost};
+use super::deadlock::deadlock_report;
 use super::event::{Event, Failed, Fails, MessageName};
 use super::one_sided::Delivery;
 use super::point_to_point::{End, MessageKey};
@@ -12,7 +12,7 @@ use super::transfer::Direction;
 use super::wire::EventError;
 use virtual_gpu::engine::Failure;
 use virtual_gpu::report::{Report, ranks};
-use virtual_gpu_core::handle::{CollectiveId, CommId, ManagementId, Rank, SequenceNumber};
+use virtual_gpu_core::handle::{CallKey, CollectiveId, CommId, ManagementId, Rank, SequenceNumber};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
@@ -182,10 +182,15 @@ impl Locked<'_> {
         let headline = format!("{} {verb} gone: {who} has ended", ranks(&lost));
         let report = Report::new(&*headline).at("the communicator was created", &entry.call_site);
         entry.failed.get_or_insert_with(|| Error::new(NcclStatus::RemoteError, report.to_string()));
-        entry.forget_calls_elsewhere();
-        for call in entry.held_up_by(&lost) {
-            let report = explain(self.engine, self.nccl, &[call].into(), Report::new(&*headline));
-            self.fail_calls(&[call].into(), CudaStatus::LaunchFailed, &report)?;
+        entry.lost.get_or_insert_with(|| Lost { ranks: Vec::new(), headline }).ranks.extend(&lost);
+        entry.forget_calls_elsewhere(&lost);
+        // Calls on streams stay pending, as on a real GPU: the program may shrink the communicator. They fail when a thread
+        // waits for them.
+        let others = entry.management_calls.iter().filter(|(_, call)| call.lacks_any(&lost));
+        for sequence in others.map(|(&sequence, _)| sequence).collect::<Vec<_>>() {
+            let call = [CallKey::Management(ManagementId { comm, sequence })].into();
+            let report = deadlock_report(self.engine, self.nccl, &call);
+            self.fail_calls(&call, CudaStatus::LaunchFailed, &report)?;
         }
         Ok(())
     }
@@ -205,10 +210,10 @@ impl Communicator {
     }
 
     /// Forgets the calls that no rank in this process has reached. None will reach them, because the next call is
-    /// rejected.
-    fn forget_calls_elsewhere(&mut self) {
+    /// rejected, unless it is a shrink without the lost ranks.
+    fn forget_calls_elsewhere(&mut self, lost: &[Rank]) {
         self.calls.retain(|_, call| call.has_part_here());
         let ranks = &self.ranks;
-        self.management_calls.retain(|_, call| call.has_participant_here(ranks));
+        self.management_calls.retain(|_, call| call.has_participant_here(ranks) || !call.lacks_any(lost));
     }
 }

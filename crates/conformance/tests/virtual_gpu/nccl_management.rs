@@ -43,10 +43,10 @@ fn refused(answer: Answer, code: ncclResult_t, words: &[&str]) {
 
 /// `NCCL_SHRINK_DEFAULT` and `NCCL_SHRINK_ABORT`
 const DEFAULT: i32 = 0;
-const ABORT: i32 = 1;
+pub(crate) const ABORT: i32 = 1;
 
 /// Returns the smaller communicator, or the error.
-fn shrink(of: &Rank, excluded: &[i32], flags: i32) -> Result<Rank, (ncclResult_t, String)> {
+pub(crate) fn shrink(of: &Rank, excluded: &[i32], flags: i32) -> Result<Rank, (ncclResult_t, String)> {
     let (mut list, mut made) = (excluded.to_vec(), null_mut());
     let (list, count) = (list.as_mut_ptr(), excluded.len() as i32);
     // SAFETY: the list has this many ranks, and the result is writable.
@@ -60,7 +60,7 @@ fn revoke(comm: ncclComm_t, flags: i32) -> Answer {
 }
 
 /// Sums `value` over the ranks of a communicator.
-fn sum(of: &Rank, value: f32) -> f32 {
+pub(crate) fn sum(of: &Rank, value: f32) -> f32 {
     let buffer = of.stream.clone_htod(&[value]).unwrap();
     of.call(Function::AllReduce, address(&buffer), address(&buffer), floats(1)).unwrap();
     of.stream.clone_dtoh(&buffer).unwrap()[0]

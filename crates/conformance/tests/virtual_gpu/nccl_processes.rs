@@ -44,6 +44,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("nccl_processes::killed_while_no_rank_waits", || {
             killed::killed("polls", "ncclRemoteError")
         }),
+        Check::new("nccl_processes::the_others_shrink_after_a_kill", killed::the_others_shrink),
         Check::new("nccl_processes::killed_while_the_others_initialize", || {
             killed::killed("initializes", "ncclRemoteError: virtual GPU: rank 2 is gone: process")
         }),
@@ -63,7 +64,7 @@ pub(crate) fn checks() -> Vec<Check> {
 }
 
 /// The programs that these checks' processes run.
-pub(crate) const PROGRAMS: [(&str, Program); 20] = [
+pub(crate) const PROGRAMS: [(&str, Program); 21] = [
     ("sums", values::sums),
     ("again", ids::again),
     ("functions", values::functions),
@@ -75,6 +76,7 @@ pub(crate) const PROGRAMS: [(&str, Program); 20] = [
     ("splits", killed::splits),
     ("receives", killed::receives),
     ("polls", killed::polls),
+    ("shrinks", killed::shrinks),
     ("not_blocking", nonblocking::not_blocking),
     ("initializes", killed::initializes),
     ("root_returns", killed::root_returns),

@@ -129,7 +129,7 @@ pub(crate) fn shrink(
     config: Bytes,
     flags: c_int,
 ) -> NcclResult<()> {
-    let nccl = member(of)?;
+    let nccl = started_for(of)?;
     if to.is_null() {
         return Err(invalid("ncclCommShrink: the pointer to the communicator is null"));
     }

@@ -23,9 +23,7 @@ use virtual_gpu::report::Report;
 use virtual_gpu::time::Ticket;
 use virtual_gpu::time::trace::Label;
 use virtual_gpu::time::tuning::point_to_point;
-use virtual_gpu_core::handle::{
-    CallKey, CollectiveId, CommId, ManagementId, OpRef, PointToPointId, Rank, SequenceNumber,
-};
+use virtual_gpu_core::handle::{CallKey, CollectiveId, CommId, OpRef, PointToPointId, Rank, SequenceNumber};
 use virtual_gpu_core::map::Map;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
 
@@ -278,15 +276,20 @@ impl Communicator {
         pending.collect()
     }
 
-    /// Identifies this process's calls that need work that one of these ranks has not done.
-    pub(crate) fn held_up_by(&self, lost: &[Rank]) -> Vec<CallKey> {
+    /// Returns whether a call on a stream of this process needs work that a rank has not done whose process has ended.
+    pub(crate) fn is_held_up(&self, call: CallKey) -> bool {
+        self.lost.as_ref().is_some_and(|lost| self.held_up_by(&lost.ranks).any(|held_up| held_up == call))
+    }
+
+    /// Identifies the calls on this process's streams that need work that one of these ranks has not done.
+    pub(crate) fn held_up_by(&self, lost: &[Rank]) -> impl Iterator<Item = CallKey> {
         let comm = self.id;
         let collectives = self.calls.iter().filter(|(_, call)| {
             let come = |rank: Rank| call.parts[rank].as_ref().is_some_and(|part| part.arrived);
             call.failure.is_none() && !lost.iter().all(|&rank| come(rank))
         });
         let collectives =
-            collectives.map(|(&sequence, _)| CallKey::Collective(CollectiveId { comm, sequence }));
+            collectives.map(move |(&sequence, _)| CallKey::Collective(CollectiveId { comm, sequence }));
         let transfer_groups = self.traffic.transfer_groups.iter().filter(|(_, group)| {
             group.failure.is_none()
                 && group.open.iter().any(|&(key, own)| {
@@ -295,11 +298,8 @@ impl Communicator {
                 })
         });
         let transfer_groups = transfer_groups.map(|(&id, _)| CallKey::PointToPoint(id));
-        let management_calls = self.management_calls.iter().filter(|(_, call)| call.lacks_any(lost));
-        let management_calls =
-            management_calls.map(|(&sequence, _)| CallKey::Management(ManagementId { comm, sequence }));
         let signals = self.waiting_for_signals_of(lost);
-        collectives.chain(transfer_groups).chain(signals).chain(management_calls).collect()
+        collectives.chain(transfer_groups).chain(signals)
     }
 }
 

@@ -8,9 +8,10 @@ use cudarc::nccl::sys::{self, ncclResult_t};
 
 use super::nonblocking::{init_without_waiting, poll};
 use super::{LONG, async_error, plan, reported};
+use crate::nccl_management::{ABORT, shrink, sum};
 use crate::rank_processes::{Plan, Process, run, start};
 use crate::raw::{Function, address, answer, floats};
-use crate::twins::{Said, TestRank, said, split};
+use crate::twins::{Said, TestRank, driver, said, split};
 
 /// Kills the last process while it sleeps. The others must get an error long before their timeout.
 pub(super) fn killed(program: &str, words: &str) -> anyhow::Result<()> {
@@ -106,6 +107,50 @@ pub(super) fn polls(me: &TestRank) -> Said {
             code => return Err(format!("{code:?}")),
         }
     }
+}
+
+pub(super) fn the_others_shrink() -> anyhow::Result<()> {
+    let mut processes = start(&Plan { env: &LONG, ..plan("shrinks", &[1, 1, 1, 1]) })?;
+    for process in &processes {
+        process.line("ready")?;
+    }
+    processes[3].child.kill()?;
+    processes[3].child.wait()?;
+    for (rank, process) in processes[..3].iter().enumerate() {
+        let said = process.said()?;
+        ensure!(said.is_ok(), "rank {rank}: {}", said.unwrap_err());
+    }
+    Ok(())
+}
+
+/// The last rank is killed while the others poll a sum that needs it. They continue without it.
+pub(super) fn shrinks(me: &TestRank) -> Said {
+    let buffer = me.buffer(4);
+    me.all_reduce(&buffer)?;
+    me.wait()?;
+    if me.rank < me.n - 1 {
+        me.all_reduce(&buffer)?;
+    }
+    ready(me, me.n - 1);
+    let event = driver(me.own.stream.record_event(None))?;
+    while async_error(me.own.comm) != ncclResult_t::ncclRemoteError {
+        ensure(!driver(event.try_is_complete())?, "the sum is complete without the last rank")?;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    ensure(!driver(event.try_is_complete())?, "the sum has failed, although no thread has waited for it")?;
+    match shrink(&me.own, &[0], ABORT).err() {
+        _ if me.rank == 0 => {}
+        Some((ncclResult_t::ncclRemoteError, text)) if text.contains("rank 3 is gone: process") => {}
+        other => return Err(format!("without rank 0, but with the last one, the shrink returned {other:?}")),
+    }
+    let left = shrink(&me.own, &[me.n as i32 - 1], ABORT)
+        .map_err(|(code, text)| format!("the shrink returned {code:?}: {text}"))?;
+    let total = sum(&left, (me.rank + 1) as f32);
+    ensure(total == 6.0, &format!("the sum over ranks 0 to 2 is {total}"))
+}
+
+fn ensure(holds: bool, otherwise: &str) -> Said {
+    if holds { Ok(()) } else { Err(otherwise.to_owned()) }
 }
 
 /// Initializes a communicator for one more rank, which never joins.
