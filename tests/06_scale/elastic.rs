@@ -3,9 +3,11 @@
 //! The loss of each sample is a linear function of the weights plus half of their squares. Weights and slopes are
 //! integers, and all factors are powers of 2, so nothing rounds in the few steps taken here, in any order.
 
+mod processes;
+mod supervisor;
+
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
-use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
@@ -16,6 +18,7 @@ use lab::{
 };
 use multi_gpu::data_parallel::shard;
 
+use self::supervisor::{Loss, Supervisor};
 use crate::scale::elastic::{Model, Replica, Watch};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -25,6 +28,9 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("elastic::a_rank_that_missed_a_sum_catches_up", a_rank_that_missed_a_sum_catches_up)
             .min_ranks(3),
         Check::new("elastic::a_second_loss_is_survived_too", a_second_loss_is_survived_too).min_ranks(3),
+        Check::new("elastic::a_killed_process_is_left_behind", processes::a_killed_process_is_left_behind)
+            .process(processes::train_as_a_process)
+            .min_ranks(processes::WORLD_SIZE),
         Check::new("elastic::a_step_is_one_sum", a_step_is_one_sum).min_ranks(2),
         Check::new("elastic::an_error_of_the_watch_is_returned", an_error_of_the_watch_is_returned),
         Check::new("elastic::a_failed_call_is_an_error", a_failed_call_is_an_error),
@@ -69,55 +75,6 @@ fn serial() -> Vec<Vec<f32>> {
         curve.push(weights.iter().map(|&weight| weight as f32).collect());
     }
     curve
-}
-
-/// A rank that is lost.
-#[derive(Clone, Copy)]
-struct Loss {
-    /// Its number in the first communicator.
-    rank: usize,
-    /// The number of steps that it takes.
-    steps: u64,
-    /// Another rank, for which the last of these steps does not arrive in time.
-    late: Option<usize>,
-}
-
-/// The program that started the ranks. It knows which ranks are lost, and waits for all others.
-struct Supervisor {
-    world_size: usize,
-    losses: Vec<Loss>,
-    /// For each loss, the ranks that have asked.
-    asked: Mutex<Vec<Vec<usize>>>,
-    complete: Condvar,
-}
-
-impl Supervisor {
-    fn new(world_size: usize, losses: &[Loss]) -> Self {
-        let asked = Mutex::new(vec![Vec::new(); losses.len()]);
-        Self { world_size, losses: losses.to_vec(), asked, complete: Condvar::new() }
-    }
-
-    /// Returns the ranks that remain after some losses, by their numbers in the first communicator.
-    fn left(&self, losses: usize) -> Vec<usize> {
-        (0..self.world_size)
-            .filter(|rank| self.losses[..losses].iter().all(|loss| loss.rank != *rank))
-            .collect()
-    }
-
-    /// Waits until all remaining ranks have asked for the next loss.
-    fn ask(&self, number: usize, rank: usize) -> anyhow::Result<()> {
-        let left = self.left(number + 1).len();
-        let mut asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        asked[number].push(rank);
-        self.complete.notify_all();
-        let waited = self.complete.wait_timeout_while(asked, TIMEOUT, |asked| asked[number].len() < left);
-        let asked = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0[number].len();
-        ensure!(
-            asked >= left,
-            "rank {rank} asked for the lost ranks, but only {asked} of the {left} remaining ranks did so"
-        );
-        Ok(())
-    }
 }
 
 /// One rank: its model, and its connection to the supervisor.
@@ -218,8 +175,9 @@ impl Watch for Member<'_> {
         if self.step.get() < loss.steps {
             return completes(event, TIMEOUT);
         }
+        // If NCCL knows that a rank's process has ended, it enqueues no sum, and the event completes.
         ensure!(
-            !completes(event, Duration::from_millis(10))?,
+            self.supervisor.has_processes() || !completes(event, Duration::from_millis(10))?,
             "rank {}: the event that `arrives` received is complete, but the sum is not, because rank {} is missing: record the \
              event after the sum",
             self.rank,
@@ -250,7 +208,7 @@ impl Watch for Member<'_> {
 
 /// Trains on this many ranks, with these losses, and compares each step with that of one GPU.
 fn train(world_size: usize, losses: &[Loss]) -> anyhow::Result<()> {
-    let supervisor = Supervisor::new(world_size, losses);
+    let supervisor = Supervisor::of_threads(world_size, losses);
     let (streams, id) = (lab::streams(world_size)?, Id::new().readable()?);
     each_rank(world_size, |rank| {
         let comm = ElasticComm::from_rank(streams[rank].clone(), rank, world_size, id)?;
@@ -404,7 +362,7 @@ fn a_second_loss_is_survived_too() -> anyhow::Result<()> {
 fn alone(steps: u64) -> anyhow::Result<impl FnOnce() -> anyhow::Result<()>> {
     let stream = lab::streams(1)?.remove(0);
     let comm = ElasticComm::from_rank(stream, 0, 1, Id::new().readable()?)?;
-    let supervisor = Supervisor::new(1, &[]);
+    let supervisor = Supervisor::of_threads(1, &[]);
     let mut replica = Replica::new(&comm, &start())?;
     comm.stream().synchronize()?;
     Ok(move || {
@@ -416,7 +374,7 @@ fn alone(steps: u64) -> anyhow::Result<impl FnOnce() -> anyhow::Result<()>> {
 
 fn a_step_is_one_sum() -> anyhow::Result<()> {
     let (streams, id) = (lab::streams(2)?, Id::new().readable()?);
-    let supervisor = Supervisor::new(2, &[]);
+    let supervisor = Supervisor::of_threads(2, &[]);
     each_rank(2, |rank| {
         let comm = ElasticComm::from_rank(streams[rank].clone(), rank, 2, id)?;
         let stream = comm.stream();
@@ -444,7 +402,7 @@ fn an_error_of_the_watch_is_returned() -> anyhow::Result<()> {
     }
     let stream = lab::streams(1)?.remove(0);
     let comm = ElasticComm::from_rank(stream.clone(), 0, 1, Id::new().readable()?)?;
-    let supervisor = Supervisor::new(1, &[]);
+    let supervisor = Supervisor::of_threads(1, &[]);
     let member = Member::new(&comm, &supervisor)?;
     let mut replica = Replica::new(&comm, &start())?;
     let text = match replica.train(comm, &member, &Broken, 1, LEARNING_RATE) {

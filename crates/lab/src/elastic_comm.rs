@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaStream, CudaViewMut, DevicePtr, DevicePtrMut};
 use cudarc::nccl::Id;
 use cudarc::nccl::result::{self, NcclError, NcclStatus};
-use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t};
+use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 
 use crate::explain::Readable;
 use crate::raw_comm::RawComm;
@@ -37,17 +37,21 @@ impl ElasticComm {
         RawComm::from_rank(stream, rank, world_size, id).map(Self)
     }
 
-    /// Enqueues a sum over all ranks, in place. Every rank must call it, with a buffer of the same length.
+    /// Enqueues a sum over all ranks, in place. Every rank must call it, with a buffer of the same length. If NCCL already
+    /// knows that a rank is lost, nothing is enqueued, and the sum never arrives.
     ///
     /// # Errors
-    /// Returns NCCL's error.
+    /// Returns NCCL's error, except `ncclRemoteError`: "a remote process exiting prematurely".
     #[track_caller]
     pub fn sum(&self, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
         let stream = self.stream.cu_stream().cast();
         self.in_place(buffer, |pointer, count| {
             let (float, sum) = (ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum);
             // SAFETY: the buffer has this many elements, and work on the stream keeps it until the sum is done.
-            unsafe { result::all_reduce(pointer, pointer, count, float, sum, self.comm, stream) }
+            match unsafe { result::all_reduce(pointer, pointer, count, float, sum, self.comm, stream) } {
+                Err(NcclError(ncclResult_t::ncclRemoteError)) => Ok(NcclStatus::Success),
+                called => called,
+            }
         })
     }
 

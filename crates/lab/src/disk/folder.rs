@@ -26,6 +26,11 @@ impl Folder {
         Ok(Self(path))
     }
 
+    /// Returns its path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
     fn at(&self, path: &str) -> PathBuf {
         self.0.join(path)
     }
