@@ -102,10 +102,11 @@ impl Course {
                 own.push("its title is empty".to_owned());
             }
             let earlier = &self.paths[..index];
-            if let Some(name) =
-                path.after.as_deref().filter(|name| earlier.iter().all(|path| path.name != *name))
+            if let Some(name) = path.after.as_deref()
+                && earlier.iter().all(|path| path.name != name)
+                && self.modules.iter().all(|module| module.folder != name)
             {
-                own.push(format!("it continues `{name}`, but no earlier path has this name"));
+                own.push(format!("it continues `{name}`, but no earlier path and no module has this name"));
             }
             own.extend(self.exercises_of_path_problems(path, &self.done_before(path, earlier)));
             for step in path.steps.iter().flatten() {
@@ -119,8 +120,15 @@ impl Course {
         problems
     }
 
-    /// Returns the exercises of the paths that a path continues, which are among the `earlier` ones.
+    /// Returns the exercises of the modules or paths that a path continues. The paths are among the `earlier` ones.
     fn done_before(&self, path: &Route, earlier: &[Route]) -> Vec<String> {
+        if let Some(last) = self.modules.iter().position(|module| Some(&module.folder) == path.after.as_ref())
+        {
+            let is_done = |exercise: &&Exercise| {
+                self.modules[..=last].iter().any(|module| module.folder == exercise.folder())
+            };
+            return self.exercises.iter().filter(is_done).map(|exercise| exercise.id.clone()).collect();
+        }
         let continued = earlier.iter().position(|other| Some(&other.name) == path.after.as_ref());
         continued.map_or_else(Vec::new, |at| {
             let mut done = self.done_before(&earlier[at], &earlier[..at]);
@@ -150,7 +158,7 @@ impl Course {
                 continue;
             };
             if done.iter().any(|done| done == id) {
-                problems.push(format!("`{id}` is on the path that it continues"));
+                problems.push(format!("`{id}` is part of what it continues"));
             }
             let is_missing = |need: &&String| !on_it[..at].contains(&need.as_str()) && !done.contains(need);
             for need in exercise.needs.iter().filter(is_missing) {
@@ -251,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_may_continue_an_earlier_one() {
+    fn a_path_may_continue_an_earlier_one_or_modules() {
         let exercise = GOOD.split_once("[[exercise]]").unwrap().1.replace("devices", "buffers");
         let second = exercise.replace("needs = []", "needs = [\"init/devices\"]");
         let path = |name: &str, exercise: &str, after: &str| {
@@ -267,9 +275,13 @@ mod tests {
             ),
             (
                 first.clone() + &path("second", "devices", "after = \"first\"\n"),
-                "is on the path that it continues",
+                "is part of what it continues",
             ),
-            (path("second", "devices", "after = \"first\"\n") + &first, "but no earlier path has this name"),
+            (path("second", "buffers", "after = \"01_init\"\n"), "is part of what it continues"),
+            (
+                path("second", "devices", "after = \"first\"\n") + &first,
+                "but no earlier path and no module has this name",
+            ),
         ] {
             let problems =
                 Course::parse(&format!("{GOOD}\n[[exercise]]{second}\n{paths}")).unwrap().problems(|_| true);
