@@ -124,17 +124,17 @@ fn sample() -> Vec<Check> {
             Ok(())
         }),
         Check::new("fate::starts", || {
-            let fates = ["fine", "fails", "panics", "leaves"].map(|fate| vec![("FATE", fate.to_owned())]);
-            for said in processes::run(&["RANK"], &fates[..3])? {
+            let fates = ["fine", "fails", "panics", "leaves", "dies"].map(|fate| vec![("FATE", fate.to_owned())]);
+            for said in processes::run(&["RANK"], &fates)? {
                 println!("{said:?}");
             }
-            println!("{:#}", processes::run(&[], &fates[3..]).unwrap_err());
             Ok(())
         })
         .process(|| match std::env::var("FATE")?.as_str() {
             "fine" => Ok(format!("it is\nfine, and RANK is {:?}", std::env::var_os("RANK"))),
             "fails" => bail!("the disk is full"),
             "panics" => todo!("read a variable"),
+            "dies" => processes::kill_this(),
             _ => std::process::exit(3),
         }),
         Check::new("fate::measures", || {
@@ -334,7 +334,8 @@ fn a_check_starts_processes_and_hears_how_they_went() -> anyhow::Result<()> {
             r#"Err("the disk is full")"#,
             r#"Err("not yet implemented: read a variable\n  at "#,
             "harness.rs:",
-            "a rank's process ended without a result, with exit status: 3",
+            r#"Err("a rank's process ended without a result, with exit status: 3")"#,
+            r#"Err("a rank's process ended without a result, with signal: 9 (SIGKILL)")"#,
         ],
     )
 }
