@@ -124,7 +124,8 @@ fn sample() -> Vec<Check> {
             Ok(())
         }),
         Check::new("fate::starts", || {
-            let fates = ["fine", "fails", "panics", "leaves", "dies"].map(|fate| vec![("FATE", fate.to_owned())]);
+            let fates =
+                ["fine", "fails", "panics", "leaves", "dies"].map(|fate| vec![("FATE", fate.to_owned())]);
             for said in processes::run(&["RANK"], &fates)? {
                 println!("{said:?}");
             }
