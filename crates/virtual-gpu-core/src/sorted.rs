@@ -61,6 +61,33 @@ impl<K: Ord, V> SortedMap<K, V> {
         Some(self.0.remove(at).1)
     }
 
+    /// Adds the entries of another map. Where both have a key, `combine` changes this map's value.
+    pub fn merge(&mut self, other: &Self, mut combine: impl FnMut(&mut V, &V))
+    where
+        K: Clone,
+        V: Clone,
+    {
+        let (mut at, mut new) = (0, Vec::new());
+        for (key, value) in &other.0 {
+            // Often, both maps have the same keys, so the next entry is the one.
+            if self.0.get(at).is_some_and(|own| own.0 < *key) {
+                at += self.0[at..].partition_point(|own| own.0 < *key);
+            }
+            match self.0.get_mut(at).filter(|own| own.0 == *key) {
+                Some(own) => {
+                    combine(&mut own.1, value);
+                    at += 1;
+                }
+                None => new.push((key.clone(), value.clone())),
+            }
+        }
+        if !new.is_empty() {
+            // Both parts are sorted, and the sort is quick for these.
+            self.0.append(&mut new);
+            self.0.sort_by(|one, other| one.0.cmp(&other.0));
+        }
+    }
+
     /// Keeps the entries for which `keep` returns `true`.
     pub fn retain(&mut self, mut keep: impl FnMut(&K, &V) -> bool) {
         self.0.retain(|(key, value)| keep(key, value));
@@ -163,6 +190,25 @@ impl<'a, T: Ord> IntoIterator for &'a SortedSet<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_merge_has_the_entries_of_both() {
+        let map = |entries: &[(u32, u32)]| SortedMap(entries.to_vec());
+        let sum = |own: &mut u32, other: &u32| *own += other;
+        for (own, other, both) in [
+            (&[(1, 1), (3, 1)][..], &[][..], &[(1, 1), (3, 1)][..]),
+            (&[], &[(2, 5)], &[(2, 5)]),
+            (
+                &[(1, 1), (3, 1), (5, 1)],
+                &[(0, 7), (3, 2), (4, 7), (9, 7)],
+                &[(0, 7), (1, 1), (3, 3), (4, 7), (5, 1), (9, 7)],
+            ),
+        ] {
+            let mut merged = map(own);
+            merged.merge(&map(other), sum);
+            assert_eq!(merged, map(both));
+        }
+    }
 
     #[test]
     fn a_map_keeps_one_value_for_each_key_in_order() {

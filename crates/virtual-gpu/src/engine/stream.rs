@@ -382,13 +382,13 @@ impl State {
         self.runnable.extend(freed);
     }
 
-    /// Removes a stream from every clock. Returns `false` if an access can still race with it.
+    /// Forgets a stream. Returns `false` if an access can still race with it.
     pub fn forget_in_clocks(&mut self, handle: StreamHandle, last_touch: u64) -> bool {
-        let gone = self.order.forget_stream(handle, last_touch);
-        if let Some(gone) = gone {
+        let is_forgotten = self.order.forget_stream(handle, last_touch);
+        if let Some(gone) = self.order.forgotten() {
             self.streams.values_mut().for_each(|stream| stream.view.forget(gone));
         }
-        gone.is_some()
+        is_forgotten
     }
 
     /// Returns the stream that a C handle refers to.

@@ -25,9 +25,7 @@ impl Clock {
             self.0.clone_from(&other.0);
             return;
         }
-        for &(stream, number) in other.entries() {
-            self.advance(stream, number);
-        }
+        self.0.merge(&other.0, |known, number| *known = (*known).max(*number));
     }
 
     /// Returns the clock's streams and their numbers.

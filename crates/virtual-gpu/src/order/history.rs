@@ -9,6 +9,7 @@ use super::page::{PAGE, Page};
 use virtual_gpu_core::handle::{OperationNumber, StreamHandle};
 use virtual_gpu_core::number_map::NumberMap;
 use virtual_gpu_core::range_map::RangeMap;
+use virtual_gpu_core::sorted::SortedSet;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::thread::ThreadKey;
 
@@ -136,6 +137,8 @@ pub(super) struct History {
     segments: RangeMap<Last>,
     /// Pages by their first byte.
     pages: NumberMap<Page>,
+    /// The streams whose accesses it knows.
+    pub(super) streams: SortedSet<StreamHandle>,
 }
 
 /// A page costs as much memory as about this many segments.
@@ -180,6 +183,7 @@ impl History {
 
     /// Forgets a stream's accesses.
     pub(super) fn forget(&mut self, stream: StreamHandle) {
+        self.streams.remove(&stream);
         self.segments.values_mut().for_each(|last| last.forget(stream));
         self.pages.values_mut().for_each(|page| page.forget(stream));
     }

@@ -29,11 +29,18 @@ pub struct Order {
     seen_by: SortedMap<ThreadKey, Clock>,
     /// Streams that were forgotten. They are remembered because a stored clock may still contain them.
     gone: SortedSet<StreamHandle>,
+    /// How many streams have been forgotten since all clocks were cleared of them.
+    gone_since: usize,
     seen: Clock,
     histories: Map<(usize, AllocationId), History>,
+    /// The allocations that each stream has touched.
+    touched: Map<StreamHandle, Map<(usize, AllocationId), ()>>,
     /// The pairs of lines whose races have been reported.
     reported: Vec<[Option<SourceLine>; 2]>,
 }
+
+/// So many forgotten streams may stay in a clock.
+const FEW_STREAMS: usize = 16;
 
 /// The name suffix of a stream that runs a branch of a graph.
 pub(crate) const OF_A_GRAPH: &str = " of a graph";
@@ -84,20 +91,30 @@ impl Order {
     }
 
     /// Forgets a stream that is gone once any thread has seen the stream's last access to memory that may still exist,
-    /// because no later access can race with it. Returns all forgotten streams; `None` if no thread has seen that
-    /// access.
-    pub(crate) fn forget_stream(
-        &mut self,
-        stream: StreamHandle,
-        last_touch: u64,
-    ) -> Option<&SortedSet<StreamHandle>> {
+    /// because no later access can race with it. Returns `false` if no thread has seen that access.
+    pub(crate) fn forget_stream(&mut self, stream: StreamHandle, last_touch: u64) -> bool {
         if last_touch > 0 && !self.seen.covers(stream, last_touch) {
-            return None;
+            return false;
         }
         self.gone.insert(stream);
+        self.gone_since += 1;
+        for (of, ()) in self.touched.remove(&stream).unwrap_or_default() {
+            if let Some(history) = self.histories.get_mut(&of) {
+                history.forget(stream);
+            }
+        }
+        true
+    }
+
+    /// Removes the forgotten streams from the threads' clocks, once they are at least half of what a clock contains: with
+    /// a thousand ranks, there are a thousand clocks to look through. Returns them, for the other clocks.
+    pub(crate) fn forgotten(&mut self) -> Option<&SortedSet<StreamHandle>> {
+        if self.gone_since < FEW_STREAMS.max(self.seen.entries().len() / 2) {
+            return None;
+        }
+        self.gone_since = 0;
         self.seen.forget(&self.gone);
         self.seen_by.values_mut().for_each(|clock| clock.forget(&self.gone));
-        self.histories.values_mut().for_each(|history| history.forget(stream));
         Some(&self.gone)
     }
 
@@ -129,7 +146,12 @@ impl Order {
 
     /// Forgets an allocation that is gone.
     pub(crate) fn forget_allocation(&mut self, device: usize, allocation: AllocationId) {
-        self.histories.remove(&(device, allocation));
+        let Some(history) = self.histories.remove(&(device, allocation)) else { return };
+        for stream in history.streams.iter() {
+            if let Some(touched) = self.touched.get_mut(stream) {
+                touched.remove(&(device, allocation));
+            }
+        }
     }
 
     /// Records one operation's accesses to one allocation. Returns the first race with an earlier access to the same
@@ -147,7 +169,11 @@ impl Order {
             extent: extent(touches),
             ..by.clone()
         });
-        let history = self.histories.entry((buffer.device, buffer.allocation)).or_default();
+        let of = (buffer.device, buffer.allocation);
+        let history = self.histories.entry(of).or_default();
+        if history.streams.insert(by.stream) {
+            self.touched.entry(by.stream).or_default().insert(of, ());
+        }
         let mut first: Option<Conflict> = None;
         for touch in touches {
             let conflict = history.touch(&by, view, touch);
