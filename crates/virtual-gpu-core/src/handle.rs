@@ -1,7 +1,7 @@
 //! Handles and keys that more than one layer uses.
 
-/// The maximum number of GPUs. Real nodes have up to 16; the limit keeps a typo from creating a thousand.
-pub const MAX_GPUS: usize = 64;
+/// The maximum number of GPUs. Real nodes have up to 16, but a program that trains on a thousand runs here, too.
+pub const MAX_GPUS: usize = 1024;
 
 /// A `CUstream`. 0 and 1 mean the current context's legacy default stream, and 2 means the thread's own default stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

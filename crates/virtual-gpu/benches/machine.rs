@@ -194,7 +194,7 @@ impl Others for Alone {
 
 impl Bench {
     fn new(only: Option<String>) -> Self {
-        Self { only, memory: DeviceMemory::new(1 << 44, 1 << 32), shares_memory: false }
+        Self { only, memory: DeviceMemory::new(1 << 44..1 << 45, 1 << 32), shares_memory: false }
     }
 
     fn zeros(&mut self, count: usize) -> u64 {

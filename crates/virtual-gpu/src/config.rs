@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_bad_value_is_refused_by_name() {
-        for value in ["0", "-1", "abc", "65", "", "1.5"] {
+        for value in ["0", "-1", "abc", "1025", "", "1.5"] {
             let error = read("VIRTUAL_GPU_COUNT", value).unwrap_err();
             assert!(error.starts_with(&format!("VIRTUAL_GPU_COUNT={value}:")), "{error}");
         }

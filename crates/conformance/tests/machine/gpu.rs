@@ -80,7 +80,7 @@ impl Gpu {
 
     /// Creates a GPU with a module. Returns `None` if the module's variables need too much memory.
     pub(crate) fn with(module: Module) -> Option<Self> {
-        let mut memory = DeviceMemory::new(1 << 44, 1 << 30);
+        let mut memory = DeviceMemory::new(1 << 44..1 << 45, 1 << 30);
         let mut globals = Vec::new();
         for variable in module.variables() {
             let base = memory.allocate(variable.size.max(1), CallSite::unknown()).ok()?;

@@ -14,8 +14,9 @@ const PROGRAM: &str = "LAB_TESTS_PROGRAM";
 type Program = fn() -> anyhow::Result<()>;
 
 /// The programs, by name.
-const PROGRAMS: [(&str, Program); 23] = [
+const PROGRAMS: [(&str, Program); 24] = [
     ("contexts::reach", contexts::reach),
+    ("contexts::thousand", contexts::thousand),
     ("nccl::aborts_at_exit", nccl::aborts_at_exit),
     ("nccl::late", nccl::late),
     ("nccl_threads::asks", nccl_threads::asks),

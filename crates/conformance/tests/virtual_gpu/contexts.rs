@@ -33,6 +33,11 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("contexts::a_failure_does_not_leave_its_context", failure_stays),
         Check::new("contexts::a_gpu_reaches_another_s_memory", peers),
         Check::new("contexts::only_nvlink_reaches_another_gpu_s_memory", links),
+        Check::new("contexts::a_thousand_gpus_have_memory_of_their_own", || {
+            let (well, said) = child::start("contexts::thousand", &[("VIRTUAL_GPU_COUNT", "1024")])?;
+            anyhow::ensure!(well, "{said}");
+            Ok(())
+        }),
         Check::new("contexts::bad_arguments_are_named", bad_arguments),
     ]
 }
@@ -106,6 +111,32 @@ pub(crate) fn reach() -> anyhow::Result<()> {
             ),
         }
     }
+    Ok(())
+}
+
+/// Uses memory of all kinds on the last of 1024 GPUs.
+pub(crate) fn thousand() -> anyhow::Result<()> {
+    lab::attach(2)?;
+    assert_eq!(CudaContext::device_count()?, 1024);
+    let values: Vec<u32> = (0..1000).collect();
+    let (first, last) = (CudaContext::new(0)?.default_stream(), CudaContext::new(1023)?.default_stream());
+    let on_last = last.clone_htod(&values)?;
+    let on_first = first.clone_dtod(&on_last)?;
+    last.synchronize()?;
+    assert_eq!(first.clone_dtoh(&on_first)?, values);
+    // SAFETY: the calls write one address.
+    unsafe {
+        let mut managed = 0;
+        sys::cuMemAllocManaged(&mut managed, 4096, sys::CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL as u32)
+            .result()?;
+        sys::cuMemsetD8_v2(managed, 7, 4096).result()?;
+        assert_eq!(*(managed as *const u8), 7);
+        sys::cuMemFree_v2(managed).result()?;
+    }
+    let mut most = 0;
+    // SAFETY: the call writes one address.
+    let refused = unsafe { sys::cuMemAlloc_v2(&mut most, 70 << 30).result() };
+    fails(refused, CUresult::CUDA_ERROR_OUT_OF_MEMORY, &["no room for them"]);
     Ok(())
 }
 

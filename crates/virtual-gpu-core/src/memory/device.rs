@@ -7,15 +7,23 @@ use std::sync::Arc;
 use super::allocation::{Allocation, AllocationId, Bytes, HostBytes};
 use super::bad_address::{BadAddress, Freed, OutOfMemory};
 use super::capacity::Capacity;
-use super::heap::{FIRST_OF_HEAPS, Heaps};
+use super::heap::{Heaps, first_of_heaps};
 use super::lives::Lives;
 use super::written::Written;
 use crate::handle::OperationNumber;
 use crate::source_location::CallSite;
 
-/// The number of addresses that one GPU may hand out. There are far more addresses than bytes of capacity, so a freed
+/// The most addresses that one GPU may hand out. There are far more addresses than bytes of capacity, so a freed
 /// address is not reused soon, and a stale pointer differs from a live one.
 pub const ADDRESS_SPACE: u64 = 1 << 39;
+
+/// The most addresses that all GPUs may hand out: half of those that Linux gives to a process on x86-64.
+const ADDRESSES_OF_ALL: u64 = 1 << 46;
+
+/// Returns the number of addresses that each of this many GPUs may hand out.
+pub fn address_space(gpus: usize) -> u64 {
+    ADDRESS_SPACE.min(ADDRESSES_OF_ALL / (gpus as u64).next_power_of_two())
+}
 
 /// Every allocation starts at a multiple of this, because `cuMemAlloc` promises alignment for any type (real drivers
 /// use 512).
@@ -37,7 +45,7 @@ pub const BEFORE_ALL: OperationNumber = OperationNumber(0);
 /// The memory of one GPU, or the memory that all GPUs share with the host.
 #[derive(Debug)]
 pub struct DeviceMemory {
-    start: u64,
+    addresses: Range<u64>,
     pub(super) heaps: Heaps,
     alignment: u64,
     capacity: Arc<Capacity>,
@@ -53,11 +61,12 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Creates empty memory of `capacity` bytes with the addresses `start..start + ADDRESS_SPACE`.
-    pub fn new(start: u64, capacity: u64) -> Self {
+    /// Creates empty memory of `capacity` bytes with these addresses.
+    pub fn new(addresses: Range<u64>, capacity: u64) -> Self {
+        let Range { start, end } = addresses;
         Self {
-            start,
-            heaps: Heaps::new(start + FIRST_OF_HEAPS..start + ADDRESS_SPACE),
+            heaps: Heaps::new(first_of_heaps(&addresses)..end),
+            addresses,
             alignment: ALIGNMENT,
             capacity: Arc::new(Capacity::new(capacity)),
             cursor: start,
@@ -72,9 +81,9 @@ impl DeviceMemory {
     }
 
     /// Creates managed memory in the same way as [`Self::new`]. Its bytes are host memory at the same addresses.
-    pub fn managed(start: u64, capacity: u64) -> Self {
-        let start = start.next_multiple_of(PAGE);
-        Self { alignment: PAGE, next_id: AllocationId::FIRST_MANAGED.0, ..Self::new(start, capacity) }
+    pub fn managed(addresses: Range<u64>, capacity: u64) -> Self {
+        let addresses = addresses.start.next_multiple_of(PAGE)..addresses.end;
+        Self { alignment: PAGE, next_id: AllocationId::FIRST_MANAGED.0, ..Self::new(addresses, capacity) }
     }
 
     /// Returns how many bytes there are, and how many of them are taken.
@@ -89,7 +98,7 @@ impl DeviceMemory {
 
     /// Returns whether this GPU could have handed out `address`.
     pub fn owns(&self, address: u64) -> bool {
-        (self.start..self.start + ADDRESS_SPACE).contains(&address)
+        self.addresses.contains(&address)
     }
 
     /// Allocates `size` bytes and returns the address of the first. All of them are considered unwritten.
@@ -206,7 +215,7 @@ impl DeviceMemory {
 
     /// Finds the next fit: the first gap of `size` bytes after the last allocation, wrapping around to the start.
     fn find_gap(&self, size: u64) -> Option<u64> {
-        let addresses = self.start..self.start + FIRST_OF_HEAPS;
+        let addresses = self.addresses.start..first_of_heaps(&self.addresses);
         self.find_gap_in(addresses, self.cursor, size, self.alignment, GAP)
     }
 
@@ -435,8 +444,8 @@ impl DeviceMemory {
             call_site: allocation.call_site.clone(),
         };
         let live = |slot: &usize| self.slots[*slot].as_ref();
-        let end = self.start + ADDRESS_SPACE;
-        let before = self.by_base.range(self.start..=address).next_back().and_then(|(_, slot)| live(slot));
+        let Range { start, end } = self.addresses;
+        let before = self.by_base.range(start..=address).next_back().and_then(|(_, slot)| live(slot));
         let after = self.by_base.range(address..end).next().and_then(|(_, slot)| live(slot));
         match (before, after) {
             (Some(before), Some(after)) => {
@@ -460,7 +469,7 @@ mod tests {
     use super::*;
 
     fn memory() -> DeviceMemory {
-        DeviceMemory::new(1 << 44, 1 << 20)
+        DeviceMemory::new(1 << 44..1 << 45, 1 << 20)
     }
 
     #[test]

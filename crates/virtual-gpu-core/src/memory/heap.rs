@@ -8,12 +8,14 @@ use std::ops::Range;
 
 use super::allocation::{Allocation, AllocationId, Bytes};
 use super::bad_address::{BadAddress, Freed};
-use super::device::{ADDRESS_SPACE, DeviceMemory};
+use super::device::DeviceMemory;
 use super::written::Written;
 use crate::source_location::CallSite;
 
-/// Where the addresses of heaps start, relative to a GPU's first address.
-pub(super) const FIRST_OF_HEAPS: u64 = ADDRESS_SPACE - (1 << 37);
+/// Returns where the addresses of heaps start among those of a GPU: the last quarter is theirs.
+pub(super) fn first_of_heaps(addresses: &Range<u64>) -> u64 {
+    addresses.end - (addresses.end - addresses.start) / 4
+}
 
 /// "The memory allocated by malloc() is guaranteed to be aligned to a 16-byte boundary" ("CUDA C++ Programming Guide",
 /// heap memory allocation).
@@ -185,7 +187,7 @@ mod tests {
     const HEAP: HeapOwner = HeapOwner(1);
 
     fn memory() -> DeviceMemory {
-        DeviceMemory::new(1 << 44, 1 << 20)
+        DeviceMemory::new(1 << 44..1 << 45, 1 << 20)
     }
 
     fn allocate(memory: &mut DeviceMemory, size: u64, alignment: u64) -> Option<u64> {

@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn content_keeps_its_bytes_and_their_record_when_it_moves() {
-        let mut memory = DeviceMemory::new(1 << 44, 1 << 20);
+        let mut memory = DeviceMemory::new(1 << 44..1 << 45, 1 << 20);
         let (here, there) = (1 << 50, 1 << 51);
         let mut first = Content::new(128).unwrap();
         first.append(Content::new(64).unwrap());
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn content_that_is_all_written_stays_so() {
-        let mut memory = DeviceMemory::new(1 << 44, 1 << 20);
+        let mut memory = DeviceMemory::new(1 << 44..1 << 45, 1 << 20);
         memory.insert_mapped(1 << 50, Content::new(64).unwrap(), CallSite::unknown(), None);
         memory.range_mut(1 << 50, 64).unwrap().0.mark_written(0..64);
         let (.., mut content) = memory.take_mapped(1 << 50).unwrap();

@@ -62,7 +62,7 @@ impl Engine {
         place: &Place,
         mut shared: SharedMemory<'_>,
     ) -> (Outcome, Vec<usize>) {
-        let (mut memory, mut consistency) = (DeviceMemory::new(0, 0), Consistency::default());
+        let (mut memory, mut consistency) = (DeviceMemory::new(0..0, 0), Consistency::default());
         shared.lock(&mut memory, &mut consistency);
         place.begin(launch, turn.device, &mut consistency);
         let workspace = match launch.is_cooperative.then(|| new_workspace(&mut memory)).transpose() {

@@ -87,7 +87,7 @@ use crate::time::trace::OperationThatRan;
 use communication::NoCommunication;
 use virtual_gpu_core::handle::{OpRef, OperationNumber, StreamHandle};
 use virtual_gpu_core::map::Map;
-use virtual_gpu_core::memory::{ADDRESS_SPACE, AFTER_ALL, DeviceMemory};
+use virtual_gpu_core::memory::{AFTER_ALL, DeviceMemory, address_space};
 use virtual_gpu_core::sorted::{SortedMap, SortedSet};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::{Condvar, Mutex, MutexGuard, thread};
@@ -102,6 +102,8 @@ pub struct Engine {
     config: Config,
     /// The first device address.
     addresses: u64,
+    /// How many of them each GPU has.
+    addresses_per_gpu: u64,
     /// The memory of each GPU; the last one is managed memory.
     memories: Vec<Mutex<DeviceMemory>>,
     /// The most recently parsed PTX texts, with their modules.
@@ -258,11 +260,11 @@ impl Engine {
     }
 
     fn new(config: Config, addresses: u64) -> Self {
-        let start = |gpu: usize| addresses + gpu as u64 * ADDRESS_SPACE;
-        let of_gpus: Vec<_> =
-            (0..config.gpus).map(|gpu| DeviceMemory::new(start(gpu), TOTAL_MEMORY)).collect();
+        let space = address_space(config.gpus);
+        let of = |gpu: usize| addresses + gpu as u64 * space..addresses + (gpu as u64 + 1) * space;
+        let of_gpus: Vec<_> = (0..config.gpus).map(|gpu| DeviceMemory::new(of(gpu), TOTAL_MEMORY)).collect();
         let capacities = of_gpus.iter().map(|memory| memory.capacity().clone()).collect();
-        let managed = DeviceMemory::managed(start(config.gpus), config.gpus as u64 * TOTAL_MEMORY);
+        let managed = DeviceMemory::managed(of(config.gpus), config.gpus as u64 * TOTAL_MEMORY);
         let memories = of_gpus.into_iter().chain([managed]).map(Mutex::new).collect();
         let state = State {
             next_handle: 1,
@@ -318,6 +320,7 @@ impl Engine {
         Self {
             config,
             addresses,
+            addresses_per_gpu: space,
             memories,
             parsed: Mutex::default(),
             mapped: Mutex::default(),
@@ -335,7 +338,7 @@ impl Engine {
     /// Returns the number of addresses that this many GPUs may use, including their managed memory and what programs
     /// reserve.
     pub fn address_space(gpus: usize) -> u64 {
-        (gpus as u64 + 1) * ADDRESS_SPACE + virtual_memory::RESERVABLE
+        (gpus as u64 + 1) * address_space(gpus) + virtual_memory::RESERVABLE
     }
 
     /// Writes the trace that `VIRTUAL_GPU_TRACE` requests when the process ends. The trace contains everything that is
@@ -419,7 +422,7 @@ impl Engine {
         if self.is_reservable(address) {
             return self.device_of_mapping(address);
         }
-        let gpu = address.checked_sub(self.addresses).map(|offset| offset / ADDRESS_SPACE);
+        let gpu = address.checked_sub(self.addresses).map(|offset| offset / self.addresses_per_gpu);
         let gpu = gpu.and_then(|gpu| usize::try_from(gpu).ok()).filter(|&gpu| gpu < self.memories.len());
         gpu.or_else(|| self.is_mapped(address).then_some(self.managed()))
     }

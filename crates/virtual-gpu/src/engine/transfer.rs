@@ -26,7 +26,10 @@ const DEFAULT: StreamHandle = StreamHandle(0);
 /// Returns the error of an allocation that a GPU has no memory for.
 pub(super) fn out_of_memory(device: usize, refused: OutOfMemory) -> Error<CudaStatus> {
     let OutOfMemory { asked, free } = refused;
-    let message = format!("GPU {device} has {} free, but {} were requested", size(free), size(asked));
+    let mut message = format!("GPU {device} has {} free, but {} were requested", size(free), size(asked));
+    if asked <= free {
+        message.push_str(": the virtual GPU has no room for them on this machine");
+    }
     Error::new(CudaStatus::OutOfMemory, message)
 }
 

@@ -172,7 +172,7 @@ fn range(function: &str, address: u64, size: u64) -> CudaResult<Range<u64>> {
 impl Engine {
     /// The addresses that programs can reserve.
     fn reservable(&self) -> Range<u64> {
-        let start = self.addresses + (self.config.gpus as u64 + 1) * ADDRESS_SPACE;
+        let start = self.addresses + (self.config.gpus as u64 + 1) * self.addresses_per_gpu;
         start..start + RESERVABLE
     }
 
