@@ -1,10 +1,11 @@
 //! Checks for the files that the module's programs write about a run. They are part of the
 //! solutions' package, because Cargo tells only a package's own tests where its programs are.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, bail};
+use lab::disk::Folder;
 use lab::{Check, ensure};
 
 // The paths of the programs.
@@ -28,16 +29,6 @@ struct Event {
     name: String,
     start: f64,
     end: f64,
-}
-
-/// Creates an empty folder for a program's output files.
-fn folder(name: &str) -> anyhow::Result<PathBuf> {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    if folder.is_dir() {
-        std::fs::remove_dir_all(&folder)?;
-    }
-    std::fs::create_dir_all(&folder)?;
-    Ok(folder)
 }
 
 /// Runs the program, checks that it succeeds, and returns its output.
@@ -93,18 +84,18 @@ fn ensure_each_has(name: &str, events: &[Event], kind: &str, expected: usize) ->
 }
 
 fn interleave_writes_its_timeline() -> anyhow::Result<()> {
-    let folder = folder("interleave")?;
+    let folder = Folder::temporary()?;
     let arguments =
         ["--gpus", "2", "--iterations", "3", "--timeline", "pipeline.json", "--svg", "pipeline.svg"];
-    let text = printed(INTERLEAVE, &arguments, &folder)?;
+    let text = printed(INTERLEAVE, &arguments, folder.path())?;
     ensure!(text.contains("Results verified: PASSED"), "{text}");
-    let events = events(&folder, "pipeline")?;
+    let events = events(folder.path(), "pipeline")?;
     ensure_each_has("pipeline", &events, "compute", 2 * 3)?;
     ensure_each_has("pipeline", &events, "comm", 3)
 }
 
 fn each_exercise_has_its_timeline() -> anyhow::Result<()> {
-    let folder = folder("timelines")?;
+    let folder = Folder::temporary()?;
     // The numbers of compute, communication, and copy spans in all rows: three runs, two GPUs, or one GPU.
     for (exercise, compute, comm, copy) in [
         ("waiting", 3 * 4, 2 + 2 + 1, 0),
@@ -115,9 +106,9 @@ fn each_exercise_has_its_timeline() -> anyhow::Result<()> {
     ] {
         let files = [format!("{exercise}.json"), format!("{exercise}.svg")];
         let arguments = [exercise, "--gpus", "2", "--timeline", &files[0], "--svg", &files[1]];
-        let text = printed(TIMELINES, &arguments, &folder)?;
+        let text = printed(TIMELINES, &arguments, folder.path())?;
         ensure!(text.contains("Results verified: PASSED"), "{exercise}: {text}");
-        let events = events(&folder, exercise)?;
+        let events = events(folder.path(), exercise)?;
         for (kind, expected) in [("compute", compute), ("comm", comm), ("copy", copy)] {
             let got = events.iter().filter(|event| event.kind == kind).count();
             ensure!(got == expected, "{exercise} has {got} spans of {kind}, expected {expected}");
@@ -135,10 +126,10 @@ fn each_exercise_has_its_timeline() -> anyhow::Result<()> {
 fn the_ladder_writes_each_way() -> anyhow::Result<()> {
     // The medium network has 6 layers with 9 parameters each.
     const LAYERS: usize = 6;
-    let folder = folder("ladder")?;
+    let folder = Folder::temporary()?;
     let arguments = ["--model-size", "medium", "--world-size", "2", "--warmup", "0", "--steps", "1"];
     let arguments = [&arguments[..], &["--timeline", "ladder.json", "--svg", "ladder.svg"]].concat();
-    let text = printed(LADDER, &arguments, &folder)?;
+    let text = printed(LADDER, &arguments, folder.path())?;
     for (way, calls, cleared) in
         [("naive", 9 * LAYERS, 0), ("flat", 1, 0), ("overlapped", 9 * LAYERS, 1), ("bucketed", LAYERS, 1)]
     {
@@ -146,7 +137,7 @@ fn the_ladder_writes_each_way() -> anyhow::Result<()> {
         for extension in ["json", "svg"] {
             ensure!(text.contains(&format!("written: {name}.{extension}")), "{name}.{extension}: {text}");
         }
-        let events = events(&folder, &name)?;
+        let events = events(folder.path(), &name)?;
         ensure_each_has(&name, &events, "comm", calls)?;
         // The forward pass, each layer's backward pass, and the optimizer's step. With hooks, the gradients are cleared
         // first.
