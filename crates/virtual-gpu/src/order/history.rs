@@ -137,8 +137,8 @@ pub(super) struct History {
     segments: RangeMap<Last>,
     /// Pages by their first byte.
     pages: NumberMap<Page>,
-    /// The streams whose accesses it knows.
-    pub(super) streams: SortedSet<StreamHandle>,
+    /// The streams whose accesses it may contain.
+    streams: SortedSet<StreamHandle>,
 }
 
 /// A page costs as much memory as about this many segments.
@@ -147,6 +147,7 @@ const SEGMENTS_PER_PAGE: usize = 64;
 impl History {
     /// Records an access and returns the first conflict with an earlier access.
     pub(super) fn touch(&mut self, by: &Arc<Accessor>, view: &View, touch: &Touch) -> Option<Conflict> {
+        self.streams.insert(by.stream);
         let now = Now::new(by, view, touch);
         let mut conflict = None;
         let mut ranges = touch.ranges.as_slice();
@@ -183,6 +184,9 @@ impl History {
 
     /// Forgets a stream's accesses.
     pub(super) fn forget(&mut self, stream: StreamHandle) {
+        if !self.streams.contains(&stream) {
+            return;
+        }
         self.streams.remove(&stream);
         self.segments.values_mut().for_each(|last| last.forget(stream));
         self.pages.values_mut().for_each(|page| page.forget(stream));

@@ -29,18 +29,16 @@ pub struct Order {
     seen_by: SortedMap<ThreadKey, Clock>,
     /// Streams that were forgotten. They are remembered because a stored clock may still contain them.
     gone: SortedSet<StreamHandle>,
-    /// How many streams have been forgotten since all clocks were cleared of them.
-    gone_since: usize,
+    /// The number of streams that were forgotten after the threads' clocks last forgot them.
+    still_in_clocks: usize,
     seen: Clock,
     histories: Map<(usize, AllocationId), History>,
-    /// The allocations that each stream has touched.
-    touched: Map<StreamHandle, Map<(usize, AllocationId), ()>>,
     /// The pairs of lines whose races have been reported.
     reported: Vec<[Option<SourceLine>; 2]>,
 }
 
-/// So many forgotten streams may stay in a clock.
-const FEW_STREAMS: usize = 16;
+/// Clocks may keep at least this many forgotten streams.
+const KEPT_IN_CLOCKS: usize = 16;
 
 /// The name suffix of a stream that runs a branch of a graph.
 pub(crate) const OF_A_GRAPH: &str = " of a graph";
@@ -97,22 +95,18 @@ impl Order {
             return false;
         }
         self.gone.insert(stream);
-        self.gone_since += 1;
-        for (of, ()) in self.touched.remove(&stream).unwrap_or_default() {
-            if let Some(history) = self.histories.get_mut(&of) {
-                history.forget(stream);
-            }
-        }
+        self.still_in_clocks += 1;
+        self.histories.values_mut().for_each(|history| history.forget(stream));
         true
     }
 
-    /// Removes the forgotten streams from the threads' clocks, once they are at least half of what a clock contains: with
-    /// a thousand ranks, there are a thousand clocks to look through. Returns them, for the other clocks.
-    pub(crate) fn forgotten(&mut self) -> Option<&SortedSet<StreamHandle>> {
-        if self.gone_since < FEW_STREAMS.max(self.seen.entries().len() / 2) {
+    /// Removes the forgotten streams from the threads' clocks, and returns them for the other clocks. Returns `None` while
+    /// the clocks still contain few of them: searching a thousand clocks for each stream would take too long.
+    pub(crate) fn clear_clocks(&mut self) -> Option<&SortedSet<StreamHandle>> {
+        if self.still_in_clocks < KEPT_IN_CLOCKS.max(self.seen.entries().len() / 2) {
             return None;
         }
-        self.gone_since = 0;
+        self.still_in_clocks = 0;
         self.seen.forget(&self.gone);
         self.seen_by.values_mut().for_each(|clock| clock.forget(&self.gone));
         Some(&self.gone)
@@ -146,12 +140,7 @@ impl Order {
 
     /// Forgets an allocation that is gone.
     pub(crate) fn forget_allocation(&mut self, device: usize, allocation: AllocationId) {
-        let Some(history) = self.histories.remove(&(device, allocation)) else { return };
-        for stream in history.streams.iter() {
-            if let Some(touched) = self.touched.get_mut(stream) {
-                touched.remove(&(device, allocation));
-            }
-        }
+        self.histories.remove(&(device, allocation));
     }
 
     /// Records one operation's accesses to one allocation. Returns the first race with an earlier access to the same
@@ -169,11 +158,7 @@ impl Order {
             extent: extent(touches),
             ..by.clone()
         });
-        let of = (buffer.device, buffer.allocation);
-        let history = self.histories.entry(of).or_default();
-        if history.streams.insert(by.stream) {
-            self.touched.entry(by.stream).or_default().insert(of, ());
-        }
+        let history = self.histories.entry((buffer.device, buffer.allocation)).or_default();
         let mut first: Option<Conflict> = None;
         for touch in touches {
             let conflict = history.touch(&by, view, touch);
