@@ -21,7 +21,7 @@ pub const ADDRESS_SPACE: u64 = 1 << 39;
 const ADDRESSES_OF_ALL: u64 = 1 << 46;
 
 /// Returns the number of addresses that each of this many GPUs may hand out.
-pub fn address_space(gpus: usize) -> u64 {
+pub fn addresses_per_gpu(gpus: usize) -> u64 {
     ADDRESS_SPACE.min(ADDRESSES_OF_ALL / (gpus as u64).next_power_of_two())
 }
 

@@ -16,7 +16,7 @@ mod written;
 pub use allocation::{Allocation, AllocationId, HostBytes, POISON};
 pub use bad_address::{BadAddress, Freed, OutOfMemory};
 pub use capacity::Capacity;
-pub use device::{ADDRESS_SPACE, AFTER_ALL, BEFORE_ALL, DeviceMemory, address_space};
+pub use device::{ADDRESS_SPACE, AFTER_ALL, BEFORE_ALL, DeviceMemory, addresses_per_gpu};
 pub use heap::{BadFree, FreedByKernel, HeapOwner};
 pub use lives::Lives;
 pub use mapped::{Content, SharedContent};

@@ -87,7 +87,7 @@ use crate::time::trace::OperationThatRan;
 use communication::NoCommunication;
 use virtual_gpu_core::handle::{OpRef, OperationNumber, StreamHandle};
 use virtual_gpu_core::map::Map;
-use virtual_gpu_core::memory::{AFTER_ALL, DeviceMemory, address_space};
+use virtual_gpu_core::memory::{AFTER_ALL, DeviceMemory, addresses_per_gpu};
 use virtual_gpu_core::sorted::{SortedMap, SortedSet};
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 use virtual_gpu_core::sync::{Condvar, Mutex, MutexGuard, thread};
@@ -102,8 +102,6 @@ pub struct Engine {
     config: Config,
     /// The first device address.
     addresses: u64,
-    /// How many of them each GPU has.
-    addresses_per_gpu: u64,
     /// The memory of each GPU; the last one is managed memory.
     memories: Vec<Mutex<DeviceMemory>>,
     /// The most recently parsed PTX texts, with their modules.
@@ -260,7 +258,7 @@ impl Engine {
     }
 
     fn new(config: Config, addresses: u64) -> Self {
-        let space = address_space(config.gpus);
+        let space = addresses_per_gpu(config.gpus);
         let of = |gpu: usize| addresses + gpu as u64 * space..addresses + (gpu as u64 + 1) * space;
         let of_gpus: Vec<_> = (0..config.gpus).map(|gpu| DeviceMemory::new(of(gpu), TOTAL_MEMORY)).collect();
         let capacities = of_gpus.iter().map(|memory| memory.capacity().clone()).collect();
@@ -320,7 +318,6 @@ impl Engine {
         Self {
             config,
             addresses,
-            addresses_per_gpu: space,
             memories,
             parsed: Mutex::default(),
             mapped: Mutex::default(),
@@ -338,7 +335,7 @@ impl Engine {
     /// Returns the number of addresses that this many GPUs may use, including their managed memory and what programs
     /// reserve.
     pub fn address_space(gpus: usize) -> u64 {
-        (gpus as u64 + 1) * address_space(gpus) + virtual_memory::RESERVABLE
+        (gpus as u64 + 1) * addresses_per_gpu(gpus) + virtual_memory::RESERVABLE
     }
 
     /// Writes the trace that `VIRTUAL_GPU_TRACE` requests when the process ends. The trace contains everything that is
@@ -422,7 +419,8 @@ impl Engine {
         if self.is_reservable(address) {
             return self.device_of_mapping(address);
         }
-        let gpu = address.checked_sub(self.addresses).map(|offset| offset / self.addresses_per_gpu);
+        let gpu =
+            address.checked_sub(self.addresses).map(|offset| offset / addresses_per_gpu(self.config.gpus));
         let gpu = gpu.and_then(|gpu| usize::try_from(gpu).ok()).filter(|&gpu| gpu < self.memories.len());
         gpu.or_else(|| self.is_mapped(address).then_some(self.managed()))
     }

@@ -13,7 +13,9 @@ use std::sync::Arc;
 use super::{Engine, lock};
 use crate::report::Report;
 use shareable::held_by_processes;
-use virtual_gpu_core::memory::{ADDRESS_SPACE, AllocationId, Content, Shared, SharedContent, SharedRecord};
+use virtual_gpu_core::memory::{
+    ADDRESS_SPACE, AllocationId, Content, Shared, SharedContent, SharedRecord, addresses_per_gpu,
+};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
@@ -172,7 +174,7 @@ fn range(function: &str, address: u64, size: u64) -> CudaResult<Range<u64>> {
 impl Engine {
     /// The addresses that programs can reserve.
     fn reservable(&self) -> Range<u64> {
-        let start = self.addresses + (self.config.gpus as u64 + 1) * self.addresses_per_gpu;
+        let start = self.addresses + (self.config.gpus as u64 + 1) * addresses_per_gpu(self.config.gpus);
         start..start + RESERVABLE
     }
 
