@@ -85,9 +85,9 @@ impl super::State {
     /// # Errors
     /// Returns `InternalError` if the call's communicator is gone.
     fn missing(&self, call: CallKey) -> NcclResult<Vec<Missing>> {
-        // Nobody else can complete a call that needs a rank whose process has ended.
+        // If the call needs a rank whose process has ended, it never completes, even if other ranks still arrive.
         let comm = self.communicators.get(&call.comm());
-        if comm.is_some_and(|comm| comm.is_held_up(call)) {
+        if comm.is_some_and(|comm| comm.needs_a_lost_rank(call)) {
             return Ok(vec![Missing::Gone]);
         }
         Ok(match call {

@@ -56,6 +56,8 @@ pub(crate) struct Lost {
     pub(crate) ranks: Vec<Rank>,
     /// Names the first process that ended, and its ranks.
     pub(crate) headline: String,
+    /// The error that later calls return.
+    pub(crate) error: Error<NcclStatus>,
 }
 
 /// Another process of a session.
@@ -190,10 +192,8 @@ impl Communicator {
 
     /// Fails if a process with other ranks than these has ended.
     pub(crate) fn check_all_there_but(&self, excluded: &[Rank]) -> NcclResult<()> {
-        let lost =
-            self.lost.as_ref().is_some_and(|lost| lost.ranks.iter().any(|rank| !excluded.contains(rank)));
-        match &self.failed {
-            Some(error) if lost => Err(error.clone()),
+        match &self.lost {
+            Some(lost) if lost.ranks.iter().any(|rank| !excluded.contains(rank)) => Err(lost.error.clone()),
             _ => Ok(()),
         }
     }

@@ -181,11 +181,12 @@ impl Locked<'_> {
         let verb = if lost.len() == 1 { "is" } else { "are" };
         let headline = format!("{} {verb} gone: {who} has ended", ranks(&lost));
         let report = Report::new(&*headline).at("the communicator was created", &entry.call_site);
-        entry.failed.get_or_insert_with(|| Error::new(NcclStatus::RemoteError, report.to_string()));
-        entry.lost.get_or_insert_with(|| Lost { ranks: Vec::new(), headline }).ranks.extend(&lost);
+        let error = Error::new(NcclStatus::RemoteError, report.to_string());
+        entry.failed.get_or_insert_with(|| error.clone());
+        entry.lost.get_or_insert_with(|| Lost { ranks: Vec::new(), headline, error }).ranks.extend(&lost);
         entry.forget_calls_elsewhere(&lost);
-        // Calls on streams stay pending, as on a real GPU: the program may shrink the communicator. They fail when a thread
-        // waits for them.
+        // Calls on streams stay pending, as on a real GPU, so that the program can shrink the communicator. They fail when
+        // a thread waits for them.
         let others = entry.management_calls.iter().filter(|(_, call)| call.lacks_any(&lost));
         for sequence in others.map(|(&sequence, _)| sequence).collect::<Vec<_>>() {
             let call = [CallKey::Management(ManagementId { comm, sequence })].into();

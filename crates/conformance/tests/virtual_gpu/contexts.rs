@@ -114,7 +114,7 @@ pub(crate) fn reach() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Uses memory of all kinds on the last of 1024 GPUs.
+/// Copies from the last of 1024 GPUs, uses managed memory, and asks for more memory than a GPU then has addresses for.
 pub(crate) fn thousand() -> anyhow::Result<()> {
     lab::attach(2)?;
     assert_eq!(CudaContext::device_count()?, 1024);
@@ -124,7 +124,7 @@ pub(crate) fn thousand() -> anyhow::Result<()> {
     let on_first = first.clone_dtod(&on_last)?;
     last.synchronize()?;
     assert_eq!(first.clone_dtoh(&on_first)?, values);
-    // SAFETY: the calls write one address.
+    // SAFETY: the first call writes one address, which is that of 4096 bytes until they are freed.
     unsafe {
         let mut managed = 0;
         sys::cuMemAllocManaged(&mut managed, 4096, sys::CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL as u32)

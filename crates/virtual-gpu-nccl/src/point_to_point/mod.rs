@@ -277,12 +277,12 @@ impl Communicator {
     }
 
     /// Returns whether a call on a stream of this process needs work that a rank has not done whose process has ended.
-    pub(crate) fn is_held_up(&self, call: CallKey) -> bool {
-        self.lost.as_ref().is_some_and(|lost| self.held_up_by(&lost.ranks).any(|held_up| held_up == call))
+    pub(crate) fn needs_a_lost_rank(&self, call: CallKey) -> bool {
+        self.lost.as_ref().is_some_and(|lost| self.calls_that_need(&lost.ranks).any(|needs| needs == call))
     }
 
     /// Identifies the calls on this process's streams that need work that one of these ranks has not done.
-    pub(crate) fn held_up_by(&self, lost: &[Rank]) -> impl Iterator<Item = CallKey> {
+    fn calls_that_need(&self, lost: &[Rank]) -> impl Iterator<Item = CallKey> {
         let comm = self.id;
         let collectives = self.calls.iter().filter(|(_, call)| {
             let come = |rank: Rank| call.parts[rank].as_ref().is_some_and(|part| part.arrived);

@@ -134,10 +134,14 @@ pub(super) fn shrinks(me: &TestRank) -> Said {
     ready(me, me.n - 1);
     let event = driver(me.own.stream.record_event(None))?;
     while async_error(me.own.comm) != ncclResult_t::ncclRemoteError {
-        ensure(!driver(event.try_is_complete())?, "the sum is complete without the last rank")?;
+        if driver(event.try_is_complete())? {
+            return Err("the sum is complete without the last rank".to_owned());
+        }
         std::thread::sleep(Duration::from_millis(1));
     }
-    ensure(!driver(event.try_is_complete())?, "the sum has failed, although no thread has waited for it")?;
+    if driver(event.try_is_complete())? {
+        return Err("the sum has ended, although no thread has waited for it".to_owned());
+    }
     match shrink(&me.own, &[0], ABORT).err() {
         _ if me.rank == 0 => {}
         Some((ncclResult_t::ncclRemoteError, text)) if text.contains("rank 3 is gone: process") => {}
@@ -145,12 +149,10 @@ pub(super) fn shrinks(me: &TestRank) -> Said {
     }
     let left = shrink(&me.own, &[me.n as i32 - 1], ABORT)
         .map_err(|(code, text)| format!("the shrink returned {code:?}: {text}"))?;
-    let total = sum(&left, (me.rank + 1) as f32);
-    ensure(total == 6.0, &format!("the sum over ranks 0 to 2 is {total}"))
-}
-
-fn ensure(holds: bool, otherwise: &str) -> Said {
-    if holds { Ok(()) } else { Err(otherwise.to_owned()) }
+    match sum(&left, (me.rank + 1) as f32) {
+        6.0 => Ok(()),
+        total => Err(format!("the sum over ranks 0 to 2 is {total}")),
+    }
 }
 
 /// Initializes a communicator for one more rank, which never joins.
