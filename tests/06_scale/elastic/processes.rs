@@ -1,6 +1,7 @@
 //! Training whose ranks are processes, of which one is killed.
 
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ const LOSS: Loss = Loss { rank: 1, steps: 2, late: None };
 const RANK: &str = "LAB_TEST_RANK";
 const FOLDER: &str = "LAB_TEST_FOLDER";
 
-/// A model whose computation kills the process of the rank that is lost.
+/// A model that kills the process of the lost rank in the step that this rank does not take.
 struct Deadly<'a>(Member<'a>);
 
 impl Model for Deadly<'_> {
@@ -30,7 +31,7 @@ impl Model for Deadly<'_> {
     fn differentiate(
         &self,
         step: u64,
-        samples: std::ops::Range<usize>,
+        samples: Range<usize>,
         weights: &CudaView<f32>,
         gradient: &mut CudaViewMut<f32>,
     ) -> anyhow::Result<()> {
@@ -48,14 +49,20 @@ pub(super) fn a_killed_process_is_left_behind() -> anyhow::Result<()> {
         .collect();
     // This waits until no process is left.
     let said = processes::run(&[], &variables)?;
+    match &said[LOSS.rank] {
+        Ok(_) => bail!(
+            "rank {}: `train` returned without a call to `differentiate` for step {}, in which this process is killed",
+            LOSS.rank,
+            LOSS.steps
+        ),
+        Err(error) if !error.contains(processes::KILLED) => bail!("{error}"),
+        Err(_) => {}
+    }
     for (rank, said) in said.into_iter().enumerate() {
-        match said {
-            Err(error) if rank != LOSS.rank => bail!("{error}"),
-            Ok(_) if rank == LOSS.rank => bail!(
-                "rank {rank}: its process was to be killed when `train` computes step {}, but `train` did not do so",
-                LOSS.steps
-            ),
-            _ => {}
+        if let Err(error) = said
+            && rank != LOSS.rank
+        {
+            bail!("{error}");
         }
     }
     Ok(())
@@ -95,7 +102,7 @@ fn id_for_all(rank: usize, folder: &Path) -> anyhow::Result<Id> {
     if rank == 0 {
         let id = Id::new().readable()?;
         fs::write(&part, id.internal().map(|byte| byte as u8))?;
-        // Whoever sees the file sees all of it.
+        // A rank that finds the file reads all of it.
         fs::rename(&part, &file)?;
         return Ok(id);
     }

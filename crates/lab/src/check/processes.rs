@@ -30,7 +30,7 @@ pub type Said = Result<String, String>;
 /// run in parallel, each with its element's variables in its environment. The variables in `without` are removed first,
 /// no matter where they were set.
 ///
-/// A process that ends without a result, because it was killed, has an error in its place.
+/// For a process that ends without a result, such as one that was killed, the result is an error with its exit status.
 ///
 /// # Errors
 /// Fails if a process can't be started.
@@ -53,11 +53,14 @@ pub fn run(without: &[&str], variables: &[Vec<(&str, String)>]) -> anyhow::Resul
     for reader in readers {
         let output = reader.join().map_err(|_| anyhow!("the thread reading a rank's process panicked"))??;
         let mut lines = said_in(&token, &output.stdout);
-        let without = || Err(format!("a rank's process ended without a result, with {}", output.status));
-        said.push(lines.pop().unwrap_or_else(without));
+        let no_result = || Err(format!("a rank's process ended without a result, with {}", output.status));
+        said.push(lines.pop().unwrap_or_else(no_result));
     }
     Ok(said)
 }
+
+/// A part of the error for a process that [`kill_this`] has ended.
+pub const KILLED: &str = "with signal: 9";
 
 /// Ends this process at once, as `kill -9` does. Nothing in it can clean up.
 pub fn kill_this() -> ! {
