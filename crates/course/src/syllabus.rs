@@ -82,8 +82,8 @@ pub struct Route {
     pub name: String,
     /// A title, a few words long.
     pub title: String,
-    /// What it continues: the name of an earlier path, or a module's folder. Whoever follows it has done the exercises of
-    /// that path, or those of all modules up to that one.
+    /// What it continues: the name of an earlier path, or a module's folder. Students who follow it have done the
+    /// exercises of that path, or those of all modules up to that one.
     pub after: Option<String>,
     /// Its steps, as an instructor runs them. If there are none, the path contains every exercise in course order.
     pub steps: Option<Vec<Step>>,
