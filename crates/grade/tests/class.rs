@@ -18,8 +18,8 @@ use serde_json::Value;
 const DEVICES: &str = "modules/01_init/src/devices.rs";
 
 fn main() -> ExitCode {
-    let class = in_sandbox("a_class_is_graded", a_class_is_graded);
-    let solutions = in_sandbox("every_solution_is_right", every_solution_is_right);
+    let class = in_sandbox("grading::a_class", a_class_is_graded);
+    let solutions = in_sandbox("grading::every_solution", every_solution_is_right);
     let refusal = Trial::test("without_a_sandbox_nothing_is_graded", || {
         without_a_sandbox_nothing_is_graded().map_err(|error| Failed::from(format!("{error:#}")))
     });
