@@ -54,7 +54,7 @@ impl Shared {
     }
 }
 
-/// Bytes are moved in pieces of this size. Pieces without content take no memory.
+/// Bytes are moved in pieces of this size. Pieces that have never been written take no memory.
 const PIECE: usize = 4096;
 
 impl DeviceMemory {
@@ -72,8 +72,9 @@ impl DeviceMemory {
         }
         let mut shared = make(allocation.size)?;
         let to = shared.bytes.bytes_mut();
-        for (to, from) in to.chunks_mut(PIECE).zip(allocation.bytes.chunks(PIECE)) {
-            if from.iter().any(|&byte| byte != 0) {
+        for (number, (to, from)) in to.chunks_mut(PIECE).zip(allocation.bytes.chunks(PIECE)).enumerate() {
+            let start = (number * PIECE) as u64;
+            if allocation.written.has_any(start..start + from.len() as u64) {
                 to.copy_from_slice(from);
             }
         }

@@ -42,7 +42,10 @@ impl Written {
     pub(super) fn copy_to(&self, words: &[AtomicU64]) {
         for (at, word) in words.iter().enumerate() {
             let written = if self.missing == 0 { u64::MAX } else { self.words.get(at).copied().unwrap_or(0) };
-            word.fetch_or(written, Ordering::Relaxed);
+            // A word that nothing changes takes no memory.
+            if written != 0 {
+                word.fetch_or(written, Ordering::Relaxed);
+            }
         }
     }
 
@@ -111,6 +114,11 @@ impl Written {
             1 => !self.words[first] & head == 0 && !self.words[last] & tail == 0,
             _ => self.first_missing(start..start + len).is_none(),
         }
+    }
+
+    /// Returns whether a byte of `range` has been written. No other process may share the record.
+    pub(super) fn has_any(&self, range: Range<u64>) -> bool {
+        self.missing == 0 || Self::masks(range).any(|(word, mask)| self.words[word] & mask != 0)
     }
 
     /// Returns whether all bytes have been written.
