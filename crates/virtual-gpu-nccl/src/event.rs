@@ -236,47 +236,51 @@ impl StreamName {
     }
 }
 
-impl Foreign {
-    fn ticks(&self, clock: &Clock) -> Vec<Tick> {
-        let name = |stream: StreamHandle| {
-            self.names.get(&stream).copied().unwrap_or_else(|| StreamName::own(stream))
-        };
-        clock.entries().iter().map(|&(stream, number)| (name(stream), number)).collect()
-    }
-}
-
 impl Locked<'_> {
     /// Returns what other processes need to know about an operation that its stream has reached.
     pub(crate) fn stamp(&mut self, op: OpRef) -> Option<Stamp> {
         let view = self.engine.view_at_end_of(op)?;
         let ticket = self.engine.ticket_of(op)?;
         let ready = self.engine.time.ready_at(&ticket);
-        let foreign = &self.nccl.foreign;
-        Some(Stamp { ready, own: foreign.ticks(&view.own), any: foreign.ticks(&view.any) })
+        Some(Stamp { ready, own: self.ticks(&view.own), any: self.ticks(&view.any) })
     }
 
-    /// Forgets another process's stream, which is gone.
+    /// Returns a clock for other processes, without the streams that are gone.
+    fn ticks(&self, clock: &Clock) -> Vec<Tick> {
+        let known = clock.entries().iter().filter(|&&(stream, _)| !self.engine.is_forgotten(stream));
+        known.map(|&(stream, number)| (self.name_of(stream), number)).collect()
+    }
+
+    fn name_of(&self, stream: StreamHandle) -> StreamName {
+        self.nccl.foreign.names.get(&stream).copied().unwrap_or_else(|| StreamName::own(stream))
+    }
+
+    /// Forgets another process's stream, which is gone. Messages that are on their way may still name it.
     pub(crate) fn forget_foreign(&mut self, name: StreamName) {
-        if let Some(stream) = self.nccl.foreign.handles.remove(&name) {
-            self.nccl.foreign.names.remove(&stream);
-            self.engine.forget_in_clocks(stream, 0);
+        let stream = self.handle_of(name);
+        self.nccl.foreign.names.remove(&stream);
+        self.engine.forget_in_clocks(stream, 0);
+    }
+
+    fn handle_of(&mut self, name: StreamName) -> StreamHandle {
+        if name.process == process_key() {
+            return StreamHandle(name.handle);
         }
+        let foreign = &mut self.nccl.foreign;
+        *foreign.handles.entry(name).or_insert_with(|| {
+            let stream = StreamHandle(self.engine.new_handle());
+            foreign.names.insert(stream, name);
+            stream
+        })
     }
 
     fn clock(&mut self, ticks: Vec<Tick>) -> Clock {
         let mut clock = Clock::default();
         for (name, number) in ticks {
-            let stream = match self.nccl.foreign.handles.get(&name) {
-                Some(&stream) => stream,
-                None if name.process == process_key() => StreamHandle(name.handle),
-                None => {
-                    let stream = StreamHandle(self.engine.new_handle());
-                    self.nccl.foreign.names.insert(stream, name);
-                    self.nccl.foreign.handles.insert(name, stream);
-                    stream
-                }
-            };
-            clock.advance(stream, number);
+            let stream = self.handle_of(name);
+            if !self.engine.is_forgotten(stream) {
+                clock.advance(stream, number);
+            }
         }
         clock
     }

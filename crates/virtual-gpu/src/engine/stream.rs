@@ -391,6 +391,11 @@ impl State {
         is_forgotten
     }
 
+    /// Returns whether a stream is gone and all its operations come before anything that is enqueued now.
+    pub fn is_forgotten(&self, handle: StreamHandle) -> bool {
+        self.order.is_forgotten(handle)
+    }
+
     /// Returns the stream that a C handle refers to.
     pub(crate) fn resolve_stream(&mut self, stream: StreamHandle) -> CudaResult<StreamHandle> {
         let is_default = matches!(stream.0, 0..=2);
