@@ -148,7 +148,7 @@ mod tests {
             "solutions/01_init/src/devices.rs",
             "tests/mistakes/init/devices/one.patch",
             "crates/lab/tests/harness.rs",
-            "crates/lab/benches/nccl.rs",
+            "crates/lab/benches/nccl/main.rs",
             "crates/grade/src/main.rs",
             "site/src/main.rs",
             "site/book/src/instructors.md",
