@@ -2,6 +2,8 @@
 
 use half::{bf16, f16};
 
+use crate::features::vectorized;
+
 /// `ncclDataType_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -133,6 +135,11 @@ impl Reduction {
     /// Reduces inputs with the same number of little-endian elements into `out`, in the order of the inputs. Each input is
     /// paired with its rank.
     pub fn reduce(&self, out: &mut [u8], inputs: &[(usize, &[u8])]) {
+        reduce(self, out, inputs);
+    }
+
+    #[inline(always)]
+    fn of_any_type(&self, out: &mut [u8], inputs: &[(usize, &[u8])]) {
         match self.data_type {
             DataType::Int8 => self.of_type::<i8, 1>(out, inputs),
             DataType::Uint8 => self.of_type::<u8, 1>(out, inputs),
@@ -148,28 +155,23 @@ impl Reduction {
         }
     }
 
+    #[inline(always)]
     fn of_type<T: Element<SIZE>, const SIZE: usize>(&self, out: &mut [u8], inputs: &[(usize, &[u8])]) {
-        for (at, &(rank, input)) in inputs.iter().enumerate() {
-            let factor = match self.operator {
-                Operator::Average => T::reciprocal(self.ranks),
-                Operator::PreMulSum => {
-                    self.scales[rank].first_chunk().map(|bytes: &[u8; SIZE]| T::read(*bytes))
-                }
-                _ => None,
-            };
-            // Each operator has its own loop, which the compiler can vectorize.
-            match (at, factor) {
-                (0, None) => out.copy_from_slice(input),
-                (0, Some(factor)) => fold::<T, SIZE>(out, input, |_, x| x.times(factor)),
-                (_, Some(factor)) => fold::<T, SIZE>(out, input, |sum, x| sum.plus(x.times(factor))),
-                (_, None) => match self.operator {
-                    Operator::Sum | Operator::Average | Operator::PreMulSum => {
-                        fold::<T, SIZE>(out, input, T::plus);
+        // Each operator has its own loop, which the compiler can vectorize.
+        match self.operator {
+            Operator::Sum => combine(out, inputs, T::plus),
+            Operator::Product => combine(out, inputs, T::times),
+            Operator::Max => combine(out, inputs, T::larger),
+            Operator::Min => combine(out, inputs, T::smaller),
+            Operator::Average | Operator::PreMulSum => {
+                for (at, &(rank, input)) in inputs.iter().enumerate() {
+                    match (at, self.factor::<T, SIZE>(rank)) {
+                        (0, Some(factor)) => fold::<T, SIZE>(out, input, |_, x| x.times(factor)),
+                        (_, Some(factor)) => fold::<T, SIZE>(out, input, |sum, x| sum.plus(x.times(factor))),
+                        (0, None) => out.copy_from_slice(input),
+                        (_, None) => fold::<T, SIZE>(out, input, T::plus),
                     }
-                    Operator::Product => fold::<T, SIZE>(out, input, T::times),
-                    Operator::Max => fold::<T, SIZE>(out, input, T::larger),
-                    Operator::Min => fold::<T, SIZE>(out, input, T::smaller),
-                },
+                }
             }
         }
         if self.operator == Operator::Average && T::reciprocal(self.ranks).is_none() {
@@ -180,7 +182,45 @@ impl Reduction {
     }
 }
 
+impl Reduction {
+    /// Returns the factor by which the elements of a rank are multiplied first.
+    #[inline(always)]
+    fn factor<T: Element<SIZE>, const SIZE: usize>(&self, rank: usize) -> Option<T> {
+        match self.operator {
+            Operator::Average => T::reciprocal(self.ranks),
+            _ => self.scales[rank].first_chunk().map(|bytes: &[u8; SIZE]| T::read(*bytes)),
+        }
+    }
+}
+
+vectorized! {
+    fn reduce(reduction: &Reduction, out: &mut [u8], inputs: &[(usize, &[u8])]) = Reduction::of_any_type
+}
+
+/// Reduces the elements at the same index of all inputs with `f`, in the order of the inputs.
+#[inline(always)]
+fn combine<T: Element<SIZE>, const SIZE: usize>(
+    out: &mut [u8],
+    inputs: &[(usize, &[u8])],
+    f: impl Fn(T, T) -> T + Copy,
+) {
+    match inputs {
+        [] => {}
+        [(_, only)] => out.copy_from_slice(only),
+        [(_, first), (_, second), others @ ..] => {
+            let pairs = first.as_chunks::<SIZE>().0.iter().zip(second.as_chunks::<SIZE>().0);
+            for (out, (first, second)) in out.as_chunks_mut::<SIZE>().0.iter_mut().zip(pairs) {
+                *out = f(T::read(*first), T::read(*second)).write();
+            }
+            for (_, input) in others {
+                fold::<T, SIZE>(out, input, f);
+            }
+        }
+    }
+}
+
 /// Replaces each element of `out` with the result of `f` for that element and the element of `input` at the same index.
+#[inline(always)]
 fn fold<T: Element<SIZE>, const SIZE: usize>(out: &mut [u8], input: &[u8], f: impl Fn(T, T) -> T) {
     let (out, _) = out.as_chunks_mut::<SIZE>();
     let (input, _) = input.as_chunks::<SIZE>();
@@ -206,13 +246,20 @@ trait Element<const SIZE: usize>: Copy {
 macro_rules! integer {
     ($($t:ident $size:literal),*) => { $(
         impl Element<$size> for $t {
+            #[inline(always)]
             fn read(bytes: [u8; $size]) -> Self { Self::from_le_bytes(bytes) }
+            #[inline(always)]
             fn write(self) -> [u8; $size] { self.to_le_bytes() }
+            #[inline(always)]
             fn plus(self, other: Self) -> Self { self.wrapping_add(other) }
+            #[inline(always)]
             fn times(self, other: Self) -> Self { self.wrapping_mul(other) }
+            #[inline(always)]
             fn larger(self, other: Self) -> Self { self.max(other) }
+            #[inline(always)]
             fn smaller(self, other: Self) -> Self { self.min(other) }
             fn reciprocal(_: usize) -> Option<Self> { None }
+            #[inline(always)]
             fn divided(self, ranks: usize) -> Self { (self as i128 / ranks as i128) as Self }
         }
     )* };
@@ -222,13 +269,20 @@ integer!(i8 1, u8 1, i32 4, u32 4, i64 8, u64 8);
 macro_rules! float {
     ($($t:ident $size:literal $from:path),*) => { $(
         impl Element<$size> for $t {
+            #[inline(always)]
             fn read(bytes: [u8; $size]) -> Self { Self::from_le_bytes(bytes) }
+            #[inline(always)]
             fn write(self) -> [u8; $size] { self.to_le_bytes() }
+            #[inline(always)]
             fn plus(self, other: Self) -> Self { self + other }
+            #[inline(always)]
             fn times(self, other: Self) -> Self { self * other }
+            #[inline(always)]
             fn larger(self, other: Self) -> Self { if self.is_nan() || self > other { self } else { other } }
+            #[inline(always)]
             fn smaller(self, other: Self) -> Self { if self.is_nan() || self < other { self } else { other } }
             fn reciprocal(ranks: usize) -> Option<Self> { Some($from(1.0 / ranks as f64)) }
+            #[inline(always)]
             fn divided(self, _: usize) -> Self { self }
         }
     )* };
