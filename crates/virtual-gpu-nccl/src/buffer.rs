@@ -1,16 +1,12 @@
-//! The ranks' buffers: where they are, whether they may be accessed, and how their bytes are read, combined, and
-//! written.
+//! The ranks' buffers: where they are, and whether they may be accessed.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::Arc;
 
 use super::call::Request;
 use super::collective::{Part, PartLocation};
 use super::event::Arrived;
-use super::operation::{Buffers, Operation, Piece};
-use super::ranks::Ranks;
+use super::operation::{Buffers, Operation};
 use super::scale::Scale;
 use super::wire::Payload;
 use super::{Locked, Nccl};
@@ -22,10 +18,6 @@ use virtual_gpu_core::memory::{AFTER_ALL, Allocation, DeviceMemory};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::CudaStatus;
 use virtual_gpu_core::sync::MutexGuard;
-use virtual_gpu_machine::reduction::Reduction;
-
-/// The number of bytes to combine in one step: few enough to stay in a core's cache.
-pub(crate) const BLOCK: u64 = 32 << 10;
 
 /// The memory of each GPU that takes part in a call, locked.
 pub(crate) type Memories<'a> = BTreeMap<usize, MutexGuard<'a, DeviceMemory>>;
@@ -88,25 +80,6 @@ pub(crate) enum Source {
     Here(BufferLocation),
     /// Another process has sent the bytes.
     Elsewhere(Arc<Arrived>),
-}
-
-impl Source {
-    pub(crate) fn bytes<'a>(
-        &'a self,
-        memories: &'a Memories<'_>,
-        range: Range<u64>,
-    ) -> Option<Cow<'a, [u8]>> {
-        match self {
-            Self::Here(location) => Some(
-                location
-                    .allocation(memories)?
-                    .seen(location.offset + range.start..location.offset + range.end),
-            ),
-            Self::Elsewhere(arrived) => {
-                arrived.payload.get(range.start as usize..range.end as usize).map(Cow::Borrowed)
-            }
-        }
-    }
 }
 
 impl Nccl {
@@ -213,53 +186,6 @@ impl Nccl {
             );
         Failure::of_problem(CudaStatus::LaunchFailed, &report, self.engine.config().checks)
             .map_or(Ok(()), Err)
-    }
-}
-
-/// Reads, combines, and writes block by block. Each block is read from all its sources before it is written anywhere,
-/// so in-place buffers need no special case.
-pub(crate) fn move_pieces(
-    pieces: &[Piece],
-    reduction: Option<&Reduction>,
-    memories: &mut Memories<'_>,
-    send: &Ranks<Option<Source>>,
-    receive: &Ranks<Option<BufferLocation>>,
-) {
-    let longest = pieces.iter().map(|piece| piece.bytes).max().unwrap_or(0);
-    let mut block = vec![0; longest.min(BLOCK) as usize];
-    for piece in pieces {
-        // Pieces that only other processes' ranks receive are computed by those processes.
-        if piece.destinations.iter().all(|&(rank, _)| receive[rank].is_none()) {
-            continue;
-        }
-        for start in (0..piece.bytes).step_by(BLOCK as usize) {
-            let len = BLOCK.min(piece.bytes - start);
-            let out = &mut block[..len as usize];
-            let inputs: Vec<(usize, Cow<'_, [u8]>)> = piece
-                .sources
-                .iter()
-                .filter_map(|&(rank, at)| {
-                    let from = at + start;
-                    Some((rank.0, send[rank].as_ref()?.bytes(memories, from..from + len)?))
-                })
-                .collect();
-            match reduction {
-                Some(reduction) => {
-                    let inputs: Vec<(usize, &[u8])> =
-                        inputs.iter().map(|(rank, input)| (*rank, input.as_ref())).collect();
-                    reduction.reduce(out, &inputs);
-                }
-                None => inputs.iter().for_each(|(_, input)| out.copy_from_slice(input)),
-            }
-            drop(inputs);
-            for &(rank, at) in &piece.destinations {
-                let Some(location) = receive[rank] else { continue };
-                let Some(allocation) = location.allocation_mut(memories) else { continue };
-                let to = location.offset + at + start;
-                allocation.bytes_mut()[to as usize..(to + len) as usize].copy_from_slice(out);
-                allocation.mark_written(to..to + len);
-            }
-        }
     }
 }
 

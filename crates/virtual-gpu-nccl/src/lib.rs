@@ -28,6 +28,7 @@ mod membership;
 mod one_sided;
 mod operation;
 pub mod parameter;
+mod pieces;
 mod point_to_point;
 mod publish;
 mod ranks;

@@ -1,10 +1,11 @@
 //! Runs calls: reads, combines, and writes the ranks' data, on the thread that arrived last.
 
-use super::buffer::{BufferLocation, PartShare, Share, Source, move_pieces};
+use super::buffer::{BufferLocation, PartShare, Share, Source};
 use super::collective::{Part, PartLocation};
 use super::internal;
 use super::one_sided::Delivery;
 use super::operation::{Operation, Piece, ReductionOrder};
+use super::pieces::move_pieces;
 use super::point_to_point::{End, Moving, MovingEnd};
 use super::strict;
 use super::transfer::Direction;
@@ -161,7 +162,7 @@ impl Nccl {
             ranks,
             scales,
         });
-        move_pieces(&pieces, reduction.as_ref(), &mut memories, &send.into(), &receive.into());
+        move_pieces(pieces, reduction.as_ref(), &mut memories, &send.into(), &receive.into());
         Ok(touched)
     }
 
@@ -202,7 +203,7 @@ impl Nccl {
         let only = Rank(0);
         let piece = Piece { sources: vec![(only, 0)], destinations: vec![(only, 0)], bytes };
         let (send, receive) = (vec![Some(source)].into(), vec![target].into());
-        move_pieces(&[piece], None, &mut memories, &send, &receive);
+        move_pieces(vec![piece], None, &mut memories, &send, &receive);
         Ok(touched)
     }
 

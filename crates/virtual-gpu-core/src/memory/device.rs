@@ -370,6 +370,19 @@ impl DeviceMemory {
         self.slots.get_mut(slot)?.as_mut()
     }
 
+    /// Returns mutable references to the allocations in several slots, in ascending order. Each slot must be taken.
+    pub fn in_slots_mut(
+        &mut self,
+        slots: impl Iterator<Item = usize>,
+    ) -> impl Iterator<Item = &mut Allocation> {
+        let (mut rest, mut passed) = (&mut self.slots[..], 0);
+        slots.map_while(move |slot| {
+            let (slots, behind) = std::mem::take(&mut rest).split_at_mut_checked(slot + 1 - passed)?;
+            (rest, passed) = (behind, slot + 1);
+            slots.last_mut()?.as_mut()
+        })
+    }
+
     /// Returns the allocation that contains all of `address..address + len`, and the offset of `address` in it.
     ///
     /// # Errors

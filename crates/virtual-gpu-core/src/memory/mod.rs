@@ -10,6 +10,7 @@ mod device;
 mod heap;
 mod lives;
 mod mapped;
+mod past_caches;
 mod shared;
 mod written;
 
@@ -20,5 +21,6 @@ pub use device::{ADDRESS_SPACE, AFTER_ALL, BEFORE_ALL, DeviceMemory, addresses_p
 pub use heap::{BadFree, FreedByKernel, HeapOwner};
 pub use lives::Lives;
 pub use mapped::{Content, SharedContent};
+pub use past_caches::PastCaches;
 pub use shared::{FileKey, Shared, SharedRecord};
 pub use written::Written;

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use super::{Come, OneSided, Put, Send, Signaled};
-use crate::buffer::{BufferLocation, Memories, Share, Source, move_pieces};
+use crate::buffer::{BufferLocation, Memories, Share, Source};
 use crate::call::Request;
 use crate::collective::failed_gpu;
 use crate::event::{Arrival, Arrived, Event, Stamp};
 use crate::operation::Piece;
+use crate::pieces::move_pieces;
 use crate::registration::Window;
 use crate::session::Outgoing;
 use crate::wire::Payload;
@@ -131,7 +132,7 @@ impl Nccl {
         // For this move, both ends are one rank.
         let only = Rank(0);
         let piece = Piece { sources: vec![(only, 0)], destinations: vec![(only, 0)], bytes };
-        move_pieces(&[piece], None, memories, &vec![Some(source)].into(), &vec![Some(target)].into());
+        move_pieces(vec![piece], None, memories, &vec![Some(source)].into(), &vec![Some(target)].into());
     }
 
     /// Executes a put or signal. Returns what it touched in this process.
