@@ -2,7 +2,7 @@
 //!
 //! An operation starts when the previous operation on its stream and everything that it waits for have ended, its
 //! launch has reached the GPU, and the engine that it needs is free. Times are computed on demand, for everything that
-//! is done by then. They have no effect on values or on order.
+//! is done by then, or when many operations are done. They have no effect on values or on order.
 //!
 //! Times don't depend on which thread asks, or when. An operation is affected only by operations that were enqueued on
 //! its GPU before it and are certain to be over when it is: see `horizon.rs`. So threads that each enqueue work on
@@ -177,6 +177,10 @@ pub struct Time {
     communication_ends: Option<Vec<u64>>,
 }
 
+/// The number of operations whose times are computed together, even if nobody asks: few enough for what is known about
+/// them to stay in the caches.
+const MANY_DONE: usize = 256;
+
 /// An operation's GPU and its index among the operations enqueued on that GPU.
 type Key = (usize, u64);
 
@@ -323,6 +327,9 @@ impl Time {
         let key = ticket.when.key;
         self.look_at.push(Reverse(key));
         self.done.insert(key, (ticket, cost));
+        if self.look_at.len() >= MANY_DONE {
+            self.settle();
+        }
     }
 
     /// Returns when an operation could start whose predecessors are all done.
