@@ -9,6 +9,7 @@ use crate::machine::Machine;
 use crate::mask::{FULL, Mask, bits};
 use crate::memory::address::concrete;
 use crate::order::Order;
+use crate::registers::{Files, Span};
 use virtual_gpu_ptx::instruction::{Clock, Operation, Predicate, Scope, Slot, Space, Value};
 
 impl Machine<'_> {
@@ -22,6 +23,28 @@ impl Machine<'_> {
     ) -> Result<Next, Stop> {
         match operation {
             Operation::Branch { target } => return Ok(Next::branch(*target as usize, group, mask)),
+            Operation::Load(access) => self.load(access, mask)?,
+            Operation::Store(access) => self.store(access, mask)?,
+            Operation::Barrier(barrier) => return self.barrier(barrier, mask),
+            Operation::Word { .. }
+            | Operation::Long { .. }
+            | Operation::Widen { .. }
+            | Operation::Float32 { .. }
+            | Operation::Compare { .. } => self.compute(operation, mask),
+            _ => return self.execute_other(operation, group, mask),
+        }
+        Ok(Next::Follow)
+    }
+
+    /// Executes any other operation. It is a function of its own so that the common ones need little of the stack.
+    #[inline(never)]
+    fn execute_other(
+        &mut self,
+        operation: &Operation,
+        group: &ConvergenceGroup,
+        mask: &Mask,
+    ) -> Result<Next, Stop> {
+        match operation {
             Operation::Call(call) => return self.call(call, group, mask),
             Operation::Return => return self.return_from_call(group, mask),
             Operation::Exit => {
@@ -34,7 +57,6 @@ impl Machine<'_> {
                     return Err(self.fault(FaultKind::Trap, thread));
                 }
             }
-            Operation::Barrier(barrier) => return self.barrier(barrier, mask),
             Operation::ClusterBarrier(barrier) => return self.cluster_barrier(*barrier, group, mask),
             Operation::MapAddress { d, a, b, is_generic } => {
                 self.map_address((*d, *a), *b, *is_generic, mask)?;
@@ -42,8 +64,6 @@ impl Machine<'_> {
             Operation::BlockOfAddress { d, a } => self.block_of_address(*d, *a, mask)?,
             Operation::StoreAsync(store) => self.store_async(store, mask)?,
             Operation::Mbarrier(mbarrier) => self.mbarrier(mbarrier, mask)?,
-            Operation::Load(access) => self.load(access, mask)?,
-            Operation::Store(access) => self.store(access, mask)?,
             Operation::Atomic(atomic) => self.atomic(atomic, mask)?,
             Operation::WarpBarrier { .. }
             | Operation::Shuffle { .. }
@@ -81,64 +101,86 @@ impl Machine<'_> {
             }
             Operation::System(call) => self.system_call(**call, mask)?,
             Operation::Nothing => {}
-            _ => self.compute(operation, mask),
+            _ => self.compute_other(operation, mask),
         }
         Ok(Next::Follow)
     }
 
-    /// Executes an operation that uses only registers.
-    #[inline]
+    /// Executes a common operation that uses only registers.
+    #[inline(always)]
     fn compute(&mut self, operation: &Operation, mask: &Mask) {
         let files = &mut self.block.files;
-        let mask = &mask.0[..files.chunks];
+        let (mask, whole) = (&mask.0[..files.chunks], self.is_whole);
         match *operation {
             Operation::Word { op, d, a, b, c } => {
-                let spans = [d, a, b, c].map(|slot| files.word(slot));
+                let (mask, spans) = words(files, mask, whole, [d, a, b, c]);
                 word::execute(op, &mut files.words, mask, spans);
             }
-            Operation::Half { op, signed, d, a, b, c } => {
-                let spans = [d, a, b, c].map(|slot| files.word(slot));
-                word::execute_half(op, signed, &mut files.words, mask, spans);
-            }
             Operation::Long { op, d, a, b, c } => {
-                let spans = [d, a, b, c].map(|slot| files.long(slot));
+                let (mask, spans) = longs(files, mask, whole, [d, a, b, c]);
                 long::execute(op, &mut files.longs, mask, spans);
             }
-            Operation::LongWord { op, d, a, b, c } => {
-                mixed::shift(op, files, mask, [d, a, b, c]);
-            }
-            Operation::Widen { op, d, a, b, c } => mixed::widen(op, files, mask, [d, a, b, c]),
-            Operation::Narrow { op, d, a } => mixed::narrow(op, files, mask, d, a),
-            Operation::InsertWord { d, a, b, position, length } => {
-                let spans = [d, a, b, position, length].map(|slot| files.word(slot));
-                word::insert(&mut files.words, mask, spans);
-            }
-            Operation::InsertLong { d, a, b, position, length } => {
-                long::insert(files, mask, [d, a, b, position, length]);
+            Operation::Widen { op, d, a, b, c } => {
+                let is_same = files.is_same_word(a) && files.is_same_word(b) && files.is_same_long(c);
+                let mask = files.set_longs(d, mask, whole && is_same);
+                mixed::widen(op, files, mask, [d, a, b, c]);
             }
             Operation::Float32 { op, mode, d, a, b, c } => {
-                let spans = [d, a, b, c].map(|slot| files.word(slot));
+                let (mask, spans) = words(files, mask, whole, [d, a, b, c]);
                 single::execute(op, mode, &mut files.words, mask, spans);
             }
-            Operation::Float64 { op, mode, d, a, b, c } => {
-                let spans = [d, a, b, c].map(|slot| files.long(slot));
-                double::execute(op, mode, &mut files.longs, mask, spans);
-            }
-            Operation::Float16 { op, kind, mode, d, a, b, c } => {
-                let spans = [d, a, b, c].map(|slot| files.word(slot));
-                half::execute(op, kind, mode, &mut files.words, mask, spans);
-            }
-            Operation::Convert { conversion, d, a } => convert::execute(conversion, files, mask, d, a),
             Operation::Compare { comparison, kind, a, b, combine, c, d, complement } => {
                 let what = compare::Compare { comparison, kind, a, b, combine, c, d, complement };
                 compare::compare(what, files, mask);
             }
+            _ => {}
+        }
+    }
+
+    /// Executes any other operation that uses only registers.
+    fn compute_other(&mut self, operation: &Operation, mask: &Mask) {
+        let files = &mut self.block.files;
+        let (mask, whole) = (&mask.0[..files.chunks], self.is_whole);
+        match *operation {
+            Operation::Half { op, signed, d, a, b, c } => {
+                let (mask, spans) = words(files, mask, whole, [d, a, b, c]);
+                word::execute_half(op, signed, &mut files.words, mask, spans);
+            }
+            Operation::LongWord { op, d, a, b, c } => {
+                let is_same = files.is_same_long(a) && files.is_same_word(b) && files.is_same_word(c);
+                let mask = files.set_longs(d, mask, whole && is_same);
+                mixed::shift(op, files, mask, [d, a, b, c]);
+            }
+            Operation::Narrow { op, d, a } => {
+                let mask = files.set_words(d, mask, whole && files.is_same_long(a));
+                mixed::narrow(op, files, mask, d, a);
+            }
+            Operation::InsertWord { d, a, b, position, length } => {
+                word::insert(files, mask, [d, a, b, position, length]);
+            }
+            Operation::InsertLong { d, a, b, position, length } => {
+                long::insert(files, mask, [d, a, b, position, length]);
+            }
+            Operation::Float64 { op, mode, d, a, b, c } => {
+                let (mask, spans) = longs(files, mask, whole, [d, a, b, c]);
+                double::execute(op, mode, &mut files.longs, mask, spans);
+            }
+            Operation::Float16 { op, kind, mode, d, a, b, c } => {
+                let (mask, spans) = words(files, mask, whole, [d, a, b, c]);
+                half::execute(op, kind, mode, &mut files.words, mask, spans);
+            }
+            Operation::Convert { conversion, d, a } => {
+                let mask = files.set_values(d, mask, whole && files.is_same(a));
+                convert::execute(conversion, files, mask, d, a);
+            }
             Operation::Carry(what) => carry::execute(what, files, mask),
             Operation::TestNumber { kind, d, a } => predicate::test_number(kind, files, mask, d, a),
             Operation::SelectWord { d, a, b, condition } => {
+                let mask = files.set_words(d, mask, false);
                 select::select_words(files, mask, [d, a, b], condition);
             }
             Operation::SelectLong { d, a, b, condition } => {
+                let mask = files.set_longs(d, mask, false);
                 select::select_longs(files, mask, [d, a, b], condition);
             }
             Operation::Logic { op, d, a, b } => predicate::logic(op, files, mask, d, [a, b]),
@@ -190,4 +232,31 @@ impl Machine<'_> {
             self.block.files.set_predicate(d, chunk, found, mask.0[chunk]);
         }
     }
+}
+
+/// Prepares an operation on 32-bit registers: returns the chunks to compute, and where the registers are. Without
+/// differences between the threads, one chunk is enough.
+#[inline(always)]
+fn words<'m>(
+    files: &mut Files,
+    mask: &'m [u16],
+    whole: bool,
+    [d, a, b, c]: [Slot; 4],
+) -> (&'m [u16], [Span; 4]) {
+    let is_same = files.is_same_word(a) && files.is_same_word(b) && files.is_same_word(c);
+    let mask = files.set_words(d, mask, whole && is_same);
+    (mask, [files.word(d), files.word(a), files.word(b), files.word(c)])
+}
+
+/// Like [`words`], for 64-bit registers.
+#[inline(always)]
+fn longs<'m>(
+    files: &mut Files,
+    mask: &'m [u16],
+    whole: bool,
+    [d, a, b, c]: [Slot; 4],
+) -> (&'m [u16], [Span; 4]) {
+    let is_same = files.is_same_long(a) && files.is_same_long(b) && files.is_same_long(c);
+    let mask = files.set_longs(d, mask, whole && is_same);
+    (mask, [files.long(d), files.long(a), files.long(b), files.long(c)])
 }

@@ -5,7 +5,7 @@ use crate::cluster::Cluster;
 use crate::consistency::DeviceRace;
 use crate::fault::{Access, Fault, FaultKind, MemoryAccess, Stop, ThreadReport};
 use crate::launch::Launch;
-use crate::mask::{MAX_THREADS, Mask, WIDTH};
+use crate::mask::{FULL, MAX_THREADS, Mask, WIDTH, bits};
 use crate::memory::touched::{Record, Touched};
 use crate::printed::Printed;
 use crate::race::Race;
@@ -32,6 +32,8 @@ pub(crate) struct Machine<'l> {
     pub(crate) saved: usize,
     /// The instruction being executed.
     pub(crate) pc: usize,
+    /// Whether the instruction is executed by all threads of the block.
+    pub(crate) is_whole: bool,
     /// The number of the running group's instructions that have not yet been added to its threads' clocks.
     pub(crate) pending: u64,
     /// Counts events that may let a waiting thread continue: stores, atomics that changed something, and clock reads.
@@ -91,6 +93,7 @@ impl<'l> Machine<'l> {
             local_bytes: u64::from(kernel.local_bytes()) + stack,
             saved: 0,
             pc: 0,
+            is_whole: false,
             pending: 0,
             changes: 0,
             clock_reads: 0,
@@ -179,8 +182,10 @@ impl<'l> Machine<'l> {
             return;
         }
         for (clocks, &active) in self.block.clocks.chunks_exact_mut(WIDTH).zip(&mask.0) {
-            for (i, clock) in clocks.iter_mut().enumerate() {
-                *clock += if active & 1 << i != 0 { pending } else { 0 };
+            if active == FULL {
+                clocks.iter_mut().for_each(|clock| *clock += pending);
+            } else {
+                bits(active).for_each(|i| clocks[i] += pending);
             }
         }
         self.instructions += pending * mask.count();

@@ -32,6 +32,13 @@ impl Mask {
         mask
     }
 
+    /// Returns a mask with the threads in the first chunk.
+    pub(crate) fn of_first_chunk() -> Self {
+        let mut mask = Self::NONE;
+        mask.0[0] = FULL;
+        mask
+    }
+
     pub(crate) fn has(&self, thread: usize) -> bool {
         self.0[thread / WIDTH] & 1 << (thread % WIDTH) != 0
     }

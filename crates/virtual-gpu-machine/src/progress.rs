@@ -26,6 +26,7 @@ impl Machine<'_> {
             return Err(stop);
         }
         let changes = self.changes;
+        self.block.files.spread();
         let progress = &mut self.block.progress;
         progress.rounds += 1;
         let rounds = progress.rounds;

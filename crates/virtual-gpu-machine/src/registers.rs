@@ -1,9 +1,10 @@
 //! Register files: each register is an array with one value per thread of a block, in chunks of [`WIDTH`].
 
 use std::hint::select_unpredictable;
+use std::ops::Range;
 
 use crate::mask::{FULL, Mask, WIDTH, lanes_of};
-use virtual_gpu_ptx::instruction::{Condition, Predicate, Slot};
+use virtual_gpu_ptx::instruction::{Condition, Predicate, Slot, Value};
 
 /// A register for the threads in one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +56,7 @@ impl<T: Copy + Default> Chunk<T> {
     }
 }
 
-/// Where a register's chunks are: one after another, or, if the register is uniform, all in the same place.
+/// Where a register's chunks are: one after another, or, if all threads have the same value, all in the same place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     base: usize,
@@ -63,10 +64,35 @@ pub(crate) struct Span {
 }
 
 impl Span {
+    /// Returns the place of a single chunk.
+    pub(crate) fn of(chunk: usize) -> Self {
+        Self { base: chunk, step: 0 }
+    }
+
     #[inline(always)]
     pub(crate) fn at(self, chunk: usize) -> usize {
         self.base + chunk * self.step
     }
+
+    /// Returns where these chunks are, if the threads' values may differ.
+    #[inline(always)]
+    pub(crate) fn range(self, chunks: Range<usize>) -> Range<usize> {
+        self.base + chunks.start..self.base + chunks.end
+    }
+}
+
+/// How the values of a 64-bit register change from thread to thread, as those of an address do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// It has not been determined since the register was written.
+    Unknown,
+    /// Each thread's value is 4 more than that of the thread before it.
+    Row,
+    /// The same within each chunk.
+    Rows,
+    /// In each chunk, all values are the same.
+    Same,
+    Other,
 }
 
 /// A block's registers.
@@ -78,6 +104,41 @@ pub(crate) struct Files {
     pub(crate) chunks: usize,
     uniform_words: usize,
     uniform_longs: usize,
+    /// For each register, whether all threads have the same value. Then only its first chunk is valid.
+    same_words: Vec<bool>,
+    same_longs: Vec<bool>,
+    shapes: Vec<Shape>,
+}
+
+/// The chunks to compute if all threads of a block compute the same value.
+const ONCE: &[u16] = &[FULL];
+
+/// Returns how the values in a register's chunks change from thread to thread.
+#[inline(always)]
+fn shape_of(row: &[Longs]) -> Shape {
+    let first = row[0].0[0];
+    let step = row[0].0[1].wrapping_sub(first);
+    if step != 0 && step != 4 {
+        return Shape::Other;
+    }
+    // The bits in which values differ from the pattern that the second value suggests.
+    let mut within = [0; WIDTH];
+    let mut across = 0;
+    let mut expected = first;
+    for chunk in row {
+        let start = chunk.0[0];
+        for (i, (apart, value)) in within.iter_mut().zip(chunk.0).enumerate() {
+            *apart |= value ^ start.wrapping_add(i as u64 * step);
+        }
+        across |= start ^ expected;
+        expected = expected.wrapping_add(4 * WIDTH as u64);
+    }
+    match (within.iter().fold(0, |all, bits| all | bits), step, across) {
+        (0, 0, _) => Shape::Same,
+        (0, _, 0) => Shape::Row,
+        (0, ..) => Shape::Rows,
+        _ => Shape::Other,
+    }
 }
 
 impl Files {
@@ -96,13 +157,22 @@ impl Files {
         self.words.resize(words, Words::zero());
         self.longs.resize(longs, Longs::zero());
         self.predicates.resize(registers.predicates as usize * self.chunks, 0);
+        self.same_words.clear();
+        self.same_longs.clear();
+        self.same_words.resize(registers.words as usize, false);
+        self.same_longs.resize(registers.longs as usize, false);
+        self.shapes.clear();
+        self.shapes.resize(registers.longs as usize, Shape::Unknown);
     }
 
     #[inline(always)]
     pub(crate) fn word(&self, slot: Slot) -> Span {
         match slot.is_uniform() {
             true => Span { base: slot.index(), step: 0 },
-            false => Span { base: self.uniform_words + slot.index() * self.chunks, step: 1 },
+            false => Span {
+                base: self.uniform_words + slot.index() * self.chunks,
+                step: usize::from(!self.same_words[slot.index()]),
+            },
         }
     }
 
@@ -110,8 +180,109 @@ impl Files {
     pub(crate) fn long(&self, slot: Slot) -> Span {
         match slot.is_uniform() {
             true => Span { base: slot.index(), step: 0 },
-            false => Span { base: self.uniform_longs + slot.index() * self.chunks, step: 1 },
+            false => Span {
+                base: self.uniform_longs + slot.index() * self.chunks,
+                step: usize::from(!self.same_longs[slot.index()]),
+            },
         }
+    }
+
+    /// Returns whether all threads are known to have the same value.
+    #[inline(always)]
+    pub(crate) fn is_same_word(&self, slot: Slot) -> bool {
+        slot.is_uniform() || self.same_words[slot.index()]
+    }
+
+    /// Like [`Self::is_same_word`], for a 64-bit register.
+    #[inline(always)]
+    pub(crate) fn is_same_long(&self, slot: Slot) -> bool {
+        slot.is_uniform() || self.same_longs[slot.index()]
+    }
+
+    /// Like [`Self::is_same_word`], for any register.
+    #[inline(always)]
+    pub(crate) fn is_same(&self, value: Value) -> bool {
+        match value {
+            Value::Word(slot) => self.is_same_word(slot),
+            Value::Long(slot) => self.is_same_long(slot),
+        }
+    }
+
+    /// Prepares a register for a result of the threads in `mask`, and returns the chunks to compute. If `is_same`, all
+    /// threads of the block take part and compute the same result, which is then computed once.
+    #[inline(always)]
+    pub(crate) fn set_words<'m>(&mut self, d: Slot, mask: &'m [u16], is_same: bool) -> &'m [u16] {
+        if is_same {
+            self.same_words[d.index()] = true;
+            return ONCE;
+        }
+        self.spread_word(d);
+        mask
+    }
+
+    /// Like [`Self::set_words`], for a 64-bit register.
+    #[inline(always)]
+    pub(crate) fn set_longs<'m>(&mut self, d: Slot, mask: &'m [u16], is_same: bool) -> &'m [u16] {
+        if is_same {
+            self.same_longs[d.index()] = true;
+            return ONCE;
+        }
+        self.spread_long(d);
+        self.shapes[d.index()] = Shape::Unknown;
+        mask
+    }
+
+    /// Like [`Self::set_words`], for any register.
+    #[inline(always)]
+    pub(crate) fn set_values<'m>(&mut self, d: Value, mask: &'m [u16], is_same: bool) -> &'m [u16] {
+        match d {
+            Value::Word(d) => self.set_words(d, mask, is_same),
+            Value::Long(d) => self.set_longs(d, mask, is_same),
+        }
+    }
+
+    /// Stores a register's value for each thread, because the values may soon differ.
+    #[inline(always)]
+    fn spread_word(&mut self, slot: Slot) {
+        if std::mem::take(&mut self.same_words[slot.index()]) {
+            let start = self.word(slot).base;
+            let value = self.words[start];
+            self.words[start..start + self.chunks].fill(value);
+        }
+    }
+
+    /// Like [`Self::spread_word`], for a 64-bit register.
+    #[inline(always)]
+    fn spread_long(&mut self, slot: Slot) {
+        if std::mem::take(&mut self.same_longs[slot.index()]) {
+            let start = self.long(slot).base;
+            let value = self.longs[start];
+            self.longs[start..start + self.chunks].fill(value);
+        }
+    }
+
+    /// Stores each register's value for each thread, so that the same values are stored the same way.
+    pub(crate) fn spread(&mut self) {
+        for index in 0..self.same_words.len() {
+            self.spread_word(Slot::register(index as u32));
+        }
+        for index in 0..self.same_longs.len() {
+            self.spread_long(Slot::register(index as u32));
+        }
+        self.shapes.fill(Shape::Unknown);
+    }
+
+    /// Returns how a register's values change from thread to thread.
+    #[inline(always)]
+    pub(crate) fn shape(&mut self, slot: Slot) -> Shape {
+        if self.is_same_long(slot) {
+            return Shape::Same;
+        }
+        if self.shapes[slot.index()] == Shape::Unknown {
+            let at = self.long(slot).range(0..self.chunks);
+            self.shapes[slot.index()] = shape_of(&self.longs[at]);
+        }
+        self.shapes[slot.index()]
     }
 
     pub(crate) fn word_of(&self, slot: Slot, thread: usize) -> u32 {
@@ -123,11 +294,14 @@ impl Files {
     }
 
     pub(crate) fn set_word(&mut self, slot: Slot, thread: usize, value: u32) {
+        self.spread_word(slot);
         let at = self.word(slot).at(thread / WIDTH);
         self.words[at].0[thread % WIDTH] = value;
     }
 
     pub(crate) fn set_long(&mut self, slot: Slot, thread: usize, value: u64) {
+        self.spread_long(slot);
+        self.shapes[slot.index()] = Shape::Unknown;
         let at = self.long(slot).at(thread / WIDTH);
         self.longs[at].0[thread % WIDTH] = value;
     }
@@ -160,8 +334,10 @@ impl Files {
     /// Returns the threads in `mask` for which a condition holds.
     pub(crate) fn where_true(&self, condition: Condition, mask: &Mask) -> Mask {
         let mut found = *mask;
-        for (chunk, bits) in found.0.iter_mut().enumerate().take(self.chunks) {
-            *bits &= self.condition(condition, chunk);
+        let at = self.predicate(condition.predicate);
+        let flip = if condition.negated { FULL } else { 0 };
+        for (bits, holds) in found.0.iter_mut().zip(&self.predicates[at..at + self.chunks]) {
+            *bits &= holds ^ flip;
         }
         found
     }

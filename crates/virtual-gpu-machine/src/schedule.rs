@@ -128,6 +128,7 @@ impl Machine<'_> {
         self.pc = turn.group.pc;
         self.pending += 1;
         let guarded;
+        self.is_whole = turn.active == self.threads as u64 && instruction.guard.is_none();
         let mask = match instruction.guard {
             None => &turn.group.mask,
             Some(condition) => {

@@ -29,23 +29,52 @@ vectorized! {
 
 #[inline(always)]
 fn compare_body(what: Compare, files: &mut Files, mask: &[u16]) {
+    let is_same = files.is_same(what.a) && files.is_same(what.b);
+    let needs = Needs::of(what.comparison);
+    let mut outcome = None;
     for (chunk, &active) in mask.iter().enumerate() {
         if active == 0 {
             continue;
         }
-        let outcome = match (what.a, what.b) {
-            (Value::Word(a), Value::Word(b)) => {
-                let [a, b] =
-                    [a, b].map(|slot| converted(what.kind, &files.words[files.word(slot).at(chunk)]));
-                compare_words(what.kind, &a, &b)
+        let result = match (outcome, what.a, what.b) {
+            (Some(known), ..) if is_same => known,
+            (_, Value::Word(a), Value::Word(b)) => {
+                let a = converted(what.kind, &files.words[files.word(a).at(chunk)]);
+                let b = converted(what.kind, &files.words[files.word(b).at(chunk)]);
+                compare_words(what.kind, needs, &a, &b)
             }
-            (Value::Long(a), Value::Long(b)) => {
-                let [a, b] = [a, b].map(|slot| &files.longs[files.long(slot).at(chunk)]);
-                compare_longs(what.kind, a, b)
+            (_, Value::Long(a), Value::Long(b)) => {
+                let (a, b) = (&files.longs[files.long(a).at(chunk)], &files.longs[files.long(b).at(chunk)]);
+                compare_longs(what.kind, needs, a, b)
             }
             _ => continue,
         };
-        finish(&what, outcome.threads_with(what.comparison), files, chunk, active);
+        outcome = Some(result);
+        finish(&what, result.threads_with(what.comparison), files, chunk, active);
+    }
+}
+
+/// Which parts of an outcome a comparison needs; the other parts are not computed.
+#[derive(Clone, Copy)]
+struct Needs {
+    less: bool,
+    equal: bool,
+    greater: bool,
+}
+
+impl Needs {
+    fn of(comparison: Comparison) -> Self {
+        use Comparison::{Eq, Equ, Ge, Geu, Gt, Gtu, Le, Leu, Lt, Ltu, Nan, Ne, Neu, Num};
+        let (less, equal, greater) = match comparison {
+            Eq | Neu => (false, true, false),
+            Ne | Equ => (true, false, true),
+            Lt | Geu => (true, false, false),
+            Gt | Leu => (false, false, true),
+            Le | Gtu => (true, true, false),
+            Ge | Ltu => (false, true, true),
+            Num | Nan => (true, true, true),
+        };
+        Self { less, equal, greater }
     }
 }
 
@@ -61,11 +90,11 @@ struct Outcome {
 impl Outcome {
     /// Compares the two values that `values` returns for each index in a chunk.
     #[inline(always)]
-    fn of<T: PartialOrd>(values: impl Fn(usize) -> (T, T)) -> Self {
+    fn of<T: PartialOrd>(needs: Needs, values: impl Fn(usize) -> (T, T)) -> Self {
         Self {
-            less: gather(|i| values(i).0 < values(i).1),
-            equal: gather(|i| values(i).0 == values(i).1),
-            greater: gather(|i| values(i).0 > values(i).1),
+            less: if needs.less { gather(|i| values(i).0 < values(i).1) } else { 0 },
+            equal: if needs.equal { gather(|i| values(i).0 == values(i).1) } else { 0 },
+            greater: if needs.greater { gather(|i| values(i).0 > values(i).1) } else { 0 },
         }
     }
 
@@ -94,12 +123,12 @@ impl Outcome {
 
 /// Compares values that [`converted`] returned.
 #[inline(always)]
-fn compare_words(kind: CompareAs, a: &Words, b: &Words) -> Outcome {
+fn compare_words(kind: CompareAs, needs: Needs, a: &Words, b: &Words) -> Outcome {
     match kind {
         CompareAs::Signed | CompareAs::Unsigned | CompareAs::Signed16 | CompareAs::Unsigned16 => {
-            Outcome::of(|i| (a.0[i] as i32, b.0[i] as i32))
+            Outcome::of(needs, |i| (a.0[i] as i32, b.0[i] as i32))
         }
-        _ => Outcome::of(|i| (f32::from_bits(a.0[i]), f32::from_bits(b.0[i]))),
+        _ => Outcome::of(needs, |i| (f32::from_bits(a.0[i]), f32::from_bits(b.0[i]))),
     }
 }
 
@@ -131,11 +160,11 @@ fn flush_half(value: f16) -> f16 {
 }
 
 #[inline(always)]
-fn compare_longs(kind: CompareAs, a: &Longs, b: &Longs) -> Outcome {
+fn compare_longs(kind: CompareAs, needs: Needs, a: &Longs, b: &Longs) -> Outcome {
     match kind {
-        CompareAs::F64 => Outcome::of(|i| (f64::from_bits(a.0[i]), f64::from_bits(b.0[i]))),
-        CompareAs::Signed => Outcome::of(|i| (a.0[i] as i64, b.0[i] as i64)),
-        _ => Outcome::of(|i| (a.0[i], b.0[i])),
+        CompareAs::F64 => Outcome::of(needs, |i| (f64::from_bits(a.0[i]), f64::from_bits(b.0[i]))),
+        CompareAs::Signed => Outcome::of(needs, |i| (a.0[i] as i64, b.0[i] as i64)),
+        _ => Outcome::of(needs, |i| (a.0[i], b.0[i])),
     }
 }
 

@@ -20,7 +20,7 @@ vectorized! {
 fn execute_body(conversion: Conversion, files: &mut Files, mask: &[u16], d: Value, a: Value) {
     // The most common conversions need neither doubles nor 128-bit integers.
     if let (Value::Word(d), Value::Word(a)) = (d, a) {
-        let spans = [d, a].map(|slot| files.word(slot));
+        let spans = [files.word(d), files.word(a)];
         let words = &mut files.words;
         match conversion {
             INT_TO_SINGLE => return convert_words(words, mask, spans, |a| (a as i32 as f32).to_bits()),

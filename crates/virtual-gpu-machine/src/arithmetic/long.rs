@@ -1,7 +1,7 @@
 //! 64-bit integer arithmetic.
 
 use super::bits::bfi;
-use super::map::{Apply, Each, write_each_chunk};
+use super::map::{Apply, Rows};
 use crate::features::vectorized;
 use crate::mask::{WIDTH, bits};
 use crate::registers::{Files, Longs, Span};
@@ -77,7 +77,7 @@ vectorized! {
 
 #[inline(always)]
 fn execute_body(op: LongOp, file: &mut [Longs], mask: &[u16], [d, from @ ..]: [Span; 4]) {
-    write_each_chunk!(file, mask, d, |chunk| define(op, Each::of(file, from, chunk)));
+    define(op, Rows { file, mask, d, from });
 }
 
 /// `bfi.b64`

@@ -25,9 +25,6 @@ impl<T: Copy> Apply<T> for One<T> {
 }
 
 /// The sources of each thread in a chunk.
-///
-/// The loop over chunks and the write of the result are outside, so that they are compiled once, and not for each
-/// operation.
 pub(super) struct Each<'f, T>([&'f Chunk<T>; 3]);
 
 impl<'f, T> Each<'f, T> {
@@ -35,12 +32,6 @@ impl<'f, T> Each<'f, T> {
     #[inline(always)]
     pub(super) fn of(file: &'f [Chunk<T>], [a, b, c]: [Span; 3], chunk: usize) -> Self {
         Self([&file[a.at(chunk)], &file[b.at(chunk)], &file[c.at(chunk)]])
-    }
-
-    /// Returns values that are not in a register.
-    #[inline(always)]
-    pub(super) fn in_chunks(chunks: &'f [Chunk<T>; 3]) -> Self {
-        Self(chunks.each_ref())
     }
 }
 
@@ -50,6 +41,32 @@ impl<T: Copy + Default> Apply<T> for Each<'_, T> {
     #[inline(always)]
     fn apply<const N: usize>(self, definition: impl Fn([T; N]) -> T) -> Chunk<T> {
         Chunk::of(|i| definition(gather(T::default(), |n| self.0[n].0[i])))
+    }
+}
+
+/// The registers of an operation: `d` and its sources, for the threads in `mask`.
+///
+/// The loop over chunks is inside the loop over operations, so that only the operation itself is executed for each chunk.
+pub(super) struct Rows<'f, T> {
+    pub(super) file: &'f mut [Chunk<T>],
+    pub(super) mask: &'f [u16],
+    pub(super) d: Span,
+    pub(super) from: [Span; 3],
+}
+
+impl<T: Copy + Default> Apply<T> for Rows<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn apply<const N: usize>(self, definition: impl Fn([T; N]) -> T) {
+        let Self { file, mask, d, from } = self;
+        for (chunk, &active) in mask.iter().enumerate() {
+            if active != 0 {
+                let sources: [&Chunk<T>; N] = gather(&file[from[0].at(chunk)], |n| &file[from[n].at(chunk)]);
+                let result = Chunk::of(|i| definition(gather(T::default(), |n| sources[n].0[i])));
+                file[d.at(chunk)].take(result, active);
+            }
+        }
     }
 }
 

@@ -1,9 +1,10 @@
 //! Single-precision arithmetic.
 
 use super::approximate;
-use super::map::{Apply, Each, gather, write_each_chunk};
+use super::map::{Apply, Rows, gather, write_each_chunk};
 use super::rounding;
 use crate::features::vectorized;
+use crate::mask::FULL;
 use crate::registers::{Span, Words};
 use virtual_gpu_ptx::instruction::{FloatMode, FloatOp, Rounding};
 
@@ -69,22 +70,38 @@ fn rounded(op: FloatOp, rounding: Rounding, a: f32, b: f32, c: f32) -> f32 {
     }
 }
 
+/// Computes `d = op(a, b, c)` in the threads of `mask`; `spans` are `d`, `a`, `b`, `c`.
+pub(crate) fn execute(op: FloatOp, mode: FloatMode, file: &mut [Words], mask: &[u16], spans: [Span; 4]) {
+    match mode.flush || mode.saturate {
+        true => execute_adjusted(op, mode, file, mask, spans),
+        false => execute_plain(op, mode.rounding, file, mask, spans),
+    }
+}
+
 vectorized! {
-    /// Computes `d = op(a, b, c)` in the threads of `mask`; `spans` are `d`, `a`, `b`, `c`.
-    fn execute(op: FloatOp, mode: FloatMode, file: &mut [Words], mask: &[u16], spans: [Span; 4]) = execute_body
+    /// Executes an operation without `.ftz` and `.sat`.
+    fn execute_plain(op: FloatOp, rounding: Rounding, file: &mut [Words], mask: &[u16], spans: [Span; 4]) = plain_body
 }
 
 #[inline(always)]
-fn execute_body(op: FloatOp, mode: FloatMode, file: &mut [Words], mask: &[u16], [d, from @ ..]: [Span; 4]) {
+fn plain_body(op: FloatOp, rounding: Rounding, file: &mut [Words], mask: &[u16], [d, from @ ..]: [Span; 4]) {
+    define(op, rounding, Rows { file, mask, d, from });
+}
+
+vectorized! {
+    /// Executes an operation with `.ftz` or `.sat`.
+    fn execute_adjusted(op: FloatOp, mode: FloatMode, file: &mut [Words], mask: &[u16], spans: [Span; 4]) = adjusted_body
+}
+
+#[inline(always)]
+fn adjusted_body(op: FloatOp, mode: FloatMode, file: &mut [Words], mask: &[u16], [d, a, b, c]: [Span; 4]) {
     write_each_chunk!(file, mask, d, |chunk| {
-        let flushed;
-        let sources = if mode.flush {
-            flushed = from.map(|span| file[span.at(chunk)].map(flush_bits));
-            Each::in_chunks(&flushed)
-        } else {
-            Each::of(file, from, chunk)
-        };
-        let mut result = define(op, mode.rounding, sources);
+        let mut four = [Words::zero(), file[a.at(chunk)], file[b.at(chunk)], file[c.at(chunk)]];
+        if mode.flush {
+            four.iter_mut().for_each(|source| *source = source.map(flush_bits));
+        }
+        execute_plain(op, mode.rounding, &mut four, &[FULL], [0, 1, 2, 3].map(Span::of));
+        let mut result = four[0];
         if mode.flush {
             result = result.map(flush_bits);
         }

@@ -4,13 +4,13 @@ use super::bits::{
     bfe_s, bfe_u, bfi, bfind, bfind_shift, bit_mask, extend, find_nth_set, funnel, lop3, permute,
     permute_selector, sign_extend,
 };
-use super::map::{Apply, Each, One, write_each_chunk};
+use super::map::{Apply, Each, One, Rows, write_each_chunk};
 use super::parts::{dot_of_bytes, dot_of_halves, low24, packed, simd};
 use super::single::round_to_tf32;
 use crate::features::vectorized;
-use crate::mask::bits;
-use crate::registers::{Span, Words};
-use virtual_gpu_ptx::instruction::WordOp;
+use crate::mask::{WIDTH, bits};
+use crate::registers::{Files, Span, Words};
+use virtual_gpu_ptx::instruction::{Slot, WordOp};
 
 /// Passes the definition of `op` to `run`.
 #[inline(always)]
@@ -122,7 +122,7 @@ vectorized! {
 
 #[inline(always)]
 fn execute_body(op: WordOp, file: &mut [Words], mask: &[u16], [d, from @ ..]: [Span; 4]) {
-    write_each_chunk!(file, mask, d, |chunk| define(op, Each::of(file, from, chunk)));
+    define(op, Rows { file, mask, d, from });
 }
 
 /// Executes 16-bit arithmetic: the sources are extended, and the result is truncated.
@@ -138,12 +138,13 @@ pub(crate) fn execute_half(
     write_each_chunk!(file, mask, d, |chunk| Each::of(file, from, chunk).apply(compute));
 }
 
-/// Executes `bfi.b32`; `spans` are `d`, `a`, `b`, `position`, `length`.
-pub(crate) fn insert(file: &mut [Words], mask: &[u16], [d, a, b, position, length]: [Span; 5]) {
+/// `bfi.b32`
+pub(crate) fn insert(files: &mut Files, mask: &[u16], [d, a, b, position, length]: [Slot; 5]) {
     for (chunk, &active) in mask.iter().enumerate() {
-        for i in bits(active) {
-            let [a, b, position, length] = [a, b, position, length].map(|span| file[span.at(chunk)].0[i]);
-            file[d.at(chunk)].0[i] = bfi(a.into(), b.into(), 32, position, length) as u32;
+        for thread in bits(active).map(|i| chunk * WIDTH + i) {
+            let (a, b) = (files.word_of(a, thread), files.word_of(b, thread));
+            let (position, length) = (files.word_of(position, thread), files.word_of(length, thread));
+            files.set_word(d, thread, bfi(a.into(), b.into(), 32, position, length) as u32);
         }
     }
 }

@@ -116,11 +116,11 @@ impl Machine<'_> {
     /// Completes the phase if all threads of the cluster have arrived or ended, and makes the threads that wait for it
     /// ready. Returns whether it is complete.
     pub(crate) fn complete_cluster_barrier(&mut self) -> bool {
-        let all = Mask::first_threads(self.threads);
         let barrier = &self.cluster.barrier;
         if barrier.arrived.iter().all(Mask::is_empty) {
             return false;
         }
+        let all = Mask::first_threads(self.threads);
         let is_here = |(rank, arrived): (usize, &Mask)| {
             all.without(arrived).without(&self.block_at(rank).ended()).is_empty()
         };

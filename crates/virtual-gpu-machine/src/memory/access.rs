@@ -28,13 +28,14 @@ impl Machine<'_> {
                     let (bytes, written) = allocation.parts();
                     let touched = Some(self.record.bits(slot, Kind::Read));
                     let mut source = Source { base: allocation.base(), bytes, written, touched };
-                    load::load(&mut self.block.files, access, &mut source, &mut left);
-                    self.bytes_read += unit * (mask.count() - left.count());
+                    let is_same = self.is_whole && self.block.files.is_same(access.address.base);
+                    load::load(&mut self.block.files, access, &mut source, &mut left, is_same);
+                    self.bytes_read += unit * self.count_done(mask, &left);
                 }
             }
             Some((Location::Shared, base)) => {
                 self.load_shared(access, base, &mut left);
-                self.shared_bytes += unit * (mask.count() - left.count());
+                self.shared_bytes += unit * self.count_done(mask, &left);
             }
             Some((Location::Other(_), _)) | None => {}
         }
@@ -46,6 +47,12 @@ impl Machine<'_> {
             self.load_thread(access, thread, address, unit)?;
         }
         Ok(())
+    }
+
+    /// Returns the number of threads in `mask` that are not in `left`.
+    fn count_done(&self, mask: &Mask, left: &Mask) -> u64 {
+        let all = if self.is_whole { self.threads as u64 } else { mask.count() };
+        if left.is_empty() { all } else { all - left.count() }
     }
 
     /// Loads whole chunks from shared memory and removes them from `left`.
@@ -70,7 +77,7 @@ impl Machine<'_> {
         let bytes = &bytes[..self.shared_size];
         let mut source = Source { base, bytes, written, touched: None };
         *left = watched;
-        load::load(files, access, &mut source, left);
+        load::load(files, access, &mut source, left, false);
         *left = left.or(&asked.without(&watched));
     }
 
@@ -95,13 +102,13 @@ impl Machine<'_> {
                     let (bytes, written) = allocation.parts_mut();
                     let touched = Some(self.record.bits(slot, Kind::Write));
                     let mut target = Target { base, bytes, written, touched };
-                    store::store(&self.block.files, access, &mut target, &mut left);
-                    self.bytes_written += unit * (mask.count() - left.count());
+                    store::store(&mut self.block.files, access, &mut target, &mut left);
+                    self.bytes_written += unit * self.count_done(mask, &left);
                 }
             }
             Some((Location::Shared, base)) => {
                 self.store_shared(access, base, &mut left);
-                self.shared_bytes += unit * (mask.count() - left.count());
+                self.shared_bytes += unit * self.count_done(mask, &left);
             }
             Some((Location::Other(_), _)) | None => {}
         }

@@ -1,7 +1,9 @@
 //! How the addresses of a chunk's threads are arranged. Contiguous addresses need only one check and one copy.
 
-use crate::mask::{FULL, WIDTH};
-use crate::registers::{Files, Longs, Span};
+use std::ops::Range;
+
+use crate::mask::{FULL, Mask, WIDTH};
+use crate::registers::{Files, Longs, Shape, Span};
 use virtual_gpu_ptx::instruction::{Access, Address, Slot, Value};
 
 /// How a chunk's addresses are arranged.
@@ -70,6 +72,40 @@ pub(super) fn pattern(addresses: &Longs, active: u16, first_thread: usize, unit:
         (0, true) => Pattern::Same,
         _ => Pattern::Scattered,
     }
+}
+
+/// If the threads in `mask` fill whole contiguous chunks, and their addresses are one row of 32-bit values, returns these
+/// chunks and the first address.
+#[inline(always)]
+pub(super) fn row_of_chunks(files: &mut Files, address: Address, mask: &Mask) -> Option<(Range<usize>, u64)> {
+    let Value::Long(slot) = address.base else { return None };
+    let active = &mask.0[..files.chunks];
+    let start = active.iter().position(|&active| active != 0)?;
+    let end = start + active[start..].iter().take_while(|&&active| active == FULL).count();
+    if start == end || active[end..].iter().any(|&active| active != 0) || files.shape(slot) != Shape::Row {
+        return None;
+    }
+    let first = files.longs[files.long(slot).at(start)].0[0].wrapping_add(address.offset as u64);
+    (first & 3 == 0).then_some((start..end, first))
+}
+
+/// Returns the first address of a full chunk, and the pattern of its addresses of 32-bit values.
+#[inline(always)]
+pub(super) fn pattern_of_words(files: &mut Files, address: Address, chunk: usize) -> (u64, Pattern) {
+    let known = match address.base {
+        Value::Long(slot) => match files.shape(slot) {
+            Shape::Row | Shape::Rows => Some((slot, Pattern::Row)),
+            Shape::Same => Some((slot, Pattern::Same)),
+            Shape::Unknown | Shape::Other => None,
+        },
+        Value::Word(_) => None,
+    };
+    let Some((slot, pattern_of_base)) = known else {
+        let addresses = addresses(files, address, chunk);
+        return (addresses.0[0], pattern(&addresses, FULL, 0, 4));
+    };
+    let first = files.longs[files.long(slot).at(chunk)].0[0].wrapping_add(address.offset as u64);
+    (first, if first & 3 == 0 { pattern_of_base } else { Pattern::Scattered })
 }
 
 #[inline(always)]

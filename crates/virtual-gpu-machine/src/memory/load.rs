@@ -1,12 +1,16 @@
 //! Loads by whole chunks of threads, from one allocation or from shared memory.
 
-use super::contiguous::{Pattern, addresses, element_at, is_inside, long_spans, pattern, word_spans};
+use std::ops::Range;
+
+use super::contiguous::{
+    Pattern, addresses, element_at, is_inside, long_spans, pattern, row_of_chunks, word_spans,
+};
 use super::touched::Bits;
 use crate::features::vectorized;
 use crate::mask::{FULL, Mask, WIDTH, bits};
 use crate::registers::{Chunk, Files, Longs};
 use virtual_gpu_core::memory::Written;
-use virtual_gpu_ptx::instruction::Access;
+use virtual_gpu_ptx::instruction::{Access, Slot, Value};
 
 /// Memory to load from.
 pub(crate) struct Source<'m> {
@@ -102,13 +106,30 @@ impl Source<'_> {
 }
 
 vectorized! {
-    /// Loads the chunks that cause no fault and removes them from `left`.
-    fn load(files: &mut Files, access: &Access, source: &mut Source<'_>, left: &mut Mask) = load_body
+    /// Loads the chunks that cause no fault and removes them from `left`. If `is_same`, all threads of the block load from
+    /// the same address.
+    fn load(files: &mut Files, access: &Access, source: &mut Source<'_>, left: &mut Mask, is_same: bool) = load_body
 }
 
 #[inline(always)]
-fn load_body(files: &mut Files, access: &Access, source: &mut Source<'_>, left: &mut Mask) {
+fn load_body(files: &mut Files, access: &Access, source: &mut Source<'_>, left: &mut Mask, is_same: bool) {
+    for value in access.values.iter().flatten() {
+        files.set_values(*value, &[], is_same);
+    }
+    let all = *left;
+    if is_same {
+        *left = Mask::of_first_chunk();
+    }
+    load_chunks(files, access, source, left);
+    if is_same {
+        *left = if left.is_empty() { Mask::NONE } else { all };
+    }
+}
+
+#[inline(always)]
+fn load_chunks(files: &mut Files, access: &Access, source: &mut Source<'_>, left: &mut Mask) {
     match (access.bytes, access.values.len()) {
+        (4, 1) if load_row(files, access, source, left) => {}
         (4, 1) => load_words::<4, 1, 64>(files, access, source, left, u32::from_le_bytes),
         (4, 2) => load_words::<4, 2, 128>(files, access, source, left, u32::from_le_bytes),
         (4, 4) => load_words::<4, 4, 256>(files, access, source, left, u32::from_le_bytes),
@@ -127,6 +148,31 @@ fn load_body(files: &mut Files, access: &Access, source: &mut Source<'_>, left: 
             load_words::<1, 1, 16>(files, access, source, left, extend);
         }
         _ => {}
+    }
+}
+
+/// Loads 32-bit values from one row of bytes. Returns false if the threads don't access such a row, or if some of it
+/// can't be loaded.
+#[inline(always)]
+fn load_row(files: &mut Files, access: &Access, source: &mut Source<'_>, left: &mut Mask) -> bool {
+    let Some(Value::Word(d)) = access.values[0] else { return false };
+    let Some((chunks, address)) = row_of_chunks(files, access.address, left) else { return false };
+    let (offset, len) = (address.wrapping_sub(source.base), (chunks.len() * WIDTH * 4) as u64);
+    if !source.holds(offset, len) {
+        return false;
+    }
+    read_row(files, d, chunks, &source.bytes[offset as usize..][..len as usize]);
+    source.note(offset, len);
+    *left = Mask::NONE;
+    true
+}
+
+/// Sets a register for the threads in some chunks to contiguous values.
+#[inline(always)]
+pub(super) fn read_row(files: &mut Files, d: Slot, chunks: Range<usize>, bytes: &[u8]) {
+    let at = files.word(d).range(chunks);
+    for (chunk, row) in files.words[at].iter_mut().zip(bytes.as_chunks::<64>().0) {
+        *chunk = Chunk::of(|i| u32::from_le_bytes(element_at(row, i)));
     }
 }
 

@@ -1,12 +1,14 @@
 //! Stores by whole chunks of threads, to one allocation or to shared memory.
 
-use super::contiguous::{Pattern, addresses, is_inside, long_spans, pattern, word_spans};
+use std::ops::Range;
+
+use super::contiguous::{Pattern, addresses, is_inside, long_spans, pattern, row_of_chunks, word_spans};
 use super::touched::Bits;
 use crate::features::vectorized;
 use crate::mask::{FULL, Mask, WIDTH, bits};
 use crate::registers::{Files, Longs};
 use virtual_gpu_core::memory::Written;
-use virtual_gpu_ptx::instruction::Access;
+use virtual_gpu_ptx::instruction::{Access, Slot, Value};
 
 /// Memory to store to.
 pub(crate) struct Target<'m> {
@@ -87,12 +89,13 @@ impl Target<'_> {
 
 vectorized! {
     /// Stores the chunks that cause no fault and removes them from `left`.
-    fn store(files: &Files, access: &Access, target: &mut Target<'_>, left: &mut Mask) = store_body
+    fn store(files: &mut Files, access: &Access, target: &mut Target<'_>, left: &mut Mask) = store_body
 }
 
 #[inline(always)]
-fn store_body(files: &Files, access: &Access, target: &mut Target<'_>, left: &mut Mask) {
+fn store_body(files: &mut Files, access: &Access, target: &mut Target<'_>, left: &mut Mask) {
     match (access.bytes, access.values.len()) {
+        (4, 1) if store_row(files, access, target, left) => {}
         (4, 1) => store_words::<4, 1, 64>(files, access, target, left, u32::to_le_bytes),
         (4, 2) => store_words::<4, 2, 128>(files, access, target, left, u32::to_le_bytes),
         (4, 4) => store_words::<4, 4, 256>(files, access, target, left, u32::to_le_bytes),
@@ -104,9 +107,36 @@ fn store_body(files: &Files, access: &Access, target: &mut Target<'_>, left: &mu
     }
 }
 
+/// Stores 32-bit values to one row of bytes. Returns false if the threads don't access such a row.
+#[inline(always)]
+fn store_row(files: &mut Files, access: &Access, target: &mut Target<'_>, left: &mut Mask) -> bool {
+    let Some(Value::Word(value)) = access.values[0] else { return false };
+    let Some((chunks, address)) = row_of_chunks(files, access.address, left) else { return false };
+    let (offset, len) = (address.wrapping_sub(target.base), (chunks.len() * WIDTH * 4) as u64);
+    if !is_inside(offset, len, target.bytes.len()) {
+        return false;
+    }
+    write_row(files, value, chunks, &mut target.bytes[offset as usize..][..len as usize]);
+    target.note(offset, len);
+    *left = Mask::NONE;
+    true
+}
+
+/// Copies the values of a register of the threads in some chunks.
+#[inline(always)]
+pub(super) fn write_row(files: &Files, value: Slot, chunks: Range<usize>, bytes: &mut [u8]) {
+    let span = files.word(value);
+    for (chunk, row) in chunks.zip(bytes.as_chunks_mut::<64>().0) {
+        let value = &files.words[span.at(chunk)];
+        for (bytes, word) in row.as_chunks_mut::<4>().0.iter_mut().zip(value.0) {
+            *bytes = word.to_le_bytes();
+        }
+    }
+}
+
 #[inline(always)]
 fn store_words<const SIZE: usize, const COUNT: usize, const ROW: usize>(
-    files: &Files,
+    files: &mut Files,
     access: &Access,
     target: &mut Target<'_>,
     left: &mut Mask,
@@ -128,7 +158,7 @@ fn store_words<const SIZE: usize, const COUNT: usize, const ROW: usize>(
 
 #[inline(always)]
 fn store_longs<const COUNT: usize, const ROW: usize>(
-    files: &Files,
+    files: &mut Files,
     access: &Access,
     target: &mut Target<'_>,
     left: &mut Mask,

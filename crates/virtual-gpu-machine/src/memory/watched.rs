@@ -1,13 +1,15 @@
 //! Accesses by whole chunks of threads to shared memory, with race detection.
 
-use super::contiguous::{Pattern, addresses, element_at, is_inside, pattern, word_spans};
-use super::load::Source;
-use super::store::Target;
+use super::contiguous::{
+    Pattern, addresses, element_at, is_inside, pattern, pattern_of_words, row_of_chunks,
+};
+use super::load::{Source, read_row};
+use super::store::{Target, write_row};
 use crate::features::vectorized;
 use crate::mask::{FULL, Mask, WIDTH, bits};
-use crate::registers::{Chunk, Files, Longs, Span};
+use crate::registers::{Chunk, Files, Longs};
 use crate::shadow::Shadow;
-use virtual_gpu_ptx::instruction::Access;
+use virtual_gpu_ptx::instruction::{Access, Slot, Value};
 
 /// Shared memory whose accesses are watched.
 pub(crate) struct Watched<'m> {
@@ -54,16 +56,27 @@ fn load_body(
     watched: &mut Watched<'_>,
     left: &mut Mask,
 ) {
-    let Some(span) = single_word(files, access) else { return };
+    let Some(d) = single_word(access) else { return };
+    files.set_words(d, &[], false);
+    let span = files.word(d);
     let Watched { shadow, pc, .. } = watched;
+    if let Some((chunks, address)) = row_of_chunks(files, access.address, left) {
+        let (offset, threads) = (address.wrapping_sub(source.base), chunks.len() * WIDTH);
+        let len = 4 * threads as u64;
+        if source.holds(offset, len) && shadow.read_row(offset, 4, threads, chunks.start * WIDTH, *pc) {
+            read_row(files, d, chunks, &source.bytes[offset as usize..][..len as usize]);
+            *left = Mask::NONE;
+            return;
+        }
+    }
     for (chunk, active) in left.0.iter_mut().enumerate().take(files.chunks) {
         if *active != FULL {
             continue;
         }
-        let addresses = addresses(files, access.address, chunk);
-        let offset = addresses.0[0].wrapping_sub(source.base);
+        let (address, pattern) = pattern_of_words(files, access.address, chunk);
+        let offset = address.wrapping_sub(source.base);
         let (first, last) = (chunk * WIDTH, chunk * WIDTH + WIDTH - 1);
-        let value = match pattern(&addresses, FULL, 0, 4) {
+        let value = match pattern {
             Pattern::Row => {
                 if !source.holds(offset, 64) || !shadow.read_row(offset, 4, WIDTH, first, *pc) {
                     continue;
@@ -86,26 +99,36 @@ fn load_body(
 
 vectorized! {
     /// Stores and records, in one step, whole chunks of contiguous 32-bit values. Removes them from `left`.
-    fn store(files: &Files, access: &Access, target: &mut Target<'_>, watched: &mut Watched<'_>, left: &mut Mask) = store_body
+    fn store(files: &mut Files, access: &Access, target: &mut Target<'_>, watched: &mut Watched<'_>, left: &mut Mask) = store_body
 }
 
 #[inline(always)]
 fn store_body(
-    files: &Files,
+    files: &mut Files,
     access: &Access,
     target: &mut Target<'_>,
     watched: &mut Watched<'_>,
     left: &mut Mask,
 ) {
-    let Some(span) = single_word(files, access) else { return };
+    let Some(value) = single_word(access) else { return };
+    let span = files.word(value);
     let Watched { shadow, pc, size, .. } = watched;
+    if let Some((chunks, address)) = row_of_chunks(files, access.address, left) {
+        let (offset, threads) = (address.wrapping_sub(target.base), chunks.len() * WIDTH);
+        let len = 4 * threads as u64;
+        if is_inside(offset, len, *size) && shadow.write_row(offset, 4, threads, chunks.start * WIDTH, *pc) {
+            write_row(files, value, chunks, &mut target.bytes[offset as usize..][..len as usize]);
+            target.written.mark(offset..offset + len);
+            *left = Mask::NONE;
+            return;
+        }
+    }
     for (chunk, active) in left.0.iter_mut().enumerate().take(files.chunks) {
         if *active != FULL {
             continue;
         }
-        let addresses = addresses(files, access.address, chunk);
-        let offset = addresses.0[0].wrapping_sub(target.base);
-        let Pattern::Row = pattern(&addresses, FULL, 0, 4) else { continue };
+        let (address, Pattern::Row) = pattern_of_words(files, access.address, chunk) else { continue };
+        let offset = address.wrapping_sub(target.base);
         if !is_inside(offset, 64, *size) || !shadow.write_row(offset, 4, WIDTH, chunk * WIDTH, *pc) {
             continue;
         }
@@ -120,10 +143,11 @@ fn store_body(
 }
 
 /// Returns the register if the access is to a single 32-bit value.
-#[inline(always)]
-fn single_word(files: &Files, access: &Access) -> Option<Span> {
-    let is_single_word = access.bytes == 4 && access.values.len() == 1;
-    word_spans::<1>(files, access).filter(|_| is_single_word).map(|[span]| span)
+fn single_word(access: &Access) -> Option<Slot> {
+    match *access.values {
+        [Some(Value::Word(slot))] if access.bytes == 4 => Some(slot),
+        _ => None,
+    }
 }
 
 impl Watched<'_> {
