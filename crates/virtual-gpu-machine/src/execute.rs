@@ -122,7 +122,7 @@ impl Machine<'_> {
             }
             Operation::Widen { op, d, a, b, c } => {
                 let is_same = files.is_same_word(a) && files.is_same_word(b) && files.is_same_long(c);
-                let mask = files.set_longs(d, mask, whole && is_same);
+                let mask = files.prepare_longs(d, mask, whole && is_same);
                 mixed::widen(op, files, mask, [d, a, b, c]);
             }
             Operation::Float32 { op, mode, d, a, b, c } => {
@@ -148,11 +148,11 @@ impl Machine<'_> {
             }
             Operation::LongWord { op, d, a, b, c } => {
                 let is_same = files.is_same_long(a) && files.is_same_word(b) && files.is_same_word(c);
-                let mask = files.set_longs(d, mask, whole && is_same);
+                let mask = files.prepare_longs(d, mask, whole && is_same);
                 mixed::shift(op, files, mask, [d, a, b, c]);
             }
             Operation::Narrow { op, d, a } => {
-                let mask = files.set_words(d, mask, whole && files.is_same_long(a));
+                let mask = files.prepare_words(d, mask, whole && files.is_same_long(a));
                 mixed::narrow(op, files, mask, d, a);
             }
             Operation::InsertWord { d, a, b, position, length } => {
@@ -170,17 +170,17 @@ impl Machine<'_> {
                 half::execute(op, kind, mode, &mut files.words, mask, spans);
             }
             Operation::Convert { conversion, d, a } => {
-                let mask = files.set_values(d, mask, whole && files.is_same(a));
+                let mask = files.prepare_values(d, mask, whole && files.is_same(a));
                 convert::execute(conversion, files, mask, d, a);
             }
             Operation::Carry(what) => carry::execute(what, files, mask),
             Operation::TestNumber { kind, d, a } => predicate::test_number(kind, files, mask, d, a),
             Operation::SelectWord { d, a, b, condition } => {
-                let mask = files.set_words(d, mask, false);
+                let mask = files.prepare_words(d, mask, false);
                 select::select_words(files, mask, [d, a, b], condition);
             }
             Operation::SelectLong { d, a, b, condition } => {
-                let mask = files.set_longs(d, mask, false);
+                let mask = files.prepare_longs(d, mask, false);
                 select::select_longs(files, mask, [d, a, b], condition);
             }
             Operation::Logic { op, d, a, b } => predicate::logic(op, files, mask, d, [a, b]),
@@ -244,7 +244,7 @@ fn words<'m>(
     [d, a, b, c]: [Slot; 4],
 ) -> (&'m [u16], [Span; 4]) {
     let is_same = files.is_same_word(a) && files.is_same_word(b) && files.is_same_word(c);
-    let mask = files.set_words(d, mask, whole && is_same);
+    let mask = files.prepare_words(d, mask, whole && is_same);
     (mask, [files.word(d), files.word(a), files.word(b), files.word(c)])
 }
 
@@ -257,6 +257,6 @@ fn longs<'m>(
     [d, a, b, c]: [Slot; 4],
 ) -> (&'m [u16], [Span; 4]) {
     let is_same = files.is_same_long(a) && files.is_same_long(b) && files.is_same_long(c);
-    let mask = files.set_longs(d, mask, whole && is_same);
+    let mask = files.prepare_longs(d, mask, whole && is_same);
     (mask, [files.long(d), files.long(a), files.long(b), files.long(c)])
 }

@@ -45,9 +45,9 @@ impl Mask {
 
     pub(crate) fn first_threads(threads: usize) -> Self {
         let mut mask = Self::NONE;
-        for (chunk, bits) in mask.0.iter_mut().enumerate() {
-            let here = threads.saturating_sub(chunk * WIDTH).min(WIDTH);
-            *bits = ((1_u32 << here) - 1) as u16;
+        mask.0[..threads / WIDTH].fill(FULL);
+        if let Some(bits) = mask.0.get_mut(threads / WIDTH) {
+            *bits = (1 << (threads % WIDTH)) - 1;
         }
         mask
     }

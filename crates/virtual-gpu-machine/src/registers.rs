@@ -211,7 +211,7 @@ impl Files {
     /// Prepares a register for a result of the threads in `mask`, and returns the chunks to compute. If `is_same`, all
     /// threads of the block take part and compute the same result, which is then computed once.
     #[inline(always)]
-    pub(crate) fn set_words<'m>(&mut self, d: Slot, mask: &'m [u16], is_same: bool) -> &'m [u16] {
+    pub(crate) fn prepare_words<'m>(&mut self, d: Slot, mask: &'m [u16], is_same: bool) -> &'m [u16] {
         if is_same {
             self.same_words[d.index()] = true;
             return ONCE;
@@ -220,9 +220,9 @@ impl Files {
         mask
     }
 
-    /// Like [`Self::set_words`], for a 64-bit register.
+    /// Like [`Self::prepare_words`], for a 64-bit register.
     #[inline(always)]
-    pub(crate) fn set_longs<'m>(&mut self, d: Slot, mask: &'m [u16], is_same: bool) -> &'m [u16] {
+    pub(crate) fn prepare_longs<'m>(&mut self, d: Slot, mask: &'m [u16], is_same: bool) -> &'m [u16] {
         if is_same {
             self.same_longs[d.index()] = true;
             return ONCE;
@@ -232,12 +232,12 @@ impl Files {
         mask
     }
 
-    /// Like [`Self::set_words`], for any register.
+    /// Like [`Self::prepare_words`], for any register.
     #[inline(always)]
-    pub(crate) fn set_values<'m>(&mut self, d: Value, mask: &'m [u16], is_same: bool) -> &'m [u16] {
+    pub(crate) fn prepare_values<'m>(&mut self, d: Value, mask: &'m [u16], is_same: bool) -> &'m [u16] {
         match d {
-            Value::Word(d) => self.set_words(d, mask, is_same),
-            Value::Long(d) => self.set_longs(d, mask, is_same),
+            Value::Word(d) => self.prepare_words(d, mask, is_same),
+            Value::Long(d) => self.prepare_longs(d, mask, is_same),
         }
     }
 
@@ -342,7 +342,18 @@ impl Files {
         found
     }
 
-    /// Sets a predicate in the threads in `mask`.
+    /// Sets a predicate in the threads in `mask`, from the first chunk on.
+    #[inline(always)]
+    pub(crate) fn set_predicates(&mut self, predicate: Predicate, bits: &[u16], mask: &[u16]) {
+        let at = self.predicate(predicate);
+        for (old, (bits, active)) in
+            self.predicates[at..at + mask.len()].iter_mut().zip(bits.iter().zip(mask))
+        {
+            *old = *old & !active | bits & active;
+        }
+    }
+
+    /// Sets a predicate in the threads in `mask` of a chunk.
     #[inline(always)]
     pub(crate) fn set_predicate(&mut self, predicate: Predicate, chunk: usize, bits: u16, mask: u16) {
         let at = self.predicate(predicate) + chunk;

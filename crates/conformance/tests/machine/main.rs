@@ -26,6 +26,7 @@ mod processor_time;
 mod reader;
 mod recursion;
 mod resident;
+mod same_values;
 mod shared_races;
 mod surfaces;
 mod tensor_copies;

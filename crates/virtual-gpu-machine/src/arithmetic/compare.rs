@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use super::predicate::combine;
 use super::single::flush_bits;
 use crate::features::vectorized;
-use crate::mask::WIDTH;
+use crate::mask::{MAX_CHUNKS, WIDTH};
 use crate::registers::{Files, Longs, Words};
 use virtual_gpu_ptx::instruction::{BoolOp, CompareAs, Comparison, Condition, Predicate, Value};
 
@@ -29,28 +29,35 @@ vectorized! {
 
 #[inline(always)]
 fn compare_body(what: Compare, files: &mut Files, mask: &[u16]) {
-    let is_same = files.is_same(what.a) && files.is_same(what.b);
     let needs = Needs::of(what.comparison);
-    let mut outcome = None;
-    for (chunk, &active) in mask.iter().enumerate() {
-        if active == 0 {
-            continue;
+    let mut results = [0; MAX_CHUNKS];
+    let results = &mut results[..mask.len()];
+    if files.is_same(what.a) && files.is_same(what.b) {
+        results.fill(outcome(&what, needs, files, 0).threads_with(what.comparison));
+    } else {
+        for (chunk, (result, &active)) in results.iter_mut().zip(mask).enumerate() {
+            if active != 0 {
+                *result = outcome(&what, needs, files, chunk).threads_with(what.comparison);
+            }
         }
-        let result = match (outcome, what.a, what.b) {
-            (Some(known), ..) if is_same => known,
-            (_, Value::Word(a), Value::Word(b)) => {
-                let a = converted(what.kind, &files.words[files.word(a).at(chunk)]);
-                let b = converted(what.kind, &files.words[files.word(b).at(chunk)]);
-                compare_words(what.kind, needs, &a, &b)
-            }
-            (_, Value::Long(a), Value::Long(b)) => {
-                let (a, b) = (&files.longs[files.long(a).at(chunk)], &files.longs[files.long(b).at(chunk)]);
-                compare_longs(what.kind, needs, a, b)
-            }
-            _ => continue,
-        };
-        outcome = Some(result);
-        finish(&what, result.threads_with(what.comparison), files, chunk, active);
+    }
+    finish(&what, results, files, mask);
+}
+
+/// Compares the values of the threads in a chunk.
+#[inline(always)]
+fn outcome(what: &Compare, needs: Needs, files: &Files, chunk: usize) -> Outcome {
+    match (what.a, what.b) {
+        (Value::Word(a), Value::Word(b)) => {
+            let a = converted(what.kind, &files.words[files.word(a).at(chunk)]);
+            let b = converted(what.kind, &files.words[files.word(b).at(chunk)]);
+            compare_words(what.kind, needs, &a, &b)
+        }
+        (Value::Long(a), Value::Long(b)) => {
+            let (a, b) = (&files.longs[files.long(a).at(chunk)], &files.longs[files.long(b).at(chunk)]);
+            compare_longs(what.kind, needs, a, b)
+        }
+        _ => Outcome { less: 0, equal: 0, greater: 0 },
     }
 }
 
@@ -198,14 +205,19 @@ fn sign_bits(values: [i32; WIDTH]) -> u16 {
     values.iter().rev().fold(0, |bits, &value| bits << 1 | u16::from(value < 0))
 }
 
-/// Combines a chunk's results with the third source and stores them.
+/// Combines the results with the third source and stores them.
 #[inline(always)]
-fn finish(what: &Compare, bits: u16, files: &mut Files, chunk: usize, active: u16) {
-    let with = what.c.map_or(0, |condition| files.condition(condition, chunk));
-    if let Some(d) = what.d {
-        files.set_predicate(d, chunk, combine(what.combine, bits, with), active);
+fn finish(what: &Compare, results: &[u16], files: &mut Files, mask: &[u16]) {
+    if let (Some(d), None, None, BoolOp::First) = (what.d, what.c, what.complement, what.combine) {
+        return files.set_predicates(d, results, mask);
     }
-    if let Some(complement) = what.complement {
-        files.set_predicate(complement, chunk, combine(what.combine, !bits, with), active);
+    for (chunk, (&bits, &active)) in results.iter().zip(mask).enumerate() {
+        let with = what.c.map_or(0, |condition| files.condition(condition, chunk));
+        if let Some(d) = what.d {
+            files.set_predicate(d, chunk, combine(what.combine, bits, with), active);
+        }
+        if let Some(complement) = what.complement {
+            files.set_predicate(complement, chunk, combine(what.combine, !bits, with), active);
+        }
     }
 }

@@ -46,7 +46,7 @@ impl<T: Copy + Default> Apply<T> for Each<'_, T> {
 
 /// The registers of an operation: `d` and its sources, for the threads in `mask`.
 ///
-/// The loop over chunks is inside the loop over operations, so that only the operation itself is executed for each chunk.
+/// The loop over chunks is compiled for each operation, so that the operation is chosen once for all of them.
 pub(super) struct Rows<'f, T> {
     pub(super) file: &'f mut [Chunk<T>],
     pub(super) mask: &'f [u16],

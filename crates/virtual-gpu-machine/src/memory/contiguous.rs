@@ -89,22 +89,34 @@ pub(super) fn row_of_chunks(files: &mut Files, address: Address, mask: &Mask) ->
     (first & 3 == 0).then_some((start..end, first))
 }
 
+/// The pattern of a register that holds the addresses of 32-bit values, if it is the same in all chunks.
+pub(super) type Known = Option<(Span, Pattern)>;
+
+/// Returns the pattern of a register with addresses.
+#[inline(always)]
+pub(super) fn known_pattern(files: &mut Files, address: Address) -> Known {
+    let Value::Long(slot) = address.base else { return None };
+    let pattern = match files.shape(slot) {
+        Shape::Row | Shape::Rows => Pattern::Row,
+        Shape::Same => Pattern::Same,
+        Shape::Unknown | Shape::Other => return None,
+    };
+    Some((files.long(slot), pattern))
+}
+
 /// Returns the first address of a full chunk, and the pattern of its addresses of 32-bit values.
 #[inline(always)]
-pub(super) fn pattern_of_words(files: &mut Files, address: Address, chunk: usize) -> (u64, Pattern) {
-    let known = match address.base {
-        Value::Long(slot) => match files.shape(slot) {
-            Shape::Row | Shape::Rows => Some((slot, Pattern::Row)),
-            Shape::Same => Some((slot, Pattern::Same)),
-            Shape::Unknown | Shape::Other => None,
-        },
-        Value::Word(_) => None,
-    };
-    let Some((slot, pattern_of_base)) = known else {
+pub(super) fn pattern_of_words(
+    files: &Files,
+    address: Address,
+    known: Known,
+    chunk: usize,
+) -> (u64, Pattern) {
+    let Some((span, pattern_of_base)) = known else {
         let addresses = addresses(files, address, chunk);
         return (addresses.0[0], pattern(&addresses, FULL, 0, 4));
     };
-    let first = files.longs[files.long(slot).at(chunk)].0[0].wrapping_add(address.offset as u64);
+    let first = files.longs[span.at(chunk)].0[0].wrapping_add(address.offset as u64);
     (first, if first & 3 == 0 { pattern_of_base } else { Pattern::Scattered })
 }
 

@@ -1,7 +1,7 @@
 //! Accesses by whole chunks of threads to shared memory, with race detection.
 
 use super::contiguous::{
-    Pattern, addresses, element_at, is_inside, pattern, pattern_of_words, row_of_chunks,
+    Pattern, addresses, element_at, is_inside, known_pattern, pattern, pattern_of_words, row_of_chunks,
 };
 use super::load::{Source, read_row};
 use super::store::{Target, write_row};
@@ -57,7 +57,7 @@ fn load_body(
     left: &mut Mask,
 ) {
     let Some(d) = single_word(access) else { return };
-    files.set_words(d, &[], false);
+    files.prepare_words(d, &[], false);
     let span = files.word(d);
     let Watched { shadow, pc, .. } = watched;
     if let Some((chunks, address)) = row_of_chunks(files, access.address, left) {
@@ -69,20 +69,28 @@ fn load_body(
             return;
         }
     }
+    let known = known_pattern(files, access.address);
+    // The last row whose reads need not be recorded, and its values: many chunks often load the same row.
+    let mut repeated = (u64::MAX, Chunk::zero());
     for (chunk, active) in left.0.iter_mut().enumerate().take(files.chunks) {
         if *active != FULL {
             continue;
         }
-        let (address, pattern) = pattern_of_words(files, access.address, chunk);
+        let (address, pattern) = pattern_of_words(files, access.address, known, chunk);
         let offset = address.wrapping_sub(source.base);
         let (first, last) = (chunk * WIDTH, chunk * WIDTH + WIDTH - 1);
         let value = match pattern {
+            Pattern::Row if repeated.0 == offset => repeated.1,
             Pattern::Row => {
                 if !source.holds(offset, 64) || !shadow.read_row(offset, 4, WIDTH, first, *pc) {
                     continue;
                 }
                 let Some(row) = source.bytes[offset as usize..].first_chunk::<64>() else { continue };
-                Chunk(std::array::from_fn(|i| u32::from_le_bytes(element_at(row, i))))
+                let value = Chunk::of(|i| u32::from_le_bytes(element_at(row, i)));
+                if shadow.is_row_settled(offset, 64) {
+                    repeated = (offset, value);
+                }
+                value
             }
             Pattern::Same => {
                 if !source.holds(offset, 4) || !shadow.read_same(offset, 4, [first, last], *pc) {
@@ -123,11 +131,12 @@ fn store_body(
             return;
         }
     }
+    let known = known_pattern(files, access.address);
     for (chunk, active) in left.0.iter_mut().enumerate().take(files.chunks) {
         if *active != FULL {
             continue;
         }
-        let (address, Pattern::Row) = pattern_of_words(files, access.address, chunk) else { continue };
+        let (address, Pattern::Row) = pattern_of_words(files, access.address, known, chunk) else { continue };
         let offset = address.wrapping_sub(target.base);
         if !is_inside(offset, 64, *size) || !shadow.write_row(offset, 4, WIDTH, chunk * WIDTH, *pc) {
             continue;

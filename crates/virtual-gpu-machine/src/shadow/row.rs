@@ -77,6 +77,13 @@ impl Shadow {
         true
     }
 
+    /// Returns whether no read of these bytes needs to be recorded.
+    #[inline(always)]
+    pub(crate) fn is_row_settled(&self, offset: u64, bytes: u64) -> bool {
+        let cells = self.cells(offset, bytes);
+        self.is_settled(*cells.start(), *cells.end())
+    }
+
     /// Returns whether no read of these cells needs to be recorded.
     #[inline(always)]
     fn is_settled(&self, first: usize, last: usize) -> bool {
