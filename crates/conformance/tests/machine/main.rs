@@ -23,6 +23,7 @@ mod mutations;
 mod opcodes;
 mod print;
 mod processor_time;
+mod random_programs;
 mod reader;
 mod recursion;
 mod resident;
