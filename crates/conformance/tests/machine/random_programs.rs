@@ -1,7 +1,7 @@
 //! Random programs whose threads don't exchange values: a thread must compute the same in a block with others as in a
 //! block of its own, although the machine handles a block's threads together.
 //!
-//! `RANDOM_PROGRAMS=100000 cargo test -p conformance --test machine random` runs more programs than the default.
+//! `RANDOM_PROGRAMS=10000 cargo test -p conformance --test machine random` runs more programs than the default.
 
 use std::fmt::Write as _;
 
