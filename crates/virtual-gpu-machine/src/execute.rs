@@ -9,7 +9,6 @@ use crate::machine::Machine;
 use crate::mask::{FULL, Mask, bits};
 use crate::memory::address::concrete;
 use crate::order::Order;
-use crate::registers::{Files, Span};
 use virtual_gpu_ptx::instruction::{Clock, Operation, Predicate, Scope, Slot, Space, Value};
 
 impl Machine<'_> {
@@ -113,20 +112,20 @@ impl Machine<'_> {
         let (mask, whole) = (&mask.0[..files.chunks], self.is_whole);
         match *operation {
             Operation::Word { op, d, a, b, c } => {
-                let (mask, spans) = words(files, mask, whole, [d, a, b, c]);
+                let (mask, spans) = files.words.prepare_operation([d, a, b, c], mask, whole);
                 word::execute(op, &mut files.words, mask, spans);
             }
             Operation::Long { op, d, a, b, c } => {
-                let (mask, spans) = longs(files, mask, whole, [d, a, b, c]);
+                let (mask, spans) = files.longs.prepare_operation([d, a, b, c], mask, whole);
                 long::execute(op, &mut files.longs, mask, spans);
             }
             Operation::Widen { op, d, a, b, c } => {
-                let is_same = files.is_same_word(a) && files.is_same_word(b) && files.is_same_long(c);
-                let mask = files.prepare_longs(d, mask, whole && is_same);
+                let is_same = files.words.is_same(a) && files.words.is_same(b) && files.longs.is_same(c);
+                let mask = files.longs.prepare(d, mask, whole && is_same);
                 mixed::widen(op, files, mask, [d, a, b, c]);
             }
             Operation::Float32 { op, mode, d, a, b, c } => {
-                let (mask, spans) = words(files, mask, whole, [d, a, b, c]);
+                let (mask, spans) = files.words.prepare_operation([d, a, b, c], mask, whole);
                 single::execute(op, mode, &mut files.words, mask, spans);
             }
             Operation::Compare { comparison, kind, a, b, combine, c, d, complement } => {
@@ -143,16 +142,16 @@ impl Machine<'_> {
         let (mask, whole) = (&mask.0[..files.chunks], self.is_whole);
         match *operation {
             Operation::Half { op, signed, d, a, b, c } => {
-                let (mask, spans) = words(files, mask, whole, [d, a, b, c]);
+                let (mask, spans) = files.words.prepare_operation([d, a, b, c], mask, whole);
                 word::execute_half(op, signed, &mut files.words, mask, spans);
             }
             Operation::LongWord { op, d, a, b, c } => {
-                let is_same = files.is_same_long(a) && files.is_same_word(b) && files.is_same_word(c);
-                let mask = files.prepare_longs(d, mask, whole && is_same);
+                let is_same = files.longs.is_same(a) && files.words.is_same(b) && files.words.is_same(c);
+                let mask = files.longs.prepare(d, mask, whole && is_same);
                 mixed::shift(op, files, mask, [d, a, b, c]);
             }
             Operation::Narrow { op, d, a } => {
-                let mask = files.prepare_words(d, mask, whole && files.is_same_long(a));
+                let mask = files.words.prepare(d, mask, whole && files.longs.is_same(a));
                 mixed::narrow(op, files, mask, d, a);
             }
             Operation::InsertWord { d, a, b, position, length } => {
@@ -162,25 +161,25 @@ impl Machine<'_> {
                 long::insert(files, mask, [d, a, b, position, length]);
             }
             Operation::Float64 { op, mode, d, a, b, c } => {
-                let (mask, spans) = longs(files, mask, whole, [d, a, b, c]);
+                let (mask, spans) = files.longs.prepare_operation([d, a, b, c], mask, whole);
                 double::execute(op, mode, &mut files.longs, mask, spans);
             }
             Operation::Float16 { op, kind, mode, d, a, b, c } => {
-                let (mask, spans) = words(files, mask, whole, [d, a, b, c]);
+                let (mask, spans) = files.words.prepare_operation([d, a, b, c], mask, whole);
                 half::execute(op, kind, mode, &mut files.words, mask, spans);
             }
             Operation::Convert { conversion, d, a } => {
-                let mask = files.prepare_values(d, mask, whole && files.is_same(a));
+                let mask = files.prepare(d, mask, whole && files.is_same(a));
                 convert::execute(conversion, files, mask, d, a);
             }
             Operation::Carry(what) => carry::execute(what, files, mask),
             Operation::TestNumber { kind, d, a } => predicate::test_number(kind, files, mask, d, a),
             Operation::SelectWord { d, a, b, condition } => {
-                let mask = files.prepare_words(d, mask, false);
+                let mask = files.words.prepare(d, mask, false);
                 select::select_words(files, mask, [d, a, b], condition);
             }
             Operation::SelectLong { d, a, b, condition } => {
-                let mask = files.prepare_longs(d, mask, false);
+                let mask = files.longs.prepare(d, mask, false);
                 select::select_longs(files, mask, [d, a, b], condition);
             }
             Operation::Logic { op, d, a, b } => predicate::logic(op, files, mask, d, [a, b]),
@@ -232,31 +231,4 @@ impl Machine<'_> {
             self.block.files.set_predicate(d, chunk, found, mask.0[chunk]);
         }
     }
-}
-
-/// Prepares an operation on 32-bit registers: returns the chunks to compute, and where the registers are. Without
-/// differences between the threads, one chunk is enough.
-#[inline(always)]
-fn words<'m>(
-    files: &mut Files,
-    mask: &'m [u16],
-    whole: bool,
-    [d, a, b, c]: [Slot; 4],
-) -> (&'m [u16], [Span; 4]) {
-    let is_same = files.is_same_word(a) && files.is_same_word(b) && files.is_same_word(c);
-    let mask = files.prepare_words(d, mask, whole && is_same);
-    (mask, [files.word(d), files.word(a), files.word(b), files.word(c)])
-}
-
-/// Like [`words`], for 64-bit registers.
-#[inline(always)]
-fn longs<'m>(
-    files: &mut Files,
-    mask: &'m [u16],
-    whole: bool,
-    [d, a, b, c]: [Slot; 4],
-) -> (&'m [u16], [Span; 4]) {
-    let is_same = files.is_same_long(a) && files.is_same_long(b) && files.is_same_long(c);
-    let mask = files.prepare_longs(d, mask, whole && is_same);
-    (mask, [files.long(d), files.long(a), files.long(b), files.long(c)])
 }

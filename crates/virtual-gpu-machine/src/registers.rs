@@ -1,7 +1,7 @@
 //! Register files: each register is an array with one value per thread of a block, in chunks of [`WIDTH`].
 
 use std::hint::select_unpredictable;
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 
 use crate::mask::{FULL, Mask, WIDTH, lanes_of};
 use virtual_gpu_ptx::instruction::{Condition, Predicate, Slot, Value};
@@ -81,33 +81,58 @@ impl Span {
     }
 }
 
-/// How the values of a 64-bit register change from thread to thread, as those of an address do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What is known about how the values of a register change from thread to thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// It has not been determined since the register was written.
+    #[default]
     Unknown,
-    /// Each thread's value is 4 more than that of the thread before it.
+    /// All threads of the block have the same value. Only the first chunk is valid.
+    Same,
+    /// In each chunk, all values are the same.
+    SameInChunks,
+    /// Each thread's value is 4 more than that of the thread before it, as addresses often are.
     Row,
     /// The same within each chunk.
     Rows,
-    /// In each chunk, all values are the same.
-    Same,
     Other,
+}
+
+/// A block's registers of one size. It dereferences to their chunks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct File<T> {
+    chunks: Vec<Chunk<T>>,
+    /// The number of registers, at the start, that have the same value in all threads of the launch: one chunk each.
+    uniform: usize,
+    /// The number of chunks of each other register.
+    chunks_each: usize,
+    /// What is known about each of the other registers.
+    shapes: Vec<Shape>,
+}
+
+impl<T> Deref for File<T> {
+    type Target = [Chunk<T>];
+
+    #[inline(always)]
+    fn deref(&self) -> &[Chunk<T>] {
+        &self.chunks
+    }
+}
+
+impl<T> DerefMut for File<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [Chunk<T>] {
+        &mut self.chunks
+    }
 }
 
 /// A block's registers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Files {
-    pub(crate) words: Vec<Words>,
-    pub(crate) longs: Vec<Longs>,
+    pub(crate) words: File<u32>,
+    pub(crate) longs: File<u64>,
     pub(crate) predicates: Vec<u16>,
     pub(crate) chunks: usize,
-    uniform_words: usize,
-    uniform_longs: usize,
-    /// For each register, whether all threads have the same value. Then only its first chunk is valid.
-    same_words: Vec<bool>,
-    same_longs: Vec<bool>,
-    shapes: Vec<Shape>,
 }
 
 /// The chunks to compute if all threads of a block compute the same value.
@@ -134,10 +159,103 @@ fn shape_of(row: &[Longs]) -> Shape {
         expected = expected.wrapping_add(4 * WIDTH as u64);
     }
     match (within.iter().fold(0, |all, bits| all | bits), step, across) {
-        (0, 0, _) => Shape::Same,
+        (0, 0, _) => Shape::SameInChunks,
         (0, _, 0) => Shape::Row,
         (0, ..) => Shape::Rows,
         _ => Shape::Other,
+    }
+}
+
+impl<T: Copy + Default> File<T> {
+    /// Makes room for registers and sets them to zero.
+    fn resize(&mut self, uniform: usize, registers: usize, chunks_each: usize) {
+        (self.uniform, self.chunks_each) = (uniform, chunks_each);
+        self.chunks.clear();
+        self.chunks.resize(uniform + registers * chunks_each, Chunk::zero());
+        self.shapes.clear();
+        self.shapes.resize(registers, Shape::Unknown);
+    }
+
+    #[inline(always)]
+    fn span(&self, slot: Slot) -> Span {
+        match slot.is_uniform() {
+            true => Span { base: slot.index(), step: 0 },
+            false => Span {
+                base: self.uniform + slot.index() * self.chunks_each,
+                step: usize::from(self.shapes[slot.index()] != Shape::Same),
+            },
+        }
+    }
+
+    /// Returns whether all threads are known to have the same value.
+    #[inline(always)]
+    pub(crate) fn is_same(&self, slot: Slot) -> bool {
+        slot.is_uniform() || self.shapes[slot.index()] == Shape::Same
+    }
+
+    /// Prepares a register for a result of the threads in `mask`, and returns the chunks to compute. If `is_same`, all
+    /// threads of the block take part and compute the same result, which is then computed once.
+    #[inline(always)]
+    pub(crate) fn prepare<'m>(&mut self, d: Slot, mask: &'m [u16], is_same: bool) -> &'m [u16] {
+        if is_same {
+            self.shapes[d.index()] = Shape::Same;
+            return ONCE;
+        }
+        self.spread(d);
+        mask
+    }
+
+    /// Prepares an operation with the result `d` and the sources `a`, `b`, and `c`: returns the chunks to compute, and
+    /// where the registers are. `is_whole` states whether all threads of the block take part.
+    #[inline(always)]
+    pub(crate) fn prepare_operation<'m>(
+        &mut self,
+        [d, a, b, c]: [Slot; 4],
+        mask: &'m [u16],
+        is_whole: bool,
+    ) -> (&'m [u16], [Span; 4]) {
+        let is_same = is_whole && self.is_same(a) && self.is_same(b) && self.is_same(c);
+        let mask = self.prepare(d, mask, is_same);
+        (mask, [self.span(d), self.span(a), self.span(b), self.span(c)])
+    }
+
+    /// Stores a register's value for each thread, because the values may soon differ.
+    #[inline(always)]
+    fn spread(&mut self, slot: Slot) {
+        if std::mem::take(&mut self.shapes[slot.index()]) == Shape::Same {
+            let start = self.span(slot).base;
+            let value = self.chunks[start];
+            self.chunks[start..start + self.chunks_each].fill(value);
+        }
+    }
+
+    fn spread_all(&mut self) {
+        (0..self.shapes.len()).for_each(|index| self.spread(Slot::register(index as u32)));
+    }
+
+    fn get(&self, slot: Slot, thread: usize) -> T {
+        self.chunks[self.span(slot).at(thread / WIDTH)].0[thread % WIDTH]
+    }
+
+    fn set(&mut self, slot: Slot, thread: usize, value: T) {
+        self.spread(slot);
+        let at = self.span(slot).at(thread / WIDTH);
+        self.chunks[at].0[thread % WIDTH] = value;
+    }
+}
+
+impl File<u64> {
+    /// Returns how a register's values change from thread to thread.
+    #[inline(always)]
+    pub(crate) fn shape(&mut self, slot: Slot) -> Shape {
+        if slot.is_uniform() {
+            return Shape::Same;
+        }
+        if self.shapes[slot.index()] == Shape::Unknown {
+            let at = self.span(slot).range(0..self.chunks_each);
+            self.shapes[slot.index()] = shape_of(&self.chunks[at]);
+        }
+        self.shapes[slot.index()]
     }
 }
 
@@ -147,163 +265,60 @@ impl Files {
     pub(crate) fn resize(&mut self, registers: &virtual_gpu_ptx::Registers, threads: usize) {
         // Round up to whole warps, so that a warp's two chunks always exist.
         self.chunks = threads.next_multiple_of(32) / WIDTH;
-        self.uniform_words = registers.uniform_words.len();
-        self.uniform_longs = registers.uniform_longs.len();
-        let words = self.uniform_words + registers.words as usize * self.chunks;
-        let longs = self.uniform_longs + registers.longs as usize * self.chunks;
-        self.words.clear();
-        self.longs.clear();
+        self.words.resize(registers.uniform_words.len(), registers.words as usize, self.chunks);
+        self.longs.resize(registers.uniform_longs.len(), registers.longs as usize, self.chunks);
         self.predicates.clear();
-        self.words.resize(words, Words::zero());
-        self.longs.resize(longs, Longs::zero());
         self.predicates.resize(registers.predicates as usize * self.chunks, 0);
-        self.same_words.clear();
-        self.same_longs.clear();
-        self.same_words.resize(registers.words as usize, false);
-        self.same_longs.resize(registers.longs as usize, false);
-        self.shapes.clear();
-        self.shapes.resize(registers.longs as usize, Shape::Unknown);
     }
 
     #[inline(always)]
     pub(crate) fn word(&self, slot: Slot) -> Span {
-        match slot.is_uniform() {
-            true => Span { base: slot.index(), step: 0 },
-            false => Span {
-                base: self.uniform_words + slot.index() * self.chunks,
-                step: usize::from(!self.same_words[slot.index()]),
-            },
-        }
+        self.words.span(slot)
     }
 
     #[inline(always)]
     pub(crate) fn long(&self, slot: Slot) -> Span {
-        match slot.is_uniform() {
-            true => Span { base: slot.index(), step: 0 },
-            false => Span {
-                base: self.uniform_longs + slot.index() * self.chunks,
-                step: usize::from(!self.same_longs[slot.index()]),
-            },
-        }
+        self.longs.span(slot)
     }
 
-    /// Returns whether all threads are known to have the same value.
-    #[inline(always)]
-    pub(crate) fn is_same_word(&self, slot: Slot) -> bool {
-        slot.is_uniform() || self.same_words[slot.index()]
-    }
-
-    /// Like [`Self::is_same_word`], for a 64-bit register.
-    #[inline(always)]
-    pub(crate) fn is_same_long(&self, slot: Slot) -> bool {
-        slot.is_uniform() || self.same_longs[slot.index()]
-    }
-
-    /// Like [`Self::is_same_word`], for any register.
+    /// Like [`File::is_same`], for a register of any size.
     #[inline(always)]
     pub(crate) fn is_same(&self, value: Value) -> bool {
         match value {
-            Value::Word(slot) => self.is_same_word(slot),
-            Value::Long(slot) => self.is_same_long(slot),
+            Value::Word(slot) => self.words.is_same(slot),
+            Value::Long(slot) => self.longs.is_same(slot),
         }
     }
 
-    /// Prepares a register for a result of the threads in `mask`, and returns the chunks to compute. If `is_same`, all
-    /// threads of the block take part and compute the same result, which is then computed once.
+    /// Like [`File::prepare`], for a register of any size.
     #[inline(always)]
-    pub(crate) fn prepare_words<'m>(&mut self, d: Slot, mask: &'m [u16], is_same: bool) -> &'m [u16] {
-        if is_same {
-            self.same_words[d.index()] = true;
-            return ONCE;
-        }
-        self.spread_word(d);
-        mask
-    }
-
-    /// Like [`Self::prepare_words`], for a 64-bit register.
-    #[inline(always)]
-    pub(crate) fn prepare_longs<'m>(&mut self, d: Slot, mask: &'m [u16], is_same: bool) -> &'m [u16] {
-        if is_same {
-            self.same_longs[d.index()] = true;
-            return ONCE;
-        }
-        self.spread_long(d);
-        self.shapes[d.index()] = Shape::Unknown;
-        mask
-    }
-
-    /// Like [`Self::prepare_words`], for any register.
-    #[inline(always)]
-    pub(crate) fn prepare_values<'m>(&mut self, d: Value, mask: &'m [u16], is_same: bool) -> &'m [u16] {
+    pub(crate) fn prepare<'m>(&mut self, d: Value, mask: &'m [u16], is_same: bool) -> &'m [u16] {
         match d {
-            Value::Word(d) => self.prepare_words(d, mask, is_same),
-            Value::Long(d) => self.prepare_longs(d, mask, is_same),
-        }
-    }
-
-    /// Stores a register's value for each thread, because the values may soon differ.
-    #[inline(always)]
-    fn spread_word(&mut self, slot: Slot) {
-        if std::mem::take(&mut self.same_words[slot.index()]) {
-            let start = self.word(slot).base;
-            let value = self.words[start];
-            self.words[start..start + self.chunks].fill(value);
-        }
-    }
-
-    /// Like [`Self::spread_word`], for a 64-bit register.
-    #[inline(always)]
-    fn spread_long(&mut self, slot: Slot) {
-        if std::mem::take(&mut self.same_longs[slot.index()]) {
-            let start = self.long(slot).base;
-            let value = self.longs[start];
-            self.longs[start..start + self.chunks].fill(value);
+            Value::Word(d) => self.words.prepare(d, mask, is_same),
+            Value::Long(d) => self.longs.prepare(d, mask, is_same),
         }
     }
 
     /// Stores each register's value for each thread, so that the same values are stored the same way.
     pub(crate) fn spread(&mut self) {
-        for index in 0..self.same_words.len() {
-            self.spread_word(Slot::register(index as u32));
-        }
-        for index in 0..self.same_longs.len() {
-            self.spread_long(Slot::register(index as u32));
-        }
-        self.shapes.fill(Shape::Unknown);
-    }
-
-    /// Returns how a register's values change from thread to thread.
-    #[inline(always)]
-    pub(crate) fn shape(&mut self, slot: Slot) -> Shape {
-        if self.is_same_long(slot) {
-            return Shape::Same;
-        }
-        if self.shapes[slot.index()] == Shape::Unknown {
-            let at = self.long(slot).range(0..self.chunks);
-            self.shapes[slot.index()] = shape_of(&self.longs[at]);
-        }
-        self.shapes[slot.index()]
+        self.words.spread_all();
+        self.longs.spread_all();
     }
 
     pub(crate) fn word_of(&self, slot: Slot, thread: usize) -> u32 {
-        self.words[self.word(slot).at(thread / WIDTH)].0[thread % WIDTH]
+        self.words.get(slot, thread)
     }
 
     pub(crate) fn long_of(&self, slot: Slot, thread: usize) -> u64 {
-        self.longs[self.long(slot).at(thread / WIDTH)].0[thread % WIDTH]
+        self.longs.get(slot, thread)
     }
 
     pub(crate) fn set_word(&mut self, slot: Slot, thread: usize, value: u32) {
-        self.spread_word(slot);
-        let at = self.word(slot).at(thread / WIDTH);
-        self.words[at].0[thread % WIDTH] = value;
+        self.words.set(slot, thread, value);
     }
 
     pub(crate) fn set_long(&mut self, slot: Slot, thread: usize, value: u64) {
-        self.spread_long(slot);
-        self.shapes[slot.index()] = Shape::Unknown;
-        let at = self.long(slot).at(thread / WIDTH);
-        self.longs[at].0[thread % WIDTH] = value;
+        self.longs.set(slot, thread, value);
     }
 
     /// Sets a register in the given lanes of a warp; `value` is called with each lane.

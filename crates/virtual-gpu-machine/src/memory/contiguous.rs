@@ -82,7 +82,10 @@ pub(super) fn row_of_chunks(files: &mut Files, address: Address, mask: &Mask) ->
     let active = &mask.0[..files.chunks];
     let start = active.iter().position(|&active| active != 0)?;
     let end = start + active[start..].iter().take_while(|&&active| active == FULL).count();
-    if start == end || active[end..].iter().any(|&active| active != 0) || files.shape(slot) != Shape::Row {
+    if start == end
+        || active[end..].iter().any(|&active| active != 0)
+        || files.longs.shape(slot) != Shape::Row
+    {
         return None;
     }
     let first = files.longs[files.long(slot).at(start)].0[0].wrapping_add(address.offset as u64);
@@ -96,9 +99,9 @@ pub(super) type Known = Option<(Span, Pattern)>;
 #[inline(always)]
 pub(super) fn known_pattern(files: &mut Files, address: Address) -> Known {
     let Value::Long(slot) = address.base else { return None };
-    let pattern = match files.shape(slot) {
+    let pattern = match files.longs.shape(slot) {
         Shape::Row | Shape::Rows => Pattern::Row,
-        Shape::Same => Pattern::Same,
+        Shape::Same | Shape::SameInChunks => Pattern::Same,
         Shape::Unknown | Shape::Other => return None,
     };
     Some((files.long(slot), pattern))

@@ -114,7 +114,7 @@ vectorized! {
 #[inline(always)]
 fn load_body(files: &mut Files, access: &Access, source: &mut Source<'_>, left: &mut Mask, is_same: bool) {
     for value in access.values.iter().flatten() {
-        files.prepare_values(*value, &[], is_same);
+        files.prepare(*value, &[], is_same);
     }
     let all = *left;
     if is_same {

@@ -57,7 +57,7 @@ fn load_body(
     left: &mut Mask,
 ) {
     let Some(d) = single_word(access) else { return };
-    files.prepare_words(d, &[], false);
+    files.words.prepare(d, &[], false);
     let span = files.word(d);
     let Watched { shadow, pc, .. } = watched;
     if let Some((chunks, address)) = row_of_chunks(files, access.address, left) {
