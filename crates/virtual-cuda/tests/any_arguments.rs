@@ -463,21 +463,18 @@ fn every_call_is_answered() {
     if let Some(seed) = number(CHILD) {
         return call_at_random(seed, number("CALLS").expect("the parent sets it") as usize);
     }
-    let calls = number("CALLS").unwrap_or(SEEDS * CALLS);
-    let per_process = if number("CALLS").is_some() { MOST_CALLS.min(calls) } else { CALLS };
+    let (calls, per_process) = match number("CALLS") {
+        Some(calls) => (calls, calls.clamp(1, MOST_CALLS)),
+        None => (SEEDS * CALLS, CALLS),
+    };
     let first = number("SEED").unwrap_or(0);
-    let seeds = first..first + calls.div_ceil(per_process);
-    let next = AtomicU64::new(seeds.start);
+    let (end, next) = (first + calls.div_ceil(per_process), AtomicU64::new(first));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, NonZero::get) {
             scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end {
-                        break;
-                    }
-                    call_in_child(seed, per_process);
-                }
+                std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed))
+                    .take_while(|&seed| seed < end)
+                    .for_each(|seed| call_in_child(seed, per_process));
             });
         }
     });

@@ -8,7 +8,7 @@
 //! is the time between events. The virtual GPU models this time for the machine that `VIRTUAL_GPU_TOPOLOGY` names; it
 //! is not a measurement.
 //!
-//! With `--peers`, the benchmark compares us with the installed MPI libraries on 4 ranks:
+//! With `--peers`, the benchmark compares these times with those of the installed MPI libraries, on 4 ranks:
 //! `cargo bench -p lab --bench nccl -- --peers`. It compiles `all_reduce.c`, which makes the same calls.
 
 mod peers;
@@ -24,7 +24,7 @@ use cudarc::nccl::safe::{Comm, Id, ReduceOp};
 /// The number of bytes that a rank reduces at each size, so that all rows take about the same time.
 const BYTES_IN_ALL: usize = 256 << 20;
 
-/// The sizes at which we are compared with MPI libraries by default.
+/// The default sizes for the comparison with MPI libraries.
 const SIZES_WITH_PEERS: [usize; 4] = [8, 1 << 20, 16 << 20, 64 << 20];
 
 /// One rank's result for one size: seconds per call, according to the wall clock and to events.

@@ -1,4 +1,4 @@
-//! Compares our all-reduce with that of MPI libraries, which run the same sizes in turn with us.
+//! Compares NCCL's all-reduce with that of MPI libraries. They measure the same sizes, in turn.
 
 use std::path::Path;
 use std::process::Command;
@@ -36,7 +36,7 @@ const PEERS: [Peer; 2] = [
     },
 ];
 
-/// Measures all sizes with each library, and prints a table. `ratio` is a library's time divided by ours.
+/// Measures all sizes with each library, and prints a table. `ratio` is a library's time divided by NCCL's.
 pub(super) fn compare(ranks: usize, plan: &Plan) -> anyhow::Result<()> {
     let mut peers = Vec::new();
     for peer in &PEERS {
@@ -48,9 +48,9 @@ pub(super) fn compare(ranks: usize, plan: &Plan) -> anyhow::Result<()> {
             println!("# {name} is not installed: apt-get install --no-install-recommends {packages}");
         }
     }
-    let mut ours = vec![f64::INFINITY; plan.sizes.len()];
+    let mut nccl = vec![f64::INFINITY; plan.sizes.len()];
     for _ in 0..ROUNDS {
-        keep_fastest(&mut ours, run(ranks, plan)?.into_iter().map(|row| row.wall));
+        keep_fastest(&mut nccl, run(ranks, plan)?.into_iter().map(|row| row.wall));
         for (peer, times) in &mut peers {
             keep_fastest(times, peer.run(ranks, plan)?);
         }
@@ -59,7 +59,7 @@ pub(super) fn compare(ranks: usize, plan: &Plan) -> anyhow::Result<()> {
     print!("# {:>10} {:>10} {:>8}", "size", "time", "busbw");
     peers.iter().for_each(|(peer, _)| print!(" {:>10} {:>8} {:>6}", peer.name, "busbw", "ratio"));
     println!();
-    for (at, (&size, own)) in plan.sizes.iter().zip(ours).enumerate() {
+    for (at, (&size, own)) in plan.sizes.iter().zip(nccl).enumerate() {
         print!("  {size:>10} {:>10.2} {:>8.3}", own * 1e6, bus_bandwidth(size, own, ranks));
         for time in peers.iter().map(|(_, times)| times[at]) {
             print!(" {:>10.2} {:>8.3} {:>6.2}", time * 1e6, bus_bandwidth(size, time, ranks), time / own);

@@ -1,8 +1,8 @@
 //! Time: when operations happen, according to a virtual clock in nanoseconds, never the wall clock.
 //!
 //! An operation starts when the previous operation on its stream and everything that it waits for have ended, its
-//! launch has reached the GPU, and the engine that it needs is free. Times are computed on demand, for everything that
-//! is done by then, or when many operations are done. They have no effect on values or on order.
+//! launch has reached the GPU, and the engine that it needs is free. Times are computed for all operations that are
+//! done: on demand, and when many have been done since the last time. They have no effect on values or on order.
 //!
 //! Times don't depend on which thread asks, or when. An operation is affected only by operations that were enqueued on
 //! its GPU before it and are certain to be over when it is: see `horizon.rs`. So threads that each enqueue work on
@@ -177,8 +177,8 @@ pub struct Time {
     communication_ends: Option<Vec<u64>>,
 }
 
-/// The number of operations whose times are computed together, even if nobody asks: few enough for what is known about
-/// them to stay in the caches.
+/// The number of operations that can be done before their times are computed, even without demand. With so few, what is
+/// known about them stays in the processor's caches.
 const MANY_DONE: usize = 256;
 
 /// An operation's GPU and its index among the operations enqueued on that GPU.
