@@ -185,7 +185,7 @@ impl Bytes {
             return None;
         }
         // SAFETY: the pointer is not null, so all bytes up to the first 0 are readable, and no more than `most` are read.
-        let len = (0..most).take_while(|&at| unsafe { *self.0.add(at) } != 0).count();
+        let len = unsafe { libc::strnlen(self.0.cast(), most) };
         self.read(len)
     }
 
