@@ -50,6 +50,8 @@ pub fn run(checks: Vec<Check>) -> ExitCode {
 struct Supervisor {
     /// The program whose forks run the checks; started for the first one.
     program: OnceLock<anyhow::Result<TestProgram>>,
+    /// The tier of all checks, if it is the same.
+    tier: Option<Tier>,
     timeout: Duration,
     capture: bool,
     show_passed: bool,
@@ -86,6 +88,7 @@ fn supervise(mut arguments: Arguments, checks: Vec<Check>) -> anyhow::Result<Con
 
     let supervisor = Arc::new(Supervisor {
         program: OnceLock::new(),
+        tier: tiers::only(&tiers),
         timeout: variables::timeout(std::env::var_os("LAB_TIMEOUT"), is_real)?,
         capture: !arguments.nocapture,
         show_passed: arguments.show_output,
@@ -192,7 +195,12 @@ impl Supervisor {
 
     fn start(&self, serves: Serves) -> anyhow::Result<TestProgram> {
         let program = std::env::current_exe().context("can't find this executable")?;
-        TestProgram::start(Command::new(program), serves, self.capture)
+        let mut command = Command::new(program);
+        if self.tier == Some(Tier::Virtual) {
+            // The program then loads the virtual libraries once, and not in each fork.
+            Tier::Virtual.request(&mut command);
+        }
+        TestProgram::start(command, serves, self.capture)
     }
 }
 

@@ -31,6 +31,13 @@ pub(super) fn selected(arguments: &Arguments, checks: &[Check]) -> anyhow::Resul
         .collect())
 }
 
+/// Returns the tier that all checks run on; `None` if there are several, or none.
+pub(super) fn only(tiers: &Tiers) -> Option<Tier> {
+    let mut able = tiers.values().filter_map(|tier| tier.as_ref().ok());
+    let first = able.next()?;
+    able.all(|tier| tier == first).then_some(*first)
+}
+
 /// Returns the line that announces where the checks run.
 ///
 /// # Errors
@@ -69,6 +76,18 @@ fn announcement_with(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_only_tier_is_that_of_all_checks_that_can_run() {
+        let refused = (9, Err("there are 8 GPUs".to_owned()));
+        let tiers = |list: &[(usize, Result<Tier, String>)]| list.iter().cloned().collect::<Tiers>();
+        assert_eq!(
+            only(&tiers(&[(1, Ok(Tier::Virtual)), (2, Ok(Tier::Virtual)), refused.clone()])),
+            Some(Tier::Virtual)
+        );
+        assert_eq!(only(&tiers(&[(1, Ok(Tier::Real)), (2, Ok(Tier::Virtual))])), None);
+        assert_eq!(only(&tiers(&[refused])), None);
+    }
 
     #[test]
     fn the_announcement_names_each_tier_that_will_run() {

@@ -1,5 +1,7 @@
 //! Chooses the tier for a number of ranks, and explains the choice.
 
+use std::process::Command;
+
 use anyhow::{bail, ensure};
 
 use super::survey::{NcclVersion, Survey, survey};
@@ -28,6 +30,13 @@ pub enum Tier {
     Shared,
     /// The virtual GPU.
     Virtual,
+}
+
+impl Tier {
+    /// Makes a program run on this tier.
+    pub(crate) fn request(self, program: &mut Command) {
+        program.env(ASKED, self.to_string());
+    }
 }
 
 impl std::fmt::Display for Tier {
