@@ -59,8 +59,8 @@ const COMM_ENDS: &[&str] = &["ncclCommDestroy", "ncclCommAbort"];
 /// Parts of the names of functions that destroy something.
 const ENDS: [&str; 7] = ["Destroy", "Free", "Unload", "Abort", "Finalize", "Release", "GroupEnd"];
 
-/// Functions that `virtualGpuFailCall` skips. cudarc calls them before most other calls.
-const NEVER_FAIL: [&str; 2] = ["cuCtxGetCurrent", "cuCtxSetCurrent"];
+/// Functions that `virtualGpuFailCall` and records skip. cudarc calls them before most other calls.
+const SKIPPED: [&str; 2] = ["cuCtxGetCurrent", "cuCtxSetCurrent"];
 
 /// A call from the program's own sources.
 #[derive(Clone)]
@@ -111,8 +111,11 @@ struct Watch {
 
 static WATCH: Mutex<Option<Watch>> = Mutex::new(None);
 
-/// Whether calls are recorded or made to fail.
+/// Whether calls are recorded, or made to fail by `virtualGpuFailCall`.
 static WATCHES_CALLS: AtomicBool = AtomicBool::new(false);
+
+/// Whether `VIRTUAL_GPU_FAIL` makes calls fail.
+static FAILS_LISTED: AtomicBool = AtomicBool::new(false);
 
 /// Whether objects are tracked.
 static TRACKS_OBJECTS: AtomicBool = AtomicBool::new(false);
@@ -122,8 +125,8 @@ fn change<T>(change: impl FnOnce(&mut Watch) -> T) -> T {
     let mut watch = lock();
     let watch = watch.get_or_insert_default();
     let changed = change(watch);
-    let watches_calls = !watch.records.is_empty() || watch.failure.is_some() || !watch.failing.is_empty();
-    WATCHES_CALLS.store(watches_calls, Ordering::Release);
+    WATCHES_CALLS.store(!watch.records.is_empty() || watch.failure.is_some(), Ordering::Release);
+    FAILS_LISTED.store(!watch.failing.is_empty(), Ordering::Release);
     TRACKS_OBJECTS.store(watch.tracks_objects, Ordering::Release);
     changed
 }
@@ -275,11 +278,17 @@ pub(crate) struct Function {
     /// Whether it creates or destroys an object. Comparing its name with [`MAKERS`] at each call would take 4% of the
     /// time of a check.
     makes_or_ends_object: bool,
+    /// Whether it is one of [`SKIPPED`].
+    is_skipped: bool,
 }
 
 impl Function {
     pub(crate) const fn named(name: &'static str) -> Self {
-        Self { name, makes_or_ends_object: makes_or_ends_object(name) }
+        Self {
+            name,
+            makes_or_ends_object: makes_or_ends_object(name),
+            is_skipped: is_same(name, SKIPPED[0]) || is_same(name, SKIPPED[1]),
+        }
     }
 }
 
@@ -308,22 +317,23 @@ struct WatchedCall<'a> {
     function: &'static str,
     arguments: &'a [u64],
     call_site: CallSite,
-    /// The program's own line that made the call, and whether the call can return an error to it, while calls are
-    /// recorded or made to fail.
+    /// The program's own line that made the call, and whether the call can return an error to it, if it counts for a
+    /// record or for a failure.
     own: Option<(SourceLine, bool)>,
 }
 
 impl<'a> WatchedCall<'a> {
     /// Returns `None` if this call is not watched.
     fn begin(function: &'static Function, arguments: &'a [u64]) -> Option<Self> {
-        let watches_calls = WATCHES_CALLS.load(Ordering::Acquire);
-        let is_watched =
-            watches_calls || function.makes_or_ends_object && TRACKS_OBJECTS.load(Ordering::Acquire);
+        let counts = !function.is_skipped && WATCHES_CALLS.load(Ordering::Acquire);
+        let is_watched = counts
+            || FAILS_LISTED.load(Ordering::Acquire)
+            || function.makes_or_ends_object && TRACKS_OBJECTS.load(Ordering::Acquire);
         if !is_watched || answer::is_host_function() {
             return None;
         }
         let call_site = CallSite::here();
-        let own = if watches_calls { call_site.own_call() } else { None };
+        let own = if counts { call_site.own_call() } else { None };
         let function = function.name;
         // Forget the object before the call destroys it: another thread may get the same handle immediately.
         change(|watch| watch.forget(function, arguments));
@@ -395,7 +405,7 @@ impl Watch {
         }
         let (Some(failure), Some((line, true))) = (&mut self.failure, own) else { return fails };
         let counts = failure.thread.is_none_or(|thread| thread == thread::current().id());
-        if failure.left > 0 && counts && !NEVER_FAIL.contains(&function) {
+        if failure.left > 0 && counts {
             failure.left -= 1;
             if failure.left == 0 {
                 let (arguments, code, line) = (arguments.to_vec(), 0, line.clone());

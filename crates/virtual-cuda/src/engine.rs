@@ -77,6 +77,7 @@ pub(crate) fn start() -> CudaResult<()> {
     refuse_fork()?;
     let made = STARTED.get_or_init(|| {
         let bad = |message: String| Error::new(CudaStatus::InvalidValue, message);
+        Engine::check_processor().map_err(|message| Error::new(CudaStatus::NotSupported, message))?;
         let config = config().map_err(bad)?;
         calls::fail_listed(&config.failing).map_err(bad)?;
         if config.gpus == 0 {

@@ -25,6 +25,7 @@ mod memory;
 mod order;
 mod printed;
 mod printf;
+mod processor;
 mod progress;
 mod race;
 pub mod reduction;
@@ -88,8 +89,13 @@ pub fn run_together(
 
 /// Returns whether kernels run in loops compiled for AVX2 and FMA, because this processor has both.
 pub fn uses_avx2() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return features::has_avx2();
-    #[cfg(not(target_arch = "x86_64"))]
-    false
+    features::uses_avx2()
+}
+
+/// Checks that kernels and reductions can run on this processor. Everything else here requires that.
+///
+/// # Errors
+/// Fails if they were compiled for other processors. The message says what to do.
+pub fn check_processor() -> Result<(), String> {
+    features::check_processor()
 }

@@ -248,8 +248,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Engine {
+    /// Checks that an engine can run on this processor.
+    ///
+    /// # Errors
+    /// Fails if it was built for other processors. The message says what to do.
+    pub fn check_processor() -> Result<(), String> {
+        virtual_gpu_machine::check_processor()
+    }
+
     /// Creates the GPUs that `config` requests. Their addresses start at `addresses` and take up
-    /// [`Engine::address_space`] bytes.
+    /// [`Engine::address_space`] bytes. Call [`Engine::check_processor`] first.
     pub fn start(config: Config, addresses: u64) -> &'static Self {
         let engine: &'static Self = Box::leak(Box::new(Self::new(config, addresses)));
         // This succeeds because the engine is new.
