@@ -25,6 +25,7 @@ mod memory;
 mod order;
 mod printed;
 mod printf;
+#[cfg(target_arch = "x86_64")]
 mod processor;
 mod progress;
 mod race;
@@ -89,13 +90,16 @@ pub fn run_together(
 
 /// Returns whether kernels run in loops compiled for AVX2 and FMA, because this processor has both.
 pub fn uses_avx2() -> bool {
-    features::uses_avx2()
+    #[cfg(target_arch = "x86_64")]
+    return features::has_avx2();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
-/// Checks that kernels and reductions can run on this processor. Everything else here requires that.
+/// Checks that kernels and reductions can run on this processor. Without this, they panic there.
 ///
 /// # Errors
 /// Fails if they were compiled for other processors. The message says what to do.
-pub fn check_processor() -> Result<(), String> {
-    features::check_processor()
+pub fn check_processor() -> Result<(), &'static str> {
+    if cfg!(only_avx2) && !uses_avx2() { Err(features::LACKS_AVX2) } else { Ok(()) }
 }

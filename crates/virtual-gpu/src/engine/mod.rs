@@ -252,7 +252,7 @@ impl Engine {
     ///
     /// # Errors
     /// Fails if it was built for other processors. The message says what to do.
-    pub fn check_processor() -> Result<(), String> {
+    pub fn check_processor() -> Result<(), &'static str> {
         virtual_gpu_machine::check_processor()
     }
 
