@@ -59,7 +59,8 @@ const COMM_ENDS: &[&str] = &["ncclCommDestroy", "ncclCommAbort"];
 /// Parts of the names of functions that destroy something.
 const ENDS: [&str; 7] = ["Destroy", "Free", "Unload", "Abort", "Finalize", "Release", "GroupEnd"];
 
-/// Functions that `virtualGpuFailCall` and records skip. cudarc calls them before most other calls.
+/// Functions whose calls are neither recorded nor made to fail by `virtualGpuFailCall`. cudarc calls them before most
+/// other functions.
 const SKIPPED: [&str; 2] = ["cuCtxGetCurrent", "cuCtxSetCurrent"];
 
 /// A call from the program's own sources.

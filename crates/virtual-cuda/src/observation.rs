@@ -43,7 +43,8 @@ pub unsafe extern "C" fn virtualGpuShowSourcesFirst(path: Text) {
 }
 
 /// Starts a record of the calls that the program's own sources make (see [`virtualGpuShowSourcesFirst`]) on this
-/// thread, or on any thread if `any_thread` is not 0. Returns the record's number.
+/// thread, or on any thread if `any_thread` is not 0. Returns the record's number. Calls of `cuCtxGetCurrent` and
+/// `cuCtxSetCurrent` are left out.
 #[unsafe(no_mangle)]
 pub extern "C" fn virtualGpuRecordCalls(any_thread: c_int) -> c_ulonglong {
     calls::record(any_thread != 0)
