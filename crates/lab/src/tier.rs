@@ -14,5 +14,6 @@ pub use survey::{CudaVersion, Driver, NcclVersion, OLDEST_NCCL, Survey, nvrtc_ve
 pub use times::{times_are_modeled, whose_times};
 
 pub(crate) use attach::{CRATE_ROOT, attached, own_sources, prepare};
+pub(crate) use choice::ASKED;
 pub(crate) use sharing::processes_at_a_time;
 pub use sharing::{SHARED_MEMORY, shared_memory};

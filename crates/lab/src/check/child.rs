@@ -21,7 +21,7 @@ use crate::explain::causes_text;
 use crate::nccl_log::NcclLog;
 use crate::panics::panic_text;
 use crate::score;
-use crate::tier::{Tier, attached, own_sources};
+use crate::tier::{ASKED, Tier, attached, own_sources};
 
 /// The exit status of a process whose check failed, as libtest has it.
 const FAILED: i32 = 101;
@@ -63,7 +63,7 @@ pub(super) fn run(checks: &[Check], connection: OwnedFd) -> ExitCode {
         // variables.
         unsafe {
             // A program that the check starts runs on the same tier, even if it needs fewer ranks.
-            std::env::set_var("LAB_TIER", tier.to_string());
+            std::env::set_var(ASKED, tier.to_string());
             if tier != Tier::Virtual {
                 NcclLog::open_for_check();
             }

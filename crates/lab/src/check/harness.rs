@@ -16,7 +16,7 @@ use super::program::{Serves, TestProgram};
 use super::scores::Scores;
 use super::tiers::{self, Tiers, announcement};
 use super::{child, forks, processes, variables};
-use crate::tier::{Tier, processes_at_a_time};
+use crate::tier::{ASKED, Tier, processes_at_a_time};
 
 /// Runs the checks that the command line selects: the `main` of a test target with `harness = false`.
 ///
@@ -50,7 +50,7 @@ pub fn run(checks: Vec<Check>) -> ExitCode {
 struct Supervisor {
     /// The program whose forks run the checks; started for the first one.
     program: OnceLock<anyhow::Result<TestProgram>>,
-    /// The tier of all checks, if it is the same.
+    /// The tier, if all checks run on the same one.
     tier: Option<Tier>,
     timeout: Duration,
     capture: bool,
@@ -198,7 +198,7 @@ impl Supervisor {
         let mut command = Command::new(program);
         if self.tier == Some(Tier::Virtual) {
             // The program then loads the virtual libraries once, and not in each fork.
-            Tier::Virtual.request(&mut command);
+            command.env(ASKED, Tier::Virtual.to_string());
         }
         TestProgram::start(command, serves, self.capture)
     }

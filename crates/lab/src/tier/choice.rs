@@ -1,7 +1,5 @@
 //! Chooses the tier for a number of ranks, and explains the choice.
 
-use std::process::Command;
-
 use anyhow::{bail, ensure};
 
 use super::survey::{NcclVersion, Survey, survey};
@@ -19,7 +17,7 @@ const VIRTUAL_GPUS: usize = 8;
 pub(super) const TOPOLOGY: &str = "VIRTUAL_GPU_TOPOLOGY";
 
 /// The variable that requests a tier.
-const ASKED: &str = "LAB_TIER";
+pub(crate) const ASKED: &str = "LAB_TIER";
 
 /// The libraries behind cudarc's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,13 +28,6 @@ pub enum Tier {
     Shared,
     /// The virtual GPU.
     Virtual,
-}
-
-impl Tier {
-    /// Makes a program run on this tier.
-    pub(crate) fn request(self, program: &mut Command) {
-        program.env(ASKED, self.to_string());
-    }
 }
 
 impl std::fmt::Display for Tier {
