@@ -14,12 +14,13 @@ const PROGRAM: &str = "LAB_TESTS_PROGRAM";
 type Program = fn() -> anyhow::Result<()>;
 
 /// The programs, by name.
-const PROGRAMS: [(&str, Program); 24] = [
+const PROGRAMS: [(&str, Program); 25] = [
     ("contexts::reach", contexts::reach),
     ("contexts::thousand", contexts::thousand),
     ("nccl::aborts_at_exit", nccl::aborts_at_exit),
     ("nccl::late", nccl::late),
     ("nccl_threads::asks", nccl_threads::asks),
+    ("nccl_threads::polls_slowly", nccl_threads::polls_slowly),
     ("overlap::fit", overlap::fit),
     ("trace::threads", trace::threads),
     ("trace::alone", trace::alone),

@@ -20,6 +20,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("nccl_threads::a_helper_thread_of_one_rank", helper),
         Check::new("nccl_threads::default_streams_of_gpus_that_are_not_current", default_streams),
         Check::new("nccl_threads::polling_ends_with_a_report", polling),
+        Check::new("nccl_threads::a_rank_that_polls_slowly_is_waited_for", slow_polling),
     ]
 }
 
@@ -147,6 +148,38 @@ pub(crate) fn asks() -> anyhow::Result<()> {
         }
         assert!(event.try_is_complete().is_err());
         assert!(since.elapsed() >= 3 * SHORT, "{:?}", since.elapsed());
+    });
+    Ok(())
+}
+
+/// The timeout while a rank polls. The rank takes longer than this before it joins, but not three times as long.
+const TIMEOUT: Duration = Duration::from_millis(500);
+const POLLS: u32 = 12;
+
+/// On a busy machine, a rank that yields between its queries may not run for a long time.
+fn slow_polling() -> anyhow::Result<()> {
+    let timeout = TIMEOUT.as_secs_f64().to_string();
+    let (is_well, said) =
+        crate::child::start("nccl_threads::polls_slowly", &[("VIRTUAL_GPU_TIMEOUT", &timeout)])?;
+    anyhow::ensure!(is_well, "{said}");
+    Ok(())
+}
+
+pub(crate) fn polls_slowly() -> anyhow::Result<()> {
+    lab::attach(2)?;
+    raw_ranks(0, 2, |rank| {
+        let buffer = rank.stream.clone_htod(&[1.0f32; 4]).unwrap();
+        if rank.rank == 1 {
+            let kernels = lab::Kernels::load(rank.stream.context()).unwrap();
+            kernels.spin(&rank.stream, 1_000_000).unwrap();
+            let event = rank.stream.record_event(None).unwrap();
+            for _ in 0..POLLS {
+                assert_eq!(event.try_is_complete(), Ok(false));
+                std::thread::sleep(TIMEOUT * 3 / 2 / POLLS);
+            }
+        }
+        rank.call(Function::AllReduce, address(&buffer), address(&buffer), floats(4)).unwrap();
+        assert_eq!(rank.stream.clone_dtoh(&buffer).unwrap(), [2.0; 4]);
     });
     Ok(())
 }

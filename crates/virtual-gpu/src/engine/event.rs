@@ -268,6 +268,7 @@ impl Engine {
             }
             state = self.wait_for_times(std::slice::from_ref(awaited), state);
             if !state.time.has_ended(thread, &awaited.when) {
+                state.early_queries += 1;
                 state.communication.was_polled(thread, awaited.op);
                 return Ok(false);
             }

@@ -224,6 +224,8 @@ pub struct State {
     blocked: SortedSet<ThreadKey>,
     /// The number of threads that are waiting for the times of completed operations.
     waiting_for_times: usize,
+    /// The number of queries that returned "not done" because an operation had yet to end by the thread's clock.
+    early_queries: u64,
     /// Whether the engine does everything that it may do, as configured.
     is_strict: bool,
     /// As configured.
@@ -309,6 +311,7 @@ impl Engine {
             has_host_thread: false,
             blocked: SortedSet::default(),
             waiting_for_times: 0,
+            early_queries: 0,
             is_strict: config.strict_nccl.is_some(),
             timeout: config.timeout,
             bootstrap_timeout: config.bootstrap_timeout,

@@ -24,7 +24,8 @@ use virtual_gpu_core::thread::ThreadKey;
 /// How often a blocked thread checks whether a thread that it is waiting for has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// A polling loop may have its own deadline, so its timeout is this many times as long as a wait's.
+/// A polling loop may have its own deadline, so its timeout is this many times as long as a wait's. So is the timeout of a
+/// wait while another thread polls.
 const POLLING: u32 = 3;
 
 /// How long nothing must have changed before a wait is known never to end. No thread holds a lock for so long.
@@ -74,6 +75,43 @@ pub(crate) struct Polled {
     last: Instant,
 }
 
+/// How long a wait may still last without an operation that runs.
+struct Patience {
+    timeout: Duration,
+    /// How long no operation has been running. The time while one is running does not count, because the awaited thread
+    /// may be running it.
+    idle: Duration,
+    /// How often the timeout may start again because another thread polls.
+    renewals: u32,
+    /// The value of [`State::early_queries`] when the timeout started.
+    early_queries: u64,
+}
+
+impl Patience {
+    fn new(timeout: Duration, early_queries: u64) -> Self {
+        Self { timeout, idle: Duration::ZERO, renewals: POLLING - 1, early_queries }
+    }
+
+    /// Records that no operation was running between two looks. On a busy machine, and after the process was stopped, a look
+    /// comes late; the awaited thread could then not run either, so the delay does not count.
+    fn idled(&mut self, time: Duration) {
+        self.idle += time.min(2 * LOOK_AGAIN);
+    }
+
+    /// Returns whether the timeout has passed. If another thread has seen that an operation has yet to end by its clock,
+    /// the timeout starts again: each query advances that clock a little, so on a busy machine it takes long to get there.
+    fn is_over(&mut self, early_queries: u64) -> bool {
+        if self.idle < self.timeout {
+            return false;
+        }
+        if self.renewals == 0 || self.early_queries == early_queries {
+            return true;
+        }
+        *self = Self { idle: Duration::ZERO, renewals: self.renewals - 1, early_queries, ..*self };
+        false
+    }
+}
+
 impl Engine {
     /// Blocks the calling thread until `wait` is over and runs any work that becomes ready in the meantime. A wait that
     /// would never end fails, so this function always returns.
@@ -90,12 +128,11 @@ impl Engine {
         }
         state.thread().blocked = Some(Blocked { wait: wait.clone(), caller, call_site: CallSite::here() });
         state.blocked.insert(me);
-        // The time while an operation is running does not count, because the awaited thread may be running it.
-        let mut idle = Duration::ZERO;
         let timeout = match &wait {
             Wait::Ops(_) => state.timeout,
             Wait::Communicators(_) => state.bootstrap_timeout,
         };
+        let mut patience = Patience::new(timeout.duration, state.early_queries);
         state.together.look_again();
         loop {
             state = self.run_ready(state);
@@ -111,11 +148,11 @@ impl Engine {
             if let Some(deadlocked) = state.deadlocked(me) {
                 let report = state.communication.deadlock_report(&state, &deadlocked);
                 state.fail_calls(&deadlocked, CudaStatus::LaunchTimeout, &report);
-            } else if idle < timeout.duration || !state.give_up(me) {
+            } else if !patience.is_over(state.early_queries) || !state.give_up(me) {
                 let since = Instant::now();
                 state = self.wait_for_change(state);
                 if state.under_way == 0 {
-                    idle += since.elapsed();
+                    patience.idled(since.elapsed());
                 }
                 continue;
             }
