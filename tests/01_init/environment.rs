@@ -12,7 +12,7 @@ use crate::init::environment::{Assignment, assignment, own_stream};
 
 pub(crate) fn checks() -> Vec<Check> {
     let asked =
-        |name, function: fn() -> anyhow::Result<()>| Check::new(name, function).process(say_assignment);
+        |name: &str, function: fn() -> anyhow::Result<()>| Check::new(name, function).process(say_assignment);
     vec![
         asked("environment::each_launcher_sets_the_assignment", each_launcher_sets_the_assignment)
             .calls(&["assignment"]),

@@ -8,11 +8,13 @@ mod features;
 mod member;
 pub(crate) mod mutants;
 mod names;
+mod only;
 mod problems;
 mod program;
 pub(crate) mod scores;
 mod scratch;
 pub(crate) mod sessions;
+mod sources;
 mod test_output;
 mod triage;
 mod variants;
@@ -68,8 +70,15 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     let sources = CheckSources::read(root, &course)?;
     let (deletions, deletion_problems) = deletions::read(root, &course, &sources)?;
     let made = starters::make_all(root)?;
-    let wrong = variants::of_answers(root, &course, &mistakes, |mistake| &mistake.patch)?;
-    let right = variants::of_answers(root, &course, &alternatives, |alternative| &alternative.patch)?;
+    let wrong = variants::of_answers(
+        root,
+        &course,
+        &mistakes,
+        |mistake| &mistake.patch,
+        |mistake| Some(mistake.fails.as_str()),
+    )?;
+    let right =
+        variants::of_answers(root, &course, &alternatives, |alternative| &alternative.patch, |_| None)?;
 
     let mut problems = Problems::default();
     problems.point("course.toml matches the files", || Ok(listed(root, &course, &made)));

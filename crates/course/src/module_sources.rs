@@ -1,6 +1,7 @@
 //! Which sources of a module, and which of its checks, belong to an exercise. To compile those of the other exercises takes
 //! longer than to compile the exercise.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -11,29 +12,43 @@ use crate::syllabus::{Course, Exercise};
 /// A module's root, below the module's folder.
 pub const LIBRARY: &str = "src/lib.rs";
 
+/// The words of a source, without those of lines that are comments.
+pub struct Words(BTreeSet<String>);
+
+impl Words {
+    /// Finds the words of a source.
+    pub fn of(source: &str) -> Self {
+        let code = source.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let words = code.flat_map(|line| line.split(|next: char| !next.is_alphanumeric() && next != '_'));
+        Self(words.filter(|word| !word.is_empty()).map(str::to_owned).collect())
+    }
+
+    /// Returns whether the source contains a name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.0.contains(name)
+    }
+}
+
 /// Returns the sources that neither the exercise, nor its checks, nor a source that they use mentions. All paths start in
 /// the module's folder: `src/devices.rs`.
-pub fn unused<'a>(
-    sources: &BTreeMap<PathBuf, impl AsRef<str>>,
+pub fn unused<'w>(
+    sources: &BTreeMap<PathBuf, impl Borrow<Words>>,
     exercise: &Path,
-    checks: impl Iterator<Item = &'a str>,
+    checks: impl Iterator<Item = &'w Words>,
 ) -> BTreeSet<PathBuf> {
     let mut unused: BTreeSet<PathBuf> = sources.keys().cloned().collect();
     unused.remove(Path::new(LIBRARY));
-    let mentioned = |unused: &BTreeSet<PathBuf>, text: &str| -> Vec<PathBuf> {
-        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-        let words: BTreeSet<&str> =
-            code.flat_map(|line| line.split(|next: char| !next.is_alphanumeric() && next != '_')).collect();
+    let mentioned = |unused: &BTreeSet<PathBuf>, words: &Words| -> Vec<PathBuf> {
         let is_mentioned = |path: &&PathBuf| {
             path.file_stem().and_then(|stem| stem.to_str()).is_none_or(|stem| words.contains(stem))
         };
         unused.iter().filter(is_mentioned).cloned().collect()
     };
     let mut used: Vec<PathBuf> = vec![exercise.to_owned()];
-    used.extend(checks.flat_map(|text| mentioned(&unused, text)));
+    used.extend(checks.flat_map(|words| mentioned(&unused, words)));
     while let Some(path) = used.pop() {
         if unused.remove(&path) {
-            used.extend(mentioned(&unused, sources[&path].as_ref()));
+            used.extend(mentioned(&unused, sources[&path].borrow()));
         }
     }
     unused
@@ -94,8 +109,9 @@ mod tests {
             ("src/c.rs", ""),
             ("src/d.rs", ""),
         ];
-        let sources = BTreeMap::from(sources.map(|(path, text)| (PathBuf::from(path), text)));
-        let unused = unused(&sources, Path::new("src/a.rs"), ["use x::{a, c};"].into_iter());
+        let sources = BTreeMap::from(sources.map(|(path, text)| (PathBuf::from(path), Words::of(text))));
+        let checks = [Words::of("use x::{a, c};")];
+        let unused = unused(&sources, Path::new("src/a.rs"), checks.iter());
         assert_eq!(unused, BTreeSet::from([PathBuf::from("src/d.rs")]));
         assert_eq!(
             library_without(library, &unused),

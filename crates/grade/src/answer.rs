@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use course::module_sources::{LIBRARY, library_without, own_checks, unused};
+use course::module_sources::{LIBRARY, Words, library_without, own_checks, unused};
 use course::starter::read_folder;
 use course::syllabus::{Course, Exercise};
 
@@ -126,12 +126,14 @@ impl Bench {
             Some((path.strip_prefix(&module).ok()?.to_owned(), Cow::Borrowed(text)))
         }));
         let checks = own_checks(read_folder(&clean.folder.join(&tests))?, course, exercise)?;
-        let texts = sources.iter().map(|(path, text)| (path.clone(), String::from_utf8_lossy(text)));
-        let texts: BTreeMap<PathBuf, Cow<'_, str>> = texts.collect();
-        let unused = unused(&texts, own.strip_prefix(&module)?, checks.values().map(String::as_str));
-        let library = texts.get(Path::new(LIBRARY)).context("a module has a root")?;
-        let library = library_without(library, &unused).into_bytes();
-        drop(texts);
+        let words = |(path, text): (&PathBuf, &Cow<'_, [u8]>)| {
+            (path.clone(), Words::of(&String::from_utf8_lossy(text)))
+        };
+        let words: BTreeMap<PathBuf, Words> = sources.iter().map(words).collect();
+        let words_of_checks: Vec<Words> = checks.values().map(|text| Words::of(text)).collect();
+        let unused = unused(&words, own.strip_prefix(&module)?, words_of_checks.iter());
+        let library = sources.get(Path::new(LIBRARY)).context("a module has a root")?;
+        let library = library_without(&String::from_utf8_lossy(library), &unused).into_bytes();
         sources.insert(LIBRARY.into(), Cow::Owned(library));
 
         let mut staged: BTreeMap<PathBuf, Cow<'_, [u8]>> =

@@ -102,7 +102,11 @@ impl Built {
                     self.errors_of(&name)
                 )]);
             };
-            let outcomes = test.run(&[&exercise.filter()])?;
+            let filter = exercise.filter();
+            let outcomes = match &deletion.fails {
+                Some(fails) => test.run(&["--exact", fails])?,
+                None => test.run(&[&filter])?,
+            };
             Ok(verdicts::of_deletion(deletion, &outcomes).into_iter().collect())
         })
     }

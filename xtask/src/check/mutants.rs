@@ -178,7 +178,7 @@ fn of_exercise(root: &Path, exercise: &Exercise, since: Option<&str>) -> anyhow:
             number: span.start.line,
             line: line_of(&source),
             becomes: line_of(&changed),
-            variant: Variant { exercise: exercise.id.clone(), name: variant, source: changed },
+            variant: Variant { exercise: exercise.id.clone(), name: variant, source: changed, check: None },
         });
     }
     Ok(mutants)

@@ -7,8 +7,6 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use course::module_sources::{LIBRARY, library_without, own_checks, unused};
-use course::starter::read_folder;
 use course::syllabus::Course;
 
 use super::member;
@@ -103,46 +101,8 @@ pub(super) fn variant_of(file: &Path) -> Option<&str> {
     parts.nth(1)?.to_str()
 }
 
-/// Returns a variant's sources and its exercise's checks, as modules of a program.
-pub(super) fn sources(
-    root: &Path,
-    course: &Course,
-    solutions: &BTreeMap<PathBuf, String>,
-    Variant { exercise, name, source }: &Variant,
-) -> anyhow::Result<BTreeMap<PathBuf, String>> {
-    let exercise = course.exercise(exercise).with_context(|| format!("the exercise for {name}"))?;
-    let module = exercise.folder();
-    let library = crate_name(solutions, module)?;
-    let folder = folder_of_variant(name);
-    let checks = read_folder(&root.join("tests").join(module))?;
-    let checks = own_checks(checks, course, exercise)?;
-    let in_module = solutions.iter().filter(|(path, _)| member::folder_of(path) == module);
-    let mut own: BTreeMap<PathBuf, &str> = in_module
-        .map(|(path, text)| (path.iter().skip(1).collect(), text.as_str()))
-        .filter(|(path, _): &(PathBuf, &str)| path.starts_with("src"))
-        .collect();
-    let answer: PathBuf = Path::new(&exercise.file).iter().skip(1).collect();
-    own.insert(answer.clone(), source);
-    let unused = unused(&own, &answer, checks.values().map(String::as_str));
-    let mut files = BTreeMap::new();
-    for (path, text) in own.into_iter().filter(|(path, _)| !unused.contains(path)) {
-        // Each variant has the checks of its exercise, so the library has none.
-        let text = match path == Path::new(LIBRARY) {
-            true => library_without(text.split("#[cfg(test)]").next().unwrap_or_default(), &unused),
-            false => text.to_owned(),
-        };
-        let text = text.replace("crate::", &format!("crate::{name}::{library}::"));
-        files.insert(folder.join(path), text);
-    }
-    for (path, text) in checks {
-        let text = text.replace("crate::", &format!("crate::{name}::"));
-        files.insert(folder.join("tests/exercise").join(path), text);
-    }
-    Ok(files)
-}
-
 /// Returns the name that the checks use for a module's library: the library contains `use crate as multi_gpu;`.
-fn crate_name(solutions: &BTreeMap<PathBuf, String>, module: &str) -> anyhow::Result<String> {
+pub(super) fn crate_name(solutions: &BTreeMap<PathBuf, String>, module: &str) -> anyhow::Result<String> {
     let path = format!("{module}/src/lib.rs");
     let text = solutions.get(Path::new(&path)).with_context(|| format!("solutions/ has no {path}"))?;
     let name = text.lines().find_map(|line| line.strip_prefix("use crate as ")?.strip_suffix(';'));

@@ -59,12 +59,13 @@ pub(super) fn problems(root: &Path) -> Vec<String> {
 fn measure(root: &Path, course: &Course, exercise: &Exercise) -> anyhow::Result<Vec<Design>> {
     let mut alternatives = alternatives::read(root)?;
     alternatives.retain(|alternative| alternative.patch.exercise == exercise.id);
-    let applied = variants::of_answers(root, course, &alternatives, |alternative| &alternative.patch)?;
+    let applied =
+        variants::of_answers(root, course, &alternatives, |alternative| &alternative.patch, |_| None)?;
     ensure!(applied.problems.is_empty(), "{}", applied.problems.join("\n"));
     let file = root.join("solutions").join(&exercise.file);
     let source = fs::read_to_string(&file).with_context(|| format!("can't read {}", file.display()))?;
     let (id, name) = (exercise.id.clone(), format!("{SOLUTION}_{}", exercise.id.replace('/', "_")));
-    let solution = Variant { exercise: id, name: name.clone(), source };
+    let solution = Variant { exercise: id, name: name.clone(), source, check: None };
     let mut names = vec![(SOLUTION.to_owned(), name)];
     names.extend(applied.answers.iter().map(|answer| {
         let patch = &answer.patch;

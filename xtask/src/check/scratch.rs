@@ -15,7 +15,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 
 use super::built::{Built, Test};
-use super::program::{self, Program, folder_of_variant, variant_of};
+use super::program::{Program, folder_of_variant, variant_of};
+use super::sources::Sources;
 use super::variants::Variant;
 use super::{cargo, examples, member, target};
 use crate::starters::Starters;
@@ -125,8 +126,9 @@ impl Scratch {
         files.insert("root.lock".into(), lock);
         let solutions = read_folder(&root.join("solutions"))?;
         let programs = Program::all(course, kind, &solutions, variants.clone())?;
+        let mut sources = Sources::new(root, course, &solutions);
         for variant in variants {
-            files.extend(program::sources(root, course, &solutions, variant)?);
+            files.extend(sources.of(variant)?);
         }
         files.extend(programs.iter().flat_map(|program| program.files(&folder, |_| true)));
         synchronize(&folder, &files)?;

@@ -18,6 +18,8 @@ pub(super) struct Variant {
     pub(super) name: String,
     /// The contents of the exercise's file.
     pub(super) source: String,
+    /// The name of the only check that runs on it; `None` if all checks of the exercise do.
+    pub(super) check: Option<String>,
 }
 
 /// The known answers, sorted by whether they apply cleanly to their solutions.
@@ -29,16 +31,17 @@ pub(super) struct Applied<'a, T> {
     pub(super) problems: Vec<String>,
 }
 
-/// Applies the patch of each answer to its solution.
+/// Applies the patch of each answer to its solution. `check` returns the only check that runs on an answer, if any.
 pub(super) fn of_answers<'a, T>(
     root: &Path,
     course: &Course,
     answers: &'a [T],
     patch: impl Fn(&T) -> &AnswerPatch,
+    check: impl Fn(&T) -> Option<&str>,
 ) -> anyhow::Result<Applied<'a, T>> {
     let mut all = Applied { answers: Vec::new(), variants: Vec::new(), problems: Vec::new() };
     for answer in answers {
-        let patch = patch(answer);
+        let (patch, check) = (patch(answer), check(answer).map(str::to_owned));
         let exercise = match course.exercise(&patch.exercise) {
             Ok(exercise) => exercise,
             Err(error) => {
@@ -54,7 +57,7 @@ pub(super) fn of_answers<'a, T>(
         } else if let Ok(source) = patch.apply(&solution) {
             let (exercise, name) = (patch.exercise.clone(), answer_name(patch));
             all.answers.push(answer);
-            all.variants.push(Variant { exercise, name, source });
+            all.variants.push(Variant { exercise, name, source, check });
         } else {
             all.problems
                 .push(format!("{path} no longer applies to {file}; run `cargo xtask mistake refresh`, or restore the solution if you are still editing it"));
@@ -65,9 +68,9 @@ pub(super) fn of_answers<'a, T>(
 
 /// Returns the deletions as variants.
 pub(super) fn of_deletions(deletions: &[Deletion]) -> impl Iterator<Item = Variant> {
-    deletions.iter().enumerate().map(|(at, Deletion { exercise, source, .. })| {
-        let (exercise, source) = (exercise.clone(), source.clone());
-        Variant { exercise, name: deletion_name(at), source }
+    deletions.iter().enumerate().map(|(at, Deletion { exercise, source, fails, .. })| {
+        let (exercise, source, check) = (exercise.clone(), source.clone(), fails.clone());
+        Variant { exercise, name: deletion_name(at), source, check }
     })
 }
 
