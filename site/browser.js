@@ -1,5 +1,6 @@
 // Runs a headless Chromium, and finds what is wrong with a page.
 
+import { existsSync } from "node:fs";
 import { readFile } from "node:fs/promises";
 import { createServer } from "node:http";
 import { createRequire } from "node:module";
@@ -9,10 +10,12 @@ import { chromium } from "playwright-core";
 
 const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
-/** Starts Debian's Chromium, or the program in CHROMIUM. */
+const PROGRAMS = ["/usr/bin/chromium-headless-shell", "/usr/bin/chromium"];
+
+/** Starts Debian's Chromium, preferably as a headless shell, or the program in CHROMIUM. */
 export function launch() {
   return chromium.launch({
-    executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+    executablePath: process.env.CHROMIUM ?? PROGRAMS.find(existsSync) ?? PROGRAMS[0],
     args: ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
   });
 }
@@ -86,8 +89,9 @@ const LEVELS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"];
 const COLORS = ["color-contrast", "link-in-text-block"];
 
 /**
- * Returns the violations of WCAG 2.1 A and AA that axe finds, in the whole page or in the elements that `part` selects. With
- * `onlyColors`, it looks only for those that depend on colors: enough for a page that was checked in another color scheme.
+ * Returns the violations of WCAG 2.1 A and AA that axe finds, in the whole page or in the elements that `part` selects, a selector
+ * or `{ exclude }` with a selector. With `onlyColors`, it looks only for those that depend on colors: enough for a page that was
+ * checked in another color scheme.
  */
 export async function violations(page, { part, onlyColors = false } = {}) {
   if (!(await page.evaluate(() => "axe" in globalThis))) await page.evaluate(axe);

@@ -4,7 +4,6 @@
 mod lesson;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,6 +11,7 @@ use std::process::Command;
 use anstream::adapter::strip_str;
 use anyhow::{Context, bail, ensure};
 use course::answers::{Change, compare};
+use rayon::prelude::*;
 use serde::Deserialize;
 use snapbox::Data;
 use snapbox::filter::NormalizeToExpected;
@@ -127,16 +127,16 @@ pub(crate) fn write(root: &Path) -> anyhow::Result<String> {
 /// difference.
 pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
     let entries = entries(root)?;
-    let mut stale = String::new();
-    for entry in &entries {
+    let stale = |entry: &Entry| -> anyhow::Result<Option<String>> {
         let path = file(root, &entry.name);
         let kept = fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
-        if let Some(difference) = difference(&kept, &printed(root, entry)?) {
-            let _ = writeln!(stale, "{KEPT}/{}.ansi: `{}` differs\n{difference}", entry.name, entry.command);
-        }
-    }
-    let (shown, wrong) = lesson::check(root)?;
-    stale += &wrong;
+        let difference = difference(&kept, &printed(root, entry)?);
+        let Entry { name, command, .. } = entry;
+        Ok(difference.map(|difference| format!("{KEPT}/{name}.ansi: `{command}` differs\n{difference}\n")))
+    };
+    let (stale, lessons) = rayon::join(|| in_parallel(&entries, stale), || lesson::check(root));
+    let (shown, wrong) = lessons?;
+    let stale = stale? + &wrong;
     ensure!(
         stale.is_empty(),
         "{stale}`cargo xtask output` updates the recorded output; edit lessons by hand"
@@ -145,6 +145,15 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<String> {
         "{} recorded outputs and {shown} outputs in lessons match what the programs print",
         entries.len()
     ))
+}
+
+/// Runs `check` for each item, on all cores, and returns the texts in the order of the items. Each item runs a program that
+/// waits much of the time.
+fn in_parallel<T: Sync>(
+    items: &[T],
+    check: impl Fn(&T) -> anyhow::Result<Option<String>> + Send + Sync,
+) -> anyhow::Result<String> {
+    Ok(items.par_iter().map(check).collect::<anyhow::Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
 /// Returns how a text differs from the expected text, in which a line `...` matches any lines, and `[..]` matches

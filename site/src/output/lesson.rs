@@ -1,36 +1,36 @@
 //! The output that lessons show for their programs.
 
-use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
 use anstream::adapter::strip_str;
 use anyhow::{Context, ensure};
 
-use super::{Entry, difference, printed};
+use super::{Entry, difference, in_parallel, printed};
 use crate::source;
 
 /// Runs the programs that the lessons show, and compares their output. Returns the number of programs, and the
 /// differences.
 pub(super) fn check(root: &Path) -> anyhow::Result<(usize, String)> {
-    let (mut shown, mut wrong) = (0, String::new());
+    let mut shown = Vec::new();
     for lesson in lessons(root)? {
-        for (command, text) in examples(&source::read(root, &lesson)?) {
-            shown += 1;
-            if command.starts_with(TESTS) {
-                if let Some(line) = wrong_tests(&text, &listed(root, &command)?) {
-                    let _ = writeln!(wrong, "{lesson}: `{command}` does not print `{line}` in that place");
-                }
-                continue;
-            }
-            let entry = Entry { name: lesson.clone(), command, code: 0 };
-            let now = strip_str(&printed(root, &entry)?).to_string();
-            if let Some(difference) = difference(&pattern(&text), &now) {
-                let _ = writeln!(wrong, "{lesson}: `{}` differs\n{difference}", entry.command);
-            }
-        }
+        let examples = examples(&source::read(root, &lesson)?);
+        shown.extend(examples.into_iter().map(|(command, text)| (lesson.clone(), command, text)));
     }
-    Ok((shown, wrong))
+    let wrong = in_parallel(&shown, |(lesson, command, text)| {
+        if command.starts_with(TESTS) {
+            let listed = listed(root, command)?;
+            let line = wrong_tests(text, &listed);
+            return Ok(
+                line.map(|line| format!("{lesson}: `{command}` does not print `{line}` in that place\n"))
+            );
+        }
+        let entry = Entry { name: lesson.clone(), command: command.clone(), code: 0 };
+        let now = strip_str(&printed(root, &entry)?).to_string();
+        let difference = difference(&pattern(text), &now);
+        Ok(difference.map(|difference| format!("{lesson}: `{command}` differs\n{difference}\n")))
+    })?;
+    Ok((shown.len(), wrong))
 }
 
 /// Converts output in a lesson to snapbox's pattern: `…` on its own line matches any lines, and, within a line, any
