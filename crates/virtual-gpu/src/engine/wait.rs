@@ -75,39 +75,41 @@ pub(crate) struct Polled {
     last: Instant,
 }
 
-/// How long a wait may still last without an operation that runs.
-struct Patience {
+/// A wait's timeout, and how much of it has passed.
+struct WaitTimeout {
     timeout: Duration,
     /// How long no operation has been running. The time while one is running does not count, because the awaited thread
     /// may be running it.
     idle: Duration,
-    /// How often the timeout may start again because another thread polls.
-    renewals: u32,
-    /// The value of [`State::early_queries`] when the timeout started.
+    /// The number of times that the timeout may still start again because another thread polls.
+    restarts: u32,
+    /// The value of [`State::early_queries`] when the timeout last started.
     early_queries: u64,
 }
 
-impl Patience {
+impl WaitTimeout {
     fn new(timeout: Duration, early_queries: u64) -> Self {
-        Self { timeout, idle: Duration::ZERO, renewals: POLLING - 1, early_queries }
+        Self { timeout, idle: Duration::ZERO, restarts: POLLING - 1, early_queries }
     }
 
-    /// Records that no operation was running between two looks. On a busy machine, and after the process was stopped, a look
-    /// comes late; the awaited thread could then not run either, so the delay does not count.
-    fn idled(&mut self, time: Duration) {
+    /// Counts time in which no operation was running. The waiting thread wakes up every [`LOOK_AGAIN`]. If it wakes up much
+    /// later, the machine is busy or the process was stopped, and the awaited thread may not have run either. So the delay
+    /// does not count.
+    fn count(&mut self, time: Duration) {
         self.idle += time.min(2 * LOOK_AGAIN);
     }
 
-    /// Returns whether the timeout has passed. If another thread has seen that an operation has yet to end by its clock,
-    /// the timeout starts again: each query advances that clock a little, so on a busy machine it takes long to get there.
-    fn is_over(&mut self, early_queries: u64) -> bool {
+    /// Returns whether the timeout has passed. It starts again if a query has returned "not done" for an operation whose end
+    /// is known: the thread that polls will continue. Each of its queries advances its clock by the time of a call, so on a
+    /// busy machine it may take seconds to reach that end.
+    fn has_passed(&mut self, early_queries: u64) -> bool {
         if self.idle < self.timeout {
             return false;
         }
-        if self.renewals == 0 || self.early_queries == early_queries {
+        if self.restarts == 0 || self.early_queries == early_queries {
             return true;
         }
-        *self = Self { idle: Duration::ZERO, renewals: self.renewals - 1, early_queries, ..*self };
+        *self = Self { idle: Duration::ZERO, restarts: self.restarts - 1, early_queries, ..*self };
         false
     }
 }
@@ -132,7 +134,7 @@ impl Engine {
             Wait::Ops(_) => state.timeout,
             Wait::Communicators(_) => state.bootstrap_timeout,
         };
-        let mut patience = Patience::new(timeout.duration, state.early_queries);
+        let mut timeout = WaitTimeout::new(timeout.duration, state.early_queries);
         state.together.look_again();
         loop {
             state = self.run_ready(state);
@@ -148,11 +150,11 @@ impl Engine {
             if let Some(deadlocked) = state.deadlocked(me) {
                 let report = state.communication.deadlock_report(&state, &deadlocked);
                 state.fail_calls(&deadlocked, CudaStatus::LaunchTimeout, &report);
-            } else if !patience.is_over(state.early_queries) || !state.give_up(me) {
+            } else if !timeout.has_passed(state.early_queries) || !state.give_up(me) {
                 let since = Instant::now();
                 state = self.wait_for_change(state);
                 if state.under_way == 0 {
-                    patience.idled(since.elapsed());
+                    timeout.count(since.elapsed());
                 }
                 continue;
             }
