@@ -1,6 +1,8 @@
 //! The sources of variants: an answer, the solutions that it uses, and its checks.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -37,6 +39,12 @@ impl<'a> Source<'a> {
     }
 }
 
+impl Borrow<Words> for Source<'_> {
+    fn borrow(&self) -> &Words {
+        &self.words
+    }
+}
+
 impl<'a> Sources<'a> {
     pub(super) fn new(root: &'a Path, course: &'a Course, solutions: &'a BTreeMap<PathBuf, String>) -> Self {
         Self { root, course, solutions, modules: BTreeMap::new(), checks: BTreeMap::new() }
@@ -50,12 +58,11 @@ impl<'a> Sources<'a> {
         let module = exercise.folder();
         let library = crate_name(solutions, module)?;
         let folder = folder_of_variant(name);
-        let divided = match self.checks.get(&*exercise.id) {
-            Some(divided) => divided,
-            None => {
+        let divided = match self.checks.entry(&exercise.id) {
+            Entry::Occupied(divided) => divided.into_mut(),
+            Entry::Vacant(place) => {
                 let checks = read_folder(&self.root.join("tests").join(module))?;
-                let divided = Divided::new(&own_checks(checks, course, exercise)?);
-                self.checks.entry(&exercise.id).or_insert(divided)
+                place.insert(Divided::new(&own_checks(checks, course, exercise)?))
             }
         };
         let Selected { files: checks, words } = divided.select(check.as_deref());
@@ -63,9 +70,7 @@ impl<'a> Sources<'a> {
             self.modules.entry(module).or_insert_with(|| of_module(solutions, module)).clone();
         let answer: PathBuf = Path::new(&exercise.file).iter().skip(1).collect();
         own.insert(answer.clone(), Source::new(source));
-        let words_of_sources: BTreeMap<PathBuf, Rc<Words>> =
-            own.iter().map(|(path, source)| (path.clone(), Rc::clone(&source.words))).collect();
-        let unused = unused(&words_of_sources, &answer, words.iter().map(|words| &**words));
+        let unused = unused(&own, &answer, words.iter().map(|words| &**words));
         let mut files = BTreeMap::new();
         for (path, Source { text, .. }) in own.into_iter().filter(|(path, _)| !unused.contains(path)) {
             // Each variant has the checks of its exercise, so the library has none.

@@ -36,13 +36,7 @@ pub(super) fn of_deletion(deletion: &Deletion, outcomes: &Outcomes) -> Option<St
         let (check, message) = outcomes.failed.first()?;
         return Some(format!("{name} is recorded as harmless, but {check} fails:\n{message}"));
     };
-    let Some((_, message)) = outcomes.failed.iter().find(|(check, _)| check == fails) else {
-        return Some(format!("{name}: {fails} doesn't fail; make the check catch it, or name another one"));
-    };
-    let missing = deletion.says.iter().find(|words| !message.contains(words.as_str()))?;
-    Some(format!(
-        "{name}: {fails} fails, but its message doesn't contain `{missing}`. Its message:\n{message}"
-    ))
+    of_check(&name, fails, &deletion.says, outcomes)
 }
 
 /// Returns the problems with a right answer. All checks must accept the answer.
@@ -58,18 +52,22 @@ pub(super) fn of_alternative(path: &str, outcomes: &Outcomes) -> Vec<String> {
 
 /// Returns the problem with a mistake, if any. The mistake must make its check fail with the words it lists.
 pub(super) fn of_mistake(mistake: &Mistake, outcomes: &Outcomes) -> Option<String> {
-    let (path, fails) = (mistake.patch.path(), &mistake.fails);
+    of_check(&mistake.patch.path(), &mistake.fails, &mistake.says, outcomes)
+}
+
+/// Returns the problem if the check `fails` doesn't fail with these words. `name` is that of the mistake or the deletion.
+fn of_check(name: &str, fails: &String, says: &[String], outcomes: &Outcomes) -> Option<String> {
     if outcomes.passed.contains(fails) {
-        return Some(format!("{path} passes {fails}; make the check catch it"));
+        return Some(format!("{name} passes {fails}; make the check catch it"));
     }
-    let Some((_, message)) = outcomes.failed.iter().find(|(name, _)| name == fails) else {
-        return Some(format!("{path}: {fails} didn't run; is the name correct, and can the check run here?"));
+    let Some((_, message)) = outcomes.failed.iter().find(|(check, _)| check == fails) else {
+        return Some(format!("{name}: {fails} didn't run; is the name correct, and can the check run here?"));
     };
     let missing: Vec<&str> =
-        mistake.says.iter().map(String::as_str).filter(|words| !message.contains(words)).collect();
+        says.iter().map(String::as_str).filter(|words| !message.contains(words)).collect();
     (!missing.is_empty()).then(|| {
         format!(
-            "{path}: {fails} fails, but its message doesn't contain `{}`. Its message:\n{message}",
+            "{name}: {fails} fails, but its message doesn't contain `{}`. Its message:\n{message}",
             missing.join("`, `")
         )
     })
