@@ -9,6 +9,7 @@ use crate::mask::Mask;
 use crate::mbarrier::Mbarriers;
 use crate::memory::copies::Copies;
 use crate::memory::touched::Record;
+use crate::memory::view::Writes;
 use crate::registers::Files;
 use crate::shadow::Shadow;
 use virtual_gpu_core::memory::Written;
@@ -117,11 +118,12 @@ impl Snapshot {
     }
 }
 
-/// A block's state and the record of what the launch touches.
+/// A block's state, the record of what the launch touches, and what it writes if that is kept apart.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) block: Block,
     pub(crate) record: Record,
+    pub(crate) writes: Writes,
 }
 
 /// States that no launch is using. There are never more of them than launches that have run at the same time.

@@ -22,9 +22,11 @@ impl Machine<'_> {
             None => 1,
         };
         let (heap, line) = (self.launch.heap, self.current_line());
-        let address = match alignment.is_power_of_two() {
-            true => self.memory.allocate_in_heap(heap.owner, size, alignment, heap.limit, line).unwrap_or(0),
-            false => 0,
+        let address = match self.memory.whole() {
+            Some(memory) if alignment.is_power_of_two() => {
+                memory.allocate_in_heap(heap.owner, size, alignment, heap.limit, line).unwrap_or(0)
+            }
+            _ => 0,
         };
         let result = self.address_of(result, thread);
         self.write_bytes(Space::Local, Kind::Write, thread, result, &address.to_le_bytes())
@@ -37,7 +39,8 @@ impl Machine<'_> {
             return Ok(());
         }
         let line = self.current_line();
-        let freed = self.memory.free_in_heap(self.launch.heap.owner, address, line);
+        let Some(memory) = self.memory.whole() else { return Ok(()) };
+        let freed = memory.free_in_heap(self.launch.heap.owner, address, line);
         let freed =
             freed.map_err(|why| self.fault(FaultKind::BadFree { address, why: Box::new(why) }, thread))?;
         self.record.forget(freed.slot);

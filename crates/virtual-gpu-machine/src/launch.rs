@@ -1,6 +1,7 @@
 //! The arguments of a kernel launch, and what the kernel did.
 
 use crate::consistency::DeviceRace;
+use crate::division::Division;
 use crate::fault::{Fault, ThreadReport};
 use crate::memory::touched::Touched;
 use crate::printed::Printed;
@@ -35,6 +36,8 @@ pub struct Launch<'a> {
     /// `%globaltimer` when the kernel starts; it then advances by 1 for each instruction that the reading thread
     /// executes.
     pub start_ns: u64,
+    /// Whether several threads run the blocks.
+    pub division: Division,
     /// The number of blocks resident on the GPU at the same time, at least 1. These blocks may wait for each other.
     pub resident: u64,
     /// `%envreg1` and `%envreg2`: the address of a cooperative launch's barrier; 0 for any other launch.
@@ -89,6 +92,7 @@ impl Default for Launch<'_> {
             globals: &[],
             objects: &NO_OBJECTS,
             start_ns: 0,
+            division: Division::NONE,
             resident: 1,
             workspace: 0,
             stack: 1 << 10,
@@ -132,4 +136,6 @@ pub struct Execution {
     pub device_race: Option<Box<DeviceRace>>,
     /// The `printf` output.
     pub printed: Printed,
+    /// Whether the blocks were divided among several threads. Nothing else depends on it.
+    pub is_divided: bool,
 }

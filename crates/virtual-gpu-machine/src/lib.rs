@@ -1,7 +1,8 @@
 //! Runs kernels.
 //!
 //! A block's threads run in lockstep: one instruction at a time for all threads at the same program counter, lowest
-//! program counter first. Blocks run one after another; a block that waits for another block is suspended.
+//! program counter first. Blocks run one after another, or on several threads with the same result. A block that waits for
+//! another block is suspended.
 
 mod arithmetic;
 mod barrier;
@@ -12,6 +13,7 @@ mod cluster;
 mod consistency;
 mod control_flow;
 mod convergence;
+mod division;
 mod execute;
 mod fault;
 mod features;
@@ -45,6 +47,7 @@ mod warp_members;
 mod wmma;
 
 pub use consistency::{Consistency, DeviceRace, Missing};
+pub use division::Division;
 pub use fault::{Access, Assertion, Fault, FaultKind, MemoryAccess, OutsideSurface, ThreadReport};
 pub use launch::{Execution, KernelHeap, Launch};
 pub use memory::touched::Touched;
@@ -52,6 +55,7 @@ pub use printed::Printed;
 pub use race::{Lifetime, Race, SharedLocation};
 pub use together::{Others, Pause, Together};
 
+use memory::view::View;
 use virtual_gpu_core::memory::DeviceMemory;
 use virtual_gpu_ptx::Kernel;
 
@@ -63,8 +67,11 @@ use virtual_gpu_ptx::Kernel;
 /// # Errors
 /// Returns the first fault of any thread. Earlier writes are not undone.
 pub fn run(kernel: &Kernel, launch: &Launch<'_>, memory: &mut DeviceMemory) -> Result<Execution, Box<Fault>> {
+    let _running = division::Running::new(1);
     let mut state = block::take_state();
-    let outcome = machine::Machine::new(kernel, launch, memory, &mut state).run();
+    let outcome =
+        machine::Machine::new(kernel, launch, View::Whole(memory), (&mut state.block, &mut state.record))
+            .run();
     block::give_back(state);
     outcome
 }
@@ -80,8 +87,10 @@ pub fn run_together(
     memory: &mut DeviceMemory,
     together: Together<'_>,
 ) -> Result<Execution, Box<Fault>> {
+    let _running = division::Running::new(1);
     let mut state = block::take_state();
-    let mut machine = machine::Machine::new(kernel, launch, memory, &mut state);
+    let mut machine =
+        machine::Machine::new(kernel, launch, View::Whole(memory), (&mut state.block, &mut state.record));
     machine.together = Some(together);
     let outcome = machine.run();
     block::give_back(state);

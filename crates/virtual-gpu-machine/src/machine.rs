@@ -1,16 +1,17 @@
 //! A running launch.
 
-use crate::block::{Block, State};
+use crate::block::Block;
 use crate::cluster::Cluster;
 use crate::consistency::DeviceRace;
 use crate::fault::{Access, Fault, FaultKind, MemoryAccess, Stop, ThreadReport};
 use crate::launch::Launch;
 use crate::mask::{FULL, MAX_THREADS, Mask, WIDTH, bits};
 use crate::memory::touched::{Record, Touched};
+use crate::memory::view::View;
 use crate::printed::Printed;
 use crate::race::Race;
 use crate::together::Together;
-use virtual_gpu_core::memory::{AllocationId, DeviceMemory};
+use virtual_gpu_core::memory::AllocationId;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_ptx::Kernel;
 use virtual_gpu_ptx::instruction::{Scope, Space};
@@ -19,7 +20,7 @@ use virtual_gpu_ptx::instruction::{Scope, Space};
 pub(crate) struct Machine<'l> {
     pub(crate) kernel: &'l Kernel,
     pub(crate) launch: &'l Launch<'l>,
-    pub(crate) memory: &'l mut DeviceMemory,
+    pub(crate) memory: View<'l>,
     pub(crate) block: &'l mut Block,
     /// The running block's cluster.
     pub(crate) cluster: Cluster,
@@ -28,6 +29,8 @@ pub(crate) struct Machine<'l> {
     pub(crate) threads: usize,
     /// The number of bytes of a thread's local memory, including its stack.
     pub(crate) local_bytes: u64,
+    /// Whether the blocks were divided among several threads.
+    pub(crate) is_divided: bool,
     /// The number of 32-bit values that calls have saved, in all blocks that have started.
     pub(crate) saved: usize,
     /// The instruction being executed.
@@ -45,6 +48,8 @@ pub(crate) struct Machine<'l> {
     /// The slot of the most recently accessed allocation.
     pub(crate) last_slot: usize,
     pub(crate) instructions: u64,
+    /// The number of atomics, each counted once per thread, except those in the shared state space.
+    pub(crate) atomics: u64,
     pub(crate) bytes_read: u64,
     pub(crate) bytes_written: u64,
     pub(crate) bytes_of_blocks: u64,
@@ -76,8 +81,8 @@ impl<'l> Machine<'l> {
     pub(crate) fn new(
         kernel: &'l Kernel,
         launch: &'l Launch<'l>,
-        memory: &'l mut DeviceMemory,
-        state: &'l mut State,
+        memory: View<'l>,
+        (block, record): (&'l mut Block, &'l mut Record),
     ) -> Self {
         let threads = launch.block.iter().map(|&extent| extent as usize).product::<usize>();
         let stack = if kernel.frames().is_empty() { 0 } else { launch.stack };
@@ -86,11 +91,12 @@ impl<'l> Machine<'l> {
             kernel,
             launch,
             memory,
-            block: &mut state.block,
+            block,
             cluster: Cluster::default(),
-            record: &mut state.record,
+            record,
             threads: threads.min(MAX_THREADS),
             local_bytes: u64::from(kernel.local_bytes()) + stack,
+            is_divided: false,
             saved: 0,
             pc: 0,
             is_whole: false,
@@ -100,6 +106,7 @@ impl<'l> Machine<'l> {
             looks: 0,
             last_slot: 0,
             instructions: 0,
+            atomics: 0,
             bytes_read: 0,
             bytes_written: 0,
             bytes_of_blocks: 0,

@@ -81,10 +81,11 @@ pub(crate) struct Mbarriers {
 }
 
 impl Mbarriers {
-    /// Removes all objects at the start of a block.
+    /// Forgets everything at the start of a block.
     pub(crate) fn start(&mut self) {
-        self.objects.clear();
-        (self.phases, self.idle_rounds) = (0, 0);
+        let mut objects = std::mem::take(&mut self.objects);
+        objects.clear();
+        *self = Self { objects, ..Self::default() };
     }
 
     /// Records that a group has used up its turn, given the number of failed tests before.

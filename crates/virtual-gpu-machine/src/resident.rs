@@ -11,6 +11,9 @@ use crate::machine::Machine;
 use crate::progress;
 use crate::together::Pause;
 
+/// The number of blocks that run before the others are divided among several threads, if they are worth it.
+const DIVIDED_AFTER: u64 = 1;
+
 impl Machine<'_> {
     /// Runs every block and returns what the launch did.
     pub(crate) fn run(mut self) -> Result<Execution, Stop> {
@@ -20,7 +23,12 @@ impl Machine<'_> {
             fault.printed = self.printed;
             return Err(fault);
         }
-        Ok(Execution {
+        Ok(self.finish())
+    }
+
+    /// Returns what the blocks did.
+    pub(crate) fn finish(self) -> Execution {
+        Execution {
             instructions: self.instructions,
             bytes_read: self.bytes_read,
             bytes_written: self.bytes_written,
@@ -33,7 +41,8 @@ impl Machine<'_> {
             race: self.race,
             device_race: self.device_race,
             printed: self.printed,
-        })
+            is_divided: self.is_divided,
+        }
     }
 
     fn run_blocks(&mut self) -> Result<(), Stop> {
@@ -51,6 +60,12 @@ impl Machine<'_> {
             if self.together.is_some() && turns > suspended.len() {
                 turns = 0;
                 self.let_others_run(Pause::Slice);
+            }
+            if started == DIVIDED_AFTER && suspended.is_empty() && self.is_worth_dividing(started, all) {
+                // In a divided launch, no block ever waits.
+                if self.run_divided(started..all) {
+                    return Ok(());
+                }
             }
             if started < all && suspended.len() < room {
                 self.start_cluster(started);

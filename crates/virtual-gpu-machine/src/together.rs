@@ -7,7 +7,7 @@ use crate::fault::{Access, ThreadReport};
 use crate::machine::Machine;
 use crate::mask::Mask;
 use crate::memory::bytes::Location;
-use crate::memory::touched::Touched;
+use crate::memory::touched::{Accessed, Touched};
 use crate::order::{Order, Phase};
 use virtual_gpu_core::map::Map;
 use virtual_gpu_core::memory::DeviceMemory;
@@ -78,17 +78,20 @@ impl Machine<'_> {
     pub(crate) fn let_others_run(&mut self, pause: Pause) -> bool {
         // The slots may be different afterwards.
         self.drain_record();
-        let Some(together) = &mut self.together else { return false };
+        let (Some(together), Some(memory)) = (&mut self.together, self.memory.whole()) else { return false };
         let has_changed = self.changes > together.changes;
         self.changes += 1;
         together.changes = self.changes;
-        together.others.run(pause, has_changed, self.memory, together.consistency)
+        together.others.run(pause, has_changed, memory, together.consistency)
     }
 
     /// Moves what the launch has touched so far out of the record, whose slots are about to change.
     pub(crate) fn drain_record(&mut self) {
-        let memory = &*self.memory;
-        let touched = self.record.drain(|slot| memory.in_slot(slot).map(|known| (known.id(), known.base())));
+        let touched = self.record.drain().into_iter().filter_map(|Accessed { slot, access, ranges }| {
+            let known = self.memory.in_slot(slot)?;
+            Some(Touched { allocation: known.id(), base: known.base(), ranges, access })
+        });
+        let touched: Vec<Touched> = touched.collect();
         if self.touched.is_empty() {
             self.touched = touched;
             return;

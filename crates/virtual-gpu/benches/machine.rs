@@ -1,5 +1,6 @@
 //! Measures how fast the machine runs: `cargo bench -p virtual-gpu [-- PART_OF_TITLE]`. Prints one line per kernel: the
-//! best of several launches, and how many times as long it takes as the same loop in plain Rust on one core.
+//! best of several launches on one core, how many times as long it takes as the same loop in plain Rust, and how many
+//! times as fast it is on all cores. The launches on one core, the loop, and the launches on all cores take turns.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
@@ -8,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use virtual_gpu_core::memory::DeviceMemory;
 use virtual_gpu_core::source_location::CallSite;
-use virtual_gpu_machine::{self as machine, Consistency, Execution, Launch, Others, Pause, Together};
+use virtual_gpu_machine::{
+    self as machine, Consistency, Division, Execution, Launch, Others, Pause, Together,
+};
 use virtual_gpu_ptx::{self as ptx, Module};
 
 const AXPY: &str = include_str!("../../conformance/tests/ptx/axpy.ptx");
@@ -181,6 +184,7 @@ struct Bench {
     memory: DeviceMemory,
     /// Whether the next kernels run as if other GPUs could access the memory.
     shares_memory: bool,
+    division: Division,
 }
 
 /// A launch without other launches.
@@ -194,7 +198,12 @@ impl Others for Alone {
 
 impl Bench {
     fn new(only: Option<String>) -> Self {
-        Self { only, memory: DeviceMemory::new(1 << 44..1 << 45, 1 << 32), shares_memory: false }
+        Self {
+            only,
+            memory: DeviceMemory::new(1 << 44..1 << 45, 1 << 32),
+            shares_memory: false,
+            division: Division::NONE,
+        }
     }
 
     fn zeros(&mut self, count: usize) -> u64 {
@@ -229,8 +238,9 @@ impl Bench {
             return;
         }
         let module = ptx::load(source).expect("it loads");
-        let (mut best, mut host) = (Duration::MAX, Duration::MAX);
-        let mut instructions = 0;
+        let (mut best, mut host, mut divided) = (Duration::MAX, Duration::MAX, Duration::MAX);
+        let (mut instructions, mut is_divided) = (0, false);
+        let all_cores = Division::among_idle_cores();
         for _ in 0..RUNS {
             let start = Instant::now();
             instructions = self.launch(&module, kernel, grid, block, words).instructions;
@@ -238,12 +248,24 @@ impl Bench {
             let start = Instant::now();
             in_rust();
             host = host.min(start.elapsed());
+            self.division = all_cores;
+            let start = Instant::now();
+            is_divided = self.launch(&module, kernel, grid, block, words).is_divided;
+            divided = divided.min(start.elapsed());
+            self.division = Division::NONE;
         }
         let rate = instructions as f64 / best.as_secs_f64() / 1e9;
         print!("{title:32} {best:>12.2?} {instructions:>12} thread-instructions {rate:>7.3} G/s");
         match host < Duration::from_micros(1) {
-            true => println!(),
-            false => println!(" {:>7.1} x Rust", best.as_secs_f64() / host.as_secs_f64()),
+            true => print!(" {:>14}", ""),
+            false => print!(" {:>7.1} x Rust", best.as_secs_f64() / host.as_secs_f64()),
+        }
+        match is_divided {
+            true => {
+                let ratio = best.as_secs_f64() / divided.as_secs_f64();
+                println!(", {ratio:.2} x as fast on {} cores", all_cores.threads);
+            }
+            false => println!(),
         }
     }
 
@@ -273,6 +295,7 @@ impl Bench {
             dynamic_shared: 4 * block[0],
             parameters: &parameters,
             globals: &globals,
+            division: self.division,
             ..Launch::default()
         };
         let outcome = if self.shares_memory {

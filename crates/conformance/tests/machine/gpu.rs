@@ -1,9 +1,9 @@
 //! A GPU that runs one kernel, with helpers for memory, buffers, and launches.
 
-use virtual_gpu_core::memory::DeviceMemory;
+use virtual_gpu_core::memory::{DeviceMemory, Written};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::texture::Objects;
-use virtual_gpu_machine::{self as machine, Execution, Fault, KernelHeap, Launch};
+use virtual_gpu_machine::{self as machine, Division, Execution, Fault, KernelHeap, Launch};
 use virtual_gpu_ptx::{self as ptx, Module};
 
 use crate::twin::{Repeated, Twin};
@@ -51,6 +51,8 @@ pub(crate) struct Gpu {
     /// As in [`Launch`].
     pub(crate) is_lenient: bool,
     pub(crate) resident: u64,
+    /// As in [`Launch`]. If the blocks of a launch are divided, they also run in order, which must have the same result.
+    pub(crate) division: Division,
     pub(crate) stack: u64,
     pub(crate) print_buffer: u64,
     /// The address of a cooperative launch's barrier.
@@ -102,6 +104,7 @@ impl Gpu {
             dynamic_shared: 0,
             is_lenient: false,
             resident: 264,
+            division: Division { threads: 3, from: 0 },
             stack: 1 << 10,
             print_buffer: 1 << 20,
             workspace: 0,
@@ -159,6 +162,7 @@ impl Gpu {
             globals: &self.globals,
             objects: &self.objects,
             start_ns: 1_000_000,
+            division: self.division,
             resident: self.resident,
             workspace: self.workspace,
             stack: self.stack,
@@ -169,7 +173,27 @@ impl Gpu {
             instruction_limit: self.limit,
             thread_limit: self.thread_limit,
         };
+        let is_divided = self.division.threads > 1 && grid != [1; 3];
+        let before = if is_divided { contents(&self.memory) } else { Vec::new() };
         let ended = machine::run(&kernel, &launch, &mut self.memory);
+        if is_divided && ended.as_ref().map_or(true, |it| it.is_divided) {
+            let after = contents(&self.memory);
+            // A kernel that allocates memory is never divided, and would get other addresses.
+            if after.len() == before.len() {
+                restore(&mut self.memory, before);
+                let launch = Launch { division: Division::NONE, ..launch };
+                let mut in_order = machine::run(&kernel, &launch, &mut self.memory);
+                if let (Ok(ended), Ok(in_order)) = (&ended, &mut in_order) {
+                    in_order.is_divided = ended.is_divided;
+                }
+                assert_eq!(
+                    format!("{ended:#?}"),
+                    format!("{in_order:#?}"),
+                    "the blocks ran divided, and in order"
+                );
+                assert!(is_same(&after, &contents(&self.memory)), "the blocks left other bytes in order");
+            }
+        }
         if ended.is_err() {
             self.twin = None;
         }
@@ -197,6 +221,36 @@ impl Gpu {
     pub(crate) fn fault(&mut self, kernel: &str, grid: u32, block: u32, arguments: &[Vec<u8>]) -> Box<Fault> {
         self.launch(kernel, [grid, 1, 1], [block, 1, 1], arguments).expect_err("this launch has a fault")
     }
+}
+
+/// All allocations' slots and bytes, and which of the bytes have been written.
+type Contents = Vec<(usize, Vec<u8>, Written)>;
+
+fn contents(memory: &DeviceMemory) -> Contents {
+    let mut all = Vec::new();
+    for slot in 0..1 << 10 {
+        if let Some(allocation) = memory.in_slot(slot) {
+            let (bytes, written) = allocation.parts();
+            all.push((slot, bytes.to_vec(), written.clone()));
+        }
+    }
+    all
+}
+
+fn restore(memory: &mut DeviceMemory, contents: Contents) {
+    for (slot, bytes, written) in contents {
+        let (to, record) = memory.in_slot_mut(slot).expect("it is there").parts_mut();
+        to.copy_from_slice(&bytes);
+        *record = written;
+    }
+}
+
+fn is_same(one: &Contents, other: &Contents) -> bool {
+    let mut pairs = one.iter().zip(other);
+    one.len() == other.len()
+        && pairs.all(|((_, bytes, written), (_, others, record))| {
+            bytes == others && (0..bytes.len() as u64).all(|at| written.covers(at, 1) == record.covers(at, 1))
+        })
 }
 
 /// Returns an allocation's bytes as a reader sees them.

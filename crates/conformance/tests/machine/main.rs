@@ -6,6 +6,7 @@ mod bulk_copies;
 mod clusters;
 mod copies;
 mod differential;
+mod division;
 mod double_matrices;
 mod exact;
 mod exchanges;

@@ -53,7 +53,7 @@ impl AllocationId {
 }
 
 /// An allocation's bytes that the host can access at the same addresses (managed memory and pinned host memory).
-pub trait HostBytes: Send + std::fmt::Debug {
+pub trait HostBytes: Send + Sync + std::fmt::Debug {
     /// Returns the bytes.
     fn bytes(&self) -> &[u8];
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 use super::bytes::Location;
 use super::load::{self, Source};
 use super::store::{self, Target};
+use super::view::{Own, Place};
 use super::watched::{self, Watched};
 use crate::block::{Block, SharedMemory};
 use crate::consistency::LARGEST;
@@ -13,6 +14,16 @@ use crate::fault::{Access as Kind, Stop};
 use crate::machine::Machine;
 use crate::mask::{Mask, WIDTH};
 use virtual_gpu_ptx::instruction::{Access, Value};
+
+/// What the first of some threads accesses.
+struct First {
+    /// The memory.
+    location: Location,
+    /// The offset in that memory.
+    offset: u64,
+    /// The address of the memory's first byte.
+    base: u64,
+}
 
 impl Machine<'_> {
     /// Executes `ld`.
@@ -22,22 +33,24 @@ impl Machine<'_> {
         let unit = u64::from(access.bytes) * access.values.len() as u64;
         let mut left = *mask;
         match self.location_of_first(access, mask) {
-            Some((location, _)) if self.observes(location, access.scope) => {}
-            Some((Location::Device(slot), _)) => {
+            Some(First { location, .. }) if self.observes(location, access.scope) => {}
+            Some(First { location: Location::Device(slot), .. }) => {
                 if let Some(allocation) = self.memory.in_slot(slot) {
                     let (bytes, written) = allocation.parts();
-                    let touched = Some(self.record.bits(slot, Kind::Read));
-                    let mut source = Source { base: allocation.base(), bytes, written, touched };
+                    let (touched, own) = self.record.reading(slot);
+                    let own = self.memory.copy_of(slot).map(|copy| Own { copy, written: own });
+                    let mut source =
+                        Source { base: allocation.base(), bytes, written, own, touched: Some(touched) };
                     let is_same = self.is_whole && self.block.files.is_same(access.address.base);
                     load::load(&mut self.block.files, access, &mut source, &mut left, is_same);
                     self.bytes_read += unit * self.count_done(mask, &left);
                 }
             }
-            Some((Location::Shared, base)) => {
+            Some(First { location: Location::Shared, base, .. }) => {
                 self.load_shared(access, base, &mut left);
                 self.shared_bytes += unit * self.count_done(mask, &left);
             }
-            Some((Location::Other(_), _)) | None => {}
+            Some(First { location: Location::Other(_), .. }) | None => {}
         }
         if left.is_empty() {
             return Ok(());
@@ -65,7 +78,7 @@ impl Machine<'_> {
             let SharedMemory { bytes, written } = &*shared;
             let bytes = &bytes[..self.shared_size];
             let mut watched = Watched { shadow, base, size: bytes.len(), pc, is_write: false };
-            let source = Source { base, bytes, written, touched: None };
+            let source = Source { base, bytes, written, own: None, touched: None };
             watched::load(files, access, &source, &mut watched, left);
         }
         if left.is_empty() {
@@ -75,7 +88,7 @@ impl Machine<'_> {
         let watched = self.watched_threads(access, left, base, false);
         let Block { files, shared: SharedMemory { bytes, written }, .. } = &mut *self.block;
         let bytes = &bytes[..self.shared_size];
-        let mut source = Source { base, bytes, written, touched: None };
+        let mut source = Source { base, bytes, written, own: None, touched: None };
         *left = watched;
         load::load(files, access, &mut source, left, false);
         *left = left.or(&asked.without(&watched));
@@ -95,22 +108,21 @@ impl Machine<'_> {
         let unit = u64::from(access.bytes) * access.values.len() as u64;
         let mut left = *mask;
         match self.location_of_first(access, mask) {
-            Some((location, _)) if self.observes(location, access.scope) => {}
-            Some((Location::Device(slot), _)) => {
-                if let Some(allocation) = self.memory.in_slot_mut(slot) {
-                    let base = allocation.base();
-                    let (bytes, written) = allocation.parts_mut();
+            Some(First { location, .. }) if self.observes(location, access.scope) => {}
+            Some(First { location: Location::Device(slot), offset, .. }) => {
+                let len = unit * self.threads as u64;
+                if let Some(place) = self.memory.place(slot, offset, len) {
                     let touched = Some(self.record.bits(slot, Kind::Write));
-                    let mut target = Target { base, bytes, written, touched };
+                    let mut target = Target { place, touched };
                     store::store(&mut self.block.files, access, &mut target, &mut left);
                     self.bytes_written += unit * self.count_done(mask, &left);
                 }
             }
-            Some((Location::Shared, base)) => {
+            Some(First { location: Location::Shared, base, .. }) => {
                 self.store_shared(access, base, &mut left);
                 self.shared_bytes += unit * self.count_done(mask, &left);
             }
-            Some((Location::Other(_), _)) | None => {}
+            Some(First { location: Location::Other(_), .. }) | None => {}
         }
         if left.is_empty() {
             return Ok(());
@@ -131,8 +143,8 @@ impl Machine<'_> {
         if shadow.is_on && !access.is_atomic {
             let mut watched = Watched { shadow, base, size: self.shared_size, pc, is_write: true };
             let SharedMemory { bytes, written } = shared;
-            let bytes = &mut bytes[..self.shared_size];
-            let mut target = Target { base, bytes, written, touched: None };
+            let place = Place { base, start: 0, bytes: &mut bytes[..self.shared_size], written };
+            let mut target = Target { place, touched: None };
             watched::store(files, access, &mut target, &mut watched, left);
         }
         if left.is_empty() {
@@ -141,8 +153,8 @@ impl Machine<'_> {
         let asked = *left;
         let watched = self.watched_threads(access, left, base, true);
         let Block { files, shared: SharedMemory { bytes, written }, .. } = &mut *self.block;
-        let bytes = &mut bytes[..self.shared_size];
-        let mut target = Target { base, bytes, written, touched: None };
+        let place = Place { base, start: 0, bytes: &mut bytes[..self.shared_size], written };
+        let mut target = Target { place, touched: None };
         *left = watched;
         store::store(files, access, &mut target, left);
         *left = left.or(&asked.without(&watched));
@@ -163,14 +175,13 @@ impl Machine<'_> {
         harmless
     }
 
-    /// Returns the memory that the first thread accesses, and the address of that memory's first byte. All threads
-    /// nearly always access the same memory.
-    fn location_of_first(&mut self, access: &Access, mask: &Mask) -> Option<(Location, u64)> {
+    /// Returns what the first thread accesses. All threads nearly always access the same memory.
+    fn location_of_first(&mut self, access: &Access, mask: &Mask) -> Option<First> {
         let chunk = mask.0.iter().position(|&active| active != 0)?;
         let thread = chunk * WIDTH + mask.0[chunk].trailing_zeros() as usize;
         let address = self.address_of(access.address, thread);
         let (location, offset) = self.locate(access.space, address, 1)?;
-        Some((location, address.wrapping_sub(offset)))
+        Some(First { location, offset, base: address.wrapping_sub(offset) })
     }
 
     /// Loads for one thread and reports any fault.

@@ -2,6 +2,7 @@
 
 use ::half::{bf16, f16};
 
+use super::access::read;
 use super::address::concrete;
 use super::bytes::Location;
 use crate::arithmetic::half;
@@ -10,6 +11,7 @@ use crate::arithmetic::single::{canonical, flush};
 use crate::fault::{Access as Kind, Stop};
 use crate::machine::Machine;
 use crate::mask::Mask;
+use virtual_gpu_core::memory::DeviceMemory;
 use virtual_gpu_ptx::instruction::{
     Atomic, AtomicOp, AtomicType, FloatMode, FloatOp, FloatType, Rounding, Space, Value,
 };
@@ -19,12 +21,16 @@ impl Machine<'_> {
     pub(crate) fn atomic(&mut self, atomic: &Atomic, mask: &Mask) -> Result<(), Stop> {
         let size = usize::from(atomic.kind.bytes());
         self.looks += 1;
+        self.atomics += if atomic.space == Space::Shared { 0 } else { mask.count() };
         for thread in mask.threads() {
             let address = self.address_of(atomic.address, thread);
             let (a, b) = (self.value_of(atomic.a, thread), atomic.b.map_or(0, |b| self.value_of(b, thread)));
             if usize::from(atomic.align) > size {
                 let (space, address) = concrete(atomic.space, address);
                 self.check_alignment(space, Kind::Atomic, thread, address, atomic.align.into())?;
+            }
+            if self.postpone(atomic, thread, address, [a, b])? {
+                continue;
             }
             self.scope = Some(atomic.scope);
             let old = self.update(atomic.space, thread, address, (atomic.op, atomic.kind), [a, b])?;
@@ -36,6 +42,30 @@ impl Machine<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Postpones a change to device memory that is kept apart until the blocks before have made theirs. Returns false if the
+    /// memory isn't kept apart, or is shared memory.
+    fn postpone(
+        &mut self,
+        atomic: &Atomic,
+        thread: usize,
+        address: u64,
+        operands: [u64; 2],
+    ) -> Result<bool, Stop> {
+        if !self.memory.is_apart() {
+            return Ok(false);
+        }
+        let size = u64::from(atomic.kind.bytes());
+        let (space, address) = concrete(atomic.space, address);
+        self.check_alignment(space, Kind::Atomic, thread, address, size)?;
+        let Some((Location::Device(slot), offset)) = self.locate(space, address, size) else {
+            return Ok(false);
+        };
+        self.memory.postpone(Update { slot, offset, op: atomic.op, kind: atomic.kind, operands });
+        self.bytes_read += size;
+        self.note_atomic(slot, offset, size);
+        Ok(true)
     }
 
     /// Returns the slot and the offset of an address in memory that other processes may access.
@@ -70,12 +100,9 @@ impl Machine<'_> {
                 true => u64::from_le_bytes(expected),
                 false => u64::from_le_bytes(bytes),
             };
-            let new = match (op, kind) {
-                // Subnormals are flushed in global memory.
-                (AtomicOp::Add, AtomicType::F32) => u64::from(add_flushed(old as u32, a as u32)),
-                (op, kind) => combine(op, kind, old, a, b),
-            };
-            let Some(allocation) = self.memory.in_slot_mut(slot) else { return Ok(old) };
+            let new = combine_in_global(op, kind, old, a, b);
+            let whole = self.memory.whole();
+            let Some(allocation) = whole.and_then(|it| it.in_slot_mut(slot)) else { return Ok(old) };
             if allocation.replace(offset, &expected[..size], &new.to_le_bytes()[..size]) {
                 self.changes += u64::from(new != old);
                 self.note_atomic(slot, offset, size as u64);
@@ -108,10 +135,9 @@ impl Machine<'_> {
         }
         let old = u64::from_le_bytes(bytes);
         let in_global = concrete(space, address).0 == Space::Global;
-        let new = match (op, kind) {
-            // Subnormals are flushed in global memory, but not in shared memory.
-            (AtomicOp::Add, AtomicType::F32) if in_global => u64::from(add_flushed(old as u32, a as u32)),
-            (op, kind) => combine(op, kind, old, a, b),
+        let new = match in_global {
+            true => combine_in_global(op, kind, old, a, b),
+            false => combine(op, kind, old, a, b),
         };
         let new = new.to_le_bytes();
         self.changes += u64::from(new[..size] != bytes[..size]);
@@ -124,6 +150,41 @@ impl Machine<'_> {
             self.block.observer.end_write(thread);
         }
         Ok(old)
+    }
+}
+
+/// A change in one step of a value in device memory.
+#[derive(Debug)]
+pub(crate) struct Update {
+    slot: usize,
+    /// The offset of the value in the allocation.
+    offset: u64,
+    op: AtomicOp,
+    kind: AtomicType,
+    operands: [u64; 2],
+}
+
+impl Update {
+    /// Returns whether the value in memory has ever been written.
+    pub(super) fn is_of_written(&self, memory: &DeviceMemory) -> bool {
+        let allocation = memory.in_slot(self.slot);
+        allocation.is_some_and(|it| it.parts().1.covers(self.offset, self.kind.bytes().into()))
+    }
+
+    /// Changes the value in memory.
+    pub(super) fn apply(&self, memory: &mut DeviceMemory) {
+        let Some(allocation) = memory.in_slot_mut(self.slot) else { return };
+        let value = &mut allocation.bytes_mut()[self.offset as usize..][..usize::from(self.kind.bytes())];
+        let new = combine_in_global(self.op, self.kind, read(value), self.operands[0], self.operands[1]);
+        value.copy_from_slice(&new.to_le_bytes()[..value.len()]);
+    }
+}
+
+/// Like [`combine`], for values in device memory: there, subnormals are flushed, unlike in shared memory.
+fn combine_in_global(op: AtomicOp, kind: AtomicType, old: u64, a: u64, b: u64) -> u64 {
+    match (op, kind) {
+        (AtomicOp::Add, AtomicType::F32) => u64::from(add_flushed(old as u32, a as u32)),
+        (op, kind) => combine(op, kind, old, a, b),
     }
 }
 

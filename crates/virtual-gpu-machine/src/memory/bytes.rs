@@ -74,15 +74,24 @@ impl Machine<'_> {
         }
     }
 
-    fn parts_mut(&mut self, location: Location) -> Option<(&mut [u8], &mut Written)> {
-        match location {
-            Location::Device(slot) => self.memory.in_slot_mut(slot).map(|allocation| allocation.parts_mut()),
-            Location::Shared => Some((&mut self.block.shared.bytes, &mut self.block.shared.written)),
+    /// Writes bytes and marks them as written.
+    fn put(&mut self, location: Location, offset: u64, from: &[u8]) {
+        let len = from.len() as u64;
+        let (bytes, written) = match location {
+            Location::Device(slot) => {
+                let Some(place) = self.memory.place(slot, offset, len) else { return };
+                let at = (offset - place.start) as usize;
+                place.bytes[at..at + from.len()].copy_from_slice(from);
+                return place.written.mark(offset..offset + len);
+            }
+            Location::Shared => (&mut self.block.shared.bytes, &mut self.block.shared.written),
             Location::Other(rank) => {
                 let SharedMemory { bytes, written } = &mut self.block_at_mut(rank).shared;
-                Some((bytes, written))
+                (bytes, written)
             }
-        }
+        };
+        bytes[offset as usize..(offset + len) as usize].copy_from_slice(from);
+        written.mark(offset..offset + len);
     }
 
     #[inline]
@@ -174,14 +183,22 @@ impl Machine<'_> {
             Location::Shared | Location::Other(_) => self.shared_bytes += len,
         }
         let is_overrun = self.note_overrun(location, offset, kind, thread, len);
-        let mut first_missing = None;
+        let mut has_missing = false;
         if let Some((bytes, written)) = self.parts(location) {
             into.copy_from_slice(&bytes[offset as usize..(offset + len) as usize]);
-            first_missing = written.first_missing(offset..offset + len);
-            if first_missing.is_some() {
+            let copy = match location {
+                Location::Device(slot) => self.memory.copy_of(slot).map(|copy| (copy, slot)),
+                Location::Shared | Location::Other(_) => None,
+            };
+            if copy.is_some() || written.first_missing(offset..offset + len).is_some() {
                 for (at, byte) in (offset..).zip(into.iter_mut()) {
-                    if written.first_missing(at..at + 1).is_some() {
+                    if let Some((copy, slot)) = copy
+                        && self.record.has_changed(slot, at, 1)
+                    {
+                        *byte = copy.written(at..at + 1)[0];
+                    } else if written.first_missing(at..at + 1).is_some() {
                         *byte = POISON;
+                        has_missing = true;
                     }
                 }
             }
@@ -190,7 +207,7 @@ impl Machine<'_> {
             self.note(location, offset, len, kind);
             self.observe(location, (offset, len), kind, thread, false);
         }
-        if first_missing.is_some() && !is_overrun && self.unwritten.is_none() {
+        if has_missing && !is_overrun && self.unwritten.is_none() {
             self.unwritten = Some(self.report(thread, Some((space, kind, address, len))));
         }
         Ok(())
@@ -236,10 +253,7 @@ impl Machine<'_> {
             });
             self.observe(location, (offset, len), kind, thread, changes);
         }
-        if let Some((bytes, written)) = self.parts_mut(location) {
-            bytes[offset as usize..(offset + len) as usize].copy_from_slice(from);
-            written.mark(offset..offset + len);
-        }
+        self.put(location, offset, from);
         match location {
             Location::Device(_) => {
                 self.bytes_written += len;

@@ -5,7 +5,8 @@ use std::ops::Range;
 use super::contiguous::{
     Pattern, addresses, element_at, is_inside, long_spans, pattern, row_of_chunks, word_spans,
 };
-use super::touched::Bits;
+use super::touched::{Bits, Coverage};
+use super::view::Own;
 use crate::features::vectorized;
 use crate::mask::{FULL, Mask, WIDTH, bits};
 use crate::registers::{Chunk, Files, Longs};
@@ -18,6 +19,8 @@ pub(crate) struct Source<'m> {
     pub(crate) base: u64,
     pub(crate) bytes: &'m [u8],
     pub(crate) written: &'m Written,
+    /// What replaces some of these bytes.
+    pub(crate) own: Option<Own<'m>>,
     /// Where accesses are recorded; `None` for shared memory.
     pub(crate) touched: Option<&'m mut Bits>,
 }
@@ -26,6 +29,21 @@ impl Source<'_> {
     #[inline(always)]
     pub(super) fn holds(&self, offset: u64, len: u64) -> bool {
         is_inside(offset, len, self.bytes.len()) && self.written.covers(offset, len)
+    }
+
+    /// Returns these bytes, unless some are out of bounds or unwritten, or must be collected one by one.
+    #[inline(always)]
+    fn bytes_at(&self, offset: u64, len: u64) -> Option<&[u8]> {
+        if let Some(own) = &self.own
+            && is_inside(offset, len, self.bytes.len())
+        {
+            match own.written.coverage(offset, len) {
+                Coverage::All => return Some(own.copy.written(offset..offset + len)),
+                Coverage::Part => return None,
+                Coverage::None => {}
+            }
+        }
+        self.holds(offset, len).then(|| &self.bytes[offset as usize..])
     }
 
     #[inline(always)]
@@ -51,10 +69,7 @@ impl Source<'_> {
         match pattern(addresses, active, first_thread, unit) {
             Pattern::Row => {
                 let run = u64::from(active.count_ones());
-                if !self.holds(offset, run * unit) {
-                    return false;
-                }
-                let bytes = &self.bytes[offset as usize..];
+                let Some(bytes) = self.bytes_at(offset, run * unit) else { return false };
                 match bytes.first_chunk::<ROW>() {
                     Some(row) if active == FULL => {
                         for i in 0..WIDTH {
@@ -74,10 +89,7 @@ impl Source<'_> {
                 self.note(offset, run * unit);
             }
             Pattern::Same => {
-                if !self.holds(offset, unit) {
-                    return false;
-                }
-                let bytes = &self.bytes[offset as usize..][..SIZE * COUNT];
+                let Some(bytes) = self.bytes_at(offset, unit) else { return false };
                 for element in 0..COUNT {
                     let value = element_at(bytes, element);
                     for i in 0..WIDTH {
@@ -90,10 +102,8 @@ impl Source<'_> {
                 for i in bits(active) {
                     let address = addresses.0[i];
                     let offset = address.wrapping_sub(self.base);
-                    if address & (unit - 1) != 0 || !self.holds(offset, unit) {
-                        return false;
-                    }
-                    let bytes = &self.bytes[offset as usize..][..SIZE * COUNT];
+                    let found = if address & (unit - 1) == 0 { self.bytes_at(offset, unit) } else { None };
+                    let Some(bytes) = found else { return false };
                     for element in 0..COUNT {
                         put(element, i, element_at(bytes, element));
                     }
@@ -158,10 +168,8 @@ fn load_row(files: &mut Files, access: &Access, source: &mut Source<'_>, left: &
     let Some(Value::Word(d)) = access.values[0] else { return false };
     let Some((chunks, address)) = row_of_chunks(files, access.address, left) else { return false };
     let (offset, len) = (address.wrapping_sub(source.base), (chunks.len() * WIDTH * 4) as u64);
-    if !source.holds(offset, len) {
-        return false;
-    }
-    read_row(files, d, chunks, &source.bytes[offset as usize..][..len as usize]);
+    let Some(bytes) = source.bytes_at(offset, len) else { return false };
+    read_row(files, d, chunks, &bytes[..len as usize]);
     source.note(offset, len);
     *left = Mask::NONE;
     true

@@ -14,5 +14,6 @@ mod surface;
 mod tensor;
 mod texture;
 pub(crate) mod touched;
+pub(crate) mod view;
 pub(crate) mod watch;
 mod watched;

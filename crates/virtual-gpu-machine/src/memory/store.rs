@@ -4,28 +4,27 @@ use std::ops::Range;
 
 use super::contiguous::{Pattern, addresses, is_inside, long_spans, pattern, row_of_chunks, word_spans};
 use super::touched::Bits;
+use super::view::Place;
 use crate::features::vectorized;
 use crate::mask::{FULL, Mask, WIDTH, bits};
 use crate::registers::{Files, Longs};
-use virtual_gpu_core::memory::Written;
 use virtual_gpu_ptx::instruction::{Access, Slot, Value};
 
 /// Memory to store to.
 pub(crate) struct Target<'m> {
-    /// The address of the first byte.
-    pub(crate) base: u64,
-    pub(crate) bytes: &'m mut [u8],
-    pub(crate) written: &'m mut Written,
+    pub(crate) place: Place<'m>,
     /// Where accesses are recorded; `None` for shared memory.
     pub(crate) touched: Option<&'m mut Bits>,
 }
 
 impl Target<'_> {
     #[inline(always)]
+    /// Records a write to `len` bytes, starting at offset `offset` in the place.
     fn note(&mut self, offset: u64, len: u64) {
-        self.written.mark(offset..offset + len);
+        let start = self.place.start + offset;
+        self.place.written.mark(start..start + len);
         if let Some(touched) = &mut self.touched {
-            touched.mark(offset, len);
+            touched.mark(start, len);
         }
     }
 
@@ -40,14 +39,14 @@ impl Target<'_> {
         let unit = (SIZE * COUNT) as u64;
         let first_thread = active.trailing_zeros() as usize % WIDTH;
         let first = addresses.0[first_thread];
-        let offset = first.wrapping_sub(self.base);
-        let size = self.bytes.len();
+        let offset = first.wrapping_sub(self.place.base);
+        let size = self.place.bytes.len();
         if let Pattern::Row = pattern(addresses, active, first_thread, unit) {
             let run = u64::from(active.count_ones());
             if !is_inside(offset, run * unit, size) {
                 return false;
             }
-            let bytes = &mut self.bytes[offset as usize..];
+            let bytes = &mut self.place.bytes[offset as usize..];
             match bytes.first_chunk_mut::<ROW>() {
                 Some(row) if active == FULL => {
                     for i in 0..WIDTH {
@@ -70,14 +69,14 @@ impl Target<'_> {
         }
         let is_good = |i: usize| {
             let address = addresses.0[i];
-            address & (unit - 1) == 0 && is_inside(address.wrapping_sub(self.base), unit, size)
+            address & (unit - 1) == 0 && is_inside(address.wrapping_sub(self.place.base), unit, size)
         };
         if !bits(active).all(is_good) {
             return false;
         }
         for i in bits(active) {
-            let offset = addresses.0[i].wrapping_sub(self.base);
-            let unit_bytes = &mut self.bytes[offset as usize..][..SIZE * COUNT];
+            let offset = addresses.0[i].wrapping_sub(self.place.base);
+            let unit_bytes = &mut self.place.bytes[offset as usize..][..SIZE * COUNT];
             for (element, bytes) in unit_bytes.chunks_exact_mut(SIZE).enumerate() {
                 bytes.copy_from_slice(&get(element, i));
             }
@@ -112,11 +111,11 @@ fn store_body(files: &mut Files, access: &Access, target: &mut Target<'_>, left:
 fn store_row(files: &mut Files, access: &Access, target: &mut Target<'_>, left: &mut Mask) -> bool {
     let Some(Value::Word(value)) = access.values[0] else { return false };
     let Some((chunks, address)) = row_of_chunks(files, access.address, left) else { return false };
-    let (offset, len) = (address.wrapping_sub(target.base), (chunks.len() * WIDTH * 4) as u64);
-    if !is_inside(offset, len, target.bytes.len()) {
+    let (offset, len) = (address.wrapping_sub(target.place.base), (chunks.len() * WIDTH * 4) as u64);
+    if !is_inside(offset, len, target.place.bytes.len()) {
         return false;
     }
-    write_row(files, value, chunks, &mut target.bytes[offset as usize..][..len as usize]);
+    write_row(files, value, chunks, &mut target.place.bytes[offset as usize..][..len as usize]);
     target.note(offset, len);
     *left = Mask::NONE;
     true

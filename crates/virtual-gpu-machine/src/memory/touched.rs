@@ -95,17 +95,36 @@ impl Bits {
         self.words[last] |= tail;
     }
 
-    /// Returns whether any of the bytes is in the set.
-    fn overlaps(&self, start: u64, len: u64) -> bool {
-        let end = start + len;
-        if self.latest.start.max(start) < self.latest.end.min(end) {
-            return true;
+    /// Returns how many of the bytes are in the set.
+    #[inline]
+    fn coverage(&self, start: u64, len: u64) -> Coverage {
+        let (end, latest) = (start + len, &self.latest);
+        if latest.start <= start && end <= latest.end {
+            return Coverage::All;
         }
-        !self.used.is_empty()
-            && (start..end).any(|at| {
-                let word = (at / 64) as usize;
-                self.used.contains(&word) && self.words[word] >> (at % 64) & 1 != 0
-            })
+        let in_latest = latest.start.max(start) < latest.end.min(end);
+        let of_bits = if self.used.is_empty() { Coverage::None } else { self.coverage_of_bits(start, end) };
+        match of_bits {
+            Coverage::None if in_latest => Coverage::Part,
+            of_bits => of_bits,
+        }
+    }
+
+    fn coverage_of_bits(&self, start: u64, end: u64) -> Coverage {
+        let (mut has_any, mut has_all) = (false, true);
+        for word in (start / 64) as usize..=((end - 1) / 64) as usize {
+            let first = word as u64 * 64;
+            let head = u64::MAX << start.saturating_sub(first);
+            let mask = head & u64::MAX >> (first + 64).saturating_sub(end);
+            let found = if self.used.contains(&word) { self.words[word] & mask } else { 0 };
+            has_any |= found != 0;
+            has_all &= found == mask;
+        }
+        match (has_any, has_all) {
+            (_, true) => Coverage::All,
+            (true, false) => Coverage::Part,
+            (false, false) => Coverage::None,
+        }
     }
 
     /// Calls `found` with each run of set bits and clears the bits.
@@ -147,6 +166,44 @@ impl Bits {
     }
 }
 
+/// How many of some bytes are in a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Coverage {
+    None,
+    Part,
+    All,
+}
+
+/// The bytes of an allocation that a launch has written.
+#[derive(Clone, Copy)]
+pub(crate) struct Changed<'r> {
+    of_block: &'r Bits,
+    of_launch: Option<&'r Bits>,
+}
+
+impl Changed<'_> {
+    /// Returns how many of `len` bytes, starting at offset `start`, have been written. Bytes of which the running block
+    /// wrote some, and the blocks before it the others, count as `Part`.
+    #[inline]
+    pub(crate) fn coverage(self, start: u64, len: u64) -> Coverage {
+        let of_block = self.of_block.coverage(start, len);
+        let of_launch = self.of_launch.map_or(Coverage::None, |bits| bits.coverage(start, len));
+        match (of_block, of_launch) {
+            (Coverage::All, _) | (_, Coverage::All) => Coverage::All,
+            (Coverage::None, Coverage::None) => Coverage::None,
+            _ => Coverage::Part,
+        }
+    }
+}
+
+/// The bytes of the allocation in a slot that a launch accessed in a particular way: offsets in ascending order, with
+/// adjacent ranges merged.
+pub(crate) struct Accessed {
+    pub(crate) slot: usize,
+    pub(crate) access: Access,
+    pub(crate) ranges: Vec<Range<u64>>,
+}
+
 /// What a launch accessed, by allocation slot and kind of access.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
@@ -178,10 +235,27 @@ impl Record {
         self.of_block.bits(slot, access)
     }
 
+    /// Returns the record of what the running block read in the allocation in `slot`, and what the launch has written
+    /// there.
+    #[inline]
+    pub(crate) fn reading(&mut self, slot: usize) -> (&mut Bits, Changed<'_>) {
+        let of_launch = self.of_launch.bits.get(slot).map(|bits| &bits[Access::Write as usize]);
+        let [read, write, _] = self.of_block.all_bits(slot);
+        (read, Changed { of_block: write, of_launch })
+    }
+
+    /// Adds what other blocks of the launch accessed.
+    pub(crate) fn add(&mut self, accessed: Accessed) {
+        let bits = self.of_launch.bits(accessed.slot, accessed.access);
+        accessed.ranges.iter().for_each(|range| bits.mark(range.start, range.end - range.start));
+    }
+
     /// Returns whether the launch has changed any of `len` bytes, starting at offset `start`, of the allocation in `slot`.
     pub(crate) fn has_changed(&self, slot: usize, start: u64, len: u64) -> bool {
         [&self.of_block, &self.of_launch].into_iter().filter_map(|slots| slots.bits.get(slot)).any(|bits| {
-            [Access::Write, Access::Atomic].iter().any(|&kind| bits[kind as usize].overlaps(start, len))
+            [Access::Write, Access::Atomic]
+                .iter()
+                .any(|&kind| bits[kind as usize].coverage(start, len) != Coverage::None)
         })
     }
 
@@ -207,28 +281,28 @@ impl Record {
         }
     }
 
-    /// Returns what the launch accessed, ordered by slot and address, and clears the record.
-    pub(crate) fn drain(
-        &mut self,
-        mut identity: impl FnMut(usize) -> Option<(AllocationId, u64)>,
-    ) -> Vec<Touched> {
+    /// Returns what the launch accessed, ordered by slot and kind of access, and clears the record.
+    pub(crate) fn drain(&mut self) -> Vec<Accessed> {
         self.end_block();
         self.of_launch.used.sort_unstable();
-        let mut all: Vec<(usize, Access, Vec<Range<u64>>)> = Vec::new();
+        let mut all: Vec<Accessed> = Vec::new();
         self.of_launch.drain(|slot, access, range| match all.last_mut() {
-            Some((last, kind, ranges)) if (*last, *kind) == (slot, access) => ranges.push(range),
-            _ => all.push((slot, access, vec![range])),
+            Some(last) if (last.slot, last.access) == (slot, access) => last.ranges.push(range),
+            _ => all.push(Accessed { slot, access, ranges: vec![range] }),
         });
-        let touched = all.into_iter().filter_map(|(slot, access, ranges)| {
-            identity(slot).map(|(allocation, base)| Touched { allocation, base, ranges, access })
-        });
-        touched.collect()
+        all
     }
 }
 
 impl Slots {
     #[inline]
     fn bits(&mut self, slot: usize, access: Access) -> &mut Bits {
+        &mut self.all_bits(slot)[access as usize]
+    }
+
+    /// Returns the bits of an allocation by kind of access.
+    #[inline]
+    fn all_bits(&mut self, slot: usize) -> &mut [Bits; 3] {
         if slot >= self.bits.len() {
             self.bits.resize_with(slot + 1, Default::default);
             self.is_used.resize(slot + 1, false);
@@ -237,7 +311,7 @@ impl Slots {
             self.is_used[slot] = true;
             self.used.push(slot);
         }
-        &mut self.bits[slot][access as usize]
+        &mut self.bits[slot]
     }
 
     /// Calls `found` with each run of bytes and clears them.

@@ -122,11 +122,11 @@ fn store_body(
     let span = files.word(value);
     let Watched { shadow, pc, size, .. } = watched;
     if let Some((chunks, address)) = row_of_chunks(files, access.address, left) {
-        let (offset, threads) = (address.wrapping_sub(target.base), chunks.len() * WIDTH);
+        let (offset, threads) = (address.wrapping_sub(target.place.base), chunks.len() * WIDTH);
         let len = 4 * threads as u64;
         if is_inside(offset, len, *size) && shadow.write_row(offset, 4, threads, chunks.start * WIDTH, *pc) {
-            write_row(files, value, chunks, &mut target.bytes[offset as usize..][..len as usize]);
-            target.written.mark(offset..offset + len);
+            write_row(files, value, chunks, &mut target.place.bytes[offset as usize..][..len as usize]);
+            target.place.written.mark(offset..offset + len);
             *left = Mask::NONE;
             return;
         }
@@ -137,16 +137,16 @@ fn store_body(
             continue;
         }
         let (address, Pattern::Row) = pattern_of_words(files, access.address, known, chunk) else { continue };
-        let offset = address.wrapping_sub(target.base);
+        let offset = address.wrapping_sub(target.place.base);
         if !is_inside(offset, 64, *size) || !shadow.write_row(offset, 4, WIDTH, chunk * WIDTH, *pc) {
             continue;
         }
-        let Some(row) = target.bytes[offset as usize..].first_chunk_mut::<64>() else { continue };
+        let Some(row) = target.place.bytes[offset as usize..].first_chunk_mut::<64>() else { continue };
         let value = &files.words[span.at(chunk)];
         for (bytes, word) in row.as_chunks_mut::<4>().0.iter_mut().zip(value.0) {
             *bytes = word.to_le_bytes();
         }
-        target.written.mark(offset..offset + 64);
+        target.place.written.mark(offset..offset + 64);
         *active = 0;
     }
 }

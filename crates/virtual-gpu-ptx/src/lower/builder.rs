@@ -22,6 +22,7 @@ pub(crate) struct Lowering<'f, 'a> {
     pub(crate) index: &'f Index<'f, 'a>,
     pub(crate) scopes: Scopes<'a>,
     pub(crate) counts: RegisterCount,
+    pub(crate) mentions: Mentions,
     pub(crate) code: Vec<Instruction>,
     pub(crate) lines: Vec<u32>,
     pub(crate) locations: Vec<u32>,
@@ -58,6 +59,36 @@ pub(crate) struct Lowering<'f, 'a> {
     pub(crate) diagnostics: Vec<Diagnostic>,
 }
 
+/// How often the kernel mentions each register.
+#[derive(Default)]
+pub(crate) struct Mentions {
+    words: Vec<u32>,
+    longs: Vec<u32>,
+}
+
+impl Mentions {
+    fn add(&mut self, binding: Binding) {
+        let (counts, index) = match binding {
+            Binding::Word(index, _) => (&mut self.words, index as usize),
+            Binding::Long(index, _) => (&mut self.longs, index as usize),
+            _ => return,
+        };
+        if counts.len() <= index {
+            counts.resize(index + 1, 0);
+        }
+        counts[index] += 1;
+    }
+
+    /// Returns whether the kernel mentions a register only once, so that it never reads what it writes there.
+    pub(crate) fn is_only(&self, register: Value) -> bool {
+        let (counts, slot) = match register {
+            Value::Word(slot) => (&self.words, slot),
+            Value::Long(slot) => (&self.longs, slot),
+        };
+        !slot.is_uniform() && counts.get(slot.index()) == Some(&1)
+    }
+}
+
 /// A function that a kernel calls and does not inline.
 #[derive(Clone, Copy)]
 pub(crate) struct Subroutine<'f, 'a> {
@@ -88,6 +119,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
             index,
             scopes: Scopes::default(),
             counts: RegisterCount::default(),
+            mentions: Mentions::default(),
             code: Vec::new(),
             lines: Vec::new(),
             locations: Vec::new(),
@@ -202,6 +234,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
     /// Returns what a name refers to, in the function or otherwise in the module.
     pub(crate) fn find(&mut self, name: &'a str) -> Option<Binding> {
         if let Some(binding) = self.scopes.find(name, &mut self.counts) {
+            self.mentions.add(binding);
             return Some(binding);
         }
         if let Some(&index) = self.index.global_index.get(name) {

@@ -48,6 +48,7 @@ impl<'f, 'a> Lowering<'f, 'a> {
         bytes: u32,
         frames: Vec<Frame>,
     ) -> Kernel {
+        self.remove_unused_results();
         let dynamic_shared_offset = self.shared_bytes.next_multiple_of(self.dynamic_align);
         let mut uniform_words = std::mem::take(&mut self.uniform_words.values);
         let mut uniform_longs = std::mem::take(&mut self.uniform_longs.values);
@@ -87,6 +88,15 @@ impl<'f, 'a> Lowering<'f, 'a> {
                 thread_constants: std::mem::take(&mut self.thread_constants),
             },
             frames,
+        }
+    }
+
+    /// Removes the destinations of atomics whose results are never read, as `ptxas` does: they become `red`.
+    fn remove_unused_results(&mut self) {
+        for instruction in &mut self.code {
+            if let Operation::Atomic(atomic) = &mut instruction.operation {
+                atomic.destination = atomic.destination.filter(|&result| !self.mentions.is_only(result));
+            }
         }
     }
 

@@ -27,7 +27,7 @@ use virtual_gpu_core::memory::{AllocationId, BadAddress, DeviceMemory, HeapOwner
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::CudaStatus;
 use virtual_gpu_machine::{
-    Access, Consistency, DeviceRace, Execution, Fault, FaultKind, KernelHeap, Launch, Together,
+    Access, Consistency, DeviceRace, Division, Execution, Fault, FaultKind, KernelHeap, Launch, Together,
 };
 
 /// The maximum number of instructions that all threads of a launch may execute in total, so that an endless kernel is
@@ -155,6 +155,7 @@ impl Engine {
             globals: &launch.globals,
             objects: &launch.objects,
             start_ns: turn.start_ns,
+            division: Division::among_idle_cores(),
             resident: launch.resident,
             workspace: workspace.unwrap_or(0),
             stack: launch.stack,
