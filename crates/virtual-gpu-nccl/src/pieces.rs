@@ -15,7 +15,7 @@ use virtual_gpu_machine::reduction::Reduction;
 const BLOCK: u64 = 16 << 10;
 
 /// The number of bytes, read and written, for which another thread is worth its start.
-const BYTES_PER_THREAD: u64 = 64 << 20;
+const BYTES_PER_THREAD: u64 = 4 << 20;
 
 /// The number of parts per thread. A thread whose core is busy with other work then holds up the others less.
 const PARTS_PER_THREAD: u64 = 4;
