@@ -187,11 +187,14 @@ impl Engine {
 
     /// Releases the memory that was freed before all operations that are running or pending.
     pub(super) fn release_freed<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        if state.freed.is_empty() {
+        if state.freed.is_empty() || state.release_still_waits() {
             return state;
         }
-        let firsts = state.streams.values().filter_map(|stream| stream.queue.front());
-        let oldest = firsts.map(|op| op.enqueued).min().unwrap_or(AFTER_ALL);
+        let firsts =
+            state.streams.iter().filter_map(|(&handle, stream)| Some((stream.queue.front()?, handle)));
+        let first = firsts.map(|(op, handle)| (op.enqueued, handle)).min();
+        state.release_waits_for = first.map(|(enqueued, handle)| (handle, enqueued));
+        let oldest = first.map_or(AFTER_ALL, |(enqueued, _)| enqueued);
         let mut over = Vec::new();
         while let Some(freed) = state.freed.pop_front_if(|freed| freed.sequence < oldest) {
             over.push(freed);
@@ -215,6 +218,15 @@ impl Engine {
 }
 
 impl State {
+    /// Returns whether the operation that was last found to come before all freed memory is not done.
+    fn release_still_waits(&self) -> bool {
+        let (Some((handle, enqueued)), Some(freed)) = (self.release_waits_for, self.freed.front()) else {
+            return false;
+        };
+        let first = self.streams.get(&handle).and_then(|stream| stream.queue.front());
+        freed.sequence >= enqueued && first.is_some_and(|op| op.enqueued == enqueued)
+    }
+
     /// Forgets the owner of memory that has now been freed.
     pub(super) fn no_longer_owned(&mut self, address: u64) {
         self.disown(address);

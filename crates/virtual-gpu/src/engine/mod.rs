@@ -209,6 +209,8 @@ pub struct State {
     enqueued: OperationNumber,
     /// Memory that was freed before all earlier operations were done, in call order.
     freed: VecDeque<free::Freed>,
+    /// An operation that is first on its stream, and before which the first of these was freed.
+    release_waits_for: Option<(StreamHandle, OperationNumber)>,
     /// The number of operations completed so far.
     finished: u64,
     /// The number of operations that threads are running.
@@ -222,6 +224,8 @@ pub struct State {
     has_host_thread: bool,
     /// Host threads that are blocked in the engine.
     blocked: SortedSet<ThreadKey>,
+    /// What they wait for.
+    waiters: wait::Waiters,
     /// The number of threads that are waiting for the times of completed operations.
     waiting_for_times: usize,
     /// The number of queries that returned "not done" because an operation had yet to end by the thread's clock.
@@ -303,6 +307,7 @@ impl Engine {
             any_failure: false,
             enqueued: OperationNumber::default(),
             freed: VecDeque::new(),
+            release_waits_for: None,
             finished: 0,
             under_way: 0,
             host_functions: VecDeque::new(),
@@ -310,6 +315,7 @@ impl Engine {
             values_stuck: wait::Stuck::default(),
             has_host_thread: false,
             blocked: SortedSet::default(),
+            waiters: wait::Waiters::default(),
             waiting_for_times: 0,
             early_queries: 0,
             is_strict: config.strict_nccl.is_some(),

@@ -96,7 +96,7 @@ impl Engine {
         state = self.release_freed(state);
         state = self.destroy_objects(state);
         state.announce_forgotten_streams();
-        let may_go_on = state.finished != before && (state.waiting_for_times > 0 || state.is_a_wait_over());
+        let may_go_on = state.has_a_wait_ended() || state.finished != before && state.waiting_for_times > 0;
         // A launch that has run for a while goes on in another thread's pass.
         if may_go_on || state.together.can_go_on() {
             self.changed.notify_all();
@@ -225,6 +225,7 @@ impl State {
         stream.busy = false;
         stream.done += 1;
         self.finished += 1;
+        self.waiters.done_on(handle);
         if let Some(mut op) = stream.queue.pop_front() {
             op.view.join(others);
             op.view.advance(handle, stream.done);

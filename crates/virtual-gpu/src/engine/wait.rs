@@ -15,14 +15,19 @@ use super::{Engine, Failure, State};
 use crate::config::Timeout;
 use crate::report::Report;
 use virtual_gpu_core::handle::CallKey;
-use virtual_gpu_core::handle::{OpRef, OperationNumber};
+use virtual_gpu_core::handle::{OpRef, OperationNumber, StreamHandle};
+use virtual_gpu_core::map::Map;
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::CudaStatus;
 use virtual_gpu_core::sync::MutexGuard;
 use virtual_gpu_core::thread::ThreadKey;
 
-/// How often a blocked thread checks whether a thread that it is waiting for has ended.
+/// How often a blocked thread checks whether a thread that it is waiting for has ended, if few are blocked.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// The number of blocked threads that may look again this often. If there are more, they look less often, because each look
+/// is as good as another thread's.
+const LOOKING: u32 = 16;
 
 /// A polling loop may have its own deadline, so its timeout is this many times as long as a wait's. So is the timeout of a
 /// wait while another thread polls.
@@ -66,6 +71,49 @@ pub(crate) struct Blocked {
     pub(crate) call_site: CallSite,
 }
 
+/// The blocked threads by what they wait for.
+#[derive(Default)]
+pub(super) struct Waiters {
+    of_streams: Map<StreamHandle, Vec<ThreadKey>>,
+    /// The number of threads that wait for communicators.
+    of_communicators: usize,
+    /// Threads for which an operation on one of their streams has been done.
+    to_check: Vec<ThreadKey>,
+}
+
+impl Waiters {
+    fn add(&mut self, thread: ThreadKey, wait: &Wait) {
+        match wait {
+            Wait::Ops(ops) => {
+                ops.iter().for_each(|op| self.of_streams.entry(op.stream).or_default().push(thread))
+            }
+            Wait::Communicators(_) => self.of_communicators += 1,
+        }
+    }
+
+    fn remove(&mut self, thread: ThreadKey, wait: &Wait) {
+        let Wait::Ops(ops) = wait else {
+            self.of_communicators -= 1;
+            return;
+        };
+        for op in ops {
+            if let Some(threads) = self.of_streams.get_mut(&op.stream) {
+                threads.retain(|&waiting| waiting != thread);
+                if threads.is_empty() {
+                    self.of_streams.remove(&op.stream);
+                }
+            }
+        }
+    }
+
+    /// Records that an operation on a stream is done.
+    pub(super) fn done_on(&mut self, stream: StreamHandle) {
+        if let Some(threads) = self.of_streams.get(&stream) {
+            self.to_check.extend(threads);
+        }
+    }
+}
+
 /// A query that a thread keeps repeating on a stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Polled {
@@ -92,11 +140,11 @@ impl WaitTimeout {
         Self { timeout, idle: Duration::ZERO, restarts: POLLING - 1, early_queries }
     }
 
-    /// Counts time in which no operation was running. The waiting thread wakes up every [`LOOK_AGAIN`]. If it wakes up much
-    /// later, the machine is busy or the process was stopped, and the awaited thread may not have run either. So the delay
-    /// does not count.
-    fn count(&mut self, time: Duration) {
-        self.idle += time.min(2 * LOOK_AGAIN);
+    /// Counts time in which no operation was running. The waiting thread wakes up after `pause`. If it wakes up much later,
+    /// the machine is busy or the process was stopped, and the awaited thread may not have run either. So the delay does
+    /// not count.
+    fn count(&mut self, time: Duration, pause: Duration) {
+        self.idle += time.min(2 * pause);
     }
 
     /// Returns whether the timeout has passed. It starts again if a query has returned "not done" for an operation whose end
@@ -130,6 +178,7 @@ impl Engine {
         }
         state.thread().blocked = Some(Blocked { wait: wait.clone(), caller, call_site: CallSite::here() });
         state.blocked.insert(me);
+        state.waiters.add(me, &wait);
         let timeout = match &wait {
             Wait::Ops(_) => state.timeout,
             Wait::Communicators(_) => state.bootstrap_timeout,
@@ -151,16 +200,17 @@ impl Engine {
                 let report = state.communication.deadlock_report(&state, &deadlocked);
                 state.fail_calls(&deadlocked, CudaStatus::LaunchTimeout, &report);
             } else if !timeout.has_passed(state.early_queries) || !state.give_up(me) {
-                let since = Instant::now();
+                let (since, pause) = (Instant::now(), state.pause());
                 state = self.wait_for_change(state);
                 if state.under_way == 0 {
-                    timeout.count(since.elapsed());
+                    timeout.count(since.elapsed(), pause);
                 }
                 continue;
             }
             self.changed.notify_all();
         }
         state.blocked.remove(&me);
+        state.waiters.remove(me, &wait);
         state.thread().blocked = None;
         state
     }
@@ -169,7 +219,8 @@ impl Engine {
 impl Engine {
     /// Blocks until something has changed that a blocked thread may be waiting for, or until it is time to look again.
     pub fn wait_for_change<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let waited = self.changed.wait_timeout(state, LOOK_AGAIN);
+        let pause = state.pause();
+        let waited = self.changed.wait_timeout(state, pause);
         waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0
     }
 
@@ -198,6 +249,11 @@ pub fn given_up(timeout: Timeout) -> String {
 }
 
 impl State {
+    /// Returns how long a blocked thread waits before it looks again.
+    fn pause(&self) -> Duration {
+        LOOK_AGAIN * (self.blocked.iter().len() as u32 / LOOKING).max(1)
+    }
+
     fn fail_calls(&mut self, calls: &Deadlocked, status: CudaStatus, report: &Report) {
         let communication = self.communication;
         if let Err(failure) = communication.fail_calls(self, calls, status, report) {
@@ -225,6 +281,14 @@ impl State {
                 awaited.iter().all(|&awaiting| self.communication.is_settled(awaiting))
             }
         }
+    }
+
+    /// Returns whether a blocked thread can continue, considering only what has changed since the last call.
+    pub(super) fn has_a_wait_ended(&mut self) -> bool {
+        let to_check = std::mem::take(&mut self.waiters.to_check);
+        let mut blocked = to_check.iter().filter_map(|&thread| self.blocked(thread));
+        let has_ended = blocked.any(|blocked| self.is_over(&blocked.wait));
+        has_ended || self.waiters.of_communicators > 0 && self.is_a_wait_over()
     }
 
     /// Returns whether a blocked thread can continue.

@@ -147,7 +147,6 @@ const SEGMENTS_PER_PAGE: usize = 64;
 impl History {
     /// Records an access and returns the first conflict with an earlier access.
     pub(super) fn touch(&mut self, by: &Arc<Accessor>, view: &View, touch: &Touch) -> Option<Conflict> {
-        self.streams.insert(by.stream);
         let now = Now::new(by, view, touch);
         let mut conflict = None;
         let mut ranges = touch.ranges.as_slice();
@@ -180,6 +179,11 @@ impl History {
             None => self.segments.get(at)?,
         };
         last.value.as_ref().map(|value| value.view.as_ref())
+    }
+
+    /// Notes that a stream will touch the allocation. Returns whether it is the first time.
+    pub(super) fn add_stream(&mut self, stream: StreamHandle) -> bool {
+        self.streams.insert(stream)
     }
 
     /// Forgets a stream's accesses.

@@ -33,6 +33,8 @@ pub struct Order {
     still_in_clocks: usize,
     seen: Clock,
     histories: Map<(usize, AllocationId), History>,
+    /// For each stream, the allocations whose histories may contain it; some may be gone.
+    touched_by: Map<StreamHandle, Vec<(usize, AllocationId)>>,
     /// The pairs of lines whose races have been reported.
     reported: Vec<[Option<SourceLine>; 2]>,
 }
@@ -96,7 +98,11 @@ impl Order {
         }
         self.gone.insert(stream);
         self.still_in_clocks += 1;
-        self.histories.values_mut().for_each(|history| history.forget(stream));
+        for place in self.touched_by.remove(&stream).unwrap_or_default() {
+            if let Some(history) = self.histories.get_mut(&place) {
+                history.forget(stream);
+            }
+        }
         true
     }
 
@@ -158,7 +164,17 @@ impl Order {
             extent: extent(touches),
             ..by.clone()
         });
-        let history = self.histories.entry((buffer.device, buffer.allocation)).or_default();
+        let place = (buffer.device, buffer.allocation);
+        let history = self.histories.entry(place).or_default();
+        if history.add_stream(by.stream) {
+            let places = self.touched_by.entry(by.stream).or_default();
+            if places.len() == places.capacity() {
+                // Before it grows.
+                places.retain(|place| self.histories.contains_key(place));
+            }
+            places.push(place);
+        }
+        let history = self.histories.entry(place).or_default();
         let mut first: Option<Conflict> = None;
         for touch in touches {
             let conflict = history.touch(&by, view, touch);

@@ -132,7 +132,10 @@ impl Layout {
     /// Releases free granules, those at the end first, while at least `keep` bytes remain. Returns the number of
     /// released bytes.
     pub(super) fn trim(&mut self, keep: u64) -> u64 {
-        let spare = self.reserved.saturating_sub(keep);
+        let spare = self.reserved.saturating_sub(keep).min(self.reserved - self.used);
+        if spare < GRANULE {
+            return 0;
+        }
         let released = self.unmap(spare - spare % GRANULE, u64::MAX);
         self.reserved -= released;
         released
