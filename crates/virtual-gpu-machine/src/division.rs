@@ -1,12 +1,12 @@
 //! Divides the blocks of a launch among several threads.
 //!
-//! A kernel with mistakes must also have the same values, reports, and times on every run, those of blocks that run one after
-//! the other. So each thread runs consecutive blocks, and keeps what they write apart from device memory. If no thread's
-//! blocks accessed bytes that another thread's blocks wrote, the result is that of all blocks in order, and what they wrote
-//! is copied to device memory. Otherwise, and if a block failed or waited, everything is forgotten, and the blocks run in
-//! order.
+//! Even a kernel with mistakes must have the same values, reports, and times on every run: those of its blocks in
+//! order. So each thread runs consecutive blocks, and keeps their writes apart from device memory. If no thread's
+//! blocks accessed bytes that another thread's blocks wrote, the result is that of all blocks in order, and the writes
+//! are copied to device memory. Otherwise, the machine forgets everything, and runs the blocks in order. It does the
+//! same if a block failed or waited, if the launch has executed too many instructions, or if a write could not be kept.
 //!
-//! Atomics in device memory are executed last, in the order of the blocks.
+//! Atomics in device memory are postponed, and executed in the order of the blocks.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,16 +24,16 @@ use virtual_gpu_core::memory::DeviceMemory;
 use virtual_gpu_ptx::Kernel;
 use virtual_gpu_ptx::instruction::{Operation, Space};
 
-/// The number of parts of a thread's blocks. A thread that is done takes parts of the others, whose cores may be busy with
-/// other work.
+/// The number of parts into which each thread's blocks are divided. A thread that has finished its own parts takes
+/// parts of other threads, whose cores may be busy with other work.
 const PARTS_PER_THREAD: u64 = 16;
 
-/// The number of instructions, across all threads of the launch, from which other cores are worth their start: about a
-/// millisecond on one core.
+/// The number of instructions, across all threads of the launch, from which other cores are worth their start: one or
+/// two milliseconds on one core.
 const WORTH_DIVIDING: u64 = 2 << 20;
 
-/// The number of instructions for each atomic in device memory from which other cores are worth their start, because all
-/// atomics are executed by one thread in the end.
+/// The number of instructions for each atomic in device memory from which other cores are worth their start, because
+/// one thread executes all postponed atomics.
 const INSTRUCTIONS_PER_UPDATE: u64 = 64;
 
 /// The number of threads that can run at the same time.
@@ -47,8 +47,8 @@ static RUNNING: AtomicUsize = AtomicUsize::new(0);
 pub struct Division {
     /// The most threads that run blocks at the same time, including the calling one.
     pub threads: usize,
-    /// The number of instructions, across all threads of the launch, from which the blocks are divided. It is estimated
-    /// from the first block.
+    /// The fewest instructions in the remaining blocks, across all their threads, for which they are divided. The
+    /// blocks that have ended show how many there will be.
     pub from: u64,
 }
 
@@ -97,7 +97,8 @@ impl Done {
 }
 
 impl Machine<'_> {
-    /// Returns whether the blocks after the first `started` ones, which have ended, are worth dividing, and may be.
+    /// Returns whether the blocks after the first `started` ones may be divided, and are worth it. The first `started`
+    /// blocks have ended.
     pub(crate) fn is_worth_dividing(&self, started: u64, all: u64) -> bool {
         let Division { threads, from } = self.launch.division;
         let per_block = self.instructions / started.max(1);
@@ -154,8 +155,8 @@ impl Machine<'_> {
     }
 }
 
-/// The blocks that have not been started. Each thread has consecutive ones, so that what it writes is often consecutive,
-/// too.
+/// The blocks that have not been started. Each thread has consecutive ones, so that what it writes is often
+/// consecutive, too.
 struct Unstarted {
     of_threads: Vec<Mutex<Range<u64>>>,
     /// The number of blocks in a part.
@@ -171,7 +172,7 @@ impl Unstarted {
         Self { of_threads, part: count.div_ceil(threads as u64 * PARTS_PER_THREAD) }
     }
 
-    /// Returns the next blocks of this thread, or else of another one that has not come so far.
+    /// Returns the next part of this thread's blocks, or else of a thread that still has unstarted blocks.
     fn next(&self, thread: usize) -> Option<Range<u64>> {
         let threads = self.of_threads.len();
         let mut order = (0..threads).map(|at| &self.of_threads[(thread + at) % threads]);
@@ -246,8 +247,8 @@ fn run_part(
     Some(machine.finish())
 }
 
-/// Returns whether some blocks accessed bytes that others wrote, or that any of these blocks changed by an atomic and
-/// accessed otherwise.
+/// Returns whether some blocks accessed bytes that other blocks wrote, or bytes that any block changed by an atomic and
+/// accessed in another way, too.
 fn depend_on_each_other(done: &[Done]) -> bool {
     // Atomics depend on nothing but other accesses, even by the same blocks.
     let atomics = done.len();
@@ -286,8 +287,8 @@ fn depend_on_each_other(done: &[Done]) -> bool {
     })
 }
 
-/// Returns whether the operation does the same in whichever order the blocks run, if no block accesses bytes that
-/// another one writes.
+/// Returns whether the operation's effect is the same in every order of the blocks, if no block accesses bytes that
+/// another block writes.
 fn is_independent(operation: &Operation) -> bool {
     match operation {
         // Atomics in device memory can be postponed if nothing reads what they return.

@@ -11,9 +11,6 @@ use crate::machine::Machine;
 use crate::progress;
 use crate::together::Pause;
 
-/// The number of blocks that run before the others are divided among several threads, if they are worth it.
-const DIVIDED_AFTER: u64 = 1;
-
 impl Machine<'_> {
     /// Runs every block and returns what the launch did.
     pub(crate) fn run(mut self) -> Result<Execution, Stop> {
@@ -49,7 +46,8 @@ impl Machine<'_> {
         let all = self.cluster_grid().into_iter().product::<u64>();
         let blocks = self.cluster_blocks() as u64;
         let room = usize::try_from((self.launch.resident / blocks).max(1)).unwrap_or(usize::MAX);
-        let mut started = 0;
+        let mut started: u64 = 0;
+        let mut may_divide = self.launch.division.threads > 1;
         let mut suspended: VecDeque<Suspended> = VecDeque::new();
         // Clusters that have ended, whose state is reused for the next ones.
         let mut vacant: Vec<Suspended> = Vec::new();
@@ -61,11 +59,16 @@ impl Machine<'_> {
                 turns = 0;
                 self.let_others_run(Pause::Slice);
             }
-            if started == DIVIDED_AFTER && suspended.is_empty() && self.is_worth_dividing(started, all) {
-                // In a divided launch, no block ever waits.
+            // The first blocks may have less to do than the others.
+            if may_divide
+                && started.is_power_of_two()
+                && suspended.is_empty()
+                && self.is_worth_dividing(started, all)
+            {
                 if self.run_divided(started..all) {
                     return Ok(());
                 }
+                may_divide = false;
             }
             if started < all && suspended.len() < room {
                 self.start_cluster(started);

@@ -221,6 +221,38 @@ fn atomics_whose_results_are_unused_are_executed_in_the_order_of_the_blocks() {
 }
 
 #[test]
+fn a_thread_reads_what_an_atomic_changed_next_to_its_own_bytes() {
+    // Each block has 16 bytes of x. Its first thread changes the second word by an atomic, writes one byte of the third, and
+    // reads all four words.
+    let mut gpu = module(
+        "setp.ne.u32 %p1, %r3, 0; @%p1 bra end;
+        mul.wide.u32 %rd4, %r1, 16; add.u64 %rd4, %rd8, %rd4;
+        red.global.add.u32 [%rd4+4], 5; st.global.u8 [%rd4+8], 7;
+        ld.global.v4.u32 {%r5, %r6, %r7, %r8}, [%rd4];
+        add.u32 %r6, %r6, %r7; st.global.u32 [%rd2], %r6;
+        mov.u32 %r8, 0; again: add.u32 %r8, %r8, 1; setp.lt.u32 %p1, %r8, 200; @%p1 bra again;
+        end:",
+    );
+    let (x, y) = (gpu.buffer(&vec![1_u32; 4 * BLOCKS as usize]), gpu.buffer(&vec![0_u32; COUNT]));
+    assert!(!gpu.run("kernel", BLOCKS, THREADS, arguments!(x, y)).is_divided);
+    assert!(gpu.read::<u32>(y).iter().step_by(THREADS as usize).all(|&sum| sum == 6 + 7));
+}
+
+#[test]
+fn later_blocks_may_have_more_to_do() {
+    // Block b repeats a loop b * b times.
+    let mut gpu = module(
+        "mul.lo.u32 %r5, %r1, %r1; mov.u32 %r6, 0;
+        again: add.u32 %r6, %r6, 1; setp.lt.u32 %p1, %r6, %r5; @%p1 bra again;
+        st.global.u32 [%rd2], %r6;",
+    );
+    let y = gpu.unwritten(4 * COUNT);
+    gpu.division.from = 1 << 16;
+    assert!(gpu.run("kernel", BLOCKS, THREADS, arguments!(y, y)).is_divided);
+    assert_eq!(gpu.read::<u32>(y)[COUNT - 1], (BLOCKS - 1) * (BLOCKS - 1));
+}
+
+#[test]
 fn atomics_in_shared_memory_are_independent_and_others_are_not() {
     let body = |space: &str, at: &str| {
         format!(

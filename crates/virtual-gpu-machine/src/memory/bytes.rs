@@ -193,7 +193,7 @@ impl Machine<'_> {
             if copy.is_some() || written.first_missing(offset..offset + len).is_some() {
                 for (at, byte) in (offset..).zip(into.iter_mut()) {
                     if let Some((copy, slot)) = copy
-                        && self.record.has_changed(slot, at, 1)
+                        && self.record.has_written(slot, at)
                     {
                         *byte = copy.written(at..at + 1)[0];
                     } else if written.first_missing(at..at + 1).is_some() {

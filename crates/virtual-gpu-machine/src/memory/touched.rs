@@ -250,7 +250,14 @@ impl Record {
         accessed.ranges.iter().for_each(|range| bits.mark(range.start, range.end - range.start));
     }
 
-    /// Returns whether the launch has changed any of `len` bytes, starting at offset `start`, of the allocation in `slot`.
+    /// Returns whether the launch has written a byte of the allocation in `slot`, other than by an atomic.
+    pub(crate) fn has_written(&self, slot: usize, at: u64) -> bool {
+        let all = [&self.of_block, &self.of_launch].into_iter().filter_map(|slots| slots.bits.get(slot));
+        all.into_iter().any(|bits| bits[Access::Write as usize].coverage(at, 1) == Coverage::All)
+    }
+
+    /// Returns whether the launch has changed any of `len` bytes, starting at offset `start`, of the allocation in
+    /// `slot`.
     pub(crate) fn has_changed(&self, slot: usize, start: u64, len: u64) -> bool {
         [&self.of_block, &self.of_launch].into_iter().filter_map(|slots| slots.bits.get(slot)).any(|bits| {
             [Access::Write, Access::Atomic]
@@ -259,8 +266,8 @@ impl Record {
         })
     }
 
-    /// Adds what the running block accessed to what the launch accessed. Returns how many bytes it read plus how many it
-    /// wrote, each byte once, without atomics.
+    /// Adds what the running block accessed to what the launch accessed. Returns how many bytes it read plus how many
+    /// it wrote, each byte once, without atomics.
     pub(crate) fn end_block(&mut self) -> u64 {
         let Self { of_block, of_launch } = self;
         let mut bytes = 0;

@@ -8,16 +8,16 @@ use super::touched::{Accessed, Changed};
 use crate::fault::Access;
 use virtual_gpu_core::memory::{DeviceMemory, Written};
 
-/// The number of bytes by which a copy of a part of an allocation is made larger at least.
+/// The fewest bytes by which a copy of a part of an allocation grows.
 const GROWTH: usize = 64 << 10;
 
-/// The number of bytes of copies that are kept for the next launch.
+/// The most bytes that each [`Writes`] keeps for the copies of the next launch.
 const KEPT: usize = 64 << 20;
 
-/// The most bytes that all copies in this process may have.
+/// The most bytes that all copies in this process may have together.
 const MOST_COPIED: usize = 1 << 30;
 
-/// The most changes that some blocks postpone.
+/// The most changes that a thread's blocks postpone.
 pub(crate) const MOST_UPDATES: usize = 1 << 20;
 
 /// The number of bytes that all copies have.
@@ -58,7 +58,7 @@ impl View<'_> {
         matches!(self, Self::Apart(..))
     }
 
-    /// Keeps a change for later, if writes are kept apart. It must be of bytes that have been written.
+    /// Postpones a change, if writes are kept apart. The changed bytes must have been written before the launch.
     pub(crate) fn postpone(&mut self, update: Update) {
         if let Self::Apart(memory, writes) = self {
             writes.is_incomplete |= writes.updates.len() >= MOST_UPDATES || !update.is_of_written(memory);
@@ -104,18 +104,18 @@ pub(crate) struct Place<'m> {
     /// Its offset in the allocation.
     pub(crate) start: u64,
     pub(crate) bytes: &'m mut [u8],
-    /// Which bytes of the allocation have ever been written.
+    /// Which bytes of the allocation have ever been written; a copy does not record this.
     pub(crate) written: &'m mut Written,
 }
 
-/// A part of an allocation in which blocks have written. Which bytes they have written is in their
-/// [`Record`](super::touched::Record); the others have any value.
+/// A copy of a part of an allocation, for the bytes that blocks have written. Their [`Record`](super::touched::Record)
+/// has the ranges; all other bytes are unspecified.
 #[derive(Debug, Default)]
 pub(crate) struct PartialCopy {
     /// The offset of the first byte in the allocation.
     start: usize,
     bytes: Vec<u8>,
-    /// Stands for the record of which bytes have ever been written, which is not needed here.
+    /// Takes the place of the allocation's record of written bytes, which a copy does not need.
     everything: Written,
 }
 
@@ -142,7 +142,7 @@ pub(crate) struct Writes {
     updates: Vec<Update>,
     /// Bytes of earlier launches, for the next copies.
     spare: Vec<Vec<u8>>,
-    /// Whether there was no memory for a write.
+    /// Whether a write or a change could not be kept.
     is_incomplete: bool,
 }
 
@@ -151,14 +151,14 @@ impl Writes {
     pub(crate) fn clear(&mut self) {
         self.is_incomplete = false;
         self.updates.clear();
-        let mut kept: usize = self.spare.iter().map(Vec::len).sum();
+        let mut kept: usize = self.spare.iter().map(Vec::capacity).sum();
         for copy in &mut self.of_slots {
             let bytes = std::mem::take(&mut copy.bytes);
             if bytes.is_empty() {
                 continue;
             }
-            if kept + bytes.len() <= KEPT {
-                kept += bytes.len();
+            if kept + bytes.capacity() <= KEPT {
+                kept += bytes.capacity();
                 self.spare.push(bytes);
             } else {
                 COPIED.fetch_sub(bytes.len(), Ordering::Relaxed);
@@ -191,7 +191,7 @@ impl Writes {
         self.of_slots.get(slot).filter(|copy| !copy.bytes.is_empty())
     }
 
-    /// Returns the copy of a part of an allocation of `size` bytes, which includes `range`, except what is out of bounds.
+    /// Returns a copy that includes the part of `range` that is inside an allocation of `size` bytes.
     #[inline]
     fn including(&mut self, slot: usize, range: Range<usize>, size: usize) -> Option<&mut PartialCopy> {
         let range = range.start..range.end.min(size);

@@ -25,12 +25,12 @@ use virtual_gpu_core::thread::ThreadKey;
 /// How often a blocked thread checks whether a thread that it is waiting for has ended, if few are blocked.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// The number of blocked threads that may look again this often. If there are more, they look less often, because each look
-/// is as good as another thread's.
+/// The number of blocked threads that may look again this often. If there are more, they look less often, because each
+/// look is as good as another thread's.
 const LOOKING: u32 = 16;
 
-/// A polling loop may have its own deadline, so its timeout is this many times as long as a wait's. So is the timeout of a
-/// wait while another thread polls.
+/// A polling loop may have its own deadline, so its timeout is this many times as long as a wait's. So is the timeout
+/// of a wait while another thread polls.
 const POLLING: u32 = 3;
 
 /// How long nothing must have changed before a wait is known never to end. No thread holds a lock for so long.
@@ -140,16 +140,16 @@ impl WaitTimeout {
         Self { timeout, idle: Duration::ZERO, restarts: POLLING - 1, early_queries }
     }
 
-    /// Counts time in which no operation was running. The waiting thread wakes up after `pause`. If it wakes up much later,
-    /// the machine is busy or the process was stopped, and the awaited thread may not have run either. So the delay does
-    /// not count.
+    /// Counts time in which no operation was running. The waiting thread wakes up after `pause`. If it wakes up much
+    /// later, the machine is busy or the process was stopped, and the awaited thread may not have run either. So the
+    /// delay does not count.
     fn count(&mut self, time: Duration, pause: Duration) {
         self.idle += time.min(2 * pause);
     }
 
-    /// Returns whether the timeout has passed. It starts again if a query has returned "not done" for an operation whose end
-    /// is known: the thread that polls will continue. Each of its queries advances its clock by the time of a call, so on a
-    /// busy machine it may take seconds to reach that end.
+    /// Returns whether the timeout has passed. It starts again if a query has returned "not done" for an operation
+    /// whose end is known: the thread that polls will continue. Each of its queries advances its clock by the time of a
+    /// call, so on a busy machine it may take seconds to reach that end.
     fn has_passed(&mut self, early_queries: u64) -> bool {
         if self.idle < self.timeout {
             return false;
