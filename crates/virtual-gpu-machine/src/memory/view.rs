@@ -11,8 +11,8 @@ use virtual_gpu_core::memory::{DeviceMemory, Written};
 /// The fewest bytes by which a copy of a part of an allocation grows.
 const GROWTH: usize = 64 << 10;
 
-/// The most bytes that each [`Writes`] keeps for the copies of the next launch.
-const KEPT: usize = 64 << 20;
+/// The most bytes that are kept for the copies of the next launch.
+const KEPT: usize = 128 << 20;
 
 /// The most bytes that all copies in this process may have together.
 const MOST_COPIED: usize = 1 << 30;
@@ -151,14 +151,9 @@ impl Writes {
     pub(crate) fn clear(&mut self) {
         self.is_incomplete = false;
         self.updates.clear();
-        let mut kept: usize = self.spare.iter().map(Vec::capacity).sum();
-        for copy in &mut self.of_slots {
+        for copy in self.of_slots.iter_mut().filter(|copy| !copy.bytes.is_empty()) {
             let bytes = std::mem::take(&mut copy.bytes);
-            if bytes.is_empty() {
-                continue;
-            }
-            if kept + bytes.capacity() <= KEPT {
-                kept += bytes.capacity();
+            if COPIED.load(Ordering::Relaxed) <= KEPT {
                 self.spare.push(bytes);
             } else {
                 COPIED.fetch_sub(bytes.len(), Ordering::Relaxed);
@@ -213,11 +208,8 @@ impl Writes {
         }
         let copy = &mut self.of_slots[slot];
         if copy.bytes.is_empty() {
-            copy.bytes = self.spare.pop().unwrap_or_default();
-            COPIED.fetch_sub(copy.bytes.len(), Ordering::Relaxed);
-            copy.bytes.truncate(size);
+            copy.bytes = self.spare.pop_if(|bytes| bytes.len() <= size).unwrap_or_default();
             copy.start = range.start.min(size - copy.bytes.len());
-            COPIED.fetch_add(copy.bytes.len(), Ordering::Relaxed);
         }
         let (start, len) = (copy.start, copy.bytes.len());
         let growth = len.max(GROWTH);
