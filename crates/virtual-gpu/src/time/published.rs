@@ -4,40 +4,45 @@ use super::choice::Enabled;
 use super::preset::Preset;
 use super::tuning::{Choice, Function, World, choose};
 
-/// A measured all-reduce.
+/// An all-reduce on a machine.
 struct Published {
     machine: &'static str,
     topology: &'static str,
     world: World,
     algorithm: Option<&'static str>,
     bytes: u64,
-    measured: Measured,
+    unit: Unit,
+    /// The measured figure; `None` if we found none.
+    published: Option<f64>,
     /// The maximum error that the model may have. `None`: the table only states the error.
     within: Option<f64>,
     source: &'static str,
 }
 
 #[derive(Clone, Copy)]
-enum Measured {
+enum Unit {
     /// GB/s, as nccl-tests defines it.
-    BusBandwidth(f64),
-    Microseconds(f64),
+    BusBandwidth,
+    Microseconds,
 }
 
-/// Three nodes, each with half of a DGX A100's adapters.
+/// Nodes with half of a DGX A100's adapters.
 const FOUR_ADAPTERS: &str =
     "name = \"a100-4xhdr\"\nlike = \"dgx-a100\"\n[nccl]\nnetwork_bytes_per_s = 96e9\n";
 
 const NODE: World = World { ranks: 8, nodes: 1 };
 
-const PUBLISHED: [Published; 10] = [
+const NODES: World = World { ranks: 1024, nodes: 128 };
+
+const PUBLISHED: [Published; 14] = [
     Published {
         machine: "8 H100 SXM",
         topology: "dgx-h100",
         world: NODE,
         algorithm: None,
         bytes: 8 << 30,
-        measured: Measured::BusBandwidth(478.0),
+        unit: Unit::BusBandwidth,
+        published: Some(478.0),
         within: Some(0.10),
         source: "nccl-tests, 476 to 480 GB/s",
     },
@@ -47,7 +52,8 @@ const PUBLISHED: [Published; 10] = [
         world: NODE,
         algorithm: Some("Ring"),
         bytes: 8 << 30,
-        measured: Measured::BusBandwidth(370.0),
+        unit: Unit::BusBandwidth,
+        published: Some(370.0),
         within: Some(0.10),
         source: "nccl-tests",
     },
@@ -57,7 +63,8 @@ const PUBLISHED: [Published; 10] = [
         world: NODE,
         algorithm: None,
         bytes: 8 << 30,
-        measured: Measured::BusBandwidth(475.0),
+        unit: Unit::BusBandwidth,
+        published: Some(475.0),
         within: Some(0.10),
         source: "nccl-tests; it has the same links as an H100",
     },
@@ -67,7 +74,8 @@ const PUBLISHED: [Published; 10] = [
         world: World { ranks: 4, nodes: 1 },
         algorithm: None,
         bytes: 8 << 30,
-        measured: Measured::BusBandwidth(366.0),
+        unit: Unit::BusBandwidth,
+        published: Some(366.0),
         within: Some(0.10),
         source: "nccl-tests",
     },
@@ -77,7 +85,8 @@ const PUBLISHED: [Published; 10] = [
         world: NODE,
         algorithm: None,
         bytes: 8 << 30,
-        measured: Measured::BusBandwidth(200.0),
+        unit: Unit::BusBandwidth,
+        published: Some(200.0),
         within: Some(0.10),
         source: "NVIDIA/nccl-tests#149; the preset's `efficiency` is fitted to it",
     },
@@ -87,7 +96,8 @@ const PUBLISHED: [Published; 10] = [
         world: World { ranks: 24, nodes: 3 },
         algorithm: None,
         bytes: 128 << 20,
-        measured: Measured::BusBandwidth(96.0),
+        unit: Unit::BusBandwidth,
+        published: Some(96.0),
         within: None,
         source: "NVIDIA/nccl-tests#119",
     },
@@ -97,7 +107,8 @@ const PUBLISHED: [Published; 10] = [
         world: NODE,
         algorithm: None,
         bytes: 16,
-        measured: Measured::Microseconds(12.5),
+        unit: Unit::Microseconds,
+        published: Some(12.5),
         within: Some(0.25),
         source: "nccl-tests; it has the same links as an H100",
     },
@@ -107,7 +118,8 @@ const PUBLISHED: [Published; 10] = [
         world: NODE,
         algorithm: None,
         bytes: 4 << 10,
-        measured: Measured::Microseconds(16.7),
+        unit: Unit::Microseconds,
+        published: Some(16.7),
         within: Some(0.25),
         source: "nccl-tests",
     },
@@ -117,9 +129,54 @@ const PUBLISHED: [Published; 10] = [
         world: World { ranks: 16, nodes: 2 },
         algorithm: Some("Tree"),
         bytes: 8,
-        measured: Measured::Microseconds(25.207),
+        unit: Unit::Microseconds,
+        published: Some(25.207),
         within: Some(0.25),
         source: "NCCL's own log of its model",
+    },
+    Published {
+        machine: "2 nodes of 8 H20, `NCCL_ALGO=NVLSTree`",
+        topology: "dgx-h100",
+        world: World { ranks: 16, nodes: 2 },
+        algorithm: Some("NVLSTree"),
+        bytes: 8,
+        unit: Unit::Microseconds,
+        published: Some(47.6),
+        within: None,
+        source: "NVIDIA/nccl#1244; it has the same links as an H100",
+    },
+    Published {
+        machine: "32 nodes of 8 A100, 4 HDR adapters each",
+        topology: FOUR_ADAPTERS,
+        world: World { ranks: 256, nodes: 32 },
+        algorithm: None,
+        bytes: 8,
+        unit: Unit::Microseconds,
+        published: Some(62.99),
+        within: None,
+        source: "NVIDIA/nccl#652",
+    },
+    Published {
+        machine: "128 nodes of 8 H100",
+        topology: "dgx-h100",
+        world: NODES,
+        algorithm: None,
+        bytes: 8,
+        unit: Unit::Microseconds,
+        published: None,
+        within: None,
+        source: "none found",
+    },
+    Published {
+        machine: "128 nodes of 8 H100",
+        topology: "dgx-h100",
+        world: NODES,
+        algorithm: None,
+        bytes: 8 << 30,
+        unit: Unit::BusBandwidth,
+        published: None,
+        within: None,
+        source: "none found",
     },
     Published {
         machine: "8 RTX 4090 on PCIe, `NCCL_ALGO=Tree`",
@@ -127,7 +184,8 @@ const PUBLISHED: [Published; 10] = [
         world: NODE,
         algorithm: Some("Tree"),
         bytes: 8,
-        measured: Measured::Microseconds(42.6),
+        unit: Unit::Microseconds,
+        published: Some(42.6),
         within: None,
         source: "NVIDIA/nccl#1530: cards without peer-to-peer access, which the model does not cover",
     },
@@ -140,24 +198,22 @@ impl Published {
         choose(&preset, &enabled, Function::AllReduce, self.world, self.bytes, true).unwrap()
     }
 
-    /// Returns the model's figure and the published figure.
-    fn figures(&self, choice: Choice) -> (f64, f64) {
+    /// Returns the model's figure.
+    fn modeled(&self, choice: Choice) -> f64 {
         let nanoseconds = choice.nanoseconds as f64;
-        match self.measured {
-            Measured::BusBandwidth(published) => {
-                let ranks = self.world.ranks as f64;
-                (self.bytes as f64 / nanoseconds * 2.0 * (ranks - 1.0) / ranks, published)
-            }
-            Measured::Microseconds(published) => (nanoseconds / 1e3, published),
+        let ranks = self.world.ranks as f64;
+        match self.unit {
+            Unit::BusBandwidth => self.bytes as f64 / nanoseconds * 2.0 * (ranks - 1.0) / ranks,
+            Unit::Microseconds => nanoseconds / 1e3,
         }
     }
 
     fn row(&self) -> String {
         let choice = self.choice();
-        let (modeled, published) = self.figures(choice);
-        let unit = match self.measured {
-            Measured::BusBandwidth(_) => "GB/s",
-            Measured::Microseconds(_) => "µs",
+        let modeled = self.modeled(choice);
+        let unit = match self.unit {
+            Unit::BusBandwidth => "GB/s",
+            Unit::Microseconds => "µs",
         };
         let size = match self.bytes {
             bytes if bytes >= 1 << 30 => format!("{} GiB", bytes >> 30),
@@ -165,9 +221,14 @@ impl Published {
             bytes if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
             bytes => format!("{bytes} B"),
         };
-        let error = 100.0 * (modeled / published - 1.0);
+        let (published, error) = match self.published {
+            Some(published) => {
+                (format!("{published} {unit}"), format!("{:+.1}%", 100.0 * (modeled / published - 1.0)))
+            }
+            None => ("–".to_owned(), "–".to_owned()),
+        };
         format!(
-            "| {} | {size} | {}, {} | {modeled:.1} {unit} | {published} {unit} | {error:+.1}% | {} |\n",
+            "| {} | {size} | {}, {} | {modeled:.1} {unit} | {published} | {error} | {} |\n",
             self.machine,
             choice.algorithm.name(),
             choice.protocol.name(),
@@ -182,8 +243,8 @@ const END: &str = "<!-- end of table -->";
 #[test]
 fn the_model_is_within_the_errors_that_it_allows() {
     for published in &PUBLISHED {
-        let (modeled, measured) = published.figures(published.choice());
-        if let Some(within) = published.within {
+        if let (Some(measured), Some(within)) = (published.published, published.within) {
+            let modeled = published.modeled(published.choice());
             assert!((modeled / measured - 1.0).abs() <= within, "{}", published.row());
         }
     }
