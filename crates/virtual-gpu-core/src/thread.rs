@@ -5,7 +5,9 @@
 use std::cell::Cell;
 use std::fs::read_to_string;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::available_parallelism;
 
 use crate::sync::thread_local;
 
@@ -49,6 +51,12 @@ impl Life {
 
 /// The name of the thread that ends a check with its parent. It never makes a call.
 const PARENT_WATCH: &str = "parent watch";
+
+/// Returns the number of threads that can run at the same time.
+pub fn cores() -> usize {
+    static CORES: LazyLock<usize> = LazyLock::new(|| available_parallelism().map_or(1, Into::into));
+    *CORES
+}
 
 /// Returns the number of this process's threads that don't wait for another thread without a deadline, as the kernel sees
 /// it. The other threads can't do anything until one of these does. `None` if the kernel doesn't show this, or if the threads

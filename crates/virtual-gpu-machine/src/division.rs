@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use crate::block::{State, give_back, take_state};
@@ -21,6 +21,7 @@ use crate::memory::touched::Accessed;
 use crate::memory::view::{MOST_UPDATES, View};
 use crate::progress::Pause;
 use virtual_gpu_core::memory::DeviceMemory;
+use virtual_gpu_core::thread::cores;
 use virtual_gpu_ptx::Kernel;
 use virtual_gpu_ptx::instruction::{Operation, Space};
 
@@ -35,9 +36,6 @@ const WORTH_DIVIDING: u64 = 2 << 20;
 /// The number of instructions for each atomic in device memory from which other cores are worth their start, because
 /// one thread executes all postponed atomics.
 const INSTRUCTIONS_PER_UPDATE: u64 = 64;
-
-/// The number of threads that can run at the same time.
-static CORES: LazyLock<usize> = LazyLock::new(|| thread::available_parallelism().map_or(1, Into::into));
 
 /// The number of threads of this process that run kernels.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
@@ -58,7 +56,7 @@ impl Division {
 
     /// The blocks may run on all cores on which no other kernel of this process is running.
     pub fn among_idle_cores() -> Self {
-        let idle = CORES.saturating_sub(RUNNING.load(Ordering::Relaxed));
+        let idle = cores().saturating_sub(RUNNING.load(Ordering::Relaxed));
         Self { threads: idle.max(1), from: WORTH_DIVIDING }
     }
 }
@@ -293,19 +291,7 @@ fn is_independent(operation: &Operation) -> bool {
     match operation {
         // Atomics in device memory can be postponed if nothing reads what they return.
         Operation::Atomic(atomic) => atomic.space == Space::Shared || atomic.destination.is_none(),
-        // These use more than memory and registers, or keep accesses pending.
-        Operation::System(_)
-        | Operation::BulkCopy(_)
-        | Operation::TensorCopy(_)
-        | Operation::BulkReduction(_)
-        | Operation::FetchTexture(_)
-        | Operation::QueryObject(_)
-        | Operation::AccessSurface(_)
-        | Operation::StoreAsync(_)
-        | Operation::Mbarrier(_)
-        | Operation::MapAddress { .. }
-        | Operation::BlockOfAddress { .. }
-        | Operation::ClusterBarrier(_) => false,
+        // These use nothing but registers, memory that can be accessed apart, and what belongs to the block.
         Operation::Nothing
         | Operation::Fence(_)
         | Operation::Word { .. }
@@ -355,6 +341,7 @@ fn is_independent(operation: &Operation) -> bool {
         | Operation::MultiplyFragments(_)
         | Operation::ActiveMask { .. }
         | Operation::Sleep { .. } => true,
+        _ => false,
     }
 }
 

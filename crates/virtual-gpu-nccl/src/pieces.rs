@@ -2,13 +2,14 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::buffer::{BufferLocation, Memories, Source};
 use super::operation::Piece;
 use super::ranks::Ranks;
 use virtual_gpu_core::memory::PastCaches;
+use virtual_gpu_core::thread::cores;
 use virtual_gpu_machine::reduction::Reduction;
 
 /// The number of bytes to combine in one step: few enough to stay in the cache that is nearest to the core.
@@ -22,10 +23,6 @@ const PARTS_PER_THREAD: u64 = 4;
 
 /// The number of written bytes beyond which the caches are of no use for them.
 const BEYOND_CACHES: u64 = 8 << 20;
-
-/// The number of threads that can run at the same time.
-static CORES: LazyLock<u64> =
-    LazyLock::new(|| thread::available_parallelism().map_or(1, |cores| cores.get() as u64));
 
 /// What a rank contributes.
 enum Input<'a> {
@@ -80,7 +77,7 @@ pub(crate) fn move_pieces(
     let mover = Mover { reduction, inputs: inputs.collect(), receive };
     let written: u64 = pieces.iter().map(|piece| piece.bytes * piece.destinations.len() as u64).sum();
     let read: u64 = pieces.iter().map(|piece| piece.bytes * piece.sources.len() as u64).sum();
-    let threads = ((written + read) / BYTES_PER_THREAD).min(*CORES);
+    let threads = ((written + read) / BYTES_PER_THREAD).min(cores() as u64);
     mover.run(&pieces, memories, threads, written > BEYOND_CACHES);
     for piece in &pieces {
         for &(rank, at) in &piece.destinations {
