@@ -55,6 +55,8 @@ pub use printed::Printed;
 pub use race::{Lifetime, Race, SharedLocation};
 pub use together::{Others, Pause, Together};
 
+use division::Running;
+use machine::Machine;
 use memory::view::View;
 use virtual_gpu_core::memory::DeviceMemory;
 use virtual_gpu_ptx::Kernel;
@@ -67,13 +69,7 @@ use virtual_gpu_ptx::Kernel;
 /// # Errors
 /// Returns the first fault of any thread. Earlier writes are not undone.
 pub fn run(kernel: &Kernel, launch: &Launch<'_>, memory: &mut DeviceMemory) -> Result<Execution, Box<Fault>> {
-    let _running = division::Running::new(1);
-    let mut state = block::take_state();
-    let outcome =
-        machine::Machine::new(kernel, launch, View::Whole(memory), (&mut state.block, &mut state.record))
-            .run();
-    block::give_back(state);
-    outcome
+    run_with(kernel, launch, memory, None)
 }
 
 /// Runs a kernel that accesses other GPUs' memory, or whose GPU's memory other GPUs access. It takes turns with other
@@ -87,11 +83,20 @@ pub fn run_together(
     memory: &mut DeviceMemory,
     together: Together<'_>,
 ) -> Result<Execution, Box<Fault>> {
-    let _running = division::Running::new(1);
+    run_with(kernel, launch, memory, Some(together))
+}
+
+fn run_with<'l>(
+    kernel: &'l Kernel,
+    launch: &'l Launch<'l>,
+    memory: &'l mut DeviceMemory,
+    together: Option<Together<'l>>,
+) -> Result<Execution, Box<Fault>> {
+    let _running = Running::new(1);
     let mut state = block::take_state();
     let mut machine =
-        machine::Machine::new(kernel, launch, View::Whole(memory), (&mut state.block, &mut state.record));
-    machine.together = Some(together);
+        Machine::new(kernel, launch, View::Whole(memory), (&mut state.block, &mut state.record));
+    machine.together = together;
     let outcome = machine.run();
     block::give_back(state);
     outcome

@@ -252,18 +252,20 @@ impl Record {
 
     /// Returns whether the launch has written a byte of the allocation in `slot`, other than by an atomic.
     pub(crate) fn has_written(&self, slot: usize, at: u64) -> bool {
-        let all = [&self.of_block, &self.of_launch].into_iter().filter_map(|slots| slots.bits.get(slot));
-        all.into_iter().any(|bits| bits[Access::Write as usize].coverage(at, 1) == Coverage::All)
+        self.all_bits(slot).any(|bits| bits[Access::Write as usize].coverage(at, 1) == Coverage::All)
     }
 
     /// Returns whether the launch has changed any of `len` bytes, starting at offset `start`, of the allocation in
     /// `slot`.
     pub(crate) fn has_changed(&self, slot: usize, start: u64, len: u64) -> bool {
-        [&self.of_block, &self.of_launch].into_iter().filter_map(|slots| slots.bits.get(slot)).any(|bits| {
-            [Access::Write, Access::Atomic]
-                .iter()
-                .any(|&kind| bits[kind as usize].coverage(start, len) != Coverage::None)
-        })
+        let mut changed =
+            self.all_bits(slot).flat_map(|bits| [Access::Write, Access::Atomic].map(|it| &bits[it as usize]));
+        changed.any(|bits| bits.coverage(start, len) != Coverage::None)
+    }
+
+    /// Returns what the running block accessed in the allocation in `slot`, and what the blocks before it accessed there.
+    fn all_bits(&self, slot: usize) -> impl Iterator<Item = &[Bits; 3]> {
+        [&self.of_block, &self.of_launch].into_iter().filter_map(move |slots| slots.bits.get(slot))
     }
 
     /// Adds what the running block accessed to what the launch accessed. Returns how many bytes it read plus how many

@@ -58,7 +58,8 @@ impl View<'_> {
         matches!(self, Self::Apart(..))
     }
 
-    /// Postpones a change, if writes are kept apart. The changed bytes must have been written before the launch.
+    /// Postpones a change, if writes are kept apart. A change of bytes that were never written can't be postponed; then the
+    /// writes are incomplete.
     pub(crate) fn postpone(&mut self, update: Update) {
         if let Self::Apart(memory, writes) = self {
             writes.is_incomplete |= writes.updates.len() >= MOST_UPDATES || !update.is_of_written(memory);
