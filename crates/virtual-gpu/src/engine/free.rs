@@ -218,7 +218,7 @@ impl Engine {
 }
 
 impl State {
-    /// Returns whether the operation that was last found to come before all freed memory is not done.
+    /// Returns whether the operation that the release of the first freed memory waits for is not done.
     fn release_still_waits(&self) -> bool {
         let (Some((handle, enqueued)), Some(freed)) = (self.release_waits_for, self.freed.front()) else {
             return false;

@@ -209,7 +209,7 @@ pub struct State {
     enqueued: OperationNumber,
     /// Memory that was freed before all earlier operations were done, in call order.
     freed: VecDeque<free::Freed>,
-    /// An operation that is first on its stream, and before which the first of these was freed.
+    /// The operation that the release of the first of these waits for: its stream and its sequence number.
     release_waits_for: Option<(StreamHandle, OperationNumber)>,
     /// The number of operations completed so far.
     finished: u64,

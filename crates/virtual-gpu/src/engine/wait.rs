@@ -25,9 +25,8 @@ use virtual_gpu_core::thread::ThreadKey;
 /// How often a blocked thread checks whether a thread that it is waiting for has ended, if few are blocked.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// The number of blocked threads that may look again this often. If there are more, they look less often, because each
-/// look is as good as another thread's.
-const LOOKING: u32 = 16;
+/// If more threads than this are blocked, each looks less often, so that all looks together take no more time.
+const FEW_BLOCKED: u32 = 16;
 
 /// A polling loop may have its own deadline, so its timeout is this many times as long as a wait's. So is the timeout
 /// of a wait while another thread polls.
@@ -251,7 +250,7 @@ pub fn given_up(timeout: Timeout) -> String {
 impl State {
     /// Returns how long a blocked thread waits before it looks again.
     fn pause(&self) -> Duration {
-        LOOK_AGAIN * (self.blocked.iter().len() as u32 / LOOKING).max(1)
+        LOOK_AGAIN * (self.blocked.iter().len() as u32 / FEW_BLOCKED).max(1)
     }
 
     fn fail_calls(&mut self, calls: &Deadlocked, status: CudaStatus, report: &Report) {

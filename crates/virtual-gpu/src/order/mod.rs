@@ -149,6 +149,16 @@ impl Order {
         self.histories.remove(&(device, allocation));
     }
 
+    /// Records that a stream has touched an allocation.
+    fn add_place(&mut self, stream: StreamHandle, place: (usize, AllocationId)) {
+        let places = self.touched_by.entry(stream).or_default();
+        if places.len() == places.capacity() {
+            // Before the list grows, those that are gone make room.
+            places.retain(|place| self.histories.contains_key(place));
+        }
+        places.push(place);
+    }
+
     /// Records one operation's accesses to one allocation. Returns the first race with an earlier access to the same
     /// bytes.
     pub(crate) fn touch(
@@ -166,19 +176,14 @@ impl Order {
         });
         let place = (buffer.device, buffer.allocation);
         let history = self.histories.entry(place).or_default();
-        if history.add_stream(by.stream) {
-            let places = self.touched_by.entry(by.stream).or_default();
-            if places.len() == places.capacity() {
-                // Before it grows.
-                places.retain(|place| self.histories.contains_key(place));
-            }
-            places.push(place);
-        }
-        let history = self.histories.entry(place).or_default();
+        let is_first = history.add_stream(by.stream);
         let mut first: Option<Conflict> = None;
         for touch in touches {
             let conflict = history.touch(&by, view, touch);
             first = first.or(conflict);
+        }
+        if is_first {
+            self.add_place(by.stream, place);
         }
         let conflict = first?;
         let mut lines = [conflict.other.call_site.line(), by.call_site.line()];

@@ -32,7 +32,7 @@ const FOUR_ADAPTERS: &str =
 
 const NODE: World = World { ranks: 8, nodes: 1 };
 
-const NODES: World = World { ranks: 1024, nodes: 128 };
+const NODES_128: World = World { ranks: 1024, nodes: 128 };
 
 const PUBLISHED: [Published; 14] = [
     Published {
@@ -159,7 +159,7 @@ const PUBLISHED: [Published; 14] = [
     Published {
         machine: "128 nodes of 8 H100",
         topology: "dgx-h100",
-        world: NODES,
+        world: NODES_128,
         algorithm: None,
         bytes: 8,
         unit: Unit::Microseconds,
@@ -170,7 +170,7 @@ const PUBLISHED: [Published; 14] = [
     Published {
         machine: "128 nodes of 8 H100",
         topology: "dgx-h100",
-        world: NODES,
+        world: NODES_128,
         algorithm: None,
         bytes: 8 << 30,
         unit: Unit::BusBandwidth,
