@@ -184,6 +184,7 @@ struct Bench {
     memory: DeviceMemory,
     /// Whether the next kernels run as if other GPUs could access the memory.
     shares_memory: bool,
+    /// Whether the next kernels run on all cores.
     division: Division,
 }
 
@@ -248,6 +249,9 @@ impl Bench {
             let start = Instant::now();
             in_rust();
             host = host.min(start.elapsed());
+            if self.shares_memory {
+                continue;
+            }
             self.division = all_cores;
             let start = Instant::now();
             is_divided = self.launch(&module, kernel, grid, block, words).is_divided;
