@@ -119,6 +119,16 @@ impl VirtualDriver {
         Ok((result, calls.pop()))
     }
 
+    /// Returns a function that tells whether the thread that enqueued the running host function is blocked until that
+    /// function returns. Its result is 1 or 0.
+    ///
+    /// # Errors
+    /// Fails if the virtual driver can't tell.
+    pub(crate) fn host_function_is_awaited(&self) -> anyhow::Result<extern "C" fn() -> c_int> {
+        // SAFETY: this is the function's type in `virtual_cuda`.
+        unsafe { self.function(c"virtualGpuHostFunctionIsAwaited") }
+    }
+
     /// Starts tracking the objects that lines in the exercise create.
     ///
     /// # Errors

@@ -85,6 +85,12 @@ pub unsafe extern "C" fn virtualGpuOperations(
     stream::operations(gpu, |operation| unsafe { visit(operation, data) });
 }
 
+/// Returns 1 if the thread that enqueued the running host function is blocked until that function returns, and else 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn virtualGpuHostFunctionIsAwaited() -> c_int {
+    c_int::from(stream::host_function_is_awaited())
+}
+
 /// From now on, tracks the streams, events, modules, communicators, buffers, and so on that the program's own sources
 /// create.
 #[unsafe(no_mangle)]

@@ -60,6 +60,11 @@ pub(crate) fn record_operations() {
     }
 }
 
+/// Returns whether the thread that enqueued the running host function is blocked until that function returns.
+pub(crate) fn host_function_is_awaited() -> bool {
+    engine::get().is_ok_and(|engine| engine.host_function_is_awaited())
+}
+
 /// Calls `visit` with each recorded operation of a GPU that has run.
 pub(crate) fn operations(gpu: c_int, mut visit: impl FnMut(&StreamOperation)) {
     let (Ok(engine), Ok(gpu)) = (engine::get(), usize::try_from(gpu)) else { return };

@@ -1,10 +1,11 @@
 //! The program's host functions, which run in stream order.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
+use std::time::Duration;
 
 use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
@@ -12,6 +13,7 @@ use cudarc::nvrtc::Ptx;
 use lab::Check;
 
 use crate::device::{shape, untracked};
+use crate::symbols::symbol;
 use crate::{contains, fails, text};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -21,6 +23,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("host_functions::a_message_orders_what_follows_it", message_orders),
         Check::new("host_functions::a_cuda_call_in_one_is_refused", no_cuda_calls),
         Check::new("host_functions::one_that_does_not_return_is_given_up", never_returns),
+        Check::new("host_functions::one_learns_that_its_thread_waits", learns_that_its_thread_waits),
         Check::new("host_functions::none_runs_on_a_failed_gpu", none_after_a_failure),
         Check::new("host_functions::a_null_function_is_refused", null_function),
     ]
@@ -119,6 +122,39 @@ fn never_returns() -> anyhow::Result<()> {
     launch(&other, move || send.send(7).unwrap())?;
     other.synchronize()?;
     assert_eq!(receive.recv()?, 7);
+    Ok(())
+}
+
+fn learns_that_its_thread_waits() -> anyhow::Result<()> {
+    let is_awaited = symbol(c"virtualGpuHostFunctionIsAwaited");
+    // SAFETY: this is the function's type in `virtual_cuda`.
+    let is_awaited: extern "C" fn() -> c_int = unsafe { std::mem::transmute(is_awaited) };
+    let (stream, other) = (stream()?, stream()?);
+    assert_eq!(is_awaited(), 0);
+    let (send, answers) = channel();
+    let (go_on, may_go_on) = channel();
+    launch(&stream, move || {
+        may_go_on.recv().unwrap();
+        send.send(is_awaited()).unwrap();
+        while is_awaited() == 0 {
+            std::thread::yield_now();
+        }
+        send.send(1).unwrap();
+    })?;
+    // Another thread waits for the function, and this one for work that does not depend on it.
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| stream.synchronize());
+        std::thread::sleep(Duration::from_millis(20));
+        other.synchronize()?;
+        go_on.send(())?;
+        assert_eq!(answers.recv()?, 0);
+        // This thread's wait leads to the function through an event.
+        other.join(&stream)?;
+        other.synchronize()?;
+        waiting.join().unwrap()?;
+        anyhow::Ok(())
+    })?;
+    assert_eq!((answers.recv()?, is_awaited()), (1, 0));
     Ok(())
 }
 

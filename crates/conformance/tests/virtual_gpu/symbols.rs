@@ -23,7 +23,7 @@ pub(crate) fn checks() -> Vec<Check> {
 const PER_THREAD: u64 = 2;
 
 /// Returns what the library exports under a name.
-fn symbol(name: &CStr) -> *mut c_void {
+pub(crate) fn symbol(name: &CStr) -> *mut c_void {
     // SAFETY: the library is loaded and stays loaded.
     unsafe {
         let library = libc::dlopen(c"libcuda.so".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);

@@ -108,7 +108,9 @@ fn at_once() -> anyhow::Result<()> {
     });
     let text = returned.err().map(|error| error.to_string()).unwrap_or_default();
     ensure!(
-        text.contains("`clear_and_wait` returned only when its stream, which"),
+        text.contains(
+            "`clear_and_wait` returned only when its stream, which the check had blocked, was done"
+        ),
         "the call waits on the host, but the error is {text:?}"
     );
     let refused = returns_at_once("refuse", &stream, || bail!("no batch is left"));

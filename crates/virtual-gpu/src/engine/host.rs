@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::run::Obstacle;
-use super::wait::given_up;
+use super::wait::{Wait, given_up};
 use super::work::Work;
 use super::{Engine, Failure, State};
 use crate::order::View;
@@ -65,6 +65,17 @@ impl Engine {
         Ok(Work::Host(Some(function)))
     }
 
+    /// Returns whether the thread that enqueued the running host function is blocked until that function returns.
+    pub fn host_function_is_awaited(&self) -> bool {
+        let state = self.state();
+        let Some(running) = state.running_host_function else { return false };
+        let thread = state.first_of(running).map(|(thread, _)| thread);
+        match thread.and_then(|thread| state.blocked(thread)).map(|blocked| &blocked.wait) {
+            Some(Wait::Ops(ops)) => ops.iter().any(|&op| state.host_function_ahead(op) == Some(running)),
+            Some(Wait::Communicators(_)) | None => false,
+        }
+    }
+
     /// Runs host functions on the engine's thread for as long as the process lives.
     fn run_host_functions(&self) {
         let mut state = self.state();
@@ -74,6 +85,7 @@ impl Engine {
                 continue;
             };
             state.hears(op);
+            state.running_host_function = Some(op);
             let context = state.streams.get(&op.stream).map(|stream| stream.context);
             drop(state);
             if let Some(context) = context {
@@ -82,6 +94,7 @@ impl Engine {
             // The panic hook has printed the panic; the stream continues.
             let _ = catch_unwind(AssertUnwindSafe(|| (function.call)()));
             state = self.state();
+            state.running_host_function = None;
             // The wait for the function may have been abandoned, or its context may have been destroyed.
             if state.streams.get(&op.stream).is_some_and(|stream| stream.is_at(op)) {
                 state.finish_after(op.stream, &View::default(), Cost::Nothing);

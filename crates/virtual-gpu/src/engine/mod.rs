@@ -217,6 +217,8 @@ pub struct State {
     under_way: usize,
     /// Host functions whose turn has come, each with its operation.
     host_functions: VecDeque<(OpRef, host::HostFunction)>,
+    /// The operation of the host function that is running.
+    running_host_function: Option<OpRef>,
     /// Streams whose first operation waits for a number in memory.
     value_waits: SortedMap<StreamHandle, value::Pending>,
     /// Since when nothing can end such a wait.
@@ -311,6 +313,7 @@ impl Engine {
             finished: 0,
             under_way: 0,
             host_functions: VecDeque::new(),
+            running_host_function: None,
             value_waits: SortedMap::default(),
             values_stuck: wait::Stuck::default(),
             has_host_thread: false,
