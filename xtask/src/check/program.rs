@@ -65,6 +65,13 @@ impl Program {
         Ok(programs)
     }
 
+    /// Returns the lines of the workspace's manifest that say how to build the program. Programs are built in parallel,
+    /// and to divide each of them would take a fifth more processor time. The dependencies are built as for students, so
+    /// that the sessions need no build of their own.
+    pub(super) fn profile(&self) -> String {
+        format!("\n[profile.dev.package.{}]\ncodegen-units = 1\n", self.package)
+    }
+
     /// Returns the files of the package in the workspace `folder`, containing the variants that `has` selects.
     pub(super) fn files(&self, folder: &Path, has: impl Fn(&str) -> bool) -> [(PathBuf, String); 2] {
         let Self { package, library, .. } = self;

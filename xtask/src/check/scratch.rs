@@ -116,7 +116,6 @@ impl Scratch {
             fs::read_to_string(root.join(path))
                 .with_context(|| format!("can't read {}", root.join(path).display()))
         };
-        files.insert("Cargo.toml".into(), member::workspace_manifest(root, &read("Cargo.toml")?)?);
         // Cargo rewrites this lock file for the members. A second copy shows whether the root's lock file has changed
         // since.
         let lock = read("Cargo.lock")?;
@@ -126,6 +125,9 @@ impl Scratch {
         files.insert("root.lock".into(), lock);
         let solutions = read_folder(&root.join("solutions"))?;
         let programs = Program::all(course, kind, &solutions, variants.clone())?;
+        let mut manifest = member::workspace_manifest(root, &read("Cargo.toml")?)?;
+        manifest.extend(programs.iter().map(Program::profile));
+        files.insert("Cargo.toml".into(), manifest);
         let mut sources = Sources::new(root, course, &solutions);
         for variant in variants {
             files.extend(sources.of(variant)?);
@@ -176,8 +178,6 @@ impl Scratch {
             .env("CARGO_TARGET_DIR", &self.target)
             // Packages that change are rebuilt completely, so incremental build files would only fill the disk.
             .env("CARGO_INCREMENTAL", "0")
-            // Programs are built in parallel. To divide each of them takes a fifth more processor time.
-            .env("CARGO_PROFILE_DEV_CODEGEN_UNITS", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
