@@ -89,9 +89,8 @@ const LEVELS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"];
 const COLORS = ["color-contrast", "link-in-text-block"];
 
 /**
- * Returns the violations of WCAG 2.1 A and AA that axe finds, in the whole page or in the elements that `part` selects, a selector
- * or `{ exclude }` with a selector. With `onlyColors`, it looks only for those that depend on colors: enough for a page that was
- * checked in another color scheme.
+ * Returns the violations of WCAG 2.1 A and AA that axe finds, in the whole page or in the elements that the selector `part` selects.
+ * With `onlyColors`, it looks only for those that depend on colors: enough for a page that was checked in another color scheme.
  */
 export async function violations(page, { part, onlyColors = false } = {}) {
   if (!(await page.evaluate(() => "axe" in globalThis))) await page.evaluate(axe);

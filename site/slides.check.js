@@ -24,7 +24,10 @@ const browser = await launch();
 const { server, address } = await serve(folder);
 const entries = await readdir(folder, { withFileTypes: true });
 const withPage = entries.filter((entry) => entry.isDirectory() && !["reveal", "pictures", "recordings"].includes(entry.name));
-const decks = withPage.map((entry) => entry.name).filter((name) => !values.deck || name === values.deck);
+const chosen = withPage.map((entry) => entry.name).filter((name) => !values.deck || name === values.deck);
+const sizes = await Promise.all(chosen.map((name) => stat(join(folder, name, "index.html")).then(({ size }) => [name, size])));
+/** The smallest first: on a page with more slides, each one takes longer to check. */
+const decks = sizes.sort(([, one], [, other]) => one - other).map(([name]) => name);
 const counts = {};
 /** Slides that were already checked in another deck: an exercise has the same slides in each. */
 const seen = new Set();
@@ -122,16 +125,23 @@ async function eachSlide(page, look) {
 
 const fileOf = (deck) => pathToFileURL(join(folder, deck, "index.html")).href;
 
-/** Calls `look` while the page contains no other slides: axe looks at the whole page for each slide, which takes ten times as long with hundreds of them. */
-async function alone(page, id, look) {
-  await page.evaluate((id) => {
-    const slides = document.querySelector(".slides");
-    const column = [...slides.children].find((child) => child.id === id || child.querySelector(`:scope > [id="${id}"]`));
-    globalThis.columns = [...slides.children];
-    slides.replaceChildren(column);
-  }, id);
+/**
+ * Calls `look` while the page contains only the current slide's column, and its background: axe looks at the whole page for each slide,
+ * which takes ten times as long with hundreds of them.
+ */
+async function alone(page, look) {
+  await page.evaluate(() => {
+    const slide = globalThis.Reveal.getCurrentSlide();
+    const shown = [slide, globalThis.Reveal.getSlideBackground(slide)];
+    globalThis.removed = [".slides", ".backgrounds"].map((selector, index) => {
+      const parent = document.querySelector(selector);
+      const children = [...parent.children];
+      parent.replaceChildren(children.find((child) => child.contains(shown[index])));
+      return [parent, children];
+    });
+  });
   const result = await look();
-  await page.evaluate(() => document.querySelector(".slides").replaceChildren(...globalThis.columns));
+  await page.evaluate(() => globalThis.removed.forEach(([parent, children]) => parent.replaceChildren(...children)));
   return result;
 }
 
@@ -146,7 +156,7 @@ async function checkSlides(deck, colorScheme) {
       const html = await page.evaluate(() => [...Reveal.getCurrentSlide().children].filter((one) => one.localName !== "aside").map((one) => one.outerHTML).join(""));
       if (seen.has(colorScheme + html)) return;
       seen.add(colorScheme + html);
-      const wrong = await alone(page, id, () => violations(page, { part: `[id="${id}"]`, onlyColors: !isFirst }));
+      const wrong = await alone(page, () => violations(page, { part: `[id="${id}"]`, onlyColors: !isFirst }));
       if (isFirst) wrong.push(...(await page.evaluate(misfits, { ...SCREEN, smallest: SMALLEST, withNotes: false })));
       found.push(...wrong.map((text) => `slide ${id}, ${colorScheme}: ${text}`));
       if (values.shots) {
