@@ -20,6 +20,9 @@ use super::verdicts;
 /// The number of lines of Cargo's output to show if a program is missing.
 const LAST_LINES: usize = 12;
 
+/// How many checks that fail run at a time, per core: most of their time, some of them wait for what never happens.
+const MANY: usize = 3;
+
 /// The parts of the scratch workspace that compile.
 pub(super) struct Built {
     pub(super) folder: PathBuf,
@@ -41,7 +44,7 @@ pub(super) struct Test {
 impl Built {
     /// Checks that every check of these exercises fails in the starter, at a `todo!` in the exercise's own file.
     pub(super) fn check_starters(&self, exercises: &[&Exercise]) -> anyhow::Result<Vec<String>> {
-        self.in_parallel(exercises, |exercise| {
+        self.in_parallel(MANY, exercises, |exercise| {
             let package = format!("m{}", exercise.folder());
             let Some(test) = self.tests.get(&package) else {
                 return Ok(vec![format!(
@@ -56,7 +59,7 @@ impl Built {
 
     /// Checks that every mistake makes its check fail with the words it lists.
     pub(super) fn check_mistakes(&self, mistakes: &[&Mistake]) -> anyhow::Result<Vec<String>> {
-        self.in_parallel(mistakes, |mistake| {
+        self.in_parallel(MANY, mistakes, |mistake| {
             let name = answer_name(&mistake.patch);
             let Some(test) = self.tests.get(&name) else {
                 let path = mistake.patch.path();
@@ -73,7 +76,7 @@ impl Built {
         course: &Course,
         alternatives: &[&Alternative],
     ) -> anyhow::Result<Vec<String>> {
-        self.in_parallel(alternatives, |alternative| {
+        self.in_parallel(1, alternatives, |alternative| {
             let path = alternative.patch.path();
             let exercise = course.exercise(&alternative.patch.exercise)?;
             let name = answer_name(&alternative.patch);
@@ -92,7 +95,7 @@ impl Built {
         deletions: &[Deletion],
     ) -> anyhow::Result<Vec<String>> {
         let all: Vec<(usize, &Deletion)> = deletions.iter().enumerate().collect();
-        self.in_parallel(&all, |&(at, deletion)| {
+        self.in_parallel(MANY, &all, |&(at, deletion)| {
             let exercise = course.exercise(&deletion.exercise)?;
             let name = deletion_name(at);
             let Some(test) = self.tests.get(&name) else {
@@ -122,13 +125,14 @@ impl Built {
         lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
     }
 
-    /// Runs `look` for each item, on one thread per core. The problems are in the order of the items.
+    /// Runs `look` for each item, on this many threads per core. The problems are in the order of the items.
     fn in_parallel<T: Sync>(
         &self,
+        per_core: usize,
         items: &[T],
         look: impl Fn(&T) -> anyhow::Result<Vec<String>> + Sync,
     ) -> anyhow::Result<Vec<String>> {
-        Ok(map_in_parallel(items, look)?.into_iter().flatten().collect())
+        Ok(map_in_parallel(per_core, items, look)?.into_iter().flatten().collect())
     }
 }
 
@@ -172,14 +176,15 @@ impl Test {
     }
 }
 
-/// Runs `look` for each item, on one thread per core, and shows the progress on a terminal. The results are in the same
-/// order as the items.
+/// Runs `look` for each item, on this many threads per core, and shows the progress on a terminal. The results are in the
+/// same order as the items.
 pub(super) fn map_in_parallel<T: Sync, R: Send>(
+    per_core: usize,
     items: &[T],
     look: impl Fn(&T) -> anyhow::Result<R> + Sync,
 ) -> anyhow::Result<Vec<R>> {
     let (queue, done) = (Mutex::new(items.iter().enumerate()), Mutex::new(BTreeMap::new()));
-    let workers = thread::available_parallelism().map_or(1, usize::from);
+    let workers = per_core * thread::available_parallelism().map_or(1, usize::from);
     let progress = ProgressBar::new(items.len() as u64);
     thread::scope(|scope| {
         for _ in 0..workers {

@@ -143,7 +143,7 @@ enum Outcome {
 
 /// Runs the checks on each mutant.
 fn outcomes(course: &Course, built: &Built, mutants: &[Mutant]) -> anyhow::Result<Vec<Outcome>> {
-    map_in_parallel(mutants, |mutant| {
+    map_in_parallel(1, mutants, |mutant| {
         let exercise = course.exercise(&mutant.exercise)?;
         let Some(test) = built.tests.get(&mutant.variant.name) else { return Ok(Outcome::Unviable) };
         Ok(if test.all_pass(&exercise.filter())? { Outcome::Survived } else { Outcome::Killed })
