@@ -282,10 +282,13 @@ impl State {
         }
     }
 
-    /// Returns whether a blocked thread can continue, considering only what has changed since the last call.
+    /// Returns whether a blocked thread other than this one can continue, considering only what has changed since the last
+    /// call. This thread looks by itself.
     pub(super) fn has_a_wait_ended(&mut self) -> bool {
         let to_check = std::mem::take(&mut self.waiters.to_check);
-        let mut blocked = to_check.iter().filter_map(|&thread| self.blocked(thread));
+        let me = ThreadKey::current();
+        let others = to_check.iter().filter(|&&thread| thread != me);
+        let mut blocked = others.filter_map(|&thread| self.blocked(thread));
         let has_ended = blocked.any(|blocked| self.is_over(&blocked.wait));
         has_ended || self.waiters.of_communicators > 0 && self.is_a_wait_over()
     }
