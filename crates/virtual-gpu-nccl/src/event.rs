@@ -247,7 +247,8 @@ impl Locked<'_> {
 
     /// Returns a clock for other processes, without the streams that are gone.
     fn ticks(&self, clock: &Clock) -> Vec<Tick> {
-        let known = clock.entries().iter().filter(|&&(stream, _)| !self.engine.is_forgotten(stream));
+        let numbers = clock.numbers();
+        let known = numbers.entries().iter().filter(|&&(stream, _)| !self.engine.is_forgotten(stream));
         known.map(|&(stream, number)| (self.name_of(stream), number)).collect()
     }
 

@@ -255,6 +255,7 @@ impl Nccl {
                 }
             }
         }
+        joined.share();
         let cost = Cost::Collective { call: id, ranks: here, others_ready, duration };
         for op in parts.iter().filter_map(Part::op) {
             state.engine.finish_after(op.stream, &joined, cost.clone());

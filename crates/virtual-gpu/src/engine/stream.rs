@@ -385,8 +385,8 @@ impl State {
     /// Forgets a stream. Returns `false` if an access can still race with it.
     pub fn forget_in_clocks(&mut self, handle: StreamHandle, last_touch: u64) -> bool {
         let is_forgotten = self.order.forget_stream(handle, last_touch);
-        if let Some(gone) = self.order.clear_clocks() {
-            self.streams.values_mut().for_each(|stream| stream.view.forget(gone));
+        if let Some(mut gone) = self.order.clear_clocks() {
+            self.streams.values_mut().for_each(|stream| stream.view.forget(&mut gone));
         }
         is_forgotten
     }

@@ -1,43 +1,182 @@
 //! Vector clocks: which operations are known to have happened.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use virtual_gpu_core::handle::StreamHandle;
+use virtual_gpu_core::map::Map;
 use virtual_gpu_core::sorted::{SortedMap, SortedSet};
 
+/// So few numbers are copied as quickly as a common part.
+const FEW_OWN: usize = 8;
+
+/// A clock that knows more than this beyond its common part gets a new common part.
+const MOST_OWN: usize = 32;
+
+/// A common part remembers this many earlier ones.
+const MOST_EARLIER: usize = 64;
+
 /// For each stream, the number of its last operation that has happened.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Clock(SortedMap<StreamHandle, u64>);
+///
+/// After a collective, all its ranks know the same, and then each learns a little more. So clocks have a part in common:
+/// to copy or to join two of them does not take longer if there are a thousand ranks.
+#[derive(Clone, Debug, Default)]
+pub struct Clock {
+    common: Option<Arc<Common>>,
+    /// What the clock knows beyond the common part: only greater numbers.
+    own: SortedMap<StreamHandle, u64>,
+}
+
+/// What several clocks know. It never changes.
+#[derive(Debug)]
+struct Common {
+    /// Greater than those of all earlier ones.
+    id: u64,
+    numbers: SortedMap<StreamHandle, u64>,
+    /// The last of the common parts whose numbers are all included in this one.
+    earlier: Vec<u64>,
+}
+
+impl Common {
+    fn new(numbers: SortedMap<StreamHandle, u64>, mut earlier: Vec<u64>) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        earlier.sort_unstable();
+        earlier.dedup();
+        earlier.drain(..earlier.len().saturating_sub(MOST_EARLIER));
+        Arc::new(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), numbers, earlier })
+    }
+
+    /// Returns whether this part certainly includes all numbers of another one.
+    fn includes(&self, other: &Self) -> bool {
+        self.id == other.id || self.earlier.contains(&other.id)
+    }
+
+    /// Returns the parts that a part with these numbers and more includes.
+    fn included(&self) -> Vec<u64> {
+        self.earlier.iter().copied().chain([self.id]).collect()
+    }
+}
 
 impl Clock {
     /// Returns whether the `number`th operation on `stream` has happened.
     pub fn covers(&self, stream: StreamHandle, number: u64) -> bool {
-        self.0.get(&stream).is_some_and(|&known| known >= number)
+        self.own.get(&stream).or_else(|| self.in_common(stream)).is_some_and(|&known| known >= number)
+    }
+
+    fn in_common(&self, stream: StreamHandle) -> Option<&u64> {
+        self.common.as_ref()?.numbers.get(&stream)
     }
 
     /// Records that the `number`th operation on `stream` and all operations before it have happened.
     pub fn advance(&mut self, stream: StreamHandle, number: u64) {
-        let known = self.0.get_or_insert_with(stream, || 0);
-        *known = number.max(*known);
+        if self.in_common(stream).is_none_or(|&known| known < number) {
+            let known = self.own.get_or_insert_with(stream, || 0);
+            *known = number.max(*known);
+        }
     }
 
     /// Adds everything that `other` knows.
     pub(crate) fn join(&mut self, other: &Self) {
-        if self.0.is_empty() {
-            self.0.clone_from(&other.0);
+        if let Some(others) = &other.common {
+            self.join_common(others);
+        }
+        if self.common.is_some() {
+            other.own.entries().iter().for_each(|&(stream, number)| self.advance(stream, number));
+        } else if self.own.is_empty() {
+            self.own.clone_from(&other.own);
+        } else {
+            self.own.merge(&other.own, keep_greater);
+        }
+        if self.own.len() > MOST_OWN {
+            self.share();
+        }
+    }
+
+    /// Adds what is in a common part.
+    fn join_common(&mut self, others: &Arc<Common>) {
+        let joined = match &self.common {
+            Some(common) if common.includes(others) => return,
+            Some(common) if !others.includes(common) => {
+                let mut numbers = common.numbers.clone();
+                numbers.merge(&others.numbers, keep_greater);
+                Common::new(numbers, [others.included(), common.included()].concat())
+            }
+            _ => Arc::clone(others),
+        };
+        self.own.retain(|stream, own| joined.numbers.get(stream).is_none_or(|known| known < own));
+        self.common = Some(joined);
+    }
+
+    /// Puts what the clock knows into the common part, before other clocks are made from this one.
+    fn share(&mut self) {
+        if self.own.len() <= FEW_OWN {
             return;
         }
-        self.0.merge(&other.0, |known, number| *known = (*known).max(*number));
+        let earlier = self.common.as_ref().map(|common| common.included()).unwrap_or_default();
+        self.common = Some(Common::new(self.numbers(), earlier));
+        self.own = SortedMap::default();
     }
 
     /// Returns the clock's streams and their numbers.
-    pub fn entries(&self) -> &[(StreamHandle, u64)] {
-        self.0.entries()
+    pub fn numbers(&self) -> SortedMap<StreamHandle, u64> {
+        let Some(common) = &self.common else { return self.own.clone() };
+        let mut numbers = common.numbers.clone();
+        numbers.merge(&self.own, keep_greater);
+        numbers
+    }
+
+    /// Returns about how many streams the clock has numbers for; one may be counted twice.
+    pub(super) fn size(&self) -> usize {
+        self.common.as_ref().map_or(0, |common| common.numbers.len()) + self.own.len()
     }
 
     /// Removes streams that are gone, because nothing will query them again.
-    pub(crate) fn forget(&mut self, gone: &SortedSet<StreamHandle>) {
-        self.0.retain(|stream, _| !gone.contains(stream));
+    pub(super) fn forget(&mut self, gone: &mut Gone<'_>) {
+        self.own.retain(|stream, _| !gone.streams.contains(stream));
+        if let Some(common) = &mut self.common {
+            *common = gone.without(common);
+        }
     }
 }
+
+/// Streams that are gone, and the common parts without them.
+pub(crate) struct Gone<'a> {
+    streams: &'a SortedSet<StreamHandle>,
+    /// The old and the new common part by the number of the old one.
+    without: Map<u64, Arc<Common>>,
+}
+
+impl<'a> Gone<'a> {
+    pub(super) fn new(streams: &'a SortedSet<StreamHandle>) -> Self {
+        Self { streams, without: Map::default() }
+    }
+
+    /// Returns a common part without the streams that are gone. It is the same for all clocks that had the old one, and
+    /// includes all of the old one that matters.
+    fn without(&mut self, common: &Arc<Common>) -> Arc<Common> {
+        let new = self.without.entry(common.id).or_insert_with(|| {
+            let mut numbers = common.numbers.clone();
+            numbers.retain(|stream, _| !self.streams.contains(stream));
+            match numbers.len() == common.numbers.len() {
+                true => Arc::clone(common),
+                false => Common::new(numbers, common.included()),
+            }
+        });
+        Arc::clone(new)
+    }
+}
+
+fn keep_greater(known: &mut u64, number: &u64) {
+    *known = (*known).max(*number);
+}
+
+impl PartialEq for Clock {
+    fn eq(&self, other: &Self) -> bool {
+        self.numbers() == other.numbers()
+    }
+}
+
+impl Eq for Clock {}
 
 /// What had happened when an operation was enqueued, or when it is done.
 ///
@@ -58,12 +197,18 @@ impl View {
         self.any.join(&other.any);
     }
 
+    /// Prepares the view for being added to many others, such as those of a collective's ranks.
+    pub fn share(&mut self) {
+        self.own.share();
+        self.any.share();
+    }
+
     pub(crate) fn advance(&mut self, stream: StreamHandle, number: u64) {
         self.own.advance(stream, number);
         self.any.advance(stream, number);
     }
 
-    pub(crate) fn forget(&mut self, gone: &SortedSet<StreamHandle>) {
+    pub(crate) fn forget(&mut self, gone: &mut Gone<'_>) {
         self.own.forget(gone);
         self.any.forget(gone);
     }
@@ -84,7 +229,68 @@ mod tests {
         first.join(&second);
         assert!(first.covers(a, 3) && first.covers(b, 5) && first.covers(b, 1));
         assert!(!first.covers(a, 4) && !first.covers(StreamHandle(48), 1));
-        first.forget(&[a].into());
+        first.forget(&mut Gone::new(&[a].into()));
         assert!(!first.covers(a, 1));
+    }
+
+    /// SplitMix64 (Steele, Lea, Flood 2014).
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, bound: usize) -> usize {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut mixed = self.0;
+            mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            ((mixed ^ (mixed >> 31)) % bound as u64) as usize
+        }
+    }
+
+    #[test]
+    fn clocks_with_common_parts_know_what_plain_maps_know() {
+        const CLOCKS: usize = 6;
+        let mut with_common = 0;
+        for seed in 0..40 {
+            let mut random = Random(seed);
+            let streams = FEW_OWN + random.below(3 * MOST_OWN);
+            let mut clocks = vec![Clock::default(); CLOCKS];
+            let mut plain = vec![SortedMap::<StreamHandle, u64>::default(); CLOCKS];
+            let mut gone = SortedSet::default();
+            for number in 1..600 {
+                let (one, other) = (random.below(CLOCKS), random.below(CLOCKS));
+                match random.below(20) {
+                    0 => clocks[one].share(),
+                    1..8 => {
+                        let joined = clocks[other].clone();
+                        clocks[one].join(&joined);
+                        let joined = plain[other].clone();
+                        plain[one].merge(&joined, keep_greater);
+                    }
+                    8 if random.below(8) == 0 => {
+                        gone.insert(StreamHandle(random.below(streams) as u64));
+                        let mut gone = Gone::new(&gone);
+                        clocks.iter_mut().for_each(|clock| clock.forget(&mut gone));
+                        plain.iter_mut().for_each(|plain| plain.retain(|it, _| !gone.streams.contains(it)));
+                    }
+                    _ => {
+                        let (stream, number) = (StreamHandle(random.below(streams) as u64), number / 2);
+                        if !gone.contains(&stream) {
+                            clocks[one].advance(stream, number);
+                            let known = plain[one].get_or_insert_with(stream, || 0);
+                            *known = number.max(*known);
+                        }
+                    }
+                }
+                with_common += clocks.iter().filter(|clock| clock.common.is_some()).count();
+                for (clock, plain) in clocks.iter().zip(&plain) {
+                    assert_eq!(clock.numbers(), *plain, "seed {seed}, step {number}");
+                    let stream = StreamHandle(random.below(streams) as u64);
+                    let known = plain.get(&stream).copied();
+                    assert_eq!(clock.covers(stream, known.unwrap_or(1)), known.is_some());
+                    assert!(!clock.covers(stream, known.unwrap_or(0) + 1));
+                }
+            }
+        }
+        assert!(with_common > 0, "no clock had a common part");
     }
 }

@@ -11,6 +11,7 @@ mod page;
 use std::ops::Range;
 use std::sync::Arc;
 
+use clock::Gone;
 pub use clock::{Clock, View};
 pub(crate) use history::{Accessor, Touch};
 
@@ -108,14 +109,15 @@ impl Order {
 
     /// Removes the forgotten streams from the threads' clocks, and returns them for the other clocks. Returns `None` while
     /// the clocks still contain few of them: searching a thousand clocks for each stream would take too long.
-    pub(crate) fn clear_clocks(&mut self) -> Option<&SortedSet<StreamHandle>> {
-        if self.still_in_clocks < KEPT_IN_CLOCKS.max(self.seen.entries().len() / 2) {
+    pub(crate) fn clear_clocks(&mut self) -> Option<Gone<'_>> {
+        if self.still_in_clocks < KEPT_IN_CLOCKS.max(self.seen.size() / 2) {
             return None;
         }
         self.still_in_clocks = 0;
-        self.seen.forget(&self.gone);
-        self.seen_by.values_mut().for_each(|clock| clock.forget(&self.gone));
-        Some(&self.gone)
+        let mut gone = Gone::new(&self.gone);
+        self.seen.forget(&mut gone);
+        self.seen_by.values_mut().for_each(|clock| clock.forget(&mut gone));
+        Some(gone)
     }
 
     /// Returns whether the thread that enqueued an operation has seen it.
