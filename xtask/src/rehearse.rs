@@ -62,8 +62,6 @@ struct Stage<'a> {
     root: &'a Path,
     machine: &'a Machine,
     tier: Tier,
-    /// Whether the machine has another stage, in which no tier is asked for.
-    is_second: bool,
 }
 
 /// What the name of a module's suite begins with.
@@ -88,10 +86,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
         }
     }
     ensure!(!machines.is_empty(), "there is no such machine; they have {} GPUs", numbers().join(", "));
-    let stages = machines.iter().flat_map(|(machine, tiers)| {
-        let is_second = |tier| tier != Tier::Unset && tiers.contains(&Tier::Unset);
-        tiers.iter().map(move |&tier| Stage { root, machine, tier, is_second: is_second(tier) })
-    });
+    let stages =
+        machines.iter().flat_map(|(machine, tiers)| tiers.iter().map(|&tier| Stage { root, machine, tier }));
     let (waiting, problems) = (Mutex::new(stages), Mutex::new(Vec::new()));
     let next = || waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).next();
     let rehearse = || -> anyhow::Result<()> {
@@ -163,7 +159,7 @@ impl Stage<'_> {
             acts.push((format!("{SUITE}{package}"), suite));
         }
         for line in commands::of_pages(self.root)? {
-            if self.is_as_on_one_gpu(&line) || self.is_as_without_a_tier(&line) {
+            if self.is_as_on_one_gpu(&line) {
                 continue;
             }
             let mut shell = Command::new("bash");
@@ -176,18 +172,8 @@ impl Stage<'_> {
     /// Returns whether a command behaves as on the machine with one GPU, where it is rehearsed: it needs more ranks than
     /// there are GPUs, so it runs on virtual GPUs.
     fn is_as_on_one_gpu(&self, line: &str) -> bool {
-        self.tier == Tier::Unset && self.machine.gpus != 1 && self.has_too_few_gpus(line)
-    }
-
-    /// Returns whether a command runs in the same way in another stage: on a machine with enough GPUs for it, it runs on
-    /// them even if the real tier is not asked for.
-    fn is_as_without_a_tier(&self, line: &str) -> bool {
-        self.is_second && self.machine.gpus > 1 && !self.has_too_few_gpus(line)
-    }
-
-    /// Returns whether a command asks for more ranks than there are GPUs.
-    fn has_too_few_gpus(&self, line: &str) -> bool {
-        commands::ranks(line).is_some_and(|ranks| ranks > self.machine.gpus.max(1))
+        let needs_more = commands::ranks(line).is_some_and(|ranks| ranks > self.machine.gpus.max(1));
+        self.tier == Tier::Unset && self.machine.gpus != 1 && needs_more
     }
 
     /// Lets a command run on this stage's machine.
