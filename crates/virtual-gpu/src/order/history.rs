@@ -290,6 +290,8 @@ fn is_ordered(earlier: &Accessor, now: &Now) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use test_data::random::SplitMix64;
+
     use super::*;
 
     fn by(stream: u64, number: u64) -> Arc<Accessor> {
@@ -374,19 +376,6 @@ mod tests {
         assert!(knows(&history, 96) && !knows(&history, 80), "an ordinary write races with the change");
     }
 
-    /// SplitMix64 (Steele, Lea, Flood 2014).
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, bound: u64) -> u64 {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut mixed = self.0;
-            mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            (mixed ^ (mixed >> 31)) % bound
-        }
-    }
-
     /// Returns the result that a history is expected to return, computed byte by byte.
     fn touch_bytes(
         bytes: &mut [Last],
@@ -410,21 +399,22 @@ mod tests {
         const BYTES: u64 = 5 * PAGE + 77;
         let mut pages_seen = 0;
         for seed in 0..20 {
-            let mut random = Random(seed);
+            let mut random = SplitMix64::new(seed);
+            let mut below = |bound: u64| random.below(bound as usize) as u64;
             let mut history = History::default();
             let mut bytes = vec![Last::default(); BYTES as usize];
             let mut view = View::default();
             for number in 1..40 {
-                let stream = 16 * (1 + random.below(3));
-                let step = 1 + random.below(40);
-                let (start, length) = (random.below(BYTES), 1 + random.below(step));
-                let ranges: Vec<_> = match random.below(3) {
-                    0 => iter::once(start..(start + random.below(3 * PAGE)).min(BYTES)).collect(),
+                let stream = 16 * (1 + below(3));
+                let step = 1 + below(40);
+                let (start, length) = (below(BYTES), 1 + below(step));
+                let ranges: Vec<_> = match below(3) {
+                    0 => iter::once(start..(start + below(3 * PAGE)).min(BYTES)).collect(),
                     1 => iter::once(start / PAGE * PAGE..(start / PAGE * PAGE + PAGE).min(BYTES)).collect(),
                     _ => (start..BYTES - length).step_by(step as usize).map(|at| at..at + length).collect(),
                 };
-                let (writes, atomic) = (random.below(2) == 0, random.below(2) == 0);
-                let touch = Touch { ranges, reads: !writes || atomic && random.below(4) > 0, writes, atomic };
+                let (writes, atomic) = (below(2) == 0, below(2) == 0);
+                let touch = Touch { ranges, reads: !writes || atomic && below(4) > 0, writes, atomic };
                 let by = by(stream, number);
                 let found = history.touch(&by, &view, &touch).map(|it| (it.range.start, it.other.stream));
                 assert_eq!(
@@ -440,7 +430,7 @@ mod tests {
                         "seed {seed}, access {number}, byte {at}"
                     );
                 }
-                if random.below(3) == 0 {
+                if below(3) == 0 {
                     view.own.advance(StreamHandle(stream), number);
                 }
                 pages_seen += history.pages.values().count();
