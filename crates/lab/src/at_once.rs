@@ -118,8 +118,8 @@ fn how_it_waits(calls: &[Call]) -> Option<String> {
     }
 }
 
-/// A host function that blocks a stream until it is released. On the virtual GPU, it also ends when the thread that
-/// enqueued it waits for it. Otherwise, it ends after [`Block::LONGEST`].
+/// A host function that blocks a stream until it is released, but for at most three seconds. On the virtual GPU, it also
+/// ends when the thread that enqueued it waits for it.
 pub struct Block {
     state: Mutex<State>,
     changed: Condvar,
@@ -138,7 +138,7 @@ enum State {
 
 impl Block {
     /// How long a stream is blocked if it is never released: far longer than the host takes to enqueue anything.
-    pub const LONGEST: Duration = Duration::from_secs(3);
+    const LONGEST: Duration = Duration::from_secs(3);
     /// How often the virtual driver is asked.
     const PAUSE: Duration = Duration::from_millis(5);
 
@@ -170,11 +170,14 @@ impl Block {
         let mut state = block.state();
         while *state == State::Blocked {
             let left = Self::LONGEST.saturating_sub(since.elapsed());
-            if left.is_zero() || block.is_awaited.is_some_and(|is_awaited| is_awaited() != 0) {
+            let (is_awaited, pause) = match block.is_awaited {
+                Some(is_awaited) => (is_awaited() != 0, Self::PAUSE),
+                None => (false, left),
+            };
+            if is_awaited || left.is_zero() {
                 *state = State::Ended;
                 break;
             }
-            let pause = if block.is_awaited.is_some() { left.min(Self::PAUSE) } else { left };
             (state, _) = block.changed.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner);
         }
     }

@@ -20,7 +20,7 @@ use super::verdicts;
 /// The number of lines of Cargo's output to show if a program is missing.
 const LAST_LINES: usize = 12;
 
-/// How many checks that fail run at a time, per core: most of their time, some of them wait for what never happens.
+/// How many failing checks run at a time on each core. Some of them spend most of their time waiting for what never happens.
 const MANY: usize = 3;
 
 /// The parts of the scratch workspace that compile.
