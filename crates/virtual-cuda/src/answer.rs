@@ -6,6 +6,7 @@ use std::ffi::{CStr, CString, c_char, c_uint};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard};
 
+use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, NcclResult, NcclStatus};
 
 use crate::pointer::Out;
@@ -86,12 +87,12 @@ pub(crate) fn keep(text: &str) -> &'static CStr {
 const BEFORE_INIT: [&str; 5] =
     ["cuInit", "cuDriverGetVersion", "cuGetProcAddress", "cuGetProcAddress_v2", "cuMemGetAddressRange_v2"];
 
-/// Runs the body of a driver function, unless the driver is not initialized. Keeps a panic from reaching the caller and stores the message for
-/// `cuGetErrorString`.
+/// Runs the body of a driver function, unless the driver is not initialized. Keeps a panic from reaching the caller and
+/// stores the message for `cuGetErrorString`.
 pub(crate) fn cuda(name: &'static str, body: impl FnOnce() -> CudaResult<()>) -> c_uint {
     let answer = may_be_called(name).and_then(|()| {
         let panicked = |_| Err(Error::new(CudaStatus::Unknown, panicked(name)));
-        catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(panicked)
+        catch_unwind(AssertUnwindSafe(|| CallSite::of_call(body))).unwrap_or_else(panicked)
     });
     answer.map_or_else(keep_cuda_error, |()| CudaStatus::Success as c_uint)
 }
@@ -140,7 +141,7 @@ pub(crate) fn nccl(name: &'static str, body: impl FnOnce() -> NcclResult<()>) ->
         }
         false => {
             let panicked = |_| Err(Error::new(NcclStatus::InternalError, panicked(name)));
-            catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(panicked)
+            catch_unwind(AssertUnwindSafe(|| CallSite::of_call(body))).unwrap_or_else(panicked)
         }
     };
     answer.map_or_else(keep_nccl_error, |()| NcclStatus::Success as c_uint)

@@ -88,6 +88,11 @@ impl CallSite {
         Self(Origin::Kernel(Arc::new(line)))
     }
 
+    /// Runs the body of one call of the program, in which [`Self::here`] captures the stack only once.
+    pub fn of_call<T>(body: impl FnOnce() -> T) -> T {
+        stack::share(body)
+    }
+
     /// Captures the calling thread's stack.
     pub fn here() -> Self {
         Self(Origin::Stack(stack::take()))

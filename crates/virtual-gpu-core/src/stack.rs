@@ -4,27 +4,69 @@
 //! the last few stacks that it unwound, with the slot of each return address. If a frame is still at the same address
 //! and returns to the same address, its caller's frame is the same, too. So if all slots still hold their values, the
 //! stack is unchanged. If only the outer ones do, unwinding ends there.
+//!
+//! During a call of the program, its stack is captured at most once (see [`share`]).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 /// The maximum number of frames kept per call. Between a `cu*` function and the user's line are cudarc's layers, at
-/// most nine frames deep, and the layers of a hidden library.
-const FRAMES: usize = 32;
+/// most nine frames deep, the layers of a hidden library, and those of an iterator, which may be twenty.
+const FRAMES: usize = 64;
 
 /// The maximum number of stacks that a thread remembers.
 const REMEMBERED: usize = 64;
 
 thread_local! {
     static KNOWN: RefCell<Remembered> = const { RefCell::new(Remembered { stacks: Vec::new(), oldest: 0 }) };
+    static CALL: Cell<Call> = const { Cell::new(Call::None) };
 }
 
-/// Captures the calling thread's stack.
+/// The program's call that this thread is in.
+#[derive(Default)]
+enum Call {
+    #[default]
+    None,
+    /// Its stack has not been needed. It begins above this address.
+    Unknown(usize),
+    Known(Arc<[usize]>),
+}
+
+/// Runs the body of one call of the program, in which [`take`] returns the same stack each time, without the frames of the
+/// body.
+pub(crate) fn share<T>(body: impl FnOnce() -> T) -> T {
+    /// Ends the call, even if the body panics.
+    struct End(Call);
+
+    impl Drop for End {
+        fn drop(&mut self) {
+            let _ = CALL.try_with(|call| call.set(std::mem::take(&mut self.0)));
+        }
+    }
+
+    let marker = 0_u8;
+    let _end = CALL.try_with(|call| End(call.replace(Call::Unknown(&raw const marker as usize))));
+    body()
+}
+
+/// Captures the calling thread's stack. During a call of the program, returns the stack that was captured first.
 #[inline(never)]
 pub(crate) fn take() -> Arc<[usize]> {
     let marker = 0_u8;
-    let bottom = &raw const marker as usize;
+    // While a thread is exiting, its call is already gone.
+    let stack = match CALL.try_with(Cell::take).unwrap_or_default() {
+        Call::None => return capture(&raw const marker as usize),
+        Call::Unknown(bottom) => capture(bottom),
+        Call::Known(stack) => stack,
+    };
+    let _ = CALL.try_with(|call| call.set(Call::Known(stack.clone())));
+    stack
+}
+
+/// Captures the calling thread's stack above `bottom`.
+#[inline(never)]
+fn capture(bottom: usize) -> Arc<[usize]> {
     // While a thread is exiting, its remembered stacks are already gone.
     KNOWN.try_with(|known| known.borrow_mut().take(bottom)).unwrap_or_else(|_| unwind(bottom, None).0)
 }
@@ -39,7 +81,7 @@ struct Remembered {
 type Slots = Box<[(usize, usize)]>;
 
 struct Known {
-    /// The address of a variable in the frame of [`take`].
+    /// The address that the stack begins above: that of a variable in the frame of [`take`] or [`share`].
     bottom: usize,
     slots: Slots,
     stack: Arc<[usize]>,
@@ -144,17 +186,17 @@ fn unwind(bottom: usize, known: Option<&Known>) -> (Arc<[usize]>, Slots) {
 mod tests {
     use super::*;
 
-    type Stacks = [Arc<[usize]>; 2];
+    type Stack = Arc<[usize]>;
 
     /// Returns the stacks that `take` and `unwind` return.
     #[inline(never)]
-    fn twice() -> Stacks {
+    fn twice() -> [Stack; 2] {
         let marker = 0_u8;
         [take(), unwind(&raw const marker as usize, None).0]
     }
 
     #[inline(never)]
-    fn below(frames: usize, room: &mut [u8]) -> Stacks {
+    fn below(frames: usize, room: &mut [u8]) -> [Stack; 2] {
         let mut room = [room.len() as u8; 100];
         match frames {
             0 => twice(),
@@ -177,5 +219,37 @@ mod tests {
             let callers = unwound.len() - 1;
             assert_eq!(taken[taken.len() - callers..], unwound[1..], "round {round}");
         }
+    }
+
+    #[test]
+    fn a_stack_goes_past_many_frames() {
+        let calls = 50;
+        assert!(below(calls, &mut [])[0].len() > calls);
+    }
+
+    /// Takes the stack one frame further in.
+    #[inline(never)]
+    fn further_in() -> Stack {
+        std::hint::black_box(take())
+    }
+
+    /// Takes the stack of a call twice.
+    #[inline(never)]
+    fn call() -> [Stack; 2] {
+        std::hint::black_box(share(|| [take(), further_in()]))
+    }
+
+    #[test]
+    fn a_call_has_one_stack() {
+        share(|| {
+            let outer = take();
+            assert!(Arc::ptr_eq(&outer, &further_in()));
+            let [inner, again] = call();
+            assert!(Arc::ptr_eq(&inner, &again));
+            assert_ne!(inner, outer, "a call within a call has a stack of its own");
+            assert!(std::panic::catch_unwind(|| share(|| panic!("in a call"))).is_err());
+            assert!(Arc::ptr_eq(&outer, &further_in()), "the outer call goes on");
+        });
+        assert_ne!(further_in(), take(), "the call is over");
     }
 }
