@@ -132,9 +132,7 @@ pub(super) fn is_inside(offset: u64, len: u64, size: usize) -> bool {
 /// Returns the `element`th group of `SIZE` bytes.
 #[inline(always)]
 pub(super) fn element_at<const SIZE: usize>(bytes: &[u8], element: usize) -> [u8; SIZE] {
-    let mut value = [0; SIZE];
-    value.copy_from_slice(&bytes[element * SIZE..element * SIZE + SIZE]);
-    value
+    bytes.as_chunks().0[element]
 }
 
 /// Returns the registers of an access, if all are 32-bit.

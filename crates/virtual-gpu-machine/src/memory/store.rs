@@ -51,15 +51,14 @@ impl Target<'_> {
                 Some(row) if active == FULL => {
                     for i in 0..WIDTH {
                         for element in 0..COUNT {
-                            let at = (i * COUNT + element) * SIZE;
-                            row[at..at + SIZE].copy_from_slice(&get(element, i));
+                            row.as_chunks_mut().0[i * COUNT + element] = get(element, i);
                         }
                     }
                 }
                 _ => {
                     for (i, unit) in bytes.chunks_exact_mut(SIZE * COUNT).enumerate().take(run as usize) {
-                        for (element, bytes) in unit.chunks_exact_mut(SIZE).enumerate() {
-                            bytes.copy_from_slice(&get(element, first_thread + i));
+                        for (element, bytes) in unit.as_chunks_mut().0.iter_mut().enumerate() {
+                            *bytes = get(element, first_thread + i);
                         }
                     }
                 }
@@ -77,8 +76,8 @@ impl Target<'_> {
         for i in bits(active) {
             let offset = addresses.0[i].wrapping_sub(self.place.base);
             let unit_bytes = &mut self.place.bytes[offset as usize..][..SIZE * COUNT];
-            for (element, bytes) in unit_bytes.chunks_exact_mut(SIZE).enumerate() {
-                bytes.copy_from_slice(&get(element, i));
+            for (element, bytes) in unit_bytes.as_chunks_mut().0.iter_mut().enumerate() {
+                *bytes = get(element, i);
             }
             self.note(offset, unit);
         }
