@@ -31,6 +31,7 @@ use course::syllabus::{Course, Exercise};
 use crate::starters::{Made, Starters};
 use crate::{kernels, lessons, starters};
 use built::Built;
+pub(crate) use built::map_in_parallel;
 use deletions::Deletion;
 use names::CheckSources;
 use problems::Problems;
@@ -285,6 +286,6 @@ fn command(command: &mut Command) -> anyhow::Result<Vec<String>> {
 }
 
 /// Returns the folder that Cargo builds this workspace in.
-fn target(root: &Path) -> PathBuf {
+pub(crate) fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |target| root.join(target))
 }

@@ -6,6 +6,7 @@ mod kernels;
 mod lessons;
 mod mistake;
 mod rehearse;
+mod soak;
 mod starters;
 
 use std::path::Path;
@@ -64,6 +65,8 @@ enum Task {
     /// Build the slides
     #[command(disable_help_flag = true)]
     Slides(Passed),
+    /// Run `cargo test` 200 times on a busy machine, and look for flakes and for what stays behind; takes hours
+    Soak(soak::Options),
     /// Generate the exercises in modules/ from solutions/; answers in modules/ will be lost
     Starters(starters::Options),
 }
@@ -109,6 +112,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
             Ok(())
         }
         Task::Slides(passed) => package(root, "site", Some("slides"), passed),
+        Task::Soak(options) => soak::run(root, options),
         Task::Starters(options) => starters::run(root, options),
     }
 }

@@ -178,7 +178,7 @@ impl Test {
 
 /// Runs `look` for each item, on this many threads per core, and shows the progress on a terminal. The results are in the
 /// same order as the items.
-pub(super) fn map_in_parallel<T: Sync, R: Send>(
+pub(crate) fn map_in_parallel<T: Sync, R: Send>(
     per_core: usize,
     items: &[T],
     look: impl Fn(&T) -> anyhow::Result<R> + Sync,
