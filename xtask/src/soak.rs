@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -19,11 +18,11 @@ const TIMEOUT: &str = "240";
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// How often to run `cargo test`
-    #[arg(long, value_name = "NUMBER", default_value_t = 200)]
-    runs: usize,
+    #[arg(long, value_name = "NUMBER", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
     /// How many runs share a core; with 2, every core is always busy
-    #[arg(long, value_name = "NUMBER", default_value_t = 2)]
-    per_core: usize,
+    #[arg(long, value_name = "NUMBER", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    per_core: u16,
 }
 
 /// Runs the tests, and prints how long they took and how much the system held before and after.
@@ -31,7 +30,6 @@ pub(crate) struct Options {
 /// # Errors
 /// Fails if a run fails, or if a process or a temporary file stays behind.
 pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
-    ensure!(options.runs > 0 && options.per_core > 0, "--runs and --per-core must be at least 1");
     let built = cargo().args(["test", "--quiet", "--no-run"]).current_dir(root).status();
     ensure!(built.context("can't run cargo")?.success(), "the tests can't be built");
     let target = fs::canonicalize(check::target(root)).context("can't find the target folder")?;
@@ -39,28 +37,27 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     fs::create_dir_all(&temporary).with_context(|| format!("can't make {}", temporary.display()))?;
 
     let before = Held::now(&target, &temporary)?;
-    let failed = Mutex::new(0);
-    let runs: Vec<usize> = (1..=options.runs).collect();
-    let mut times = check::map_in_parallel(options.per_core, &runs, |run| {
+    let runs: Vec<u32> = (1..=options.runs).collect();
+    let results = check::map_in_parallel(options.per_core.into(), &runs, |run| {
         let started = Instant::now();
         let mut tests = cargo();
         tests.args(["test", "--quiet"]).current_dir(root);
         tests.env("LAB_TIMEOUT", TIMEOUT).env("TMPDIR", &temporary);
         let output = tests.output().context("can't run cargo")?;
         if !output.status.success() {
-            *failed.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) += 1;
             println!("run {run} failed with {}:", output.status);
-            for text in [output.stdout, output.stderr] {
-                println!("{}", String::from_utf8_lossy(&text));
+            for text in [&output.stdout, &output.stderr] {
+                println!("{}", String::from_utf8_lossy(text));
             }
         }
-        Ok(started.elapsed())
+        Ok((started.elapsed(), output.status.success()))
     })?;
     let after = Held::now(&target, &temporary)?;
 
+    let failed = results.iter().filter(|(_, passed)| !passed).count();
+    let mut times: Vec<Duration> = results.into_iter().map(|(time, _)| time).collect();
     times.sort();
     let seconds = |time: Duration| time.as_secs_f64();
-    let failed = failed.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     println!(
         "{} runs, {} per core: {failed} failed; a run took {:.1} s ({:.1} to {:.1} s)",
         times.len(),
