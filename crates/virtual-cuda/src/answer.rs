@@ -92,7 +92,7 @@ const BEFORE_INIT: [&str; 5] =
 pub(crate) fn cuda(name: &'static str, body: impl FnOnce() -> CudaResult<()>) -> c_uint {
     let answer = may_be_called(name).and_then(|()| {
         let panicked = |_| Err(Error::new(CudaStatus::Unknown, panicked(name)));
-        catch_unwind(AssertUnwindSafe(|| CallSite::of_call(body))).unwrap_or_else(panicked)
+        catch_unwind(AssertUnwindSafe(|| CallSite::captured_once_in(body))).unwrap_or_else(panicked)
     });
     answer.map_or_else(keep_cuda_error, |()| CudaStatus::Success as c_uint)
 }
@@ -141,7 +141,7 @@ pub(crate) fn nccl(name: &'static str, body: impl FnOnce() -> NcclResult<()>) ->
         }
         false => {
             let panicked = |_| Err(Error::new(NcclStatus::InternalError, panicked(name)));
-            catch_unwind(AssertUnwindSafe(|| CallSite::of_call(body))).unwrap_or_else(panicked)
+            catch_unwind(AssertUnwindSafe(|| CallSite::captured_once_in(body))).unwrap_or_else(panicked)
         }
     };
     answer.map_or_else(keep_nccl_error, |()| NcclStatus::Success as c_uint)

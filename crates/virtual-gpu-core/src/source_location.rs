@@ -89,7 +89,7 @@ impl CallSite {
     }
 
     /// Runs the body of one call of the program, in which [`Self::here`] captures the stack only once.
-    pub fn of_call<T>(body: impl FnOnce() -> T) -> T {
+    pub fn captured_once_in<T>(body: impl FnOnce() -> T) -> T {
         stack::share(body)
     }
 

@@ -12,7 +12,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 /// The maximum number of frames kept per call. Between a `cu*` function and the user's line are cudarc's layers, at
-/// most nine frames deep, the layers of a hidden library, and those of an iterator, which may be twenty.
+/// most nine frames deep, the layers of a hidden library, and those of iterators.
 const FRAMES: usize = 64;
 
 /// The maximum number of stacks that a thread remembers.
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_remembered_stack_equals_the_unwound_stack() {
-        // Only calls from the same line of machine code have the same stack, so the compiler must not unroll this loop.
+        // Only calls by the same instruction have the same stack, so the compiler must not unroll this loop.
         let mut taken = Vec::new();
         while taken.len() < std::hint::black_box(3) {
             taken.push(take());
