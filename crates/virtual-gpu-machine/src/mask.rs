@@ -52,12 +52,10 @@ impl Mask {
         mask
     }
 
-    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.iter().fold(0, |all, &bits| all | bits) == 0
     }
 
-    #[inline]
     pub(crate) fn count(&self) -> u64 {
         // The sum is at most `MAX_THREADS`, and summing is faster if the sum is as wide as the counts.
         self.0.iter().map(|bits| bits.count_ones() as u16).sum::<u16>().into()

@@ -158,7 +158,6 @@ impl Shadow {
     }
 
     /// Returns the cells that cover the given bytes.
-    #[inline]
     pub(crate) fn cells(&self, offset: u64, bytes: u64) -> RangeInclusive<usize> {
         (offset >> self.shift) as usize..=((offset + bytes - 1) >> self.shift) as usize
     }
