@@ -88,6 +88,19 @@ impl<K: Ord, V> SortedMap<K, V> {
         }
     }
 
+    /// Returns whether this map has a value for each key of another map, and `includes` returns `true` for both values.
+    pub fn includes(&self, other: &Self, includes: impl Fn(&V, &V) -> bool) -> bool {
+        let mut at = 0;
+        other.0.iter().all(|(key, value)| {
+            if self.0.get(at).is_some_and(|own| own.0 < *key) {
+                at += self.0[at..].partition_point(|own| own.0 < *key);
+            }
+            let own = self.0.get(at).filter(|own| own.0 == *key);
+            at += 1;
+            own.is_some_and(|own| includes(&own.1, value))
+        })
+    }
+
     /// Keeps the entries for which `keep` returns `true`.
     pub fn retain(&mut self, mut keep: impl FnMut(&K, &V) -> bool) {
         self.0.retain(|(key, value)| keep(key, value));
@@ -190,6 +203,18 @@ impl<'a, T: Ord> IntoIterator for &'a SortedSet<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_map_includes_another_if_it_has_all_its_keys_with_great_enough_values() {
+        let map = |entries: &[(u32, u32)]| SortedMap(entries.to_vec());
+        let own = map(&[(1, 5), (3, 5), (4, 5)]);
+        for other in [&[][..], &[(1, 5)], &[(3, 4), (4, 5)], &[(1, 5), (3, 5), (4, 5)]] {
+            assert!(own.includes(&map(other), |own, other| own >= other), "{other:?}");
+        }
+        for other in [&[(0, 1)][..], &[(2, 1)], &[(5, 1)], &[(1, 5), (3, 6)], &[(1, 1), (2, 1), (3, 1)]] {
+            assert!(!own.includes(&map(other), |own, other| own >= other), "{other:?}");
+        }
+    }
 
     #[test]
     fn a_merge_has_the_entries_of_both() {

@@ -14,7 +14,7 @@ const FEW_OWN: usize = 8;
 const MOST_OWN: usize = 32;
 
 /// A common part remembers the ids of this many earlier ones.
-const MOST_EARLIER: usize = 64;
+const MOST_EARLIER: usize = 512;
 
 /// For each stream, the number of its last operation that has happened.
 ///
@@ -47,9 +47,15 @@ impl Common {
         Arc::new(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), numbers, earlier })
     }
 
-    /// Returns whether this part certainly includes all numbers of another one.
+    /// Returns whether this part certainly includes all numbers of another one. If it is `false`, this part may include them
+    /// nevertheless.
+    fn is_after(&self, other: &Self) -> bool {
+        self.id == other.id || self.earlier.binary_search(&other.id).is_ok()
+    }
+
+    /// Returns whether this part includes all numbers of another one, by comparing them.
     fn includes(&self, other: &Self) -> bool {
-        self.id == other.id || self.earlier.contains(&other.id)
+        self.numbers.includes(&other.numbers, |own, number| own >= number)
     }
 
     /// Returns [`Self::earlier`] for a part that includes all numbers of this one.
@@ -70,9 +76,10 @@ impl Clock {
 
     /// Records that the `number`th operation on `stream` and all operations before it have happened.
     pub fn advance(&mut self, stream: StreamHandle, number: u64) {
-        if self.in_common(stream).is_none_or(|&known| known < number) {
-            let known = self.own.get_or_insert_with(stream, || 0);
+        if let Some(known) = self.own.get_mut(&stream) {
             *known = number.max(*known);
+        } else if self.in_common(stream).is_none_or(|&known| known < number) {
+            self.own.insert(stream, number);
         }
     }
 
@@ -96,13 +103,17 @@ impl Clock {
     /// Adds what is in a common part.
     fn join_common(&mut self, others: &Arc<Common>) {
         let joined = match &self.common {
+            None => Arc::clone(others),
+            Some(common) if common.is_after(others) => return,
+            Some(common) if others.is_after(common) => Arc::clone(others),
+            // Almost always, one of them includes the other.
             Some(common) if common.includes(others) => return,
-            Some(common) if !others.includes(common) => {
+            Some(common) if others.includes(common) => Arc::clone(others),
+            Some(common) => {
                 let mut numbers = common.numbers.clone();
                 numbers.merge(&others.numbers, keep_greater);
                 Common::new(numbers, [others.included(), common.included()].concat())
             }
-            _ => Arc::clone(others),
         };
         self.own.retain(|stream, own| joined.numbers.get(stream).is_none_or(|known| known < own));
         self.common = Some(joined);
