@@ -536,10 +536,9 @@ impl State {
     /// Rejects a wait for an entire context while one of its streams is being captured, and breaks the capture.
     pub(super) fn check_none_captured(&mut self, context: ContextHandle, call: &str) -> CudaResult<()> {
         let captured: SortedSet<StreamHandle> = self
-            .streams
-            .iter()
-            .filter(|(_, entry)| entry.context == context && entry.capture.is_some())
-            .map(|(&stream, _)| stream)
+            .streams_in(context)
+            .filter(|(_, entry)| entry.capture.is_some())
+            .map(|(stream, _)| stream)
             .collect();
         captured.iter().try_for_each(|&stream| self.check_not_captured(stream, call))
     }
@@ -564,9 +563,9 @@ impl State {
         if self.captures.open.is_empty() || !self.streams.get(&stream)?.legacy {
             return None;
         }
-        let of_context = self.streams.values().filter(|entry| entry.context == context && entry.blocking);
-        let (captured, name) = of_context
-            .filter_map(|entry| Some((entry.capture.as_ref()?, &entry.name)))
+        let blocking = self.streams_in(context).filter(|(_, entry)| entry.blocking);
+        let (captured, name) = blocking
+            .filter_map(|(_, entry)| Some((entry.capture.as_ref()?, &entry.name)))
             .min_by_key(|it| it.1)?;
         let message = format!(
             "the legacy default stream was used while {name}, which waits for it, was being captured: \

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::module::ModuleHandle;
 use super::settings::{self, Settings};
 use super::stream::{Awaited, StreamKind};
 use super::{Engine, Failure, State};
@@ -48,6 +49,7 @@ pub(super) struct Context {
     /// The memory that `cuMemAlloc` allocated in the context, by address. This memory is freed with the context, unlike
     /// memory from pools.
     allocations: Allocations,
+    pub(super) modules: Vec<ModuleHandle>,
     /// Its kernels' output that has not been printed yet.
     pub(super) printed: Printed,
     /// The last operations on destroyed streams, each with whether the stream was a blocking one. A wait for the
@@ -273,6 +275,7 @@ impl State {
                 default_stream,
                 failure: None,
                 race: None,
+                modules: Vec::new(),
                 reported: false,
                 settings,
                 allocations: NumberMap::default(),
@@ -285,14 +288,8 @@ impl State {
     /// Removes the context and its handles. Returns its GPU, the addresses of its modules' variables, and its own
     /// allocations.
     fn destroy_context(&mut self, context: ContextHandle) -> Option<(usize, Vec<u64>, Allocations)> {
-        let Context { device, allocations, .. } = self.contexts.remove(&context)?;
-        let streams: Vec<_> = self
-            .streams
-            .iter()
-            .filter(|(_, stream)| stream.context == context)
-            .map(|(&key, _)| key)
-            .collect();
-        for stream in streams {
+        let Context { device, allocations, modules, .. } = self.contexts.remove(&context)?;
+        for stream in self.by_context.remove(&context).unwrap_or_default() {
             // The stream's own memory is freed with the context, but no later access to memory from pools can be
             // ordered after the stream.
             self.remove_stream(stream, 0);
@@ -305,11 +302,7 @@ impl State {
         self.events.retain(|_, event| event.context != context);
         self.arrays.retain(|_, array| array.context != context);
         self.objects.forget(context);
-        let modules = self.modules.entries().iter().filter(|(_, module)| module.context == context);
-        let mut variables = Vec::new();
-        for module in modules.map(|&(module, _)| module).collect::<Vec<_>>() {
-            variables.extend(self.remove_module(module));
-        }
+        let variables = modules.into_iter().flat_map(|module| self.remove_module(module)).collect();
         Some((device, variables, allocations))
     }
 
@@ -441,6 +434,10 @@ impl State {
 
     /// Returns the failure that stopped `context`.
     pub fn failure_of(&self, context: ContextHandle) -> Option<Arc<Failure>> {
+        // A collective asks for each rank, each time a rank arrives.
+        if !self.any_failure {
+            return None;
+        }
         self.contexts.get(&context)?.failure.clone()
     }
 }

@@ -158,9 +158,9 @@ impl State {
     fn implied_order(&self, stream: StreamHandle, context: ContextHandle) -> Vec<Awaited> {
         let Some(own) = self.streams.get(&stream).filter(|own| own.blocking) else { return Vec::new() };
         let mut order = Vec::new();
-        for (&other, entry) in &self.streams {
+        for (other, entry) in self.streams_in(context) {
             let is_ordered = entry.blocking && (own.legacy || entry.legacy);
-            if other != stream && entry.context == context && is_ordered {
+            if other != stream && is_ordered {
                 order.push(entry.last.clone());
             }
         }

@@ -67,6 +67,9 @@ impl Engine {
         let handle = ModuleHandle(state.new_handle());
         let module = LoadedModule { context, module, globals: globals.into(), functions: Vec::new() };
         state.modules.insert(handle, module);
+        if let Some(context) = state.contexts.get_mut(&context) {
+            context.modules.push(handle);
+        }
         Ok(handle)
     }
 
@@ -200,8 +203,16 @@ impl State {
 
     /// Forgets a module and its functions; returns the addresses of its variables.
     pub(super) fn remove_module(&mut self, module: ModuleHandle) -> Vec<u64> {
-        self.functions.retain(|_, function| function.module != module);
-        self.modules.remove(&module).map_or_else(Vec::new, |module| module.globals.to_vec())
+        let Some(LoadedModule { context, functions, globals, .. }) = self.modules.remove(&module) else {
+            return Vec::new();
+        };
+        for (_, function) in functions {
+            self.functions.remove(&function);
+        }
+        if let Some(context) = self.contexts.get_mut(&context) {
+            context.modules.retain(|&other| other != module);
+        }
+        globals.to_vec()
     }
 }
 

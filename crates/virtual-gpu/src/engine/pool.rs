@@ -16,7 +16,7 @@ use layout::{Layout, Place};
 use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::memory::{Capacity, OutOfMemory, SharedRecord};
 use virtual_gpu_core::number_map::NumberMap;
-use virtual_gpu_core::sorted::SortedMap;
+use virtual_gpu_core::sorted::{SortedMap, SortedSet};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, invalid};
 
@@ -157,6 +157,8 @@ pub(super) struct Pools {
     /// The capacity of each GPU.
     capacities: Vec<Arc<Capacity>>,
     all: SortedMap<PoolHandle, Pool>,
+    /// The pools that other GPUs can access.
+    shared: SortedSet<PoolHandle>,
     /// The default pool and the current pool of each GPU.
     of_device: SortedMap<usize, (PoolHandle, PoolHandle)>,
     /// The pool and the place of each allocation, by its address.
@@ -175,9 +177,13 @@ impl Pools {
     }
 
     pub(super) fn new(capacities: Vec<Arc<Capacity>>) -> Self {
-        let (all, of_device, allocations) =
-            (SortedMap::default(), SortedMap::default(), NumberMap::default());
-        Self { capacities, all, of_device, allocations }
+        Self {
+            capacities,
+            all: SortedMap::default(),
+            shared: SortedSet::default(),
+            of_device: SortedMap::default(),
+            allocations: NumberMap::default(),
+        }
     }
 
     /// Lets another GPU access a pool's memory, or forbids it.
@@ -187,6 +193,10 @@ impl Pools {
             true => shared_with.insert(gpu),
             false => shared_with.remove(&gpu),
         };
+        match shared_with.is_empty() {
+            true => self.shared.remove(&pool),
+            false => drop(self.shared.insert(pool)),
+        }
         Ok(())
     }
 
@@ -209,14 +219,13 @@ impl Pools {
 
     /// Returns whether any GPU can access another GPU's pool.
     pub(super) fn are_shared(&self) -> bool {
-        self.all.values().any(|pool| !pool.shared_with.is_empty())
+        !self.shared.is_empty()
     }
 
     /// Returns whether a GPU can access another GPU's pool, or the other way around.
     pub(super) fn shares(&self, gpu: usize) -> bool {
-        self.all
-            .values()
-            .any(|pool| pool.device == gpu && !pool.shared_with.is_empty() || pool.shared_with.contains(&gpu))
+        let mut shared = self.shared.iter().filter_map(|pool| self.all.get(pool));
+        shared.any(|pool| pool.device == gpu || pool.shared_with.contains(&gpu))
     }
 
     fn insert(&mut self, pool: PoolHandle, device: usize, most: u64) {
@@ -236,6 +245,7 @@ impl Pools {
         {
             entry.trim(0);
             self.all.remove(&pool);
+            self.shared.remove(&pool);
         }
     }
 
