@@ -42,8 +42,6 @@ impl Nccl {
         caller: &'static str,
         guard: Guard<'_>,
     ) -> NcclResult<()> {
-        // Wake the threads that are waiting for the same ranks.
-        self.engine.wake_all();
         let mut guard = self.block_on(Wait::Communicators(awaiting.clone()), caller, guard);
         let state = guard.locked();
         let mut result = Ok(());
@@ -65,7 +63,7 @@ impl Nccl {
             };
             result = result.and(failed.map_or(Ok(()), Err));
         }
-        self.unlock_and_wake(guard);
+        drop(guard);
         result
     }
 

@@ -74,8 +74,8 @@ pub(crate) struct Blocked {
 #[derive(Default)]
 pub(super) struct Waiters {
     of_streams: Map<StreamHandle, Vec<ThreadKey>>,
-    /// The number of threads that wait for communicators.
-    of_communicators: usize,
+    /// Threads that wait for communicators, and have not been woken because their wait is over.
+    of_communicators: Vec<ThreadKey>,
     /// Threads for which an operation on one of their streams has been done.
     to_check: Vec<ThreadKey>,
 }
@@ -86,13 +86,13 @@ impl Waiters {
             Wait::Ops(ops) => {
                 ops.iter().for_each(|op| self.of_streams.entry(op.stream).or_default().push(thread))
             }
-            Wait::Communicators(_) => self.of_communicators += 1,
+            Wait::Communicators(_) => self.of_communicators.push(thread),
         }
     }
 
     fn remove(&mut self, thread: ThreadKey, wait: &Wait) {
         let Wait::Ops(ops) = wait else {
-            self.of_communicators -= 1;
+            self.of_communicators.retain(|&waiting| waiting != thread);
             return;
         };
         for op in ops {
@@ -285,18 +285,24 @@ impl State {
     /// Returns whether a blocked thread other than this one can continue, considering only what has changed since the last
     /// call. This thread looks by itself.
     pub(super) fn has_a_wait_ended(&mut self) -> bool {
-        let to_check = std::mem::take(&mut self.waiters.to_check);
+        let mut may_go_on = std::mem::take(&mut self.waiters.to_check);
+        may_go_on.retain(|&thread| self.has_its_wait_ended(thread));
+        // Of a thousand ranks that a communicator lets go on, none needs to be woken twice.
+        let of_communicators = std::mem::take(&mut self.waiters.of_communicators);
+        let (joined, waiting) =
+            of_communicators.into_iter().partition::<Vec<_>, _>(|&thread| self.has_its_wait_ended(thread));
+        self.waiters.of_communicators = waiting;
         let me = ThreadKey::current();
-        let others = to_check.iter().filter(|&&thread| thread != me);
-        let mut blocked = others.filter_map(|&thread| self.blocked(thread));
-        let has_ended = blocked.any(|blocked| self.is_over(&blocked.wait));
-        has_ended || self.waiters.of_communicators > 0 && self.is_a_wait_over()
+        may_go_on.iter().chain(&joined).any(|&thread| thread != me)
     }
 
     /// Returns whether a blocked thread can continue.
     pub(super) fn is_a_wait_over(&self) -> bool {
-        let blocked = self.blocked.iter().filter_map(|&thread| self.blocked(thread));
-        blocked.into_iter().any(|blocked| self.is_over(&blocked.wait))
+        self.blocked.iter().any(|&thread| self.has_its_wait_ended(thread))
+    }
+
+    fn has_its_wait_ended(&self, thread: ThreadKey) -> bool {
+        self.blocked(thread).is_some_and(|blocked| self.is_over(&blocked.wait))
     }
 
     /// Returns the calls that are certain to keep a blocked thread waiting forever: calls that are waiting only for
