@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
+use crate::features::vectorized;
 use crate::mask::{FULL, Mask, WIDTH};
 use crate::registers::{Files, Longs, Shape, Span};
 use virtual_gpu_ptx::instruction::{Access, Address, Slot, Value};
 
 /// How a chunk's addresses are arranged.
-#[derive(Clone, Copy)]
-pub(super) enum Pattern {
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pattern {
     /// Contiguous: each thread accesses the bytes after those of the thread before it.
     Row,
     /// All addresses are the same.
@@ -38,10 +39,14 @@ pub(super) fn addresses(files: &Files, address: Address, chunk: usize) -> Longs 
     all
 }
 
-/// Returns the pattern of the addresses that some of a chunk's threads access. `first_thread` is the lowest of them. If
-/// an address is not aligned to `unit` (a power of two), the pattern is scattered.
+vectorized! {
+    /// Returns the pattern of the addresses that some of a chunk's threads access. `first_thread` is the lowest of them. If
+    /// an address is not aligned to `unit` (a power of two), the pattern is scattered.
+    fn pattern(addresses: &Longs, active: u16, first_thread: usize, unit: u64) -> Pattern = find_pattern
+}
+
 #[inline(always)]
-pub(super) fn pattern(addresses: &Longs, active: u16, first_thread: usize, unit: u64) -> Pattern {
+fn find_pattern(addresses: &Longs, active: u16, first_thread: usize, unit: u64) -> Pattern {
     let first = addresses.0[first_thread];
     // The bits in which any address differs from the pattern that the second address suggests. The compiler vectorizes
     // this loop.

@@ -46,22 +46,19 @@ impl Target<'_> {
             if !is_inside(offset, run * unit, size) {
                 return false;
             }
-            let bytes = &mut self.place.bytes[offset as usize..];
-            match bytes.first_chunk_mut::<ROW>() {
-                Some(row) if active == FULL => {
-                    for i in 0..WIDTH {
-                        for element in 0..COUNT {
-                            row.as_chunks_mut().0[i * COUNT + element] = get(element, i);
-                        }
-                    }
+            let bytes = &mut self.place.bytes[offset as usize..][..(run * unit) as usize];
+            let mut all = [0; ROW];
+            let row = match bytes.first_chunk_mut::<ROW>() {
+                Some(row) => row,
+                None => &mut all,
+            };
+            for i in 0..WIDTH {
+                for element in 0..COUNT {
+                    row.as_chunks_mut().0[i * COUNT + element] = get(element, i);
                 }
-                _ => {
-                    for (i, unit) in bytes.chunks_exact_mut(SIZE * COUNT).enumerate().take(run as usize) {
-                        for (element, bytes) in unit.as_chunks_mut().0.iter_mut().enumerate() {
-                            *bytes = get(element, first_thread + i);
-                        }
-                    }
-                }
+            }
+            if active != FULL {
+                bytes.copy_from_slice(&all[first_thread * SIZE * COUNT..][..bytes.len()]);
             }
             self.note(offset, run * unit);
             return true;
