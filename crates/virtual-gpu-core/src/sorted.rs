@@ -69,10 +69,7 @@ impl<K: Ord, V> SortedMap<K, V> {
     {
         let (mut at, mut new) = (0, Vec::new());
         for (key, value) in &other.0 {
-            // Often, both maps have the same keys, so the next entry is the one.
-            if self.0.get(at).is_some_and(|own| own.0 < *key) {
-                at += self.0[at..].partition_point(|own| own.0 < *key);
-            }
+            at = self.find_from(at, key);
             match self.0.get_mut(at).filter(|own| own.0 == *key) {
                 Some(own) => {
                     combine(&mut own.1, value);
@@ -88,17 +85,22 @@ impl<K: Ord, V> SortedMap<K, V> {
         }
     }
 
-    /// Returns whether this map has a value for each key of another map, and `includes` returns `true` for both values.
-    pub fn includes(&self, other: &Self, includes: impl Fn(&V, &V) -> bool) -> bool {
+    /// Returns whether this map has every key of another map, with a value for which `is_enough(own, other)` is true.
+    pub fn includes(&self, other: &Self, is_enough: impl Fn(&V, &V) -> bool) -> bool {
         let mut at = 0;
         other.0.iter().all(|(key, value)| {
-            if self.0.get(at).is_some_and(|own| own.0 < *key) {
-                at += self.0[at..].partition_point(|own| own.0 < *key);
-            }
-            let own = self.0.get(at).filter(|own| own.0 == *key);
-            at += 1;
-            own.is_some_and(|own| includes(&own.1, value))
+            at = self.find_from(at, key) + 1;
+            self.0.get(at - 1).is_some_and(|own| own.0 == *key && is_enough(&own.1, value))
         })
+    }
+
+    /// Returns the index of the first entry from `at` on that doesn't come before `key`. If two maps are compared, they often
+    /// have the same keys, so it is the next entry.
+    fn find_from(&self, at: usize, key: &K) -> usize {
+        match self.0.get(at..) {
+            Some([own, ..]) if own.0 < *key => at + self.0[at..].partition_point(|own| own.0 < *key),
+            _ => at,
+        }
     }
 
     /// Keeps the entries for which `keep` returns `true`.

@@ -47,15 +47,11 @@ impl Common {
         Arc::new(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), numbers, earlier })
     }
 
-    /// Returns whether this part certainly includes all numbers of another one. If it is `false`, this part may include them
-    /// nevertheless.
-    fn is_after(&self, other: &Self) -> bool {
-        self.id == other.id || self.earlier.binary_search(&other.id).is_ok()
-    }
-
-    /// Returns whether this part includes all numbers of another one, by comparing them.
+    /// Returns whether this part includes all numbers of another one.
     fn includes(&self, other: &Self) -> bool {
-        self.numbers.includes(&other.numbers, |own, number| own >= number)
+        self.id == other.id
+            || self.earlier.binary_search(&other.id).is_ok()
+            || self.numbers.includes(&other.numbers, |own, number| own >= number)
     }
 
     /// Returns [`Self::earlier`] for a part that includes all numbers of this one.
@@ -104,8 +100,6 @@ impl Clock {
     fn join_common(&mut self, others: &Arc<Common>) {
         let joined = match &self.common {
             None => Arc::clone(others),
-            Some(common) if common.is_after(others) => return,
-            Some(common) if others.is_after(common) => Arc::clone(others),
             // Almost always, one of them includes the other.
             Some(common) if common.includes(others) => return,
             Some(common) if others.includes(common) => Arc::clone(others),
