@@ -47,10 +47,11 @@ impl Target<'_> {
                 return false;
             }
             let bytes = &mut self.place.bytes[offset as usize..][..(run * unit) as usize];
-            let mut all = [0; ROW];
+            // If some threads are inactive, the bytes of all go to a copy.
+            let mut copy = [0; ROW];
             let row = match bytes.first_chunk_mut::<ROW>() {
                 Some(row) => row,
-                None => &mut all,
+                None => &mut copy,
             };
             for i in 0..WIDTH {
                 for element in 0..COUNT {
@@ -58,7 +59,7 @@ impl Target<'_> {
                 }
             }
             if active != FULL {
-                bytes.copy_from_slice(&all[first_thread * SIZE * COUNT..][..bytes.len()]);
+                bytes.copy_from_slice(&copy[first_thread * SIZE * COUNT..][..bytes.len()]);
             }
             self.note(offset, run * unit);
             return true;

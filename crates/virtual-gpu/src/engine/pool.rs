@@ -193,9 +193,10 @@ impl Pools {
             true => shared_with.insert(gpu),
             false => shared_with.remove(&gpu),
         };
-        match shared_with.is_empty() {
-            true => self.shared.remove(&pool),
-            false => drop(self.shared.insert(pool)),
+        if shared_with.is_empty() {
+            self.shared.remove(&pool);
+        } else {
+            self.shared.insert(pool);
         }
         Ok(())
     }
