@@ -535,12 +535,12 @@ impl State {
 
     /// Rejects a wait for an entire context while one of its streams is being captured, and breaks the capture.
     pub(super) fn check_none_captured(&mut self, context: ContextHandle, call: &str) -> CudaResult<()> {
-        let captured: SortedSet<StreamHandle> = self
-            .streams_in(context)
+        let captured: Vec<StreamHandle> = self
+            .all_streams_of(context)
             .filter(|(_, entry)| entry.capture.is_some())
             .map(|(stream, _)| stream)
             .collect();
-        captured.iter().try_for_each(|&stream| self.check_not_captured(stream, call))
+        captured.into_iter().try_for_each(|stream| self.check_not_captured(stream, call))
     }
 
     /// Rejects work on the legacy default stream while a stream that waits for it is being captured, and breaks the
@@ -563,7 +563,7 @@ impl State {
         if self.captures.open.is_empty() || !self.streams.get(&stream)?.legacy {
             return None;
         }
-        let blocking = self.streams_in(context).filter(|(_, entry)| entry.blocking);
+        let blocking = self.all_streams_of(context).filter(|(_, entry)| entry.blocking);
         let (captured, name) = blocking
             .filter_map(|(_, entry)| Some((entry.capture.as_ref()?, &entry.name)))
             .min_by_key(|it| it.1)?;

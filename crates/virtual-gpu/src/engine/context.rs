@@ -289,7 +289,7 @@ impl State {
     /// allocations.
     fn destroy_context(&mut self, context: ContextHandle) -> Option<(usize, Vec<u64>, Allocations)> {
         let Context { device, allocations, modules, .. } = self.contexts.remove(&context)?;
-        for stream in self.by_context.remove(&context).unwrap_or_default() {
+        for stream in self.streams_of_contexts.remove(&context).unwrap_or_default() {
             // The stream's own memory is freed with the context, but no later access to memory from pools can be
             // ordered after the stream.
             self.remove_stream(stream, 0);

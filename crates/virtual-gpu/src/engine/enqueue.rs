@@ -158,7 +158,7 @@ impl State {
     fn implied_order(&self, stream: StreamHandle, context: ContextHandle) -> Vec<Awaited> {
         let Some(own) = self.streams.get(&stream).filter(|own| own.blocking) else { return Vec::new() };
         let mut order = Vec::new();
-        for (other, entry) in self.streams_in(context) {
+        for (other, entry) in self.all_streams_of(context) {
             let is_ordered = entry.blocking && (own.legacy || entry.legacy);
             if other != stream && is_ordered {
                 order.push(entry.last.clone());

@@ -174,7 +174,7 @@ pub struct State {
     contexts: SortedMap<ContextHandle, context::Context>,
     streams: Map<StreamHandle, stream::Stream>,
     /// The streams of each context, in the order of their handles.
-    by_context: Map<ContextHandle, Vec<StreamHandle>>,
+    streams_of_contexts: Map<ContextHandle, Vec<StreamHandle>>,
     /// Each thread's own default stream, by context.
     streams_of_threads: SortedMap<(ThreadKey, ContextHandle), StreamHandle>,
     events: Map<EventHandle, event::Event>,
@@ -287,7 +287,7 @@ impl Engine {
             devices: (0..config.gpus).map(|_| context::Device::default()).collect(),
             contexts: SortedMap::default(),
             streams: Map::default(),
-            by_context: Map::default(),
+            streams_of_contexts: Map::default(),
             streams_of_threads: SortedMap::default(),
             events: Map::default(),
             modules: Map::default(),

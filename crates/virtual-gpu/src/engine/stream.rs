@@ -350,7 +350,7 @@ impl State {
             capture: None,
         };
         self.streams.insert(handle, stream);
-        self.by_context.entry(context).or_default().push(handle);
+        self.streams_of_contexts.entry(context).or_default().push(handle);
         handle
     }
 
@@ -368,7 +368,7 @@ impl State {
     pub(super) fn remove_stream(&mut self, handle: StreamHandle, last_touch: u64) {
         self.leave_capture(handle);
         let Some(stream) = self.streams.remove(&handle) else { return };
-        if let Some(of_context) = self.by_context.get_mut(&stream.context) {
+        if let Some(of_context) = self.streams_of_contexts.get_mut(&stream.context) {
             of_context.retain(|&other| other != handle);
         }
         for op in stream.queue {
@@ -453,14 +453,17 @@ impl State {
     }
 
     /// Returns all streams of a context, in the order of their handles.
-    pub(super) fn streams_in(&self, context: ContextHandle) -> impl Iterator<Item = (StreamHandle, &Stream)> {
-        let handles = self.by_context.get(&context).into_iter().flatten();
+    pub(super) fn all_streams_of(
+        &self,
+        context: ContextHandle,
+    ) -> impl Iterator<Item = (StreamHandle, &Stream)> {
+        let handles = self.streams_of_contexts.get(&context).into_iter().flatten();
         handles.filter_map(|handle| Some((*handle, self.streams.get(handle)?)))
     }
 
     /// Returns the last operation on every stream in `context`.
     pub(super) fn last_of_all(&self, context: ContextHandle) -> Vec<Awaited> {
-        let streams = self.streams_in(context).filter(|(_, stream)| !stream.of_event);
+        let streams = self.all_streams_of(context).filter(|(_, stream)| !stream.of_event);
         let mut last: Vec<Awaited> = streams.map(|(_, stream)| stream.last.clone()).collect();
         last.extend(self.retired(context).iter().map(|(_, last)| last.clone()));
         last
@@ -469,7 +472,7 @@ impl State {
     /// Returns the streams of a context that the program can use, in the order of their handles.
     pub(super) fn streams_of(&self, context: ContextHandle) -> Vec<StreamHandle> {
         let usable = |entry: &Stream| !entry.destroyed && !entry.of_graph && !entry.of_event;
-        self.streams_in(context).filter(|(_, entry)| usable(entry)).map(|(stream, _)| stream).collect()
+        self.all_streams_of(context).filter(|(_, entry)| usable(entry)).map(|(stream, _)| stream).collect()
     }
 
     /// Returns a context's destroyed streams that no thread has waited for: whether each was a blocking one, and its

@@ -74,7 +74,7 @@ pub(crate) struct Blocked {
 #[derive(Default)]
 pub(super) struct Waiters {
     of_streams: Map<StreamHandle, Vec<ThreadKey>>,
-    /// Threads that wait for communicators, and have not been woken because their wait is over.
+    /// The threads that wait for communicators, without those that have been woken because their wait is over.
     of_communicators: Vec<ThreadKey>,
     /// Threads for which an operation on one of their streams has been done.
     to_check: Vec<ThreadKey>,
@@ -285,15 +285,15 @@ impl State {
     /// Returns whether a blocked thread other than this one can continue, considering only what has changed since the last
     /// call. This thread looks by itself.
     pub(super) fn has_a_wait_ended(&mut self) -> bool {
-        let mut may_go_on = std::mem::take(&mut self.waiters.to_check);
-        may_go_on.retain(|&thread| self.has_its_wait_ended(thread));
-        // Of a thousand ranks that a communicator lets go on, none needs to be woken twice.
-        let of_communicators = std::mem::take(&mut self.waiters.of_communicators);
-        let (joined, waiting) =
-            of_communicators.into_iter().partition::<Vec<_>, _>(|&thread| self.has_its_wait_ended(thread));
-        self.waiters.of_communicators = waiting;
         let me = ThreadKey::current();
-        may_go_on.iter().chain(&joined).any(|&thread| thread != me)
+        let to_check = std::mem::take(&mut self.waiters.to_check);
+        let has_ended = to_check.iter().any(|&thread| thread != me && self.has_its_wait_ended(thread));
+        // A communicator may let a thousand ranks go on, and none of them needs to be woken twice.
+        let of_communicators = std::mem::take(&mut self.waiters.of_communicators);
+        let (joined, waiting): (Vec<_>, _) =
+            of_communicators.into_iter().partition(|&thread| self.has_its_wait_ended(thread));
+        self.waiters.of_communicators = waiting;
+        has_ended || joined.iter().any(|&thread| thread != me)
     }
 
     /// Returns whether a blocked thread can continue.
