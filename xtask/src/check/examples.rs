@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, ensure};
 
-use super::{cargo, command};
+use super::{cargo, command, target};
 
 /// The package with the examples in the scratch workspace.
 const PACKAGE: &str = "cudarc_examples";
@@ -81,12 +81,12 @@ pub(super) fn files(root: &Path) -> anyhow::Result<BTreeMap<PathBuf, String>> {
 
 /// Builds the examples in the scratch workspace `scratch` and runs them. Returns a problem for each unexpected result.
 pub(super) fn check(root: &Path, scratch: &Path) -> anyhow::Result<Vec<String>> {
-    let target = scratch.join("target");
+    let target = target(root);
     let mut build = cargo(scratch);
     build.args(["build", "--quiet", "-p", PACKAGE, "--examples"]).env("CARGO_TARGET_DIR", &target);
     let mut problems = command(&mut build)?;
     if problems.is_empty() {
-        let libraries = target.join("virtual");
+        let libraries = scratch.join("virtual");
         link(&target.join("debug/deps/libvirtual_cuda.so"), &libraries.join("libcuda.so"))?;
         for example in EXAMPLES {
             let program = target.join("debug/examples").join(example.name);

@@ -1,25 +1,27 @@
 //! Creates the packages of the scratch workspace: starters and changed solutions, without their programs.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 
 /// Returns the first folder in a path below modules/ or solutions/.
 pub(super) fn folder_of(path: &Path) -> String {
     path.iter().next().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Returns the workspace's own manifest, adapted to a different location for the members.
-pub(super) fn workspace_manifest(root: &Path, manifest: &str) -> anyhow::Result<String> {
+/// Returns the workspace's own manifest, with other members.
+pub(super) fn workspace_manifest(manifest: &str, members: &str) -> anyhow::Result<String> {
     let mut text = String::new();
     let mut replaced = 0;
     for line in manifest.lines() {
         if line.starts_with("members = ") {
             replaced += 1;
-            text.push_str("members = [\"members/*\"]\n");
+            text.push_str(&format!("members = [\"{members}\"]\ndefault-members = [\"{members}\"]\n"));
         } else if !line.starts_with("default-members = ") {
-            text.push_str(&line.replace("path = \"", &format!("path = \"{}/", root.display())));
+            text.push_str(line);
             text.push('\n');
         }
     }
@@ -28,6 +30,21 @@ pub(super) fn workspace_manifest(root: &Path, manifest: &str) -> anyhow::Result<
         "Cargo.toml has {replaced} lines `members = […]`, but exactly 1 is expected, on a line of its own"
     );
     Ok(text)
+}
+
+/// Makes links to the folders that the members depend on. Below the workspace, these packages have the same paths as in the
+/// repository, so Cargo uses what it has built there, if the target folder is the same.
+pub(super) fn link_dependencies(root: &Path, workspace: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(workspace).with_context(|| format!("can't make {}", workspace.display()))?;
+    for name in ["crates", "solutions", "tests"] {
+        let link = workspace.join(name);
+        if fs::read_link(&link).ok().as_ref() != Some(&root.join(name)) {
+            // There may be an old link to a different target.
+            let _ = fs::remove_file(&link);
+            symlink(root.join(name), &link).with_context(|| format!("can't make {}", link.display()))?;
+        }
+    }
+    Ok(())
 }
 
 /// Adds a package's file unless it is a program, because only the checks are run.
@@ -78,13 +95,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_scratch_workspace_keeps_versions_and_finds_the_crates() {
+    fn the_scratch_workspace_has_other_members_and_the_same_dependencies() {
         let manifest = "[workspace]\nmembers = [\"a\"]\ndefault-members = [\"a\"]\n[workspace.dependencies]\nlab = { path = \"crates/lab\" }\n";
         assert_eq!(
-            workspace_manifest(Path::new("/root"), manifest).unwrap(),
-            "[workspace]\nmembers = [\"members/*\"]\n[workspace.dependencies]\nlab = { path = \"/root/crates/lab\" }\n"
+            workspace_manifest(manifest, "members/*").unwrap(),
+            "[workspace]\nmembers = [\"members/*\"]\ndefault-members = [\"members/*\"]\n[workspace.dependencies]\nlab = { path = \"crates/lab\" }\n"
         );
-        assert!(workspace_manifest(Path::new("/root"), "[workspace]\n").is_err());
+        assert!(workspace_manifest("[workspace]\n", "members/*").is_err());
     }
 
     #[test]

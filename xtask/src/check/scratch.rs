@@ -1,4 +1,5 @@
-//! A workspace below the target folder for all starters and changed solutions, so that they share build outputs.
+//! A workspace below the target folder for all starters and changed solutions. They share build outputs with one another, and with
+//! the repository.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -107,11 +108,10 @@ impl Scratch {
         mut files: BTreeMap<PathBuf, String>,
         variants: impl Iterator<Item = &'v Variant> + Clone,
     ) -> anyhow::Result<Self> {
-        // All scratch workspaces build the same dependencies.
-        let built = target(root).join("xtask-check/target");
         // That of all exercises and that of one have the same variants of an exercise.
         let kind = folder.split('-').nth(1).unwrap_or(folder);
-        let folder = target(root).join(folder);
+        let target = target(root);
+        let folder = target.join(folder);
         let read = |path: &str| {
             fs::read_to_string(root.join(path))
                 .with_context(|| format!("can't read {}", root.join(path).display()))
@@ -125,7 +125,7 @@ impl Scratch {
         files.insert("root.lock".into(), lock);
         let solutions = read_folder(&root.join("solutions"))?;
         let programs = Program::all(course, kind, &solutions, variants.clone())?;
-        let mut manifest = member::workspace_manifest(root, &read("Cargo.toml")?)?;
+        let mut manifest = member::workspace_manifest(&read("Cargo.toml")?, "members/*")?;
         manifest.extend(programs.iter().map(Program::profile));
         files.insert("Cargo.toml".into(), manifest);
         let mut sources = Sources::new(root, course, &solutions);
@@ -133,8 +133,9 @@ impl Scratch {
             files.extend(sources.of(variant)?);
         }
         files.extend(programs.iter().flat_map(|program| program.files(&folder, |_| true)));
+        member::link_dependencies(root, &folder)?;
         synchronize(&folder, &files)?;
-        Ok(Self { folder, target: built, programs })
+        Ok(Self { folder, target, programs })
     }
 
     /// Builds every test program. A package that doesn't compile doesn't stop the others, and variants that don't compile are left out
@@ -174,7 +175,7 @@ impl Scratch {
     /// Builds everything that compiles.
     fn compile(&self) -> anyhow::Result<Output> {
         let mut child = cargo(&self.folder)
-            .args(["build", "--workspace", "--tests", "--keep-going", "--quiet", "--message-format", "json"])
+            .args(["build", "--tests", "--keep-going", "--quiet", "--message-format", "json"])
             .env("CARGO_TARGET_DIR", &self.target)
             // Packages that change are rebuilt completely, so incremental build files would only fill the disk.
             .env("CARGO_INCREMENTAL", "0")

@@ -4,10 +4,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use course::starter::read_folder;
 use course::syllabus::Course;
 
@@ -16,12 +15,11 @@ use crate::starters;
 
 /// Runs the sessions. Their dependencies are built in the same folder as the scratch workspace.
 pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
-    let folder = target(root).join("xtask-check");
-    let copy = folder.join("sessions");
+    let target = target(root);
+    let copy = target.join("xtask-check/sessions");
     let course = Course::read(root)?;
     let last = course.modules.last().context("course.toml lists no modules")?;
     write(root, &copy).with_context(|| format!("can't write {}", copy.display()))?;
-    let target = folder.join("target");
     // Builds the modules' dependencies first, so that the simulated students don't wait for them.
     let mut build = cargo(&copy);
     build.args(["test", "--no-run", "-q", "-p", &last.starter_package()]);
@@ -33,7 +31,6 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut test = cargo(root);
     test.args(["test", "-q", "-p", "course", "--test", "sessions"])
         .env("COURSE_SESSIONS", &copy)
-        // This folder contains only the simulated students' own builds.
         .env("COURSE_SESSIONS_TARGET", &target);
     command(&mut test)
 }
@@ -53,9 +50,7 @@ pub(crate) fn summary() -> &'static str {
 /// Writes the files that have changed since the last run. The exercises are written by the test itself.
 fn write(root: &Path, copy: &Path) -> anyhow::Result<()> {
     let manifest = fs::read_to_string(root.join("Cargo.toml")).context("Cargo.toml")?;
-    let manifest = member::workspace_manifest(root, &manifest)?.replace("members/*", "modules/*");
-    // Reports show earlier modules' sources with their paths in the course.
-    let manifest = manifest.replace(&format!("{}/solutions/", root.display()), "solutions/");
+    let manifest = apart(&member::workspace_manifest(&manifest, "modules/*")?)?;
     let mut files: BTreeMap<PathBuf, String> = BTreeMap::from([("Cargo.toml".into(), manifest)]);
     for name in ["course.toml", "Cargo.lock"] {
         files.insert(name.into(), fs::read_to_string(root.join(name)).context(name)?);
@@ -82,15 +77,15 @@ fn write(root: &Path, copy: &Path) -> anyhow::Result<()> {
         fs::create_dir_all(path.parent().unwrap_or(copy))?;
         fs::write(&path, text).with_context(|| path.display().to_string())?;
     }
-    for name in ["solutions", "tests"] {
-        let link = copy.join(name);
-        if fs::read_link(&link).ok().as_ref() != Some(&root.join(name)) {
-            // There may be an old link to a different target.
-            let _ = fs::remove_file(&link);
-            symlink(root.join(name), &link)?;
-        }
-    }
-    Ok(())
+    member::link_dependencies(root, copy)
+}
+
+/// Returns a manifest with another profile for the modules. They have the same paths as in the repository and are built in the same
+/// folder, so with the same profile, Cargo would take the simulated students' answers for those of the person at this computer.
+fn apart(manifest: &str) -> anyhow::Result<String> {
+    let changed = manifest.replace(".incremental = true", ".codegen-units = 1");
+    ensure!(changed != manifest, "Cargo.toml has no line `m01_init.incremental = true`");
+    Ok(changed)
 }
 
 /// Returns a module's manifest without its programs, because linking them would take half of the time.
