@@ -42,6 +42,9 @@ fn watch_body(files: &Files, access: &Access, watched: &mut Watched<'_>, mask: &
     }
 }
 
+/// The number of chunks in a warp.
+const WARP: usize = 32 / WIDTH;
+
 vectorized! {
     /// Loads and records, in one step, whole chunks of 32-bit values whose addresses are contiguous or all the same, as
     /// in nearly all loads from shared memory. Removes them from `left`.
@@ -72,8 +75,8 @@ fn load_body(
     let known = known_pattern(files, access.address);
     // The last row whose reads need not be recorded, and its values: many chunks often load the same row.
     let mut repeated = (u64::MAX, Chunk::zero());
-    for (chunk, active) in left.0.iter_mut().enumerate().take(files.chunks) {
-        if *active != FULL {
+    for chunk in 0..files.chunks {
+        if left.0[chunk] != FULL {
             continue;
         }
         let (address, pattern) = pattern_of_words(files, access.address, known, chunk);
@@ -82,12 +85,22 @@ fn load_body(
         let value = match pattern {
             Pattern::Row if repeated.0 == offset => repeated.1,
             Pattern::Row => {
-                if !source.holds(offset, 64) || !shadow.read_row(offset, 4, WIDTH, first, *pc) {
+                if !source.holds(offset, 64) {
+                    continue;
+                }
+                // The next warp often loads the same row, and other chunks after it. Then the rest need not be recorded.
+                let later = chunk + WARP;
+                let is_recorded = shadow.is_row_settled(offset, 64)
+                    || later < files.chunks
+                        && left.0[later] == FULL
+                        && pattern_of_words(files, access.address, known, later) == (address, Pattern::Row)
+                        && shadow.read_chunk_twice(offset, [first, later * WIDTH], *pc);
+                if !is_recorded && !shadow.read_row(offset, 4, WIDTH, first, *pc) {
                     continue;
                 }
                 let Some(row) = source.bytes[offset as usize..].first_chunk::<64>() else { continue };
                 let value = Chunk::of(|i| u32::from_le_bytes(element_at(row, i)));
-                if shadow.is_row_settled(offset, 64) {
+                if is_recorded || shadow.is_row_settled(offset, 64) {
                     repeated = (offset, value);
                 }
                 value
@@ -101,7 +114,7 @@ fn load_body(
             Pattern::Scattered => continue,
         };
         files.words[span.at(chunk)] = value;
-        *active = 0;
+        left.0[chunk] = 0;
     }
 }
 

@@ -77,6 +77,38 @@ impl Shadow {
         true
     }
 
+    /// Does the same as [`Self::read_row`] for `thread`, and then for the thread `later`, of another warp, if each reads a chunk of the
+    /// same 32-bit values. After that, other reads of the row need not be recorded until the next synchronization. If the row was
+    /// accessed since the last one, or has smaller cells, records nothing and returns false.
+    #[inline(always)]
+    pub(crate) fn read_chunk_twice(&mut self, offset: u64, [thread, later]: [usize; 2], pc: usize) -> bool {
+        let start = (offset >> self.shift) as usize;
+        let (oldest, row) = (self.oldest(), start..start + WIDTH);
+        let (Some(writes), Some(readers), Some(others)) = (
+            self.writes[row.clone()].first_chunk::<WIDTH>(),
+            self.readers[row.clone()].first_chunk_mut::<WIDTH>(),
+            self.others[row].first_chunk_mut::<WIDTH>(),
+        ) else {
+            return false;
+        };
+        let mut is_recent = self.shift != 2;
+        for at in 0..WIDTH {
+            is_recent |= (writes[at].0 >= oldest) | (readers[at].0 >= oldest);
+        }
+        if is_recent {
+            return false;
+        }
+        let [first, last] = [thread, later].map(|thread| Stamp::new(self.now, thread, pc).0);
+        for at in 0..WIDTH {
+            let offset = (at as i64) << (PC_BITS + 1);
+            (readers[at], others[at]) = (Stamp(first + offset), Stamp(last + offset));
+        }
+        if start.is_multiple_of(WIDTH) {
+            self.settled[start / WIDTH] = self.now;
+        }
+        true
+    }
+
     /// Returns whether no read of these bytes needs to be recorded.
     #[inline(always)]
     pub(crate) fn is_row_settled(&self, offset: u64, bytes: u64) -> bool {
@@ -228,4 +260,74 @@ vectorized! {
     #[inline(never)]
     /// Records that a row of cells is written, `cells` of them by each thread.
     fn write_row(shadow: &mut Shadow, row: Range<usize>, cells: usize, thread: usize, pc: usize) -> bool = Shadow::write_row_body
+}
+
+#[cfg(test)]
+mod tests {
+    use test_data::random::SplitMix64;
+
+    use super::*;
+    use crate::mask::Mask;
+    use crate::order::Order;
+
+    /// The cells of four chunks.
+    const CELLS: usize = 4 * WIDTH;
+
+    fn shadow(unit: u8) -> Shadow {
+        let mut shadow = Shadow::default();
+        shadow.prepare(CELLS * usize::from(unit), unit, false);
+        shadow.start();
+        shadow
+    }
+
+    fn state(shadow: &Shadow) -> (&[Stamp], Vec<(Stamp, Stamp)>, &[u32]) {
+        // Without a recent first reader, the other one doesn't count.
+        let readers = shadow.readers.iter().zip(&shadow.others).map(|(&reader, &other)| {
+            if reader.0 < shadow.oldest() { (Stamp(0), Stamp(0)) } else { (reader, other) }
+        });
+        (&shadow.writes, readers.collect(), &shadow.settled)
+    }
+
+    #[test]
+    fn two_reads_of_a_chunk_at_once_are_recorded_like_one_after_the_other() {
+        let mut random = SplitMix64::new(0x5eed);
+        let mut below = |limit: usize| (random.next_u64() % limit as u64) as usize;
+        let everyone = Mask::first_threads(256);
+        let (mut at_once, mut one_by_one) = (shadow(4), shadow(4));
+        let mut counts = [0; 2];
+        for _ in 0..20_000 {
+            let (offset, thread) = (4 * below(CELLS - WIDTH + 1) as u64, below(4) * WIDTH);
+            let later = thread + 2 * WIDTH * (1 + below(4));
+            match below(8) {
+                0 => {
+                    for shadow in [&mut at_once, &mut one_by_one] {
+                        shadow.order(Order::Barrier { from: everyone, to: everyone }, &everyone);
+                    }
+                }
+                1 => {
+                    let [one, other] = [&mut at_once, &mut one_by_one]
+                        .map(|shadow| shadow.write_row(offset, 4, WIDTH, thread, 7));
+                    assert_eq!(one, other);
+                }
+                _ => {
+                    let is_new = at_once.read_chunk_twice(offset, [thread, later], 9);
+                    counts[usize::from(is_new)] += 1;
+                    let shadows =
+                        if is_new { vec![&mut one_by_one] } else { vec![&mut at_once, &mut one_by_one] };
+                    for shadow in shadows {
+                        let first = shadow.read_row(offset, 4, WIDTH, thread, 9);
+                        assert!(first || !is_new);
+                        shadow.read_row(offset, 4, WIDTH, later, 9);
+                    }
+                }
+            }
+            assert_eq!(state(&at_once), state(&one_by_one));
+        }
+        assert!(counts.iter().all(|&count| count > 1000), "{counts:?}");
+    }
+
+    #[test]
+    fn a_chunk_with_several_cells_for_each_value_is_not_recorded_at_once() {
+        assert!(!shadow(1).read_chunk_twice(0, [0, 32], 9));
+    }
 }
