@@ -23,7 +23,7 @@ mod verdicts;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use course::alternatives::{self, Alternative};
 use course::mistakes::{self, Mistake};
 use course::syllabus::{Course, Exercise};
@@ -183,12 +183,18 @@ fn everything(
         problems.point("solutions: format, clippy, checks", || solutions(root, &packages, None));
     }
     let built = Scratch::write(root, course, starters, &answers.variants)?.build()?;
-    built_answers(course, answers, &built, problems);
+    std::thread::scope(|scope| {
+        // The simulated students wait for one thing at a time, so the other checks need not wait for them.
+        let screens = scope.spawn(|| sessions::check(root));
+        built_answers(course, answers, &built, problems);
+        problems.point("the screens that students see in `cargo course watch`", || {
+            screens.join().map_err(|_| anyhow!("their check panicked"))?
+        });
+    });
     problems.point("the incidents of scale/postmortem are those that the virtual GPU records", || {
         command(cargo(root).args(["run", "--quiet", "--package", "incidents", "--", "--check"]))
     });
     problems.point("the recorded scores of designs are up to date", || Ok(scores::problems(root)));
-    problems.point("the screens that students see in `cargo course watch`", || sessions::check(root));
     match kernels::require_compiler() {
         Ok(()) => {
             problems.point("kernels/*.ptx matches what kernels/*.cu compiles to", || {
