@@ -13,7 +13,7 @@ use course::syllabus::Course;
 use super::{cargo, command, member, target};
 use crate::starters;
 
-/// Runs the sessions. Their dependencies are built in the same folder as the scratch workspace.
+/// Runs the sessions. Their dependencies are those that the repository has built.
 pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
     let target = target(root);
     let copy = target.join("xtask-check/sessions");
