@@ -67,7 +67,7 @@ impl Program {
 
     /// Returns the lines of the workspace's manifest that say how to build the program. Programs are built in parallel,
     /// and to divide each of them would take a fifth more processor time. The dependencies are built as for students, so
-    /// that the sessions need no build of their own.
+    /// that Cargo uses what the repository has built.
     pub(super) fn profile(&self) -> String {
         format!("\n[profile.dev.package.{}]\ncodegen-units = 1\n", self.package)
     }
