@@ -19,7 +19,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
     let copy = target.join("xtask-check/sessions");
     let course = Course::read(root)?;
     let last = course.modules.last().context("course.toml lists no modules")?;
-    write(root, &copy).with_context(|| format!("can't write {}", copy.display()))?;
+    write(root, &course, &copy).with_context(|| format!("can't write {}", copy.display()))?;
     // Builds the modules' dependencies first, so that the simulated students don't wait for them.
     let mut build = cargo(&copy);
     build.args(["test", "--no-run", "-q", "-p", &last.starter_package()]);
@@ -48,9 +48,12 @@ pub(crate) fn summary() -> &'static str {
 }
 
 /// Writes the files that have changed since the last run. The exercises are written by the test itself.
-fn write(root: &Path, copy: &Path) -> anyhow::Result<()> {
+fn write(root: &Path, course: &Course, copy: &Path) -> anyhow::Result<()> {
     let manifest = fs::read_to_string(root.join("Cargo.toml")).context("Cargo.toml")?;
-    let manifest = apart(&member::workspace_manifest(&manifest, "modules/*")?)?;
+    let mut manifest = member::workspace_manifest(&manifest, "modules/*")?;
+    for module in &course.modules {
+        manifest = apart(&manifest, &module.starter_package())?;
+    }
     let mut files: BTreeMap<PathBuf, String> = BTreeMap::from([("Cargo.toml".into(), manifest)]);
     for name in ["course.toml", "Cargo.lock"] {
         files.insert(name.into(), fs::read_to_string(root.join(name)).context(name)?);
@@ -80,12 +83,12 @@ fn write(root: &Path, copy: &Path) -> anyhow::Result<()> {
     member::link_dependencies(root, copy)
 }
 
-/// Returns a manifest with another profile for the modules. They have the same paths as in the repository and are built in the same
-/// folder, so with the same profile, Cargo would take the simulated students' answers for those of the person at this computer.
-fn apart(manifest: &str) -> anyhow::Result<String> {
-    let changed = manifest.replace(".incremental = true", ".codegen-units = 1");
-    ensure!(changed != manifest, "Cargo.toml has no line `m01_init.incremental = true`");
-    Ok(changed)
+/// Returns a manifest with another profile for a module. It has the same path as in the repository and is built in the same folder, so
+/// with the same profile, Cargo would take the simulated students' answers for those of the person at this computer.
+fn apart(manifest: &str, module: &str) -> anyhow::Result<String> {
+    let line = format!("{module}.incremental = true\n");
+    ensure!(manifest.contains(&line), "Cargo.toml has no line `{}`", line.trim_end());
+    Ok(manifest.replace(&line, &format!("{module}.codegen-units = 1\n")))
 }
 
 /// Returns a module's manifest without its programs, because linking them would take half of the time.
@@ -107,6 +110,13 @@ fn without_programs(manifest: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_module_without_a_profile_of_its_own_is_named() {
+        let manifest = "[profile.dev.package]\nm1.incremental = true\n";
+        assert_eq!(apart(manifest, "m1").unwrap(), "[profile.dev.package]\nm1.codegen-units = 1\n");
+        assert!(apart(manifest, "m2").unwrap_err().to_string().contains("`m2.incremental = true`"));
+    }
 
     #[test]
     fn a_module_has_no_programs_here() {
