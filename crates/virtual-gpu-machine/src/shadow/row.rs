@@ -77,9 +77,9 @@ impl Shadow {
         true
     }
 
-    /// Does the same as [`Self::read_row`] for `thread`, and then for the thread `later`, of another warp, if each reads a chunk of the
-    /// same 32-bit values. After that, other reads of the row need not be recorded until the next synchronization. If the row was
-    /// accessed since the last one, or has smaller cells, records nothing and returns false.
+    /// Records that a chunk of threads, starting with `thread`, reads 32-bit values, and that a chunk of another warp, starting with
+    /// `later`, then reads the same values. After that, no other read of them needs to be recorded until the next synchronization.
+    /// If they were accessed since the last one, or if a value has several cells, records nothing and returns false.
     #[inline(always)]
     pub(crate) fn read_chunk_twice(&mut self, offset: u64, [thread, later]: [usize; 2], pc: usize) -> bool {
         let start = (offset >> self.shift) as usize;
