@@ -187,7 +187,7 @@ fn everything(
         // The simulated students wait for one thing at a time, so the other checks need not wait for them.
         let screens = scope.spawn(|| sessions::check(root));
         built_answers(course, answers, &built, problems);
-        problems.point("the screens that students see in `cargo course watch`", || {
+        problems.point("the screens that students see in `cargo course watch`, beside the others", || {
             screens.join().map_err(|_| anyhow!("their check panicked"))?
         });
     });
