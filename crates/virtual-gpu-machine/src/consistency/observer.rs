@@ -49,6 +49,13 @@ struct Pending {
     has_narrow_fence: bool,
 }
 
+impl Pending {
+    /// Returns whether both are of the same write, and need a fence of the same scope.
+    fn is_same_as(&self, other: &Self) -> bool {
+        (self.needed, self.writer.stamp) == (other.needed, other.writer.stamp)
+    }
+}
+
 /// What a thread knows, and what it publishes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Thread {
@@ -204,11 +211,10 @@ impl Observer {
         }
         match &writer.messages[level] {
             Some(message) => {
-                let same =
-                    |pending: &Pending| pending.needed == needed && pending.writer.stamp == writer.stamp;
-                if !entry.pending.iter().any(same) {
-                    let (message, writer) = (message.clone(), writer.clone());
-                    entry.pending.push(Pending { needed, message, writer, has_narrow_fence: false });
+                let (message, writer) = (message.clone(), writer.clone());
+                let pending = Pending { needed, message, writer, has_narrow_fence: false };
+                if !entry.pending.iter().any(|known| known.is_same_as(&pending)) {
+                    entry.pending.push(pending);
                 }
                 // A message that is only a part of what the writer knew explains nothing about the rest.
             }
@@ -273,11 +279,15 @@ impl Observer {
             for (own, other) in all.released.iter_mut().zip(&entry.released) {
                 merge(own, other.as_ref());
             }
-            all.pending.extend(entry.pending.iter().cloned());
+            for pending in &entry.pending {
+                // Since the last barrier, most threads have the same messages.
+                if !all.pending.iter().any(|known| known.is_same_as(pending)) {
+                    all.pending.push(pending.clone());
+                }
+            }
             all.missed.extend(entry.missed.iter().cloned());
             all.received.extend(entry.received.iter().cloned());
         }
-        all.pending.dedup_by(|a, b| a.writer.stamp == b.writer.stamp && a.needed == b.needed);
         all.missed.truncate(MISSED);
         all.received.truncate(MISSED);
         let block = self.block;
@@ -330,6 +340,12 @@ impl Observer {
     /// Records that threads learn what others have published at a barrier.
     pub(crate) fn learn(&mut self, threads: impl Iterator<Item = usize>, message: &Knowledge) {
         threads.for_each(|thread| self.threads[thread].known.join(message));
+    }
+
+    /// Returns how many messages each thread would receive at a fence.
+    #[cfg(test)]
+    pub(crate) fn pending(&self) -> Vec<usize> {
+        self.threads.iter().map(|thread| thread.pending.len()).collect()
     }
 
     /// Returns what all threads knew at the end.

@@ -110,6 +110,21 @@ fn a_barrier_passes_on_what_one_thread_has_received() {
 }
 
 #[test]
+fn messages_that_no_fence_receives_stay_few() {
+    let mut two = Two::new(2);
+    for value in 1..=2 {
+        two.fence(0, 0, Scope::System, false);
+        two.set(0, 0, Scope::System, value);
+        while two.get(1, 0, Scope::System, value) != value {}
+    }
+    assert_eq!(two.observers[1].pending(), [2, 0]);
+    for _ in 0..5 {
+        two.observers[1].barrier(&[0, 1], &[0, 1]);
+    }
+    assert_eq!(two.observers[1].pending(), [2, 2], "each thread has each message once");
+}
+
+#[test]
 fn a_launch_knows_those_that_came_before_it_and_what_they_learned() {
     let mut clock = Clock::of_launches([0, 70].into_iter());
     assert_eq!(clock.all_launches().collect::<Vec<_>>(), [0, 70]);
