@@ -119,7 +119,7 @@ impl Iterator for Threads<'_> {
 }
 
 /// Returns the set bits of a chunk's mask, lowest first.
-pub(crate) fn bits(mut mask: u16) -> impl Iterator<Item = usize> {
+pub(crate) fn bits(mut mask: u16) -> impl Iterator<Item = usize> + Clone {
     std::iter::from_fn(move || {
         let i = mask.trailing_zeros() as usize;
         mask &= mask.wrapping_sub(1);

@@ -11,7 +11,7 @@ use crate::memory::touched::{Accessed, Touched};
 use crate::order::{Order, Phase};
 use virtual_gpu_core::map::Map;
 use virtual_gpu_core::memory::DeviceMemory;
-use virtual_gpu_ptx::instruction::{Fence, Scope};
+use virtual_gpu_ptx::instruction::Fence;
 
 /// The number of phases of a cluster's mbarrier objects and barrier that are kept.
 const PHASES: usize = 1024;
@@ -295,11 +295,6 @@ impl Machine<'_> {
         let mut now = self.block.observer.stamp(thread, self.pc);
         (now.scope, now.access) = (Some(scope), if is_atomic { Access::Atomic } else { Access::Write });
         together.consistency.write((place, offset), now, published, values, is_atomic);
-    }
-
-    /// Returns whether a strong access needs to be observed thread by thread.
-    pub(crate) fn observes(&self, location: Location, scope: Option<Scope>) -> bool {
-        self.is_observed() && (scope.is_some() || matches!(location, Location::Device(_)))
     }
 
     /// Returns whether accesses are compared with those of other launches.

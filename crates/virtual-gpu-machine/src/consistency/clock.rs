@@ -81,11 +81,16 @@ impl Clock {
         self.threads.insert((launch, block, thread), release);
     }
 
+    /// Returns whether the access is known to have happened, whichever thread of its block made it.
+    pub(crate) fn covers_block(&self, stamp: &Stamp) -> bool {
+        has(&self.launches, stamp.launch)
+            || self.blocks.get(&stamp.block()).is_some_and(|&barriers| barriers > stamp.barriers)
+    }
+
     /// Returns whether the access is known to have happened.
     pub(crate) fn covers(&self, stamp: &Stamp) -> bool {
         let thread = (stamp.launch, stamp.block, stamp.thread);
-        has(&self.launches, stamp.launch)
-            || self.blocks.get(&stamp.block()).is_some_and(|&barriers| barriers > stamp.barriers)
+        self.covers_block(stamp)
             || self.threads.get(&thread).is_some_and(|&release| release >= stamp.releases)
             || self.observed.get(&thread) == Some(&stamp.releases)
     }
@@ -150,6 +155,11 @@ pub(crate) struct Knowledge {
 impl Knowledge {
     pub(crate) fn of(order: Arc<Clock>, gpu: u16) -> Self {
         Self { order, fences: [None, Some(gpu)].map(Sequence::new) }
+    }
+
+    /// Returns whether it is that of a thread on this GPU.
+    pub(crate) fn is_of(&self, gpu: u16) -> bool {
+        self.fences[1].gpu == Some(gpu)
     }
 
     pub(crate) fn join(&mut self, other: &Self) {

@@ -19,7 +19,7 @@ mod variable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use cells::Cells;
+use cells::{CELL, Cells, Row};
 use clock::Sequence;
 pub(crate) use clock::{Clock, Knowledge};
 pub use observer::Missing;
@@ -175,6 +175,46 @@ impl Consistency {
                 && !earlier.is_strong_with(&now)
         };
         self.cells.entry(place).or_default().access(offset, len, now, changes, races)
+    }
+
+    /// Records the weak accesses of contiguous threads to contiguous bytes, `unit` bytes each, if it is clear that none of them
+    /// races. If not, does nothing and returns false.
+    pub(crate) fn access_row(
+        &mut self,
+        place: (u64, AllocationId),
+        (offset, unit): (u64, u64),
+        (first, threads): (Stamp, usize),
+        observer: &Observer,
+    ) -> bool {
+        let start = usize::from(first.thread);
+        let Some(known) = observer.common_order(start..start + threads) else { return false };
+        if !(offset | unit).is_multiple_of(CELL) {
+            return false;
+        }
+        let is_known = |earlier: &Stamp| earlier.launch < self.first || known.covers_block(earlier);
+        let releases = |after| observer.releases(start + after);
+        let row = Row { offset, unit, threads, first, releases };
+        self.cells.entry(place).or_default().access_row(&row, is_known)
+    }
+
+    /// Records that threads, the first of which has the stamp `first`, read the same `len` bytes with a weak access, if it
+    /// is clear that this doesn't race. If not, does nothing and returns false.
+    pub(crate) fn read_same(
+        &mut self,
+        place: (u64, AllocationId),
+        (offset, len): (u64, u64),
+        first: Stamp,
+        threads: impl Iterator<Item = usize> + Clone,
+        observer: &Observer,
+    ) -> bool {
+        let Some(known) = observer.common_order(threads.clone()) else { return false };
+        if !(offset | len).is_multiple_of(CELL) {
+            return false;
+        }
+        let is_known = |earlier: &Stamp| earlier.launch < self.first || known.covers_block(earlier);
+        let stamp = |thread| Stamp { thread: thread as u16, releases: observer.releases(thread), ..first };
+        let cells = offset / CELL..(offset + len) / CELL;
+        self.cells.entry(place).or_default().read_same(cells, threads.map(stamp), is_known)
     }
 
     /// A strong read of `bytes`, which memory has now: replaces them with what the thread sees, and returns whether that

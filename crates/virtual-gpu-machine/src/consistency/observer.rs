@@ -1,5 +1,6 @@
 //! What the threads of one block know.
 
+use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
 use super::clock::{Clock, Knowledge, Sequence};
@@ -87,6 +88,40 @@ impl Thread {
     }
 }
 
+/// A block's threads.
+#[derive(Debug, Default)]
+struct Threads {
+    all: Vec<Thread>,
+    /// Whether one of them may have changed since the block's start.
+    have_changed: bool,
+}
+
+impl Threads {
+    /// Starts the threads of a block. Those of the block before it often are the same, and need not be made again.
+    fn start(&mut self, base: &Arc<Clock>, gpu: u16, count: usize) {
+        let is_same = |first: &Thread| Arc::ptr_eq(&first.known.order, base) && first.known.is_of(gpu);
+        if self.have_changed || self.all.len() != count || !self.all.first().is_some_and(is_same) {
+            let first = Thread { known: Knowledge::of(base.clone(), gpu), ..Thread::default() };
+            *self = Self { all: vec![first; count], have_changed: false };
+        }
+    }
+}
+
+impl Index<usize> for Threads {
+    type Output = Thread;
+
+    fn index(&self, thread: usize) -> &Thread {
+        &self.all[thread]
+    }
+}
+
+impl IndexMut<usize> for Threads {
+    fn index_mut(&mut self, thread: usize) -> &mut Thread {
+        self.have_changed = true;
+        &mut self.all[thread]
+    }
+}
+
 /// What the threads of a block know.
 #[derive(Debug, Default)]
 pub(crate) struct Observer {
@@ -95,7 +130,7 @@ pub(crate) struct Observer {
     cluster: u32,
     gpu: u16,
     barriers: u32,
-    threads: Vec<Thread>,
+    threads: Threads,
 }
 
 impl Observer {
@@ -108,8 +143,8 @@ impl Observer {
         base: &Arc<Clock>,
         threads: usize,
     ) {
-        let first = Thread { known: Knowledge::of(base.clone(), gpu), ..Thread::default() };
-        *self = Self { block, cluster, gpu, barriers: 0, threads: vec![first; threads] };
+        (self.block, self.cluster, self.gpu, self.barriers) = (block, cluster, gpu, 0);
+        self.threads.start(base, gpu, threads);
     }
 
     /// Returns the stamp of an access now.
@@ -132,6 +167,18 @@ impl Observer {
         &self.threads[thread].known
     }
 
+    /// Returns what came before the next access of each of these threads, if that is the same for all.
+    pub(crate) fn common_order(&self, mut threads: impl Iterator<Item = usize>) -> Option<&Arc<Clock>> {
+        let first = &self.threads[threads.next()?].known.order;
+        let is_first = |thread| Arc::ptr_eq(first, &self.threads[thread].known.order);
+        (!self.threads.have_changed || threads.all(is_first)).then_some(first)
+    }
+
+    /// Returns the number of a thread's releases so far.
+    pub(crate) fn releases(&self, thread: usize) -> u32 {
+        self.threads[thread].releases
+    }
+
     /// Returns what a thread knows, and the number of new values that it has seen.
     pub(crate) fn reader(&mut self, thread: usize) -> (&Knowledge, &mut u64) {
         let Thread { known, seen, .. } = &mut self.threads[thread];
@@ -150,7 +197,7 @@ impl Observer {
         let knew = |missed: &&Missed| missed.knew.order.covers(access);
         let missed = || missed.iter().rev().find(knew).map(|missed| (Some(missed.flag), missed.why));
         let of_others = || {
-            let knows = self.threads.iter().any(|other| other.known.order.covers(access));
+            let knows = self.threads.all.iter().any(|other| other.known.order.covers(access));
             knows.then_some((None, Missing::BarrierAfterWait))
         };
         let received = || self.threads[thread].received.iter().rev();
@@ -271,7 +318,7 @@ impl Observer {
     /// Records a barrier: the threads in `to` have waited for the threads in `from`. What one of these has published with a
     /// fence is visible, so the others' later writes publish it, too.
     pub(crate) fn barrier(&mut self, from: &[usize], to: &[usize]) {
-        let is_whole = from.len() == self.threads.len() && to.len() == self.threads.len();
+        let is_whole = from.len() == self.threads.all.len() && to.len() == self.threads.all.len();
         let mut all = Thread { known: Knowledge::of(Arc::default(), self.gpu), ..Thread::default() };
         for &thread in from {
             let entry = &self.threads[thread];
@@ -345,14 +392,14 @@ impl Observer {
     /// Returns how many messages each thread would receive at a fence.
     #[cfg(test)]
     pub(crate) fn pending(&self) -> Vec<usize> {
-        self.threads.iter().map(|thread| thread.pending.len()).collect()
+        self.threads.all.iter().map(|thread| thread.pending.len()).collect()
     }
 
     /// Returns what all threads knew at the end.
     pub(crate) fn end(&self) -> Clock {
         let mut end = Clock::default();
         let mut last: Option<&Arc<Clock>> = None;
-        for thread in &self.threads {
+        for thread in &self.threads.all {
             if !last.is_some_and(|last| Arc::ptr_eq(last, &thread.known.order)) {
                 end.join(&thread.known.order);
             }

@@ -3,6 +3,7 @@
 use super::observer::Observer;
 use super::*;
 use crate::fault::Access;
+use test_data::random::SplitMix64;
 use virtual_gpu_ptx::instruction::Fence;
 
 const DATA: (u64, AllocationId) = (0x1000, AllocationId(0));
@@ -136,4 +137,99 @@ fn a_launch_knows_those_that_came_before_it_and_what_they_learned() {
     };
     assert!(clock.covers(&stamp(70, 9)) && !clock.covers(&stamp(69, 0)));
     assert!(clock.covers(&stamp(3, 1)) && !clock.covers(&stamp(3, 2)));
+}
+
+/// Accesses by threads to `unit` bytes each: the first thread, the number of threads, and whether all are to the same bytes.
+#[derive(Clone, Copy)]
+struct Accesses {
+    gpu: usize,
+    access: Access,
+    offset: u64,
+    unit: u64,
+    threads: (usize, usize),
+    are_same: bool,
+}
+
+impl Two {
+    /// Records accesses together. Returns whether that was possible.
+    fn at_once(&mut self, all: Accesses) -> bool {
+        let Accesses { gpu, access, offset, unit, threads: (first, count), are_same } = all;
+        let observer = &self.observers[gpu];
+        let now = Stamp { access, ..observer.stamp(first, 0) };
+        if are_same {
+            return self.record.read_same(DATA, (offset, unit), now, first..first + count, observer);
+        }
+        self.record.access_row(DATA, (offset, unit), (now, count), observer)
+    }
+
+    /// Records accesses one by one. Returns the races.
+    fn one_by_one(&mut self, all: Accesses) -> Vec<(Stamp, u64)> {
+        let Accesses { gpu, access, offset, unit, threads: (first, count), are_same } = all;
+        let observer = &self.observers[gpu];
+        let found = (0..count).filter_map(|after| {
+            let now = Stamp { access, ..observer.stamp(first + after, 0) };
+            let offset = offset + if are_same { 0 } else { unit * after as u64 };
+            self.record.access(DATA, offset, unit, now, observer.knowledge(first + after), true)
+        });
+        found.collect()
+    }
+}
+
+#[test]
+fn accesses_recorded_together_are_those_recorded_one_by_one() {
+    const THREADS: usize = 16;
+    let mut random = SplitMix64::new(1);
+    let mut outcomes = [0; 3];
+    for _ in 0..200 {
+        let [mut together, mut alone] = [(); 2].map(|()| Two::new(THREADS));
+        let mut value = 0;
+        for _ in 0..100 {
+            let (gpu, thread) = (random.below(2), random.below(THREADS));
+            let mut both = |act: &dyn Fn(&mut Two)| [&mut together, &mut alone].map(act);
+            match random.below(10) {
+                0 => {
+                    let all: Vec<usize> = (0..THREADS).collect();
+                    both(&|two| two.observers[gpu].barrier(&all, &all));
+                }
+                1 => drop(both(&|two| two.fence(gpu, thread, Scope::System, false))),
+                2 => {
+                    value += 1;
+                    both(&|two| two.set(gpu, thread, Scope::System, value));
+                }
+                3 => drop(both(&|two| _ = two.get(gpu, thread, Scope::System, value))),
+                _ => {
+                    let count = 1 + random.below(THREADS - thread);
+                    let unit = [2, 4, 4, 8, 16][random.below(5)];
+                    let access = [Access::Read, Access::Write][random.below(2)];
+                    // Some cross the end of a page.
+                    let offset = 1000 + unit * random.below(8) as u64;
+                    let are_same = access == Access::Read && random.below(3) == 0;
+                    let all = Accesses { gpu, access, offset, unit, threads: (thread, count), are_same };
+                    let races = alone.one_by_one(all);
+                    if together.at_once(all) {
+                        assert_eq!(races, []);
+                        outcomes[0] += 1;
+                    } else {
+                        outcomes[1 + usize::from(races.is_empty())] += 1;
+                        assert_eq!(together.one_by_one(all), races);
+                    }
+                }
+            }
+        }
+    }
+    let [at_once, races, others] = outcomes;
+    assert!(at_once > 1000 && races > 1000 && others > 100, "{outcomes:?}");
+}
+
+#[test]
+fn a_page_keeps_only_stamps_that_an_access_has() {
+    let mut two = Two::new(1);
+    for _ in 0..10_000 {
+        // Each release changes the stamp of the next access.
+        two.fence(0, 0, Scope::System, false);
+        two.data(0, 0, Access::Write);
+    }
+    let stamps = two.record.cells.values().map(Cells::stamps).max();
+    assert!(stamps.is_some_and(|stamps| (1..1000).contains(&stamps)), "{stamps:?}");
+    assert!(two.data(1, 0, Access::Read), "the last write is still known");
 }

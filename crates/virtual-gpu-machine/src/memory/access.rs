@@ -33,16 +33,22 @@ impl Machine<'_> {
         let unit = u64::from(access.bytes) * access.values.len() as u64;
         let mut left = *mask;
         match self.location_of_first(access, mask) {
-            Some(First { location, .. }) if self.observes(location, access.scope) => {}
+            Some(_) if access.scope.is_some() && self.is_observed() => {}
             Some(First { location: Location::Device(slot), .. }) => {
+                let observed = self.observe_chunks(access, slot, mask, Kind::Read);
                 if let Some(allocation) = self.memory.in_slot(slot) {
                     let (bytes, written) = allocation.parts();
                     let (touched, own) = self.record.reading(slot);
                     let own = self.memory.copy_of(slot).map(|copy| Own { copy, written: own });
                     let mut source =
                         Source { base: allocation.base(), bytes, written, own, touched: Some(touched) };
-                    let is_same = self.is_whole && self.block.files.is_same(access.address.base);
+                    left = observed.unwrap_or(left);
+                    let is_same =
+                        self.is_whole && observed.is_none() && self.block.files.is_same(access.address.base);
                     load::load(&mut self.block.files, access, &mut source, &mut left, is_same);
+                    if let Some(observed) = observed {
+                        left = left.or(&mask.without(&observed));
+                    }
                     self.bytes_read += unit * self.count_done(mask, &left);
                 }
             }
@@ -108,13 +114,18 @@ impl Machine<'_> {
         let unit = u64::from(access.bytes) * access.values.len() as u64;
         let mut left = *mask;
         match self.location_of_first(access, mask) {
-            Some(First { location, .. }) if self.observes(location, access.scope) => {}
+            Some(_) if access.scope.is_some() && self.is_observed() => {}
             Some(First { location: Location::Device(slot), offset, .. }) => {
+                let observed = self.observe_chunks(access, slot, mask, Kind::Write);
                 let len = unit * self.threads as u64;
                 if let Some(place) = self.memory.place(slot, offset, len) {
                     let touched = Some(self.record.bits(slot, Kind::Write));
                     let mut target = Target { place, touched };
+                    left = observed.unwrap_or(left);
                     store::store(&mut self.block.files, access, &mut target, &mut left);
+                    if let Some(observed) = observed {
+                        left = left.or(&mask.without(&observed));
+                    }
                     self.bytes_written += unit * self.count_done(mask, &left);
                 }
             }

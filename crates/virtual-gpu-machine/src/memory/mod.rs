@@ -9,6 +9,7 @@ mod contiguous;
 pub(crate) mod copies;
 mod copy_async;
 mod load;
+mod observed;
 mod store;
 mod surface;
 mod tensor;
