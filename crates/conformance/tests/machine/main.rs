@@ -39,3 +39,10 @@ mod twin;
 mod vector_atomics;
 mod waiting;
 mod wmma;
+
+/// Returns the number in an environment variable, or `default` if it is not set.
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| {
+        text.parse().unwrap_or_else(|error| panic!("{name}={text} is not a number: {error}"))
+    })
+}

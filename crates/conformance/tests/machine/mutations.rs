@@ -8,6 +8,7 @@ use virtual_gpu_core::texture::{Object, Sampling, Surface, Texture};
 use virtual_gpu_ptx as ptx;
 
 use crate::gpu::{Gpu, Numbers};
+use crate::number;
 use crate::processor_time::processor_time;
 
 const SOURCES: [&str; 15] = [
@@ -210,13 +211,13 @@ fn try_modules(seed: u64, count: usize) -> usize {
     loaded
 }
 
-/// Runs `MUTATIONS` modules on two threads.
+/// Runs `MUTATIONS` modules on two threads. With each `SEED`, they are others.
 #[test]
 fn changed_modules_do_no_harm() {
-    let count =
-        std::env::var("MUTATIONS").map_or(1000, |count| count.parse().expect("MUTATIONS is a number"));
+    let count = number("MUTATIONS", 1000) as usize;
+    let first = 1 + 2 * number("SEED", 0);
     let threads: Vec<_> =
-        (1..3).map(|seed| std::thread::spawn(move || try_modules(seed, count / 2))).collect();
+        (first..first + 2).map(|seed| std::thread::spawn(move || try_modules(seed, count / 2))).collect();
     let loaded: usize =
         threads.into_iter().map(|thread| thread.join().expect("no module causes a panic")).sum();
     assert!(loaded > count / 10, "only {loaded} of {count} loaded");

@@ -1,12 +1,17 @@
 //! Random programs whose threads don't exchange values: a thread must compute the same in a block with others as in a
 //! block of its own, although the machine handles a block's threads together.
 //!
-//! `RANDOM_PROGRAMS=10000 cargo test -p conformance --test machine random` runs more programs than the default.
+//! `RANDOM_PROGRAMS=10000 cargo test -p conformance --test machine random` runs more programs than the default. With
+//! `SEED=10000`, too, it runs the 10,000 after them.
 
 use std::fmt::Write as _;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 
 use crate::arguments;
 use crate::gpu::{Gpu, Numbers};
+use crate::number;
 
 /// The number of registers of each kind.
 const REGISTERS: u64 = 6;
@@ -230,35 +235,42 @@ st.local.u32 [room], %index;
     }
 }
 
+/// Runs a program in a block of some size, and each of its threads alone.
+fn check(seed: u64) {
+    let source = Program::kernel(seed);
+    let mut gpu = Gpu::new(&source);
+    let mut numbers = Numbers(seed);
+    let inputs: Vec<u32> = (0..INPUTS)
+        .map(|_| {
+            if numbers.next().is_multiple_of(3) { 9 } else { numbers.next() as u32 >> (numbers.next() % 32) }
+        })
+        .collect();
+    let input = gpu.buffer(&inputs);
+    let threads = SIZES[(numbers.next() % SIZES.len() as u64) as usize];
+    let mut run = |blocks, threads| {
+        let out = gpu.buffer(&vec![0_u8; (blocks * u64::from(threads) * STORED) as usize]);
+        gpu.run("program", blocks as u32, threads, arguments!(out, input));
+        gpu.read::<u8>(out)
+    };
+    let (together, alone) = (run(1, threads), run(u64::from(threads), 1));
+    let differs = together.iter().zip(&alone).position(|(a, b)| a != b);
+    if let Some(at) = differs {
+        let (thread, byte) = (at as u64 / STORED, at as u64 % STORED);
+        panic!("seed {seed}, thread {thread} of {threads}: byte {byte} differs\n{source}");
+    }
+}
+
 #[test]
 fn a_thread_computes_the_same_alone() {
-    let programs = std::env::var("RANDOM_PROGRAMS").map_or(60, |count| count.parse().expect("a number"));
-    for seed in 0..programs {
-        let source = Program::kernel(seed);
-        let mut gpu = Gpu::new(&source);
-        let mut numbers = Numbers(seed);
-        let inputs: Vec<u32> = (0..INPUTS)
-            .map(|_| {
-                if numbers.next().is_multiple_of(3) {
-                    9
-                } else {
-                    numbers.next() as u32 >> (numbers.next() % 32)
-                }
-            })
-            .collect();
-        let input = gpu.buffer(&inputs);
-        for threads in SIZES {
-            let mut run = |blocks, threads| {
-                let out = gpu.buffer(&vec![0_u8; (blocks * u64::from(threads) * STORED) as usize]);
-                gpu.run("program", blocks as u32, threads, arguments!(out, input));
-                gpu.read::<u8>(out)
-            };
-            let (together, alone) = (run(1, threads), run(u64::from(threads), 1));
-            let differs = together.iter().zip(&alone).position(|(a, b)| a != b);
-            if let Some(at) = differs {
-                let (thread, byte) = (at as u64 / STORED, at as u64 % STORED);
-                panic!("seed {seed}, thread {thread} of {threads}: byte {byte} differs\n{source}");
-            }
+    let first = number("SEED", 0);
+    let end = first + number("RANDOM_PROGRAMS", 360);
+    let next = AtomicU64::new(first);
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
+            scope.spawn(|| {
+                let seeds = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
+                seeds.take_while(|&seed| seed < end).for_each(check);
+            });
         }
-    }
+    });
 }

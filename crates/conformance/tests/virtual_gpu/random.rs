@@ -1,7 +1,9 @@
 //! Random programs whose calls match. They must compute the right numbers without a report or a hang.
 //!
 //! `LAB_TIMEOUT=3600 RANDOM_PROGRAMS=1000 cargo test -p conformance --test virtual_gpu random` runs more programs than the
-//! few that run by default.
+//! few that run by default. With `SEED=1000`, too, it runs the 1000 after them.
+
+use std::ops::Range;
 
 use cudarc::driver::CudaSlice;
 use cudarc::nccl::safe::{Comm, Id, ReduceOp, group_end, group_start};
@@ -190,9 +192,11 @@ fn run_rank(
     Ok(results?)
 }
 
-/// Returns how many programs to run.
-fn programs() -> anyhow::Result<u64> {
-    Ok(std::env::var("RANDOM_PROGRAMS").map_or(Ok(20), |count| count.parse())?)
+/// Returns the programs to run.
+fn programs() -> anyhow::Result<Range<u64>> {
+    let number = |name, default| std::env::var(name).map_or(Ok(default), |number| number.parse());
+    let (first, count) = (number("SEED", 0)?, number("RANDOM_PROGRAMS", 20)?);
+    Ok(first..first + count)
 }
 
 /// Creates unused ids, the same ones on all ranks.
@@ -214,7 +218,7 @@ fn fresh_ids(me: &TestRank) -> anyhow::Result<[Id; COMMUNICATORS]> {
 /// Runs the same programs with ranks in several processes, each with its own communicators.
 pub(crate) fn programs_of_processes(me: &TestRank) -> Said {
     let run = || -> anyhow::Result<()> {
-        for seed in 0..programs()? {
+        for seed in programs()? {
             let mut random = SplitMix64::new(seed);
             let len = 1 + random.below(700);
             let program = program(&mut random, me.n);
@@ -228,7 +232,7 @@ pub(crate) fn programs_of_processes(me: &TestRank) -> Said {
 }
 
 fn programs_of_matched_calls() -> anyhow::Result<()> {
-    for seed in 0..programs()? {
+    for seed in programs()? {
         let mut random = SplitMix64::new(seed);
         let ranks = 2 + random.below(4);
         let len = 1 + random.below(700);
