@@ -65,6 +65,8 @@ pub(super) struct Place {
 pub(super) struct Layout {
     /// Blocks by position. They cover all granules that the pool has reserved, and nothing else.
     blocks: NumberMap<Block>,
+    /// The positions of the blocks that are not taken: few, if a program allocates much and frees little.
+    idle: NumberMap<()>,
     reserved: u64,
     used: u64,
     /// The number of allocations so far.
@@ -109,10 +111,11 @@ impl Layout {
 
     /// Marks an allocation as freed by an operation of `stream` that has not run yet.
     pub(super) fn free_in(&mut self, place: &Place, stream: StreamHandle) {
-        for block in self.blocks_of(place) {
-            if let Some(block) = self.blocks.get_mut(block) {
+        for start in self.blocks_of(place) {
+            if let Some(block) = self.blocks.get_mut(start) {
                 block.used_for = Use::Freeing(place.number, stream);
             }
+            self.idle.insert(start, ());
         }
     }
 
@@ -122,6 +125,7 @@ impl Layout {
             if let Some(block) = self.blocks.get_mut(start) {
                 block.used_for = Use::Free;
                 self.used -= block.len;
+                self.idle.insert(start, ());
                 let end = start + block.len;
                 self.join(end);
                 self.join(start);
@@ -141,10 +145,15 @@ impl Layout {
         released
     }
 
+    /// Returns the blocks that are not taken and start before a position.
+    fn idle_blocks(&self, before: u64) -> impl DoubleEndedIterator<Item = (u64, &Block)> {
+        self.idle.range(0..before).filter_map(|(start, ())| Some((start, self.blocks.get(start)?)))
+    }
+
     /// Returns the holes for an allocation in `stream`: the longest ranges that it could have.
     fn ranges_for(&self, stream: StreamHandle) -> impl Iterator<Item = Range<u64>> {
         let available =
-            self.blocks.range(0..u64::MAX).filter(move |(_, block)| block.used_for.is_available_in(stream));
+            self.idle_blocks(u64::MAX).filter(move |(_, block)| block.used_for.is_available_in(stream));
         let mut ranges = available.map(|(start, block)| start..start + block.len).peekable();
         std::iter::from_fn(move || {
             let mut hole = ranges.next()?;
@@ -174,13 +183,14 @@ impl Layout {
         self.unmap(moved, start);
         self.reserved += missing - moved;
         self.blocks.insert(end, Block { len: missing, used_for: Use::Free });
+        self.idle.insert(end, ());
         self.join(end);
         Ok(start)
     }
 
     /// Returns the ranges of whole granules that are free, and start before a position.
     fn free_granules(&self, before: u64) -> impl DoubleEndedIterator<Item = Range<u64>> {
-        let free = self.blocks.range(0..before).filter(|(_, block)| block.used_for == Use::Free);
+        let free = self.idle_blocks(before).filter(|(_, block)| block.used_for == Use::Free);
         let whole = free.map(|(start, block)| {
             let end = start + block.len;
             start.next_multiple_of(GRANULE)..end - end % GRANULE
@@ -200,6 +210,7 @@ impl Layout {
             self.split(start);
             self.split(range.end);
             self.blocks.remove(start);
+            self.idle.remove(start);
             left -= range.end - start;
         }
         bytes - left
@@ -213,6 +224,7 @@ impl Layout {
             if let Some(Block { len, used_for: Use::Free }) = self.blocks.remove(start) {
                 self.used += len;
             }
+            self.idle.remove(start);
         }
         let number = self.placed;
         self.placed += 1;
@@ -235,6 +247,9 @@ impl Layout {
             block.len = at - start;
             let used_for = block.used_for;
             self.blocks.insert(at, Block { len: end - at, used_for });
+            if self.idle.get(start).is_some() {
+                self.idle.insert(at, ());
+            }
         }
     }
 
@@ -247,6 +262,7 @@ impl Layout {
         {
             before.len += len;
             self.blocks.remove(at);
+            self.idle.remove(at);
         }
     }
 }
@@ -284,6 +300,9 @@ mod tests {
             (end, was_free) = (start + block.len, is_free);
         }
         assert_eq!((layout.reserved, layout.used), (reserved, used), "{layout:?}");
+        let idle =
+            layout.blocks.range(0..u64::MAX).filter(|(_, block)| !matches!(block.used_for, Use::Taken(_)));
+        assert_eq!(layout.idle.numbers(0..u64::MAX), idle.map(|(start, _)| start).collect::<Vec<_>>());
         assert_eq!((end % GRANULE, reserved % GRANULE), (0, 0), "{layout:?}");
     }
 
