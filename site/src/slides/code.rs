@@ -1,8 +1,8 @@
 //! Code on slides: formatted in few columns, so that the last row of the audience can read it, and divided among as few
 //! slides as possible. All code has the font size set in `slides.css`; the browser check finds code that doesn't fit.
 
-use std::io::Write as _;
-use std::process::{Command, Stdio};
+use std::fs;
+use std::process::Command;
 
 use anyhow::{Context, ensure};
 use course::answers::{Change, compare_whole};
@@ -32,25 +32,30 @@ impl Block {
     }
 }
 
-/// Formats a source with `rustfmt` in few columns, and keeps its anchors.
+/// Formats sources with `rustfmt` in few columns, and keeps their anchors. One process formats all of them, because starting it
+/// takes longer than formatting a source.
 ///
 /// # Errors
-/// Fails if `rustfmt` can't be run or can't parse the source.
-pub(super) fn narrow(source: &str) -> anyhow::Result<String> {
+/// Fails if `rustfmt` can't be run or can't parse a source.
+pub(super) fn narrow(sources: &[&str]) -> anyhow::Result<Vec<String>> {
+    let folder = tempfile::tempdir()?;
+    let files: Vec<_> = (0..sources.len()).map(|number| folder.path().join(format!("{number}.rs"))).collect();
+    for (file, source) in files.iter().zip(sources) {
+        fs::write(file, source)?;
+    }
     let config = format!("max_width={COLUMNS},use_small_heuristics=Max");
-    let mut rustfmt = Command::new("rustfmt")
-        .args(["--edition", "2024", "--emit", "stdout", "--config", &config])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
+    let output = Command::new("rustfmt")
+        .args(["--edition", "2024", "--config", &config])
+        .args(&files)
+        .output()
         .context("can't run rustfmt")?;
-    rustfmt.stdin.take().context("rustfmt reads")?.write_all(source.as_bytes())?;
-    let output = rustfmt.wait_with_output()?;
     ensure!(output.status.success(), "rustfmt: {}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout)?;
-    let lines = text.lines().flat_map(folded).flat_map(|line| folded_string(&line));
-    Ok(lines.fold(String::new(), |text, line| text + &line + "\n"))
+    let formatted = |file| {
+        let text = fs::read_to_string(file)?;
+        let lines = text.lines().flat_map(folded).flat_map(|line| folded_string(&line));
+        Ok(lines.fold(String::new(), |text, line| text + &line + "\n"))
+    };
+    files.iter().map(formatted).collect()
 }
 
 /// Formats statements in few columns, unless they already fit.
@@ -61,8 +66,8 @@ pub(super) fn narrow_statements(code: &str) -> anyhow::Result<String> {
     if code.lines().all(|line| line.chars().count() <= COLUMNS) {
         return Ok(code.to_owned());
     }
-    let made = narrow(&format!("fn statements() {{\n{code}\n}}\n"))?;
-    let lines: Vec<&str> = made.lines().collect();
+    let made = narrow(&[&format!("fn statements() {{\n{code}\n}}\n")])?;
+    let lines: Vec<&str> = made[0].lines().collect();
     let inside = lines.get(1..lines.len() - 1).unwrap_or_default();
     Ok(inside
         .iter()
@@ -324,13 +329,15 @@ mod tests {
             "fn f() {{\n    // ANCHOR: f\n    // {}\n    g()\n    // ANCHOR_END: f\n}}\n",
             long.trim()
         );
-        let made = narrow(&source).unwrap();
+        let made = narrow(&["fn one( ) {}", &source]).unwrap();
+        assert_eq!(made[0], "fn one() {}\n");
+        let made = &made[1];
         assert!(
             made.contains("    // ANCHOR: f\n    // word word") && made.contains("\n    // ANCHOR_END: f\n"),
             "{made}"
         );
         assert!(made.lines().all(|line| line.len() <= COLUMNS), "{made}");
-        assert!(narrow("fn f( {").is_err());
+        assert!(narrow(&["fn f( {"]).is_err());
         let statement = format!("let sum = {};\nsum\n", ["one_term(1)"; 9].join(" + "));
         let made = narrow_statements(&statement).unwrap();
         assert!(made.starts_with("let sum = one_term(1)") && made.ends_with(";\nsum\n"), "{made}");

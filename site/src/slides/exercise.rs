@@ -26,13 +26,25 @@ const TASKS: (usize, usize) = (10, 80);
 /// Fails if the solution can't be read or has no regions, or if something doesn't fit on a slide; the error names the
 /// slide.
 pub(super) fn slides(root: &Path, exercise: &Exercise, mistakes: &[Mistake]) -> anyhow::Result<Vec<Slide>> {
-    let solution = code::narrow(&answers::solution(root, exercise)?)
-        .with_context(|| format!("the slides of {}: solutions/{}", exercise.id, exercise.file))?;
-    let regions = regions(&solution)
-        .with_context(|| format!("the slides of {}: solutions/{}", exercise.id, exercise.file))?;
+    let from = || format!("the slides of {}: solutions/{}", exercise.id, exercise.file);
+    let solution = answers::solution(root, exercise)?;
+    let (mut mistaken, mut sources) = (Vec::new(), vec![solution.clone()]);
+    for mistake in mistakes.iter().filter(|mistake| mistake.patch.exercise == exercise.id) {
+        let applied = mistake.patch.apply(&solution).with_context(|| mistake.patch.path())?;
+        // An import isn't shown, so it may differ.
+        let outside = |text| source::outside(text).into_iter().filter(|line| !line.starts_with("use "));
+        if outside(&solution).eq(outside(&applied)) {
+            mistaken.push(mistake);
+            sources.push(applied);
+        }
+    }
+    let sources: Vec<&str> = sources.iter().map(String::as_str).collect();
+    let made = code::narrow(&sources).with_context(from)?;
+    let regions = regions(&made[0]).with_context(from)?;
     let id = exercise.id.replace('/', "-");
     let mut slides = vec![start(&id, exercise, &regions)];
-    slides.extend(predict(root, &id, exercise, &regions, mistakes)?);
+    let wrong = mistaken.into_iter().zip(&made[1..]);
+    slides.extend(predict(&id, exercise, &regions, wrong)?);
     for group in grouped(&regions) {
         slides.extend(answer(&id, exercise, group));
     }
@@ -177,20 +189,18 @@ struct Prepared<'m> {
     correction: Vec<(Change, String)>,
 }
 
-/// Shows a wrong program and asks what the check reports; the next slide answers. Chooses the mistake with the smallest
-/// difference, and an ignored error or a repeated call only if no other mistake fits.
-fn predict(
-    root: &Path,
+/// Shows a wrong program and asks what the check reports; the next slide answers. Chooses, of the mistakes with their
+/// programs, the one with the smallest difference, and an ignored error or a repeated call only if no other one fits.
+fn predict<'m>(
     id: &str,
     exercise: &Exercise,
     regions: &[Region],
-    mistakes: &[Mistake],
+    mistakes: impl Iterator<Item = (&'m Mistake, &'m String)>,
 ) -> anyhow::Result<[Slide; 2]> {
     let from = format!("slide {id}-predict: the mistakes for {}", exercise.id);
-    let solution = answers::solution(root, exercise)?;
     let mut best: Option<Prepared<'_>> = None;
-    for mistake in mistakes.iter().filter(|mistake| mistake.patch.exercise == exercise.id) {
-        let found = prepared(mistake, &solution, regions).with_context(|| mistake.patch.path())?;
+    for (mistake, program) in mistakes {
+        let found = prepared(mistake, program, regions).with_context(|| mistake.patch.path())?;
         let cost = |one: &Prepared<'_>| {
             let is_ignored_error = one.mistake.fails.ends_with("::a_failed_call_is_an_error");
             (is_ignored_error, code::is_repetition(&one.correction), code::changes(&one.correction))
@@ -206,20 +216,13 @@ fn predict(
     Ok([wrong_program(id, &from, exercise, &shown), correction(id, from.clone(), exercise, &shown)])
 }
 
-/// Finds the region that contains a mistake. Returns `None` if the mistake is in several regions or outside of them, or
-/// doesn't fit.
+/// Finds the region that contains a mistake. Returns `None` if the mistake is in several regions or doesn't fit.
 fn prepared<'m>(
     mistake: &'m Mistake,
-    solution: &str,
+    program: &str,
     right: &[Region],
 ) -> anyhow::Result<Option<Prepared<'m>>> {
-    let applied = mistake.patch.apply(solution)?;
-    // An import isn't shown, so it may differ.
-    let outside = |text| source::outside(text).into_iter().filter(|line| !line.starts_with("use "));
-    if !outside(solution).eq(outside(&applied)) {
-        return Ok(None);
-    }
-    let wrong = regions(&code::narrow(&applied)?)?;
+    let wrong = regions(program)?;
     let changed: Vec<_> =
         right.iter().zip(&wrong).filter(|(right, wrong)| right.code != wrong.code).collect();
     let [(right, wrong)] = changed[..] else { return Ok(None) };
