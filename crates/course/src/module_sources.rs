@@ -12,6 +12,9 @@ use crate::syllabus::{Course, Exercise};
 /// A module's root, below the module's folder.
 pub const LIBRARY: &str = "src/lib.rs";
 
+/// What is before and after an exercise's name in the line above the `mod` of its checks.
+pub const ONLY_FOR: [&str; 2] = ["#[cfg(any(not(one_exercise), ", "))]"];
+
 /// The words of a source, without those of lines that are comments.
 pub struct Words(BTreeSet<String>);
 
@@ -83,7 +86,8 @@ pub fn own_checks(
     });
     let all = files.get_mut(Path::new("mod.rs")).context("a module's checks have a mod.rs")?;
     let is_own = |line: &&str| {
-        let name = line.strip_prefix("mod ").and_then(|line| line.strip_suffix(';'));
+        let inside = |[before, after]: [&str; 2]| line.strip_prefix(before)?.strip_suffix(after);
+        let name = inside(["mod ", ";"]).or_else(|| inside(ONLY_FOR));
         name.is_none_or(|name| !is_other(name))
     };
     *all = all.lines().filter(is_own).map(|line| format!("{line}\n")).collect();
@@ -117,5 +121,22 @@ mod tests {
             library_without(library, &unused),
             "pub mod a;\npub mod b;\npub mod c;\n\n#[cfg(test)]\nuse crate as x;\n"
         );
+    }
+
+    #[test]
+    fn an_exercise_has_its_own_checks_and_shared_files() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let course = Course::read(&root).unwrap();
+        let exercise = course.exercise("grouping/events").unwrap();
+        let files = ["mod.rs", "events.rs", "group.rs", "foreign.rs"];
+        let read = |file| std::fs::read_to_string(root.join("tests/03_grouping").join(file)).unwrap();
+        let files = files.map(|file| (PathBuf::from(file), read(file)));
+        let own = own_checks(files.into(), &course, exercise).unwrap();
+        assert!(own.keys().eq(["events.rs", "foreign.rs", "mod.rs"].map(Path::new)));
+        let list = &own[Path::new("mod.rs")];
+        let of_exercise = ONLY_FOR.join("events") + "\nmod events;\n";
+        assert!(list.contains(&of_exercise) && list.contains("\nmod foreign;\n"), "{list}");
+        assert!(list.contains("lab::checks![events]") && !list.contains("mod group;"), "{list}");
+        assert_eq!(list.matches(ONLY_FOR[0]).count(), 1, "{list}");
     }
 }

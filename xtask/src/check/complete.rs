@@ -5,6 +5,7 @@ use std::path::Path;
 
 use course::alternatives::Alternative;
 use course::mistakes::Mistake;
+use course::module_sources::ONLY_FOR;
 use course::syllabus::{Course, Exercise};
 
 use super::names::{self, CheckSources};
@@ -49,6 +50,7 @@ fn module_lines(root: &Path, exercise: &Exercise) -> Vec<String> {
     require(&library, &read(&library), format!("pub mod {file};"));
     let text = read(&checks);
     require(&checks, &text, format!("mod {test};"));
+    require(&checks, &text, ONLY_FOR.join(&test));
     if !listed(&text).contains(&test.as_str()) {
         problems
             .push(format!("{checks} needs `{test}` in `lab::checks![…]`, at its place among the exercises"));
@@ -120,6 +122,7 @@ mod tests {
             "tests/01_init/mod.rs: the order of `lab::checks![…]` must be that of course.toml: new, buffers, kernel, init_all, rendezvous, environment, id_exchange, lifetime, errors",
             "init/new: solutions/01_init/src/lib.rs needs the line `pub mod new;`",
             "init/new: tests/01_init/mod.rs needs the line `mod new;`",
+            "init/new: tests/01_init/mod.rs needs the line `#[cfg(any(not(one_exercise), new))]`",
             "init/new: tests/01_init/mod.rs needs `new` in `lab::checks![…]`, at its place among the exercises",
             "init/new: tests/mistakes/init/new must contain at least 3 mistakes, and contains 0",
             "init/new: tests/alternatives/init/new must contain at least 3 alternatives, and contains 0",
