@@ -6,7 +6,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use course::starter::read_folder;
 use course::syllabus::Course;
 
@@ -86,9 +86,10 @@ fn write(root: &Path, course: &Course, copy: &Path) -> anyhow::Result<()> {
 /// Returns a manifest with another profile for a module. It has the same path as in the repository and is built in the same folder, so
 /// with the same profile, Cargo would take the simulated students' answers for those of the person at this computer.
 fn apart(manifest: &str, module: &str) -> anyhow::Result<String> {
-    let line = format!("{module}.incremental = true\n");
-    ensure!(manifest.contains(&line), "Cargo.toml has no line `{}`", line.trim_end());
-    Ok(manifest.replace(&line, &format!("{module}.codegen-units = 1\n")))
+    let start = format!("{module} = {{ incremental = true");
+    let line = manifest.lines().find(|line| line.starts_with(&start));
+    let line = line.with_context(|| format!("Cargo.toml has no line `{start} … }}`"))?;
+    Ok(manifest.replace(line, &format!("{module} = {{ codegen-units = 1 }}")))
 }
 
 /// Returns a module's manifest without its programs, because linking them would take half of the time.
@@ -113,9 +114,9 @@ mod tests {
 
     #[test]
     fn a_module_without_a_profile_of_its_own_is_named() {
-        let manifest = "[profile.dev.package]\nm1.incremental = true\n";
-        assert_eq!(apart(manifest, "m1").unwrap(), "[profile.dev.package]\nm1.codegen-units = 1\n");
-        assert!(apart(manifest, "m2").unwrap_err().to_string().contains("`m2.incremental = true`"));
+        let manifest = "[profile.dev.package]\nm1 = { incremental = true, codegen-units = 32 }\n";
+        assert_eq!(apart(manifest, "m1").unwrap(), "[profile.dev.package]\nm1 = { codegen-units = 1 }\n");
+        assert!(apart(manifest, "m2").unwrap_err().to_string().contains("`m2 = { incremental = true … }`"));
     }
 
     #[test]

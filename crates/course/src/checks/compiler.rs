@@ -8,6 +8,7 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
 use serde::{Deserialize, Serialize};
 
@@ -88,8 +89,7 @@ pub(super) fn compile(
         return Ok(None);
     };
     let is_current = || recorded.libraries() == Some(recorded.libraries);
-    let is_as_before = recorded.is_in_color() == color && sources(root, module) == Some(recorded.sources);
-    if !is_as_before || !is_current() {
+    if recorded.is_in_color() != color || !is_current() {
         return Ok(None);
     }
     // `cargo clean` has removed it, for example.
@@ -98,9 +98,16 @@ pub(super) fn compile(
     {
         return Ok(None);
     }
-    let (is_compiled, said) = stop.run(recorded.command(root), |_| Then::GoOn)?;
+    // Nearly always, the sources are as before. To look at all of them takes a while, in which the compiler already runs.
+    let (compiled, sources) = thread::scope(|scope| {
+        let sources = scope.spawn(|| sources(root, module));
+        let compiled = stop.run(recorded.command(root), |_| Then::GoOn);
+        (compiled, sources.join().ok().flatten())
+    });
+    let (is_compiled, said) = compiled?;
     // Otherwise, another Cargo has replaced a library in the meantime.
-    Ok(is_current().then(|| match is_compiled {
+    let is_current = sources == Some(recorded.sources) && is_current();
+    Ok(is_current.then(|| match is_compiled {
         true => Compiled::Program(recorded.program),
         false => Compiled::Failed(said.lines().map(str::to_owned).collect()),
     }))
