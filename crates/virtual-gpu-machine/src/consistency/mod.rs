@@ -177,44 +177,30 @@ impl Consistency {
         self.cells.entry(place).or_default().access(offset, len, now, changes, races)
     }
 
-    /// Records the weak accesses of contiguous threads to contiguous bytes, `unit` bytes each, if it is clear that none of them
-    /// races. If not, does nothing and returns false.
-    pub(crate) fn access_row(
+    /// Records weak accesses of threads, `unit` bytes each, if it is clear that none of them races. If not, does nothing and
+    /// returns false. The first access has the stamp `first`. All are to the same bytes and read them, or `are_same` is
+    /// false, and contiguous threads access contiguous bytes.
+    pub(crate) fn access_together(
         &mut self,
         place: (u64, AllocationId),
         (offset, unit): (u64, u64),
-        (first, threads): (Stamp, usize),
+        first: Stamp,
+        (threads, are_same): (impl Iterator<Item = usize> + Clone, bool),
         observer: &Observer,
     ) -> bool {
-        let start = usize::from(first.thread);
-        let Some(known) = observer.common_order(start..start + threads) else { return false };
+        let Some(known) = observer.common_order(threads.clone()) else { return false };
         if !(offset | unit).is_multiple_of(CELL) {
             return false;
         }
         let is_known = |earlier: &Stamp| earlier.launch < self.first || known.covers_block(earlier);
-        let releases = |after| observer.releases(start + after);
-        let row = Row { offset, unit, threads, first, releases };
-        self.cells.entry(place).or_default().access_row(&row, is_known)
-    }
-
-    /// Records that threads, the first of which has the stamp `first`, read the same `len` bytes with a weak access, if it
-    /// is clear that this doesn't race. If not, does nothing and returns false.
-    pub(crate) fn read_same(
-        &mut self,
-        place: (u64, AllocationId),
-        (offset, len): (u64, u64),
-        first: Stamp,
-        threads: impl Iterator<Item = usize> + Clone,
-        observer: &Observer,
-    ) -> bool {
-        let Some(known) = observer.common_order(threads.clone()) else { return false };
-        if !(offset | len).is_multiple_of(CELL) {
-            return false;
+        let cells = self.cells.entry(place).or_default();
+        if are_same {
+            let stamp =
+                |thread| Stamp { thread: thread as u16, releases: observer.releases(thread), ..first };
+            return cells.read_same(offset / CELL..(offset + unit) / CELL, threads.map(stamp), is_known);
         }
-        let is_known = |earlier: &Stamp| earlier.launch < self.first || known.covers_block(earlier);
-        let stamp = |thread| Stamp { thread: thread as u16, releases: observer.releases(thread), ..first };
-        let cells = offset / CELL..(offset + len) / CELL;
-        self.cells.entry(place).or_default().read_same(cells, threads.map(stamp), is_known)
+        let releases = |after| observer.releases(usize::from(first.thread) + after);
+        cells.access_row(&Row { offset, unit, threads: threads.count(), first, releases }, is_known)
     }
 
     /// A strong read of `bytes`, which memory has now: replaces them with what the thread sees, and returns whether that

@@ -51,9 +51,9 @@ struct Pending {
 }
 
 impl Pending {
-    /// Returns whether both are of the same write, and need a fence of the same scope.
-    fn is_same_as(&self, other: &Self) -> bool {
-        (self.needed, self.writer.stamp) == (other.needed, other.writer.stamp)
+    /// Returns whether the message is of this write, and needs a fence of this scope.
+    fn is_of(&self, write: &Stamp, needed: Scope) -> bool {
+        self.writer.stamp == *write && self.needed == needed
     }
 }
 
@@ -258,10 +258,9 @@ impl Observer {
         }
         match &writer.messages[level] {
             Some(message) => {
-                let (message, writer) = (message.clone(), writer.clone());
-                let pending = Pending { needed, message, writer, has_narrow_fence: false };
-                if !entry.pending.iter().any(|known| known.is_same_as(&pending)) {
-                    entry.pending.push(pending);
+                if !entry.pending.iter().any(|pending| pending.is_of(&writer.stamp, needed)) {
+                    let (message, writer) = (message.clone(), writer.clone());
+                    entry.pending.push(Pending { needed, message, writer, has_narrow_fence: false });
                 }
                 // A message that is only a part of what the writer knew explains nothing about the rest.
             }
@@ -328,7 +327,7 @@ impl Observer {
             }
             for pending in &entry.pending {
                 // Since the last barrier, most threads have the same messages.
-                if !all.pending.iter().any(|known| known.is_same_as(pending)) {
+                if !all.pending.iter().any(|known| known.is_of(&pending.writer.stamp, pending.needed)) {
                     all.pending.push(pending.clone());
                 }
             }

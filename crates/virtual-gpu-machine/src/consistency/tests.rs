@@ -156,10 +156,7 @@ impl Two {
         let Accesses { gpu, access, offset, unit, threads: (first, count), are_same } = all;
         let observer = &self.observers[gpu];
         let now = Stamp { access, ..observer.stamp(first, 0) };
-        if are_same {
-            return self.record.read_same(DATA, (offset, unit), now, first..first + count, observer);
-        }
-        self.record.access_row(DATA, (offset, unit), (now, count), observer)
+        self.record.access_together(DATA, (offset, unit), now, (first..first + count, are_same), observer)
     }
 
     /// Records accesses one by one. Returns the races.

@@ -1,6 +1,7 @@
 //! Accesses to device memory that launches on other GPUs access, too.
 
 use super::contiguous::{Pattern, addresses, is_inside, pattern};
+use crate::consistency::Stamp;
 use crate::fault::Access as Kind;
 use crate::machine::Machine;
 use crate::mask::{Mask, WIDTH, bits};
@@ -18,10 +19,10 @@ impl Machine<'_> {
         mask: &Mask,
         kind: Kind,
     ) -> Option<Mask> {
-        self.is_observed().then(|| self.observe_chunks_of(access, slot, mask, kind))
+        self.is_observed().then(|| self.first_harmless_chunks(access, slot, mask, kind))
     }
 
-    fn observe_chunks_of(&mut self, access: &Access, slot: usize, mask: &Mask, kind: Kind) -> Mask {
+    fn first_harmless_chunks(&mut self, access: &Access, slot: usize, mask: &Mask, kind: Kind) -> Mask {
         let (Some(together), Some(allocation)) = (&mut self.together, self.memory.in_slot(slot)) else {
             return Mask::NONE;
         };
@@ -40,23 +41,17 @@ impl Machine<'_> {
             let addresses = addresses(files, access.address, chunk);
             let first = active.trailing_zeros() as usize;
             let offset = addresses.0[first].wrapping_sub(base);
-            let mut stamp = observer.stamp(chunk * WIDTH + first, self.pc);
-            stamp.access = kind;
-            let consistency = &mut *together.consistency;
-            let is_harmless = match pattern(&addresses, active, first, unit) {
-                Pattern::Row => {
-                    let threads = active.count_ones() as usize;
-                    is_inside(offset, threads as u64 * unit, size)
-                        && consistency.access_row(place, (offset, unit), (stamp, threads), observer)
-                }
-                Pattern::Same if kind == Kind::Read => {
-                    let threads = bits(active).map(|i| chunk * WIDTH + i);
-                    is_inside(offset, unit, size)
-                        && consistency.read_same(place, (offset, unit), stamp, threads, observer)
-                }
-                Pattern::Same | Pattern::Scattered => false,
+            let (len, are_same) = match pattern(&addresses, active, first, unit) {
+                Pattern::Row => (u64::from(active.count_ones()) * unit, false),
+                Pattern::Same if kind == Kind::Read => (unit, true),
+                Pattern::Same | Pattern::Scattered => break,
             };
-            if !is_harmless {
+            let stamp = Stamp { access: kind, ..observer.stamp(chunk * WIDTH + first, self.pc) };
+            let threads = (bits(active).map(|i| chunk * WIDTH + i), are_same);
+            let consistency = &mut *together.consistency;
+            if !is_inside(offset, len, size)
+                || !consistency.access_together(place, (offset, unit), stamp, threads, observer)
+            {
                 break;
             }
             observed.0[chunk] = active;
