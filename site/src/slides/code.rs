@@ -32,15 +32,15 @@ impl Block {
     }
 }
 
-/// Formats sources with `rustfmt` in few columns, and keeps their anchors. One process formats all of them, because starting it
-/// takes longer than formatting a source.
+/// Formats sources with `rustfmt` in few columns, and keeps their anchors. Each source has a name of its own. One process formats
+/// all of them, because starting it takes longer than formatting a source.
 ///
 /// # Errors
-/// Fails if `rustfmt` can't be run or can't parse a source.
-pub(super) fn narrow(sources: &[&str]) -> anyhow::Result<Vec<String>> {
+/// Fails if `rustfmt` can't be run or can't parse a source; the error contains the source's name.
+pub(super) fn narrow(sources: &[(&str, &str)]) -> anyhow::Result<Vec<String>> {
     let folder = tempfile::tempdir()?;
-    let files: Vec<_> = (0..sources.len()).map(|number| folder.path().join(format!("{number}.rs"))).collect();
-    for (file, source) in files.iter().zip(sources) {
+    let files: Vec<_> = sources.iter().map(|(name, _)| folder.path().join(format!("{name}.rs"))).collect();
+    for (file, (_, source)) in files.iter().zip(sources) {
         fs::write(file, source)?;
     }
     let config = format!("max_width={COLUMNS},use_small_heuristics=Max");
@@ -66,7 +66,7 @@ pub(super) fn narrow_statements(code: &str) -> anyhow::Result<String> {
     if code.lines().all(|line| line.chars().count() <= COLUMNS) {
         return Ok(code.to_owned());
     }
-    let made = narrow(&[&format!("fn statements() {{\n{code}\n}}\n")])?;
+    let made = narrow(&[("statements", &format!("fn statements() {{\n{code}\n}}\n"))])?;
     let lines: Vec<&str> = made[0].lines().collect();
     let inside = lines.get(1..lines.len() - 1).unwrap_or_default();
     Ok(inside
@@ -329,7 +329,7 @@ mod tests {
             "fn f() {{\n    // ANCHOR: f\n    // {}\n    g()\n    // ANCHOR_END: f\n}}\n",
             long.trim()
         );
-        let made = narrow(&["fn one( ) {}", &source]).unwrap();
+        let made = narrow(&[("one", "fn one( ) {}"), ("long", &source)]).unwrap();
         assert_eq!(made[0], "fn one() {}\n");
         let made = &made[1];
         assert!(
@@ -337,7 +337,8 @@ mod tests {
             "{made}"
         );
         assert!(made.lines().all(|line| line.len() <= COLUMNS), "{made}");
-        assert!(narrow(&["fn f( {"]).is_err());
+        let error = narrow(&[("right", "fn f() {}"), ("wrong", "fn f( {")]).unwrap_err().to_string();
+        assert!(error.contains("wrong.rs:1"), "{error}");
         let statement = format!("let sum = {};\nsum\n", ["one_term(1)"; 9].join(" + "));
         let made = narrow_statements(&statement).unwrap();
         assert!(made.starts_with("let sum = one_term(1)") && made.ends_with(";\nsum\n"), "{made}");

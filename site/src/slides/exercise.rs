@@ -26,24 +26,24 @@ const TASKS: (usize, usize) = (10, 80);
 /// Fails if the solution can't be read or has no regions, or if something doesn't fit on a slide; the error names the
 /// slide.
 pub(super) fn slides(root: &Path, exercise: &Exercise, mistakes: &[Mistake]) -> anyhow::Result<Vec<Slide>> {
-    let from = || format!("the slides of {}: solutions/{}", exercise.id, exercise.file);
     let solution = answers::solution(root, exercise)?;
-    let (mut mistaken, mut sources) = (Vec::new(), vec![solution.clone()]);
+    let mut mistaken: Vec<(&Mistake, String)> = Vec::new();
     for mistake in mistakes.iter().filter(|mistake| mistake.patch.exercise == exercise.id) {
         let applied = mistake.patch.apply(&solution).with_context(|| mistake.patch.path())?;
         // An import isn't shown, so it may differ.
         let outside = |text| source::outside(text).into_iter().filter(|line| !line.starts_with("use "));
         if outside(&solution).eq(outside(&applied)) {
-            mistaken.push(mistake);
-            sources.push(applied);
+            mistaken.push((mistake, applied));
         }
     }
-    let sources: Vec<&str> = sources.iter().map(String::as_str).collect();
-    let made = code::narrow(&sources).with_context(from)?;
-    let regions = regions(&made[0]).with_context(from)?;
+    let wrong = mistaken.iter().map(|(mistake, applied)| (mistake.patch.name.as_str(), applied.as_str()));
+    let sources: Vec<(&str, &str)> = std::iter::once(("solution", solution.as_str())).chain(wrong).collect();
+    let made = code::narrow(&sources).with_context(|| format!("the slides of {}", exercise.id))?;
+    let regions = regions(&made[0])
+        .with_context(|| format!("the slides of {}: solutions/{}", exercise.id, exercise.file))?;
     let id = exercise.id.replace('/', "-");
     let mut slides = vec![start(&id, exercise, &regions)];
-    let wrong = mistaken.into_iter().zip(&made[1..]);
+    let wrong = mistaken.iter().map(|(mistake, _)| *mistake).zip(&made[1..]);
     slides.extend(predict(&id, exercise, &regions, wrong)?);
     for group in grouped(&regions) {
         slides.extend(answer(&id, exercise, group));
