@@ -211,7 +211,7 @@ fn try_modules(seed: u64, count: usize) -> usize {
     loaded
 }
 
-/// Runs `MUTATIONS` modules on two threads. With each `SEED`, they are others.
+/// Runs `MUTATIONS` modules on two threads. With each number in `SEED`, they are others.
 #[test]
 fn changed_modules_do_no_harm() {
     let count = number("MUTATIONS", 1000) as usize;

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use anyhow::Context;
 use cudarc::driver::CudaSlice;
 use cudarc::nccl::safe::{Comm, Id, ReduceOp, group_end, group_start};
 use lab::Check;
@@ -194,7 +195,10 @@ fn run_rank(
 
 /// Returns the programs to run.
 fn programs() -> anyhow::Result<Range<u64>> {
-    let number = |name, default| std::env::var(name).map_or(Ok(default), |number| number.parse());
+    let number = |name: &str, default| match std::env::var(name) {
+        Ok(text) => text.parse().with_context(|| format!("{name}={text} is not a number")),
+        Err(_) => Ok(default),
+    };
     let (first, count) = (number("SEED", 0)?, number("RANDOM_PROGRAMS", 20)?);
     Ok(first..first + count)
 }
