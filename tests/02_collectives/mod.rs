@@ -1,5 +1,5 @@
 //! The checks for module 02, with one file per exercise, and helpers that several of them share.
-//! With the cfg `one_exercise`, only those of an exercise whose name is a cfg, too, are compiled: see `lab::checks!`.
+//! `cargo course` compiles only the checks for one exercise: see `lab::checks!`.
 
 #![allow(unexpected_cfgs)]
 
