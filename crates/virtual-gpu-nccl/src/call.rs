@@ -9,8 +9,6 @@ use super::transfer::{Direction, Transfer};
 use std::sync::Arc;
 use virtual_gpu::engine::{Failure, address_report};
 use virtual_gpu::report::size;
-use virtual_gpu::time::choice::Enabled;
-use virtual_gpu::time::tuning::World;
 use virtual_gpu_core::handle::{CommHandle, CommId, Rank, SequenceNumber, StreamHandle};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
@@ -83,10 +81,10 @@ impl Request<i32> {
 
 impl Request {
     /// Returns the ranges that `rank` reads and writes in its own memory.
-    pub(crate) fn accesses(&self, rank: Rank, world_size: usize) -> Vec<Access> {
+    pub(crate) fn accesses(&self, rank: Rank, world_size: usize) -> impl Iterator<Item = Access> + use<> {
         let access = |name, address, bytes, writes| Access { name, address, bytes, writes };
         let (send, receive) = (("send", "sendbuff"), ("receive", "recvbuff"));
-        match self {
+        let all = match self {
             Self::Collective(operation, buffers) => {
                 let given = operation.given(rank, world_size);
                 let got = operation.got(rank, world_size);
@@ -98,18 +96,19 @@ impl Request {
                     }
                     _ => None,
                 };
-                given.into_iter().chain(got).chain(scale).collect()
+                [given, got, scale]
             }
-            Self::Transfer(transfer, _) if transfer.count == 0 => Vec::new(),
-            Self::Transfer(transfer, buffer) => vec![match transfer.direction {
-                Direction::Send => access(send, *buffer, transfer.bytes(), false),
-                Direction::Receive => access(receive, *buffer, transfer.bytes(), true),
-            }],
+            Self::Transfer(transfer, _) if transfer.count == 0 => [None, None, None],
+            Self::Transfer(transfer, buffer) => match transfer.direction {
+                Direction::Send => [Some(access(send, *buffer, transfer.bytes(), false)), None, None],
+                Direction::Receive => [Some(access(receive, *buffer, transfer.bytes(), true)), None, None],
+            },
             Self::OneSided(OneSided::Put(put)) if put.bytes() > 0 => {
-                vec![access(("local", "localbuff"), put.buffer, put.bytes(), false)]
+                [Some(access(("local", "localbuff"), put.buffer, put.bytes(), false)), None, None]
             }
-            Self::OneSided(_) => Vec::new(),
-        }
+            Self::OneSided(_) => [None, None, None],
+        };
+        all.into_iter().flatten()
     }
 
     /// Returns the collective if it moves nothing and therefore completes immediately. In contrast, a message of zero
@@ -251,11 +250,8 @@ impl Nccl {
         }
         let plan = match &request {
             Request::Collective(operation, _) => {
-                let enabled = Enabled::from_env().map_err(invalid_usage)?;
-                let preset = state.engine.time.preset();
-                let devices = state.nccl.communicator(comm)?.ranks.values().map(|rank| rank.device);
-                let world = World::of(preset, devices);
-                let plan = operation.plan(preset, enabled, world);
+                let entry = state.nccl.communicator_mut(comm)?;
+                let plan = entry.plan(operation, state.engine.time.preset());
                 Some(plan.map_err(invalid_usage)?)
             }
             Request::Transfer(..) | Request::OneSided(_) => None,

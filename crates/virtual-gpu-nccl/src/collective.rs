@@ -13,6 +13,9 @@ use super::run::Job;
 use super::wire::Malformed;
 use virtual_gpu::engine::{Awaited, Failure, Missing, State as EngineState};
 use virtual_gpu::report::{Report, ranks};
+use virtual_gpu::time::choice::Enabled;
+use virtual_gpu::time::preset::Preset;
+use virtual_gpu::time::tuning::World;
 use virtual_gpu_core::handle::{CallKey, CollectiveId, CommId, OpRef, Rank, SequenceNumber, StreamHandle};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaStatus, Error, NcclResult, NcclStatus};
@@ -154,6 +157,22 @@ impl Part {
 }
 
 impl Communicator {
+    /// Returns how NCCL runs a collective on this communicator.
+    ///
+    /// # Errors
+    /// Fails like [`Operation::plan`], and if `NCCL_ALGO` or `NCCL_PROTO` is wrong.
+    pub(crate) fn plan(&mut self, operation: &Operation, preset: &Preset) -> Result<Plan, String> {
+        if let Some((planned, plan)) = &self.planned
+            && planned == operation
+        {
+            return Ok(*plan);
+        }
+        let world = World::of(preset, self.ranks.values().map(|rank| rank.device));
+        let plan = operation.plan(preset, Enabled::from_env()?, world)?;
+        self.planned = Some((*operation, plan));
+        Ok(plan)
+    }
+
     /// Returns a collective that must exist because it is not done.
     ///
     /// # Errors

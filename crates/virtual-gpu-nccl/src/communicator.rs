@@ -12,7 +12,7 @@ use super::log;
 use super::management::ManagementCall;
 use super::membership::Membership;
 use super::one_sided::Signals;
-use super::operation::Operation;
+use super::operation::{Operation, Plan};
 use super::point_to_point::Traffic;
 use super::ranks::Ranks;
 use super::scale::Scales;
@@ -49,6 +49,8 @@ pub(crate) struct Communicator {
     pub(crate) call_site: CallSite,
     /// How to reach the ranks in other processes.
     pub(crate) link: Option<Link>,
+    /// The last collective and how NCCL runs it. The other ranks' calls need the same plan, and often the next ones.
+    pub(crate) planned: Option<(Operation, Plan)>,
 }
 
 /// Ranks whose processes have ended.
@@ -351,6 +353,7 @@ impl Locked<'_> {
             lost: None,
             call_site,
             link: link.clone(),
+            planned: None,
         };
         log::made(function, &entry, handles);
         self.nccl.communicators.insert(comm, entry);

@@ -27,7 +27,11 @@ impl Nccl {
     /// Returns `InvalidUsage` if this thread also drives a rank that the calls leave out (a call may block until all
     /// ranks have made it), if a rank sends to itself without receiving the message, or if one call in a group needs
     /// another call's result.
-    pub(crate) fn launch_calls(&'static self, calls: Vec<Checked>, mut guard: Guard<'_>) -> NcclResult<()> {
+    pub(crate) fn launch_calls(
+        &'static self,
+        mut calls: Vec<Checked>,
+        mut guard: Guard<'_>,
+    ) -> NcclResult<()> {
         guard = self.connect_first_uses(&calls, guard)?;
         let usage = |failure: Failure| Error::new(NcclStatus::InvalidUsage, failure.report);
         let mut state = guard.locked();
@@ -43,6 +47,13 @@ impl Nccl {
         }
         if !blocking {
             state.nccl.start_progress(&calls);
+        }
+        if let [Checked { request: Request::Collective(..), stream, .. }] = calls[..]
+            && !state.engine.is_capturing(stream)
+            && let Some(call) = calls.pop()
+        {
+            // The most frequent case needs no plan.
+            state.enqueue_collective(call, Vec::new())?;
         }
         for plan in plans(calls) {
             match plan.is_captured(state.engine)? {
@@ -89,14 +100,12 @@ impl State {
         let of_call = |call: &Checked| {
             self.communicators.get(&call.comm).is_none_or(|comm| comm.ranks[call.rank].config.blocking)
         };
-        let (blocking, free): (Vec<&Checked>, Vec<&Checked>) = calls.iter().partition(|call| of_call(call));
-        match (blocking.first(), free.first()) {
-            (Some(_), Some(_)) => {
-                let message = "blocking and nonblocking communicators can't share a group";
-                Err(Error::new(NcclStatus::InvalidArgument, message))
-            }
-            (_, first_free) => Ok(first_free.is_none()),
+        let all_are = calls.iter().all(of_call);
+        if !all_are && calls.iter().any(of_call) {
+            let message = "blocking and nonblocking communicators can't share a group";
+            return Err(Error::new(NcclStatus::InvalidArgument, message));
         }
+        Ok(all_are)
     }
 
     /// Marks these calls' nonblocking communicators as in progress.
@@ -249,7 +258,7 @@ fn dependency(calls: &[Checked]) -> Option<Report> {
     }
     let of_call = |call: &Checked| call.request.accesses(call.rank, call.world_size);
     let mut accesses: Vec<(Access, &Checked)> =
-        calls.iter().flat_map(|call| of_call(call).into_iter().map(move |access| (access, call))).collect();
+        calls.iter().flat_map(|call| of_call(call).map(move |access| (access, call))).collect();
     accesses.sort_by_key(|(access, _)| access.address);
     for (at, (access, call)) in accesses.iter().enumerate() {
         let overlapping =

@@ -231,7 +231,7 @@ impl Nccl {
             Ok(touched) => {
                 for (part, touched) in parts.iter().zip(touched) {
                     let Some(op) = part.op() else { continue };
-                    let what = part.operation.function().to_owned();
+                    let what = part.operation.function();
                     self.engine.note_touched(state.engine, op.stream, what, touched, false, false);
                 }
             }
@@ -243,9 +243,8 @@ impl Nccl {
                 PartLocation::Here { op, plan, .. } => {
                     here += 1;
                     duration = plan.nanoseconds;
-                    if let Some(view) = state.engine.view_at_end_of(*op) {
-                        joined.join(&view);
-                    }
+                    // A stream that is gone adds nothing.
+                    let _ = state.engine.add_view_at_end_of(*op, &mut joined);
                 }
                 PartLocation::Elsewhere(arrived) => {
                     if let Some(arrived) = arrived {
@@ -277,14 +276,7 @@ impl Nccl {
         for id in state.message_moved(moving, touched)? {
             let group = state.nccl.communicator_mut(id.comm)?.traffic.take_group(id)?;
             let stream = group.op.stream;
-            self.engine.note_touched(
-                state.engine,
-                stream,
-                group.what().to_owned(),
-                group.touched,
-                false,
-                false,
-            );
+            self.engine.note_touched(state.engine, stream, group.what(), group.touched, false, false);
             let preset = state.engine.time.preset();
             let partners = group
                 .partners

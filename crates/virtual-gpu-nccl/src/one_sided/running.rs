@@ -70,7 +70,7 @@ impl Nccl {
         }
         group.sends.clear();
         if let Some(first) = sendings.first() {
-            let what = first.send.request.function().to_owned();
+            let what = first.send.request.function();
             self.engine.note_touched(state.engine, op.stream, what, touched, false, false);
         }
         state.leave_signals_if_over(id)?;
@@ -212,7 +212,7 @@ impl Nccl {
     fn finish_signals(&self, guard: &mut Guard<'_>, done: Signaled) -> NcclResult<()> {
         let state = guard.locked();
         let Signaled { comm, op, view, partners, touched } = done;
-        let what = "ncclPutSignal by another process".to_owned();
+        let what = "ncclPutSignal by another process";
         self.engine.note_touched(state.engine, op.stream, what, touched, false, false);
         state.engine.finish_after(op.stream, &view, Cost::PointToPoint { partners });
         state.nccl.forget_communicator_if_over(comm)

@@ -3,6 +3,8 @@
 //! The rules come from the CUDA Programming Guide, "Creating a Graph Using Stream Capture". A call that breaks a rule
 //! makes the entire capture invalid. The capture stays invalid until it is ended, and it produces no graph.
 
+use std::fmt::Display;
+
 use super::communication::SharedCalls;
 use super::context::ContextHandle;
 use super::event::{EventHandle, Recorded};
@@ -439,7 +441,7 @@ impl State {
     /// Adds a graph that is launched on a captured stream to the stream's graph.
     pub(super) fn add_graph(&mut self, stream: StreamHandle, child: &Executable) -> CudaResult<()> {
         if child.has_memory() {
-            return self.check_not_captured(stream, "a graph that allocates or frees memory");
+            return self.check_not_captured(stream, &"a graph that allocates or frees memory");
         }
         let Some(entry) = self.streams.get_mut(&stream) else { return Ok(()) };
         let Some(Captured { id, after }) = &mut entry.capture else { return Ok(()) };
@@ -526,7 +528,7 @@ impl State {
     }
 
     /// Rejects a call that is not allowed for a captured stream, and breaks the capture.
-    pub(super) fn check_not_captured(&mut self, stream: StreamHandle, what: &str) -> CudaResult<()> {
+    pub(super) fn check_not_captured(&mut self, stream: StreamHandle, what: &dyn Display) -> CudaResult<()> {
         let Some(entry) = self.streams.get(&stream) else { return Ok(()) };
         let Some(captured) = &entry.capture else { return Ok(()) };
         let message = format!("{what} on {}, which is being captured, can't be part of a graph", entry.name);
@@ -540,7 +542,7 @@ impl State {
             .filter(|(_, entry)| entry.capture.is_some())
             .map(|(stream, _)| stream)
             .collect();
-        captured.into_iter().try_for_each(|stream| self.check_not_captured(stream, call))
+        captured.into_iter().try_for_each(|stream| self.check_not_captured(stream, &call))
     }
 
     /// Rejects work on the legacy default stream while a stream that waits for it is being captured, and breaks the

@@ -95,7 +95,7 @@ impl State {
     ) -> CudaResult<Awaited> {
         let (context, _) = self.last_of(stream)?;
         self.check_usable(context)?;
-        self.check_not_captured(stream, &format!("{work}"))?;
+        self.check_not_captured(stream, &work)?;
         self.check_not_implied(stream, context)?;
         after.extend(self.implied_order(stream, context));
         if !self.streams.get(&stream).is_some_and(|entry| entry.of_graph) {
@@ -133,8 +133,9 @@ impl State {
         let view = self.order.view_of(thread);
         let enqueued = self.next_sequence_number();
         let entry = self.streams.get_mut(&stream).ok_or_else(|| not_a_stream(stream))?;
-        let before = after.iter().chain([&entry.last]).map(|awaited| awaited.when.clone()).collect();
-        let ticket = self.time.enqueue(thread, (entry.device, stream), work.class(), before);
+        let before = after.iter().chain([&entry.last]).map(|awaited| awaited.when.clone());
+        let ticket =
+            self.time.enqueue(thread, (entry.device, stream), work.class(), before.collect::<Arc<[_]>>());
         self.time.describe(&ticket, (stream, &entry.name), || work.label());
         entry.issued += 1;
         let op = OpRef { stream, number: entry.issued };

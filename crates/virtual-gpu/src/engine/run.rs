@@ -71,7 +71,7 @@ impl Engine {
                         // Later accesses to the memory, which remains reserved, can race with the free.
                         entry.last_touch = entry.done + 1;
                     }
-                    self.conclude_op(&mut state, stream, what, outcome, frees, false);
+                    self.conclude_op(&mut state, stream, &what, outcome, frees, false);
                     state
                 }
                 Job::Communication(job) => job(self),
@@ -86,7 +86,7 @@ impl Engine {
                     let mut state = self.state();
                     if let Some(Ended { stream, what, outcome, learned }) = ended {
                         state.learn(stream, &learned);
-                        self.conclude_op(&mut state, stream, what, outcome, false, true);
+                        self.conclude_op(&mut state, stream, &what, outcome, false, true);
                     }
                     state
                 }
@@ -116,7 +116,7 @@ impl Engine {
         &self,
         state: &mut State,
         stream: StreamHandle,
-        what: String,
+        what: &str,
         outcome: Outcome,
         frees: bool,
         is_together: bool,
@@ -228,6 +228,8 @@ impl State {
         self.waiters.done_on(handle);
         if let Some(mut op) = stream.queue.pop_front() {
             op.view.join(others);
+            // Without this reference to the clock's numbers, they need not be copied now.
+            stream.view = View::default();
             op.view.advance(handle, stream.done);
             stream.view.clone_from(&op.view);
             // This succeeds because an operation completes only once.
@@ -264,10 +266,17 @@ impl State {
 
     /// Returns what will have happened when `op`, the first operation on its stream, is done.
     pub fn view_at_end_of(&self, op: OpRef) -> Option<View> {
-        let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
-        let mut view = stream.queue.front()?.view.clone();
-        view.advance(op.stream, op.number);
+        let mut view = View::default();
+        self.add_view_at_end_of(op, &mut view)?;
         Some(view)
+    }
+
+    /// Adds what will have happened when `op`, the first operation on its stream, is done. Returns `None` if it isn't the first.
+    pub fn add_view_at_end_of(&self, op: OpRef, to: &mut View) -> Option<()> {
+        let stream = self.streams.get(&op.stream).filter(|stream| stream.is_at(op))?;
+        to.join(&stream.queue.front()?.view);
+        to.advance(op.stream, op.number);
+        Some(())
     }
 
     /// Returns what an unfinished operation is waiting for: an operation that the first operation on its stream is

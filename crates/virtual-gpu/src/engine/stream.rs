@@ -249,7 +249,7 @@ impl Engine {
     pub fn synchronize_stream(&self, stream: StreamHandle) -> CudaResult<()> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
-        state.check_not_captured(stream, "cuStreamSynchronize")?;
+        state.check_not_captured(stream, &"cuStreamSynchronize")?;
         let (context, last) = state.last_of(stream)?;
         let done = self.wait_in(context, vec![last], "cuStreamSynchronize", state);
         self.release_unused();
@@ -283,7 +283,7 @@ impl Engine {
     pub fn query_stream(&self, stream: StreamHandle) -> CudaResult<bool> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
-        state.check_not_captured(stream, "cuStreamQuery")?;
+        state.check_not_captured(stream, &"cuStreamQuery")?;
         let (context, last) = state.last_of(stream)?;
         self.query(context, Some(last), state)
     }

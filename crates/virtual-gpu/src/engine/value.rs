@@ -222,8 +222,7 @@ impl Engine {
             }
             Ok(found) if has_failed || check.condition.is_met(check.value, found.number) => {
                 let view = state.order.view_of_value(found.device, found.allocation, found.offset);
-                let view = view.cloned().unwrap_or_default();
-                state.finish_after(stream, &view, Cost::Nothing);
+                state.finish_after(stream, &view.unwrap_or_default(), Cost::Nothing);
             }
             Ok(found) => {
                 let pending = Pending { checked: Some(check.finished), found: found.number };

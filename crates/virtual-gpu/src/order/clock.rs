@@ -7,7 +7,7 @@ use virtual_gpu_core::handle::StreamHandle;
 use virtual_gpu_core::map::Map;
 use virtual_gpu_core::sorted::{SortedMap, SortedSet};
 
-/// So few numbers are copied as fast as a reference to a common part.
+/// So few numbers are compared as fast as two references to a common part.
 const FEW_OWN: usize = 8;
 
 /// A clock that knows more than this beyond its common part gets a new common part.
@@ -19,13 +19,14 @@ const MOST_EARLIER: usize = 512;
 /// For each stream, the number of its last operation that has happened.
 ///
 /// After a collective, all its ranks know the same, and then each learns a little more. So their clocks refer to one
-/// common part. Copying a clock, or joining two with the same common part, then takes no longer with a thousand ranks
-/// than with ten.
+/// common part. Joining two clocks with the same common part then takes no longer with a thousand ranks than with ten.
+///
+/// A copy refers to the same numbers until one of the two learns more.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
     common: Option<Arc<Common>>,
-    /// What the clock knows beyond the common part: only greater numbers.
-    own: SortedMap<StreamHandle, u64>,
+    /// What the clock knows beyond the common part: only greater numbers. `None` means nothing.
+    own: Option<Arc<SortedMap<StreamHandle, u64>>>,
 }
 
 /// What several clocks know. It never changes.
@@ -51,7 +52,7 @@ impl Common {
     fn includes(&self, other: &Self) -> bool {
         self.id == other.id
             || self.earlier.binary_search(&other.id).is_ok()
-            || self.numbers.includes(&other.numbers, |own, number| own >= number)
+            || self.numbers.includes(&other.numbers, is_enough)
     }
 
     /// Returns [`Self::earlier`] for a part that includes all numbers of this one.
@@ -63,19 +64,19 @@ impl Common {
 impl Clock {
     /// Returns whether the `number`th operation on `stream` has happened.
     pub fn covers(&self, stream: StreamHandle, number: u64) -> bool {
-        self.own.get(&stream).or_else(|| self.in_common(stream)).is_some_and(|&known| known >= number)
+        self.known(stream).is_some_and(|&known| known >= number)
     }
 
-    fn in_common(&self, stream: StreamHandle) -> Option<&u64> {
-        self.common.as_ref()?.numbers.get(&stream)
+    /// Returns the number of the last operation on `stream` that has happened.
+    fn known(&self, stream: StreamHandle) -> Option<&u64> {
+        let own = self.own.as_ref().and_then(|own| own.get(&stream));
+        own.or_else(|| self.common.as_ref()?.numbers.get(&stream))
     }
 
     /// Records that the `number`th operation on `stream` and all operations before it have happened.
     pub fn advance(&mut self, stream: StreamHandle, number: u64) {
-        if let Some(known) = self.own.get_mut(&stream) {
-            *known = number.max(*known);
-        } else if self.in_common(stream).is_none_or(|&known| known < number) {
-            self.own.insert(stream, number);
+        if !self.covers(stream, number) {
+            Arc::make_mut(self.own.get_or_insert_default()).insert(stream, number);
         }
     }
 
@@ -84,15 +85,27 @@ impl Clock {
         if let Some(others) = &other.common {
             self.join_common(others);
         }
-        if self.common.is_some() {
-            other.own.entries().iter().for_each(|&(stream, number)| self.advance(stream, number));
-        } else if self.own.is_empty() {
-            self.own.clone_from(&other.own);
-        } else {
-            self.own.merge(&other.own, keep_greater);
+        let Some(others) = &other.own else { return };
+        match &self.own {
+            Some(own) if Arc::ptr_eq(own, others) => {}
+            own if self.has_common_of(other)
+                && own.as_ref().is_none_or(|own| others.includes(own, is_enough)) =>
+            {
+                self.own = Some(Arc::clone(others));
+            }
+            _ => others.entries().iter().for_each(|&(stream, number)| self.advance(stream, number)),
         }
-        if self.own.len() > MOST_OWN {
+        if self.own_len() > MOST_OWN {
             self.share();
+        }
+    }
+
+    /// Returns whether both clocks have the same common part, or none.
+    fn has_common_of(&self, other: &Self) -> bool {
+        match (&self.common, &other.common) {
+            (Some(common), Some(others)) => Arc::ptr_eq(common, others),
+            (None, None) => true,
+            _ => false,
         }
     }
 
@@ -109,36 +122,51 @@ impl Clock {
                 Common::new(numbers, [others.included(), common.included()].concat())
             }
         };
-        self.own.retain(|stream, own| joined.numbers.get(stream).is_none_or(|known| known < own));
+        self.retain_own(|stream, own| joined.numbers.get(stream).is_none_or(|known| known < own));
         self.common = Some(joined);
     }
 
     /// Puts what the clock knows into the common part, before other clocks are made from this one.
     fn share(&mut self) {
-        if self.own.len() <= FEW_OWN {
+        if self.own_len() <= FEW_OWN {
             return;
         }
         let earlier = self.common.as_ref().map(|common| common.included()).unwrap_or_default();
         self.common = Some(Common::new(self.numbers(), earlier));
-        self.own = SortedMap::default();
+        self.own = None;
     }
 
     /// Returns the clock's streams and their numbers.
     pub fn numbers(&self) -> SortedMap<StreamHandle, u64> {
-        let Some(common) = &self.common else { return self.own.clone() };
-        let mut numbers = common.numbers.clone();
-        numbers.merge(&self.own, keep_greater);
+        let mut numbers = self.common.as_ref().map(|common| common.numbers.clone()).unwrap_or_default();
+        if let Some(own) = &self.own {
+            numbers.merge(own, keep_greater);
+        }
         numbers
     }
 
     /// Returns about how many streams the clock has numbers for; one may be counted twice.
     pub(super) fn size(&self) -> usize {
-        self.common.as_ref().map_or(0, |common| common.numbers.len()) + self.own.len()
+        self.common.as_ref().map_or(0, |common| common.numbers.len()) + self.own_len()
+    }
+
+    /// Returns how many streams the clock knows more about than its common part.
+    fn own_len(&self) -> usize {
+        self.own.as_ref().map_or(0, |own| own.len())
+    }
+
+    /// Keeps the numbers for which `keep` returns `true`, of those that are not in the common part.
+    fn retain_own(&mut self, keep: impl Fn(&StreamHandle, &u64) -> bool) {
+        if let Some(own) = &mut self.own
+            && !own.entries().iter().all(|(stream, number)| keep(stream, number))
+        {
+            Arc::make_mut(own).retain(keep);
+        }
     }
 
     /// Removes streams that are gone, because nothing will query them again.
     pub(super) fn forget(&mut self, gone: &mut Gone<'_>) {
-        self.own.retain(|stream, _| !gone.streams.contains(stream));
+        self.retain_own(|stream, _| !gone.streams.contains(stream));
         if let Some(common) = &mut self.common {
             *common = gone.without(common);
         }
@@ -174,6 +202,10 @@ impl<'a> Gone<'a> {
 
 fn keep_greater(known: &mut u64, number: &u64) {
     *known = (*known).max(*number);
+}
+
+fn is_enough(known: &u64, number: &u64) -> bool {
+    known >= number
 }
 
 impl PartialEq for Clock {

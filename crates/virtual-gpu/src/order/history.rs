@@ -76,31 +76,21 @@ pub(super) struct Conflict {
 pub(super) struct Now<'a> {
     pub(super) by: &'a Arc<Accessor>,
     pub(super) view: &'a View,
-    /// For a write: what has happened when it is done.
-    pub(super) done: Option<Arc<View>>,
     reads: bool,
+    writes: bool,
     atomic: bool,
 }
 
 impl<'a> Now<'a> {
     fn new(by: &'a Arc<Accessor>, view: &'a View, touch: &Touch) -> Self {
-        let done = || {
-            let mut done = view.clone();
-            done.advance(by.stream, by.number);
-            Arc::new(done)
-        };
-        Now { by, view, done: touch.writes.then(done), reads: touch.reads, atomic: touch.atomic }
-    }
-
-    /// Returns whether the access writes.
-    pub(super) fn writes(&self) -> bool {
-        self.done.is_some()
+        let &Touch { reads, writes, atomic, .. } = touch;
+        Now { by, view, reads, writes, atomic }
     }
 
     /// Returns whether all accessed bytes have the same history from now on. An atomic change keeps a part of each byte's
     /// earlier history.
     fn replaces(&self) -> bool {
-        self.writes() && !self.changes()
+        self.writes && !self.changes()
     }
 
     /// Returns whether the access is an atomic instruction that reads and writes.
@@ -122,11 +112,22 @@ pub(super) struct Last {
 /// The value of some bytes: what has happened if it is read.
 #[derive(Clone, Debug)]
 struct Value {
-    /// What had happened when the last write was done. An atomic change of an atomically written value adds to what the
+    /// What had happened when the last write began. An atomic change of an atomically written value adds to what the
     /// earlier writes knew: if a counter is 2, both threads that incremented it have done so.
-    view: Arc<View>,
+    before: View,
+    /// The last write: its stream, and its number on it.
+    write: (StreamHandle, u64),
     /// Whether it was written atomically.
     atomic: bool,
+}
+
+impl Value {
+    /// Returns what had happened when the last write was done.
+    fn view(&self) -> View {
+        let mut done = self.before.clone();
+        done.advance(self.write.0, self.write.1);
+        done
+    }
 }
 
 /// The last accesses to the bytes of one allocation. If many short ranges are close together, a [`Page`] replaces their
@@ -172,13 +173,13 @@ impl History {
     }
 
     /// Returns what has happened if an operation reads a byte's present value.
-    pub(super) fn view_of_value(&self, at: u64) -> Option<&View> {
+    pub(super) fn view_of_value(&self, at: u64) -> Option<View> {
         let page = at / PAGE * PAGE;
         let last = match self.pages.get(page) {
             Some(known) => known.last(at - page),
             None => self.segments.get(at)?,
         };
-        last.value.as_ref().map(|value| value.view.as_ref())
+        last.value.as_ref().map(Value::view)
     }
 
     /// Notes that a stream will touch the allocation. Returns whether it is the first time.
@@ -251,23 +252,19 @@ impl Last {
         {
             return Some(found(write));
         }
-        let reads = self.reads.iter().filter(|_| now.writes());
+        let reads = self.reads.iter().filter(|_| now.writes);
         reads.into_iter().find(|read| !is_ordered(read, now)).map(found)
     }
 
     pub(super) fn note(&mut self, now: &Now) {
-        if let Some(done) = &now.done {
+        if now.writes {
             self.write = Some((now.by.clone(), now.atomic));
             self.reads.clear();
-            let earlier = self.value.take().filter(|value| value.atomic && now.changes());
-            let view = match earlier {
-                Some(Value { mut view, .. }) => {
-                    Arc::make_mut(&mut view).join(done);
-                    view
-                }
-                None => done.clone(),
-            };
-            self.value = Some(Value { view, atomic: now.atomic });
+            let mut before = now.view.clone();
+            if let Some(earlier) = self.value.take().filter(|value| value.atomic && now.changes()) {
+                before.join(&earlier.view());
+            }
+            self.value = Some(Value { before, write: (now.by.stream, now.by.number), atomic: now.atomic });
         } else {
             self.reads.retain(|read| read.stream != now.by.stream);
             self.reads.push(now.by.clone());
@@ -423,7 +420,7 @@ mod tests {
                     "seed {seed}, access {number}"
                 );
                 for (at, last) in bytes.iter().enumerate() {
-                    let expected = last.value.as_ref().map(|value| value.view.as_ref());
+                    let expected = last.value.as_ref().map(Value::view);
                     assert_eq!(
                         history.view_of_value(at as u64),
                         expected,

@@ -137,12 +137,7 @@ impl Order {
     }
 
     /// Returns what has happened if an operation reads a byte's present value.
-    pub(crate) fn view_of_value(
-        &self,
-        device: usize,
-        allocation: AllocationId,
-        offset: u64,
-    ) -> Option<&View> {
+    pub(crate) fn view_of_value(&self, device: usize, allocation: AllocationId, offset: u64) -> Option<View> {
         self.histories.get(&(device, allocation))?.view_of_value(offset)
     }
 

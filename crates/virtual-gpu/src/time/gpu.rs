@@ -3,6 +3,8 @@
 //! An operation that was enqueued earlier keeps its share of the GPU, and a later operation gets what is left. So
 //! nothing on the GPU is used twice, and a time that a thread has seen never changes.
 
+use std::sync::Arc;
+
 use super::horizon::Horizon;
 use super::preset::Preset;
 use super::{Cost, Span, When};
@@ -58,7 +60,7 @@ struct Window {
 pub(super) struct Pending {
     pub(super) before: Horizon,
     pub(super) reaches_gpu: u64,
-    pub(super) after: Vec<When>,
+    pub(super) after: Arc<[When]>,
     pub(super) when: When,
     /// How long a communication takes once all ranks are ready; `None` for a kernel or a copy.
     pub(super) communicates: Option<u64>,

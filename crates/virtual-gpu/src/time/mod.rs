@@ -153,7 +153,7 @@ pub struct Ticket {
     /// The earliest time at which the GPU can start it.
     reaches_gpu: u64,
     /// The operations that it comes after; the last entry is its predecessor on its stream.
-    after: Vec<When>,
+    after: Arc<[When]>,
     before: Horizon,
     pub(crate) when: When,
 }
@@ -195,7 +195,7 @@ struct Host {
 impl Ticket {
     /// Returns the ticket of an operation in another process that is ready at `ready` nanoseconds.
     pub fn elsewhere(ready: u64) -> Self {
-        let (after, before) = (Vec::new(), Horizon::default());
+        let (after, before) = (Arc::default(), Horizon::default());
         Self { class: Class::Nothing, reaches_gpu: ready, after, before, when: Moment::start(0) }
     }
 }
@@ -246,8 +246,9 @@ impl Time {
         thread: ThreadKey,
         (gpu, stream): (usize, StreamHandle),
         class: Class,
-        after: Vec<When>,
+        after: impl Into<Arc<[When]>>,
     ) -> Ticket {
+        let after = after.into();
         let host = self.hosts.get_or_insert_with(thread, Host::default);
         let reaches_gpu = host.clock + self.preset.launch_ns;
         let mut before = host.known.clone();

@@ -242,7 +242,7 @@ impl Program<'_> {
         let gpu = stream / 2;
         let thread = self.threads[gpu];
         let behind: Vec<usize> = behind.iter().filter_map(|&stream| self.last[stream]).collect();
-        let after = behind.iter().map(|&at| self.made[at].ticket.when.clone()).collect();
+        let after: Vec<When> = behind.iter().map(|&at| self.made[at].ticket.when.clone()).collect();
         self.time.call(thread, gpu, String::new);
         let ticket = self.time.enqueue(thread, (gpu, StreamHandle(stream as u64)), class, after);
         if let Cost::Collective { duration, .. } = cost {

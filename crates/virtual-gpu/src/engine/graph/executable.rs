@@ -299,7 +299,7 @@ impl Engine {
     pub fn upload_graph(&self, exec: GraphExecHandle, stream: StreamHandle) -> CudaResult<()> {
         let mut state = self.state();
         let stream = state.resolve_stream(stream)?;
-        state.check_not_captured(stream, "cuGraphUpload")?;
+        state.check_not_captured(stream, &"cuGraphUpload")?;
         state.exec(exec).map(|_| ())
     }
 
