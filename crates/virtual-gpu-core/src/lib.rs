@@ -16,6 +16,7 @@ pub mod source_location;
 mod stack;
 pub mod status;
 pub mod sync;
+pub mod team;
 pub mod tensor_map;
 pub mod texture;
 pub mod thread;

@@ -3,7 +3,8 @@
 //!
 //! The standard library's own types are still used where no thread can wait for another: in `OnceLock`s, which are set
 //! and read under the engine's lock, in counters, and in statics that are held only for a moment. They are also used in
-//! connections to other processes, which this scheduler can't control.
+//! connections to other processes, which this scheduler can't control, and by the threads that help with long work
+//! (`team.rs`).
 
 #[cfg(not(shuttle))]
 pub use std::{

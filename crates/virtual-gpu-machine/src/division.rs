@@ -11,7 +11,6 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
 
 use crate::block::{State, give_back, take_state};
 use crate::fault::Access;
@@ -21,6 +20,7 @@ use crate::memory::touched::Accessed;
 use crate::memory::view::{MOST_UPDATES, View};
 use crate::progress::Pause;
 use virtual_gpu_core::memory::DeviceMemory;
+use virtual_gpu_core::team::run_together;
 use virtual_gpu_core::thread::cores;
 use virtual_gpu_ptx::Kernel;
 use virtual_gpu_ptx::instruction::{Operation, Space};
@@ -212,18 +212,12 @@ fn run_parts(
         all.iter_mut().for_each(|done| done.accessed = done.state.record.drain());
         all
     };
-    let work = &work;
-    let done = thread::scope(|scope| {
-        // If the system has no more threads, those that there are do everything.
-        let start = |thread| thread::Builder::new().spawn_scoped(scope, move || work(thread)).ok();
-        let others: Vec<_> = (1..threads).map_while(start).collect();
-        let mut done = work(0);
-        for other in others {
-            done.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        }
-        done
+    let (begun, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    run_together(threads - 1, &|| {
+        let of_thread = work(begun.fetch_add(1, Ordering::Relaxed));
+        done.lock().unwrap_or_else(PoisonError::into_inner).extend(of_thread);
     });
-    (!must_stop.into_inner(), done)
+    (!must_stop.into_inner(), done.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Runs some blocks. Returns `None` if one failed or waited.

@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
-use std::thread;
 
 use super::buffer::{BufferLocation, Memories, Source};
 use super::operation::Piece;
 use super::ranks::Ranks;
 use virtual_gpu_core::memory::PastCaches;
+use virtual_gpu_core::team::run_together;
 use virtual_gpu_core::thread::cores;
 use virtual_gpu_machine::reduction::Reduction;
 
@@ -159,13 +159,7 @@ impl Mover<'_> {
                 self.run_part(part, regions, is_beyond_caches);
             }
         };
-        thread::scope(|scope| {
-            for _ in 1..threads {
-                // If the system has no thread left, the others do the work.
-                let _ = thread::Builder::new().name("reduction".to_owned()).spawn_scoped(scope, work);
-            }
-            work();
-        });
+        run_together(threads as usize - 1, &work);
     }
 
     /// Returns the bytes that each part needs. Returns `None` if two parts need the same bytes.
