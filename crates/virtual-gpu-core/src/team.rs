@@ -12,7 +12,7 @@ const NAME: &str = "virtual GPU: helper";
 /// What several threads call at the same time.
 type Work<'a> = dyn Fn() + Sync + 'a;
 
-/// The helpers that have nothing to do. The last one that had is the first one that is woken.
+/// The helpers that have nothing to do. The one that finished last is woken first.
 static IDLE: Mutex<Vec<Arc<Helper>>> = Mutex::new(Vec::new());
 
 /// A thread that helps.
@@ -39,16 +39,17 @@ struct Team {
     helpers: Vec<Arc<Helper>>,
 }
 
-/// Calls `work` on this thread and, at the same time, on up to `helpers` other threads. A helper that has not begun when `work`
-/// returns on this thread doesn't call it anymore, so each call must do what is left to do, until nothing is left. If the system has
-/// no more threads, fewer help.
+/// Calls `work` on this thread and, at the same time, on up to `helpers` other threads. Returns when all these calls have returned.
+///
+/// There may be fewer calls: a helper that is still waking up when this thread's call returns makes none, and the system may have no
+/// more threads. So each call must do parts of the work until none is left.
 ///
 /// # Panics
 /// Panics if `work` does so on one of the threads.
 pub fn run_together(helpers: usize, work: &Work<'_>) {
     let mut team = Team::default();
-    // SAFETY: no helper has the reference anymore after the team has been dropped, which is before `work` may end: here, or when
-    // `work` panics.
+    // SAFETY: `work` exists until this function returns or unwinds. The team is dropped before that, and then no helper has the
+    // reference anymore.
     let given = unsafe { std::mem::transmute::<&Work<'_>, &'static Work<'static>>(work) };
     for helper in (0..helpers).map_while(|_| Helper::idle()) {
         helper.give(given);

@@ -15,7 +15,7 @@ use virtual_gpu_machine::reduction::Reduction;
 /// The number of bytes to combine in one step: few enough to stay in the cache that is nearest to the core.
 const BLOCK: u64 = 16 << 10;
 
-/// The number of bytes, read and written, for which another thread is worth its start.
+/// The number of bytes, read and written, for which waking another thread is worthwhile.
 const BYTES_PER_THREAD: u64 = 4 << 20;
 
 /// The number of parts per thread. A thread whose core is busy with other work then holds up the others less.
