@@ -27,11 +27,7 @@ impl Nccl {
     /// Returns `InvalidUsage` if this thread also drives a rank that the calls leave out (a call may block until all
     /// ranks have made it), if a rank sends to itself without receiving the message, or if one call in a group needs
     /// another call's result.
-    pub(crate) fn launch_calls(
-        &'static self,
-        mut calls: Vec<Checked>,
-        mut guard: Guard<'_>,
-    ) -> NcclResult<()> {
+    pub(crate) fn launch_calls(&'static self, calls: Vec<Checked>, mut guard: Guard<'_>) -> NcclResult<()> {
         guard = self.connect_first_uses(&calls, guard)?;
         let usage = |failure: Failure| Error::new(NcclStatus::InvalidUsage, failure.report);
         let mut state = guard.locked();
@@ -47,13 +43,6 @@ impl Nccl {
         }
         if !blocking {
             state.nccl.start_progress(&calls);
-        }
-        if let [Checked { request: Request::Collective(..), stream, .. }] = calls[..]
-            && !state.engine.is_capturing(stream)
-            && let Some(call) = calls.pop()
-        {
-            // The most frequent case needs no plan.
-            state.enqueue_collective(call, Vec::new())?;
         }
         for plan in plans(calls) {
             match plan.is_captured(state.engine)? {

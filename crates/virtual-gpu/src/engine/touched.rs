@@ -12,9 +12,6 @@ use virtual_gpu_core::memory::{Allocation, AllocationId};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::CudaStatus;
 
-/// So few entries are compared with each other.
-const FEW: usize = 8;
-
 /// The result of running an operation.
 pub(super) type Outcome = Result<Done, Failure>;
 
@@ -103,21 +100,11 @@ impl Engine {
 }
 
 /// Merges the entries of each allocation, so that an operation that both reads and writes an allocation is one access.
-fn by_allocation(mut touched: Vec<Touched>) -> Vec<Touched> {
-    let place = |touched: &Touched| (touched.device, touched.allocation);
-    if touched.len() <= FEW {
-        for at in (1..touched.len()).rev() {
-            if let Some(same) = (0..at).find(|&same| place(&touched[same]) == place(&touched[at])) {
-                let merged = touched.remove(at);
-                touched[same].touches.extend(merged.touches);
-            }
-        }
-        return touched;
-    }
+fn by_allocation(touched: Vec<Touched>) -> Vec<Touched> {
     let mut merged: Vec<Touched> = Vec::new();
     let mut places: Map<(usize, AllocationId), usize> = Map::default();
     for next in touched {
-        match places.entry(place(&next)) {
+        match places.entry((next.device, next.allocation)) {
             Entry::Occupied(place) => merged[*place.get()].touches.extend(next.touches),
             Entry::Vacant(place) => {
                 place.insert(merged.len());
