@@ -99,10 +99,11 @@ impl Request {
                 [given, got, scale]
             }
             Self::Transfer(transfer, _) if transfer.count == 0 => [None, None, None],
-            Self::Transfer(transfer, buffer) => match transfer.direction {
-                Direction::Send => [Some(access(send, *buffer, transfer.bytes(), false)), None, None],
-                Direction::Receive => [Some(access(receive, *buffer, transfer.bytes(), true)), None, None],
-            },
+            Self::Transfer(transfer, buffer) => {
+                let writes = transfer.direction == Direction::Receive;
+                let name = if writes { receive } else { send };
+                [Some(access(name, *buffer, transfer.bytes(), writes)), None, None]
+            }
             Self::OneSided(OneSided::Put(put)) if put.bytes() > 0 => {
                 [Some(access(("local", "localbuff"), put.buffer, put.bytes(), false)), None, None]
             }
