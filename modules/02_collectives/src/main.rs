@@ -362,7 +362,7 @@ fn predict(rows: &[Row]) {
 /// the same.
 fn backends(streams: &[Arc<CudaStream>], bytes: usize) -> anyhow::Result<bool> {
     const ROUNDS: usize = 3;
-    // In a development build, the host takes about 15 ns to add a number, and each of `n` ranks adds those of `n`.
+    // In a development build, the host takes about 15 ns to add a number, and each rank adds the numbers of all ranks.
     const MOST: usize = 4 << 20;
     let len = (bytes.min(MOST) / size_of::<f32>()).max(1);
     let group = HostGroup::new(streams.len());
