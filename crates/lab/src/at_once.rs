@@ -19,9 +19,9 @@ use crate::calls::{Call, Threads, VirtualDriver, shown};
 pub fn returns_at_once(
     name: &str,
     stream: &Arc<CudaStream>,
-    call: impl FnMut() -> anyhow::Result<()>,
+    mut call: impl FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    returns_at_once_on_each(name, std::slice::from_ref(stream), call)
+    check_each(name, std::slice::from_ref(stream), &mut call)
 }
 
 /// Like [`returns_at_once`], for a call that uses several streams. Makes the call once for each stream, while only that
@@ -34,6 +34,15 @@ pub fn returns_at_once_on_each(
     streams: &[Arc<CudaStream>],
     mut call: impl FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    check_each(name, streams, &mut call)
+}
+
+/// Checks a call like [`returns_at_once_on_each`]. It is not generic, so that it is not compiled again for each check.
+fn check_each(
+    name: &str,
+    streams: &[Arc<CudaStream>],
+    call: &mut dyn FnMut() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let synchronize = || streams.iter().try_for_each(|stream| stream.synchronize());
     let driver = VirtualDriver::find()?;
     call()?;
@@ -41,7 +50,7 @@ pub fn returns_at_once_on_each(
     for (index, stream) in streams.iter().enumerate() {
         let block = Block::enqueue(stream)?;
         let (called, calls) = match &driver {
-            Some(driver) => driver.record(Threads::This, &mut call)?,
+            Some(driver) => driver.record(Threads::This, &mut *call)?,
             None => (call(), Vec::new()),
         };
         let was_blocked = block.release();

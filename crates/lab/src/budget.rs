@@ -12,7 +12,7 @@ use virtual_gpu_core::source_location::SourceLine;
 
 pub(crate) use self::cost::sent;
 use self::cost::{Cost, collective, enqueued_on, number, outermost_groups};
-use crate::calls::{Call, Threads, VirtualDriver, shown};
+use crate::calls::{Call, Record, Threads, VirtualDriver, shown};
 use crate::nccl_log::NcclLog;
 
 /// The maximum number of lines that a message lists.
@@ -33,6 +33,14 @@ pub struct Budget {
     streams: Option<Vec<(u64, &'static str)>>,
     copies_on: Option<(u64, &'static str)>,
     waits_for_values: bool,
+}
+
+/// What is counted while a call runs.
+enum Count {
+    /// All calls, in the virtual driver's record with this number.
+    Calls(VirtualDriver, Record),
+    /// Collectives, because real GPUs don't record calls. These were in NCCL's log before; `None` if they are not counted either.
+    Collectives(Option<Vec<(String, usize)>>),
 }
 
 impl Budget {
@@ -234,22 +242,43 @@ impl Budget {
     /// Fails if the call copies on another stream, if it fails, or if it uses too much. The error lists the lines
     /// responsible.
     pub fn spend<T>(&self, call: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
-        let Some(driver) = VirtualDriver::find()? else {
-            return self.spend_on_real_gpus(call);
+        let count = self.start()?;
+        let returned = call();
+        self.check(count, returned.is_ok())?;
+        returned
+    }
+
+    /// Starts counting.
+    fn start(&self) -> anyhow::Result<Count> {
+        if let Some(driver) = VirtualDriver::find()? {
+            let record = driver.start_record(self.threads)?;
+            return Ok(Count::Calls(driver, record));
+        }
+        println!("`{}`: on real GPUs, only collectives are counted", self.function);
+        Ok(Count::Collectives(self.logged_collectives()?))
+    }
+
+    /// Ends counting. If the call has succeeded, compares everything with this budget.
+    fn check(&self, count: Count, has_succeeded: bool) -> anyhow::Result<()> {
+        let (driver, record) = match count {
+            Count::Calls(driver, record) => (driver, record),
+            Count::Collectives(before) if has_succeeded => return self.check_log(before),
+            Count::Collectives(_) => return Ok(()),
         };
-        let (returned, calls) = driver.record(self.threads, call)?;
-        let calls: Vec<Call> = calls.into_iter().filter(|call| call.code == 0).collect();
+        let mut calls = driver.end_record(record)?;
+        calls.retain(|call| call.code == 0);
         // After a copy on a stream of another GPU, cudarc can't record its event there. Its next call then fails with
         // an error that names neither the copy nor the stream.
         self.check_copies_on(&calls)?;
-        let returned = returned?;
+        if !has_succeeded {
+            return Ok(());
+        }
         self.check_collectives(&calls)?;
         for &(cost, at_most) in &self.limits {
             self.check_limit(cost, at_most, &calls)?;
         }
         self.check_streams(&calls)?;
-        self.check_wait_for_values(&calls)?;
-        Ok(returned)
+        self.check_wait_for_values(&calls)
     }
 
     /// Returns the subject of a message.
@@ -260,19 +289,21 @@ impl Budget {
         }
     }
 
-    /// Counts only collectives, using NCCL's log, because real GPUs don't record calls.
-    fn spend_on_real_gpus<T>(&self, call: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
-        println!("`{}`: on real GPUs, only collectives are counted", self.function);
-        let Some(log) = NcclLog::of_check().filter(|_| !self.collectives.is_empty()) else { return call() };
+    /// Returns the collectives so far in NCCL's log, in the order of the calls. Returns `None` if none are to be counted, or if there
+    /// is no log.
+    fn logged_collectives(&self) -> anyhow::Result<Option<Vec<(String, usize)>>> {
+        let Some(log) = NcclLog::of_check().filter(|_| !self.collectives.is_empty()) else { return Ok(None) };
         // SAFETY: `gettid` has no arguments and can't fail.
         let thread = (self.threads == Threads::This).then(|| unsafe { libc::gettid() });
-        let before = log.collectives(thread)?.len();
-        let returned = call()?;
-        let made = log.collectives(thread)?;
+        log.collectives(thread).map(Some)
+    }
+
+    /// Compares only collectives: those in NCCL's log, without those that were there before.
+    fn check_log(&self, before: Option<Vec<(String, usize)>>) -> anyhow::Result<()> {
+        let (Some(before), Some(made)) = (before, self.logged_collectives()?) else { return Ok(()) };
         let made: Vec<(&str, usize)> =
-            made[before..].iter().map(|(kind, count)| (kind.as_str(), *count)).collect();
-        self.compare_collectives(&made, &[])?;
-        Ok(returned)
+            made[before.len()..].iter().map(|(kind, count)| (kind.as_str(), *count)).collect();
+        self.compare_collectives(&made, &[])
     }
 
     fn check_collectives(&self, calls: &[Call]) -> anyhow::Result<()> {

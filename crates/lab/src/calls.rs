@@ -45,6 +45,9 @@ pub(crate) enum Threads {
     All,
 }
 
+/// The number of a record of calls.
+pub(crate) struct Record(c_ulonglong);
+
 type VisitCall = unsafe extern "C" fn(*const RecordedCall, *mut c_void);
 type VisitOperation = unsafe extern "C" fn(*const StreamOperation, *mut c_void);
 type VisitObject = unsafe extern "C" fn(*const LiveObject, *mut c_void);
@@ -74,21 +77,37 @@ impl VirtualDriver {
         threads: Threads,
         function: impl FnOnce() -> T,
     ) -> anyhow::Result<(T, Vec<Call>)> {
-        // SAFETY: these are the functions' types in `virtual_cuda`.
-        let (start, take) = unsafe {
-            (
-                self.function::<extern "C" fn(c_int) -> c_ulonglong>(c"virtualGpuRecordCalls")?,
-                self.function::<unsafe extern "C" fn(c_ulonglong, VisitCall, *mut c_void)>(
-                    c"virtualGpuRecordedCalls",
-                )?,
-            )
-        };
-        let record = start(c_int::from(threads == Threads::All));
+        let record = self.start_record(threads)?;
         let result = function();
+        Ok((result, self.end_record(record)?))
+    }
+
+    /// Starts a record of calls from lines in the exercise.
+    ///
+    /// # Errors
+    /// Fails if the virtual driver can't record calls.
+    pub(crate) fn start_record(&self, threads: Threads) -> anyhow::Result<Record> {
+        // SAFETY: this is the function's type in `virtual_cuda`.
+        let start =
+            unsafe { self.function::<extern "C" fn(c_int) -> c_ulonglong>(c"virtualGpuRecordCalls")? };
+        Ok(Record(start(c_int::from(threads == Threads::All))))
+    }
+
+    /// Ends a record, and returns its calls.
+    ///
+    /// # Errors
+    /// Fails if the virtual driver can't record calls.
+    pub(crate) fn end_record(&self, record: Record) -> anyhow::Result<Vec<Call>> {
+        // SAFETY: this is the function's type in `virtual_cuda`.
+        let take = unsafe {
+            self.function::<unsafe extern "C" fn(c_ulonglong, VisitCall, *mut c_void)>(
+                c"virtualGpuRecordedCalls",
+            )?
+        };
         let mut calls: Vec<Call> = Vec::new();
         // SAFETY: `add_call` takes such a vector.
-        unsafe { take(record, add_call, (&raw mut calls).cast()) };
-        Ok((result, calls))
+        unsafe { take(record.0, add_call, (&raw mut calls).cast()) };
+        Ok(calls)
     }
 
     /// Runs `function`, and makes the `nth` call (counted from 1) that it makes from lines in the exercise fail.

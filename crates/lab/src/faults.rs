@@ -24,11 +24,14 @@ const MOST_CALLS: u64 = 500;
 /// # Errors
 /// Fails if the function panics, returns `Ok`, leaves a group open, or returns an error without the cause. Also fails if `prepare`
 /// or the run without a failure fails.
-pub fn each_call_fails<R>(function: &str, prepare: impl FnMut() -> anyhow::Result<R>) -> anyhow::Result<()>
+pub fn each_call_fails<R>(
+    function: &str,
+    mut prepare: impl FnMut() -> anyhow::Result<R>,
+) -> anyhow::Result<()>
 where
     R: FnOnce() -> anyhow::Result<()>,
 {
-    on_threads(Threads::This, function, prepare)
+    on_threads(Threads::This, function, &mut || Ok(Box::new(prepare()?)))
 }
 
 /// Like [`each_call_fails`], but for calls from all threads. Use it for a function that starts threads.
@@ -37,12 +40,12 @@ where
 /// Fails like [`each_call_fails`].
 pub fn each_call_of_all_threads_fails<R>(
     function: &str,
-    prepare: impl FnMut() -> anyhow::Result<R>,
+    mut prepare: impl FnMut() -> anyhow::Result<R>,
 ) -> anyhow::Result<()>
 where
     R: FnOnce() -> anyhow::Result<()>,
 {
-    on_threads(Threads::All, function, prepare)
+    on_threads(Threads::All, function, &mut || Ok(Box::new(prepare()?)))
 }
 
 /// Creates a communicator with one rank on a new stream on GPU 0, for [`each_call_fails`].
@@ -56,14 +59,15 @@ pub fn world_of_one() -> anyhow::Result<Comm> {
     Comm::from_rank(stream, 0, 1, id).readable()
 }
 
-fn on_threads<R>(
+/// A run of an exercise's function.
+type Run<'a> = Box<dyn FnOnce() -> anyhow::Result<()> + 'a>;
+
+/// Runs the function like [`each_call_fails`]. It is not generic, so that it is not compiled again for each check.
+fn on_threads<'a>(
     threads: Threads,
     function: &str,
-    mut prepare: impl FnMut() -> anyhow::Result<R>,
-) -> anyhow::Result<()>
-where
-    R: FnOnce() -> anyhow::Result<()>,
-{
+    prepare: &mut dyn FnMut() -> anyhow::Result<Run<'a>>,
+) -> anyhow::Result<()> {
     let Some(driver) = VirtualDriver::find()? else {
         println!("`{function}`: real GPUs can't be made to fail, so failures are not checked here");
         return prepare()?();

@@ -1,6 +1,7 @@
 //! Runs one thread per rank.
 
 use std::any::Any;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use anyhow::bail;
@@ -19,26 +20,54 @@ pub fn each_rank<T: Send>(
     world_size: usize,
     work: impl Fn(usize) -> anyhow::Result<T> + Sync,
 ) -> anyhow::Result<Vec<T>> {
-    let work = &work;
+    let results = Results::of(world_size);
+    on_threads(world_size, &|rank| {
+        results.set(rank, work(rank)?);
+        Ok(())
+    })?;
+    Ok(results.into_vec())
+}
+
+/// The results of the ranks that have succeeded, by rank.
+struct Results<T>(Vec<Mutex<Option<T>>>);
+
+impl<T> Results<T> {
+    /// Returns room for this number of ranks.
+    fn of(world_size: usize) -> Self {
+        Self(std::iter::repeat_with(Mutex::default).take(world_size).collect())
+    }
+
+    fn set(&self, rank: usize, result: T) {
+        *self.0[rank].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+    }
+
+    fn into_vec(self) -> Vec<T> {
+        self.0
+            .into_iter()
+            .filter_map(|result| result.into_inner().unwrap_or_else(PoisonError::into_inner))
+            .collect()
+    }
+}
+
+/// Runs `work` like [`each_rank`]. It is not generic, because compiling it for each call would take a tenth of the time that it takes
+/// to build the checks of a module.
+fn on_threads(world_size: usize, work: &(dyn Fn(usize) -> anyhow::Result<()> + Sync)) -> anyhow::Result<()> {
     // Formatting an error asks the driver for its text, and the driver returns that of the calling thread's last error.
     // So each rank's own thread formats its error.
     let run = move |rank| work(rank).map_err(|error| joined_text(&error));
-    let ended: Vec<Result<T, String>> = thread::scope(|scope| {
+    let ended: Vec<Result<(), String>> = thread::scope(|scope| {
         let threads: Vec<_> = (0..world_size)
             .map(|rank| {
                 thread::Builder::new().name(format!("rank {rank}")).spawn_scoped(scope, move || run(rank))
             })
             .collect();
-        let join = |thread: std::io::Result<thread::ScopedJoinHandle<'_, Result<T, String>>>| {
+        let join = |thread: std::io::Result<thread::ScopedJoinHandle<'_, Result<(), String>>>| {
             let thread = thread.map_err(|error| format!("the system gave it no thread: {error}"))?;
             thread.join().unwrap_or_else(|panic| Err(format!("panicked: {}", panic_message(&*panic))))
         };
         threads.into_iter().map(join).collect()
     });
-    match report(&ended) {
-        None => ended.into_iter().collect::<Result<_, _>>().map_err(anyhow::Error::msg),
-        Some(failures) => bail!("{failures}"),
-    }
+    report(&ended).map_or(Ok(()), |failures| bail!("{failures}"))
 }
 
 /// Formats an error with its causes on one line, or on their own lines after a text of several lines.
@@ -63,7 +92,7 @@ struct Failure {
 }
 
 /// Combines all failures into one text. Returns `None` if there are none.
-fn report<T>(ended: &[Result<T, String>]) -> Option<String> {
+fn report(ended: &[Result<(), String>]) -> Option<String> {
     let mut failures: Vec<Failure> = Vec::new();
     for (rank, error) in
         ended.iter().enumerate().filter_map(|(rank, result)| Some((rank, result.as_ref().err()?)))

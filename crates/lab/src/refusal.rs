@@ -1,5 +1,6 @@
 //! Checks calls whose contract requires an error. If a call panics instead, the panic is reported with its location.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind, set_hook, take_hook};
@@ -49,17 +50,23 @@ pub fn caught<T>(function: impl FnOnce() -> T) -> Result<T, Caught> {
     let result = catch_unwind(AssertUnwindSafe(function));
     WATCHED.set(outer);
     let latest = LATEST.take();
-    result.map_err(|panic| {
-        let text = panic.downcast_ref::<&str>().copied();
-        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        let message = text.unwrap_or("a panic without a message").to_owned();
-        if message.starts_with(TODO) {
-            resume_unwind(panic);
-        }
-        // If another thread panicked and this thread only propagated the panic, the hook has already reported the
-        // location.
-        latest.unwrap_or(Caught { place: None, message })
-    })
+    result.map_err(|panic| described(panic, latest))
+}
+
+/// Describes a panic of a watched thread, whose latest panic was `latest`.
+///
+/// # Panics
+/// Continues the panic if it is that of a `todo!`.
+fn described(panic: Box<dyn Any + Send>, latest: Option<Caught>) -> Caught {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let message = text.unwrap_or("a panic without a message").to_owned();
+    if message.starts_with(TODO) {
+        resume_unwind(panic);
+    }
+    // If another thread panicked and this thread only propagated the panic, the hook has already reported the
+    // location.
+    latest.unwrap_or(Caught { place: None, message })
 }
 
 /// Makes a call whose contract requires an error. The check judges the result.

@@ -6,6 +6,9 @@ use crate::peer_memory::have_peer_access;
 use crate::tier::{NcclVersion, Tier, survey};
 use crate::world_sizes;
 
+/// The function of a check.
+type Function = Arc<dyn Fn() -> anyhow::Result<()> + Send + Sync>;
+
 /// The function that a check's processes run: see [`Check::process`].
 pub(super) type Process = Arc<dyn Fn() -> anyhow::Result<String> + Send + Sync>;
 
@@ -14,7 +17,7 @@ pub(super) type Process = Arc<dyn Fn() -> anyhow::Result<String> + Send + Sync>;
 pub struct Check {
     name: String,
     min_ranks: usize,
-    function: Arc<dyn Fn() -> anyhow::Result<()> + Send + Sync>,
+    function: Function,
     process: Option<Process>,
     program: Option<&'static str>,
     copies_between_gpus: bool,
@@ -62,10 +65,14 @@ impl Check {
         name: impl Into<String>,
         function: impl Fn() -> anyhow::Result<()> + Send + Sync + 'static,
     ) -> Self {
+        Self::of(name.into(), Arc::new(function))
+    }
+
+    fn of(name: String, function: Function) -> Self {
         Self {
-            name: name.into(),
+            name,
             min_ranks: 1,
-            function: Arc::new(function),
+            function,
             process: None,
             program: None,
             copies_between_gpus: false,
