@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error, NcclResult, NcclStatus};
 
+use crate::calls::{Function, watch};
 use crate::pointer::Out;
 use crate::{EXPORTS, engine};
 
@@ -87,9 +88,18 @@ pub(crate) fn keep(text: &str) -> &'static CStr {
 const BEFORE_INIT: [&str; 5] =
     ["cuInit", "cuDriverGetVersion", "cuGetProcAddress", "cuGetProcAddress_v2", "cuMemGetAddressRange_v2"];
 
-/// Runs the body of a driver function, unless the driver is not initialized. Keeps a panic from reaching the caller and
-/// stores the message for `cuGetErrorString`.
-pub(crate) fn cuda(name: &'static str, body: impl FnOnce() -> CudaResult<()>) -> c_uint {
+/// Runs the body of a driver function as [`watch`] does, unless the driver is not initialized. Keeps a panic from reaching the caller
+/// and stores the message for `cuGetErrorString`.
+pub(crate) fn cuda(
+    function: &'static Function,
+    arguments: &[u64],
+    body: &dyn Fn() -> CudaResult<()>,
+) -> c_uint {
+    run_cuda(function.name(), &|| watch(function, arguments, body))
+}
+
+/// Like [`cuda`], for a call that is not watched.
+fn run_cuda(name: &'static str, body: &dyn Fn() -> CudaResult<()>) -> c_uint {
     let answer = may_be_called(name).and_then(|()| {
         let panicked = |_| Err(Error::new(CudaStatus::Unknown, panicked(name)));
         catch_unwind(AssertUnwindSafe(|| CallSite::captured_once_in(body))).unwrap_or_else(panicked)
@@ -131,7 +141,16 @@ fn keep_cuda_error(Error { status, message }: Error<CudaStatus>) -> c_uint {
 }
 
 /// Like [`cuda`], but for NCCL; `ncclGetLastError` returns the message.
-pub(crate) fn nccl(name: &'static str, body: impl FnOnce() -> NcclResult<()>) -> c_uint {
+pub(crate) fn nccl(
+    function: &'static Function,
+    arguments: &[u64],
+    body: &dyn Fn() -> NcclResult<()>,
+) -> c_uint {
+    run_nccl(function.name(), &|| watch(function, arguments, body))
+}
+
+/// Like [`nccl`], for a call that is not watched.
+pub(crate) fn run_nccl(name: &'static str, body: &dyn Fn() -> NcclResult<()>) -> c_uint {
     let answer = match engine::has_ended() {
         // Ranks that drop their communicators while the process exits have nothing left to abort.
         true if name == "ncclCommAbort" => Ok(()),
@@ -171,7 +190,7 @@ pub(crate) fn unsupported(name: &'static str) -> c_uint {
     });
     let help = newest.map_or_else(String::new, |newest| format!(": call {}", newest.name));
     let message = format!("virtual GPU: {name} is not supported{help}");
-    cuda(name, || Err(Error::new(CudaStatus::NotSupported, message)))
+    run_cuda(name, &|| Err(Error::new(CudaStatus::NotSupported, message.clone())))
 }
 
 pub(crate) fn error_name(code: c_uint, to: Out<*const c_char>) -> c_uint {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread::{self, ThreadId};
 
 use virtual_gpu::config::FailingCall;
@@ -277,19 +277,24 @@ impl Status for NcclStatus {
 pub(crate) struct Function {
     name: &'static str,
     /// Whether it creates or destroys an object. Comparing its name with [`MAKERS`] at each call would take 4% of the
-    /// time of a check.
-    makes_or_ends_object: bool,
-    /// Whether it is one of [`SKIPPED`].
-    is_skipped: bool,
+    /// time of a check, and comparing all names while compiling takes two seconds.
+    makes_or_ends_object: OnceLock<bool>,
 }
 
 impl Function {
     pub(crate) const fn named(name: &'static str) -> Self {
-        Self {
-            name,
-            makes_or_ends_object: makes_or_ends_object(name),
-            is_skipped: is_same(name, SKIPPED[0]) || is_same(name, SKIPPED[1]),
-        }
+        Self { name, makes_or_ends_object: OnceLock::new() }
+    }
+
+    /// Returns its name in C.
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn makes_or_ends_object(&self) -> bool {
+        *self.makes_or_ends_object.get_or_init(|| {
+            MAKERS.iter().any(|(maker, _, ends)| *maker == self.name || ends.contains(&self.name))
+        })
     }
 }
 
@@ -297,7 +302,7 @@ impl Function {
 pub(crate) fn watch<S: Status>(
     function: &'static Function,
     arguments: &[u64],
-    body: impl FnOnce() -> Result<(), Error<S>>,
+    body: &dyn Fn() -> Result<(), Error<S>>,
 ) -> Result<(), Error<S>> {
     let Some(call) = WatchedCall::begin(function, arguments) else { return body() };
     let answer = match call.failure() {
@@ -326,10 +331,10 @@ struct WatchedCall<'a> {
 impl<'a> WatchedCall<'a> {
     /// Returns `None` if this call is not watched.
     fn begin(function: &'static Function, arguments: &'a [u64]) -> Option<Self> {
-        let counts = !function.is_skipped && WATCHES_CALLS.load(Ordering::Acquire);
+        let counts = WATCHES_CALLS.load(Ordering::Acquire) && !SKIPPED.contains(&function.name);
         let is_watched = counts
             || FAILS_LISTED.load(Ordering::Acquire)
-            || function.makes_or_ends_object && TRACKS_OBJECTS.load(Ordering::Acquire);
+            || TRACKS_OBJECTS.load(Ordering::Acquire) && function.makes_or_ends_object();
         if !is_watched || answer::is_host_function() {
             return None;
         }
@@ -364,35 +369,6 @@ impl<'a> WatchedCall<'a> {
             change(|watch| watch.note(&Call { function, arguments: arguments.to_vec(), code, line }));
         }
     }
-}
-
-const fn makes_or_ends_object(function: &str) -> bool {
-    let mut at = 0;
-    while at < MAKERS.len() {
-        let (maker, _, ends) = MAKERS[at];
-        if is_same(maker, function) {
-            return true;
-        }
-        let mut end = 0;
-        while end < ends.len() {
-            if is_same(ends[end], function) {
-                return true;
-            }
-            end += 1;
-        }
-        at += 1;
-    }
-    false
-}
-
-/// Compares two texts in a constant, where `==` can't.
-const fn is_same(one: &str, other: &str) -> bool {
-    let (one, other) = (one.as_bytes(), other.as_bytes());
-    let mut at = 0;
-    while at < one.len() && at < other.len() && one[at] == other[at] {
-        at += 1;
-    }
-    at == one.len() && at == other.len()
 }
 
 impl Watch {

@@ -144,10 +144,8 @@ macro_rules! export {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $nccl($($nccl_arg: $nccl_type),*) -> c_uint {
                 let arguments: &[u64] = &[$(calls::argument(&$nccl_arg)),*];
-                const FUNCTION: &calls::Function = &calls::Function::named(stringify!($nccl));
-                answer::nccl(stringify!($nccl), || {
-                    calls::watch(FUNCTION, arguments, || $nccl_to($($nccl_arg),*))
-                })
+                static FUNCTION: calls::Function = calls::Function::named(stringify!($nccl));
+                answer::nccl(&FUNCTION, arguments, &|| $nccl_to($($nccl_arg),*))
             }
 
             const _: () = {
@@ -181,8 +179,8 @@ macro_rules! export {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $cuda($($arg: $type),*) -> c_uint {
             let arguments: &[u64] = &[$(calls::argument(&$arg)),*];
-            const FUNCTION: &calls::Function = &calls::Function::named(stringify!($cuda));
-            answer::cuda(stringify!($cuda), || calls::watch(FUNCTION, arguments, || $to($($arg),*)))
+            static FUNCTION: calls::Function = calls::Function::named(stringify!($cuda));
+            answer::cuda(&FUNCTION, arguments, &|| $to($($arg),*))
         }
     };
     // Exports the form of a function that uses the thread's own default stream, and returns its address from the function that
@@ -191,10 +189,8 @@ macro_rules! export {
         #[unsafe(export_name = concat!(stringify!($cuda), "_", stringify!($own)))]
         unsafe extern "C" fn own($($arg: $type),*) -> c_uint {
             let arguments: &[u64] = &[$(calls::argument(&$arg)),*];
-            const FUNCTION: &calls::Function = &calls::Function::named(stringify!($cuda));
-            answer::cuda(stringify!($cuda), || {
-                with_own_default_stream(|| calls::watch(FUNCTION, arguments, || $to($($arg),*)))
-            })
+            static FUNCTION: calls::Function = calls::Function::named(stringify!($cuda));
+            with_own_default_stream(|| answer::cuda(&FUNCTION, arguments, &|| $to($($arg),*)))
         }
         if $name == concat!(stringify!($cuda), "_", stringify!($own)) {
             return Some(own as *const () as usize);
@@ -237,7 +233,7 @@ pub extern "C" fn ncclResetDebugInit() {}
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclParamDumpAll() {
     // The C function returns nothing. An error is kept for `ncclGetLastError`.
-    let _ = answer::nccl("ncclParamDumpAll", nccl::dump_parameters);
+    let _ = answer::run_nccl("ncclParamDumpAll", &nccl::dump_parameters);
 }
 
 /// [`ncclParamDumpAll`] under the name that a profiler calls.
