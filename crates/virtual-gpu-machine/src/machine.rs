@@ -45,8 +45,8 @@ pub(crate) struct Machine<'l> {
     pub(crate) clock_reads: u64,
     /// Counts events that may observe such a change: loads and atomics.
     pub(crate) looks: u64,
-    /// The slot of the most recently accessed allocation.
-    pub(crate) last_slot: usize,
+    /// The slot of the most recently accessed allocation; `None` if slots may have changed since.
+    pub(crate) last_slot: Option<usize>,
     pub(crate) instructions: u64,
     /// The number of atomics, each counted once per thread, except those in the shared state space.
     pub(crate) atomics: u64,
@@ -104,7 +104,7 @@ impl<'l> Machine<'l> {
             changes: 0,
             clock_reads: 0,
             looks: 0,
-            last_slot: 0,
+            last_slot: None,
             instructions: 0,
             atomics: 0,
             bytes_read: 0,

@@ -78,6 +78,7 @@ impl Machine<'_> {
     pub(crate) fn let_others_run(&mut self, pause: Pause) -> bool {
         // The slots may be different afterwards.
         self.drain_record();
+        self.last_slot = None;
         let (Some(together), Some(memory)) = (&mut self.together, self.memory.whole()) else { return false };
         let has_changed = self.changes > together.changes;
         self.changes += 1;

@@ -1,6 +1,6 @@
 //! A loaded module and its kernels.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -34,6 +34,20 @@ impl Module {
     pub fn variables(&self) -> &[Variable] {
         &self.variables
     }
+
+    /// Returns the index in [`Self::variables`] of a variable, and those of all variables whose addresses its initial value needs.
+    pub fn with_needed(&self, variable: u32) -> BTreeSet<u32> {
+        let mut needed = BTreeSet::new();
+        let mut left = vec![variable];
+        while let Some(variable) = left.pop() {
+            if needed.insert(variable) {
+                left.extend(
+                    self.variables[variable as usize].addresses.iter().map(|address| address.variable),
+                );
+            }
+        }
+        needed
+    }
 }
 
 /// A `.global` or `.const` variable.
@@ -51,6 +65,9 @@ pub struct Variable {
     pub addresses: Vec<AddressOf>,
     /// Whether it is `.const`.
     pub is_const: bool,
+    /// Whether a kernel uses it, or the initial value of a used variable contains its address. Compilers add dozens of variables
+    /// that nothing uses.
+    pub is_used: bool,
 }
 
 /// The address of a variable, stored in the initial value of another variable.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUfunc_cache, CUfunction_attribute_enum as Attribute, CUresult};
-use cudarc::driver::{CudaContext, CudaModule, CudaStream, LaunchConfig, PushKernelArg, sys};
+use cudarc::driver::{CudaContext, CudaModule, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, sys};
 use cudarc::nvrtc::Ptx;
 use lab::Check;
 
@@ -29,6 +29,8 @@ const KERNELS: &str = r#"
 .const .align 4 .f32 factor = 0f40000000;
 .const .align 4 .b8 unused[100];
 .global .align 4 .b8 table[64];
+.global .align 4 .u32 counter = 7;
+.global .align 8 .u64 to_counter = counter;
 
 .visible .entry scale(.param .u64 out)
 {
@@ -152,8 +154,13 @@ fn variables() -> anyhow::Result<()> {
     let table = module.get_global("table", &stream)?;
     assert_eq!(stream.clone_dtoh(&table)?, [0; 64]);
     let Err(error) = module.get_global("tabel", &stream) else { anyhow::bail!("`tabel` was found") };
-    let words = ["no variable `tabel`", "it has `factor`, `unused`, `table`"];
+    let words = ["no variable `tabel`", "it has `factor`, `unused`, `table`, `counter`, `to_counter`"];
     fails(Err::<(), _>(error), CUresult::CUDA_ERROR_NOT_FOUND, &words);
+    // No kernel uses these two, and only one is asked for before the other's value is read.
+    let pointer = stream.clone_dtoh(&module.get_global("to_counter", &stream)?)?;
+    let counter = module.get_global("counter", &stream)?;
+    assert_eq!(pointer, counter.device_ptr(&stream).0.to_ne_bytes());
+    assert_eq!(stream.clone_dtoh(&counter)?, 7_u32.to_ne_bytes());
     let null = std::ptr::null_mut();
     // SAFETY: nothing is written through null pointers.
     let nothing = unsafe {

@@ -32,9 +32,14 @@ const ALIGNMENT: u64 = 512;
 /// Managed allocations start at a multiple of this, so that each has its own host pages, regardless of the page size.
 const PAGE: u64 = 1 << 16;
 
-/// The number of unused addresses after each allocation. They distinguish an overrun from an access to the next
-/// allocation.
+/// The number of unused addresses before the first allocation and after each one. They distinguish an overrun from an
+/// access to the next allocation, and an access before an allocation from one to no memory at all.
 const GAP: u64 = 1 << 16;
+
+/// Returns where allocations start among a GPU's addresses.
+fn first_of_allocations(addresses: &Range<u64>) -> u64 {
+    addresses.start + GAP
+}
 
 /// For [`DeviceMemory::as_of`]: after every operation. Freed memory is gone.
 pub const AFTER_ALL: OperationNumber = OperationNumber(u64::MAX);
@@ -63,13 +68,12 @@ pub struct DeviceMemory {
 impl DeviceMemory {
     /// Creates empty memory of `capacity` bytes with these addresses.
     pub fn new(addresses: Range<u64>, capacity: u64) -> Self {
-        let Range { start, end } = addresses;
         Self {
-            heaps: Heaps::new(first_of_heaps(&addresses)..end),
-            addresses,
+            heaps: Heaps::new(first_of_heaps(&addresses)..addresses.end),
             alignment: ALIGNMENT,
             capacity: Arc::new(Capacity::new(capacity)),
-            cursor: start,
+            cursor: first_of_allocations(&addresses),
+            addresses,
             next_id: 0,
             next_pinned_id: AllocationId::FIRST_PINNED.0,
             slots: Vec::new(),
@@ -215,7 +219,7 @@ impl DeviceMemory {
 
     /// Finds the next fit: the first gap of `size` bytes after the last allocation, wrapping around to the start.
     fn find_gap(&self, size: u64) -> Option<u64> {
-        let addresses = self.addresses.start..first_of_heaps(&self.addresses);
+        let addresses = first_of_allocations(&self.addresses)..first_of_heaps(&self.addresses);
         self.find_gap_in(addresses, self.cursor, size, self.alignment, GAP)
     }
 
@@ -497,6 +501,14 @@ mod tests {
         assert_eq!((allocation, offset, size), (AllocationId(0), 100, 100));
         assert!(matches!(memory.range(first + 98, 4), Err(BadAddress::OutOfBounds { offset: 98, .. })));
         assert!(memory.range(first + 96, 4).is_ok());
+    }
+
+    #[test]
+    fn the_error_of_an_access_before_the_first_allocation_names_it() {
+        let mut memory = memory();
+        let first = memory.allocate(100, CallSite::unknown()).unwrap();
+        assert!(memory.owns(first - 4));
+        assert!(matches!(memory.range(first - 4, 4), Err(BadAddress::OutOfBounds { offset: -4, .. })));
     }
 
     #[test]

@@ -51,14 +51,16 @@ impl Machine<'_> {
     #[inline]
     fn locate_device(&mut self, address: u64, len: u64) -> Option<(Location, u64)> {
         for _ in 0..2 {
-            if let Some(allocation) = self.memory.in_slot(self.last_slot) {
+            if let Some(slot) = self.last_slot
+                && let Some(allocation) = self.memory.in_slot(slot)
+            {
                 let offset = address.wrapping_sub(allocation.base());
                 let size = allocation.size();
                 if offset < size && len <= size - offset {
-                    return Some((Location::Device(self.last_slot), offset));
+                    return Some((Location::Device(slot), offset));
                 }
             }
-            self.last_slot = self.memory.slot_of(address)?;
+            self.last_slot = Some(self.memory.slot_of(address)?);
         }
         None
     }

@@ -75,6 +75,7 @@ impl<'f, 'a> Index<'f, 'a> {
                 initial: variable.initial.bytes.clone(),
                 addresses: Vec::new(),
                 is_const: variable.space == VariableSpace::Const,
+                is_used: false,
             });
         }
     }

@@ -24,7 +24,7 @@ mod transfer;
 mod warp;
 mod wmma;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::diagnostic::Diagnostic;
@@ -49,5 +49,11 @@ pub(crate) fn lower(file: &ResolvedFile<'_>, diagnostics: &mut Vec<Diagnostic>) 
             kernels.insert(function.name.to_owned(), Arc::new(kernel));
         }
     }
-    Module { target: file.target, kernels, variables: index.globals }
+    let mut module = Module { target: file.target, kernels, variables: index.globals };
+    let named: BTreeSet<u32> = module.kernels.values().flat_map(|kernel| kernel.variables()).collect();
+    let used: BTreeSet<u32> = named.into_iter().flat_map(|variable| module.with_needed(variable)).collect();
+    for variable in used {
+        module.variables[variable as usize].is_used = true;
+    }
+    module
 }

@@ -23,11 +23,28 @@ pub struct FunctionHandle(pub u64);
 pub(super) struct LoadedModule {
     pub(super) context: ContextHandle,
     module: Arc<virtual_gpu_ptx::Module>,
-    /// The device address of each of the module's variables.
+    /// The device address of each of the module's variables. Those that no kernel uses are not in memory before the program asks for
+    /// them.
     pub(super) globals: Arc<[u64]>,
     /// The functions that the program has asked for, by name.
     functions: Vec<(String, FunctionHandle)>,
 }
+
+impl LoadedModule {
+    /// Returns a variable's index among the module's variables.
+    fn index_of(&self, name: &str) -> CudaResult<usize> {
+        let variables = self.module.variables();
+        variables.iter().position(|variable| variable.name == name).ok_or_else(|| {
+            let known: Vec<_> = variables.iter().map(|variable| format!("`{}`", variable.name)).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            let message = format!("the module has no variable `{name}`; it has {known}");
+            Error::new(CudaStatus::NotFound, message)
+        })
+    }
+}
+
+/// The address of a variable that is not in memory. No allocation has it.
+const NOT_PLACED: u64 = 0;
 
 impl Engine {
     /// `cuModuleLoadData`: loads PTX text into the current context.
@@ -43,26 +60,9 @@ impl Engine {
             (context, state.device_of_context(context)?)
         };
         let module = self.parse(text)?;
-        let mut globals = Vec::new();
-        {
-            let mut memory = self.memory(device);
-            for variable in module.variables() {
-                let address = memory.allocate(variable.size.max(1), CallSite::here()).map_err(|_| {
-                    Error::new(
-                        CudaStatus::OutOfMemory,
-                        format!("no room for the variable `{}`", variable.name),
-                    )
-                })?;
-                globals.push(address);
-            }
-            for (variable, &address) in module.variables().iter().zip(&globals) {
-                if let Ok((allocation, offset)) = memory.range_mut(address, variable.size.max(1)) {
-                    let image = variable.image(&globals);
-                    allocation.bytes_mut()[offset as usize..][..image.len()].copy_from_slice(&image);
-                    allocation.mark_written(0..variable.size.max(1));
-                }
-            }
-        }
+        let mut globals = vec![NOT_PLACED; module.variables().len()];
+        let used = (0..).zip(module.variables()).filter(|(_, variable)| variable.is_used);
+        self.place(device, &module, used.map(|(index, _)| index), &mut globals)?;
         let mut state = self.state();
         let handle = ModuleHandle(state.new_handle());
         let module = LoadedModule { context, module, globals: globals.into(), functions: Vec::new() };
@@ -115,10 +115,7 @@ impl Engine {
         let device = state.device_of_context(entry.context)?;
         let addresses = state.remove_module(module);
         drop(state);
-        let mut memory = self.memory(device);
-        for address in addresses {
-            let _ = memory.free(address, CallSite::here());
-        }
+        self.remove(device, addresses);
         Ok(())
     }
 
@@ -165,17 +162,76 @@ impl Engine {
     /// # Errors
     /// Returns `NotFound` with a message that names the requested variable and the variables that exist.
     pub fn global(&self, module: ModuleHandle, name: &str) -> CudaResult<(u64, u64)> {
-        let state = self.state();
-        let entry = state.modules.get(&module).ok_or_else(|| not_a_module(module))?;
-        let variables = entry.module.variables();
-        let found = variables.iter().zip(entry.globals.iter()).find(|(variable, _)| variable.name == name);
-        let Some((variable, &address)) = found else {
-            let known: Vec<_> = variables.iter().map(|variable| format!("`{}`", variable.name)).collect();
-            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            let message = format!("the module has no variable `{name}`; it has {known}");
-            return Err(Error::new(CudaStatus::NotFound, message));
-        };
-        Ok((address, variable.size))
+        loop {
+            let (device, loaded, index, before) = {
+                let state = self.state();
+                let entry = state.modules.get(&module).ok_or_else(|| not_a_module(module))?;
+                let index = entry.index_of(name)?;
+                if entry.globals[index] != NOT_PLACED {
+                    return Ok((entry.globals[index], entry.module.variables()[index].size));
+                }
+                let device = state.device_of_context(entry.context)?;
+                (device, entry.module.clone(), index, entry.globals.clone())
+            };
+            // A running kernel may have locked the memory, so the state is not locked here.
+            let mut globals = before.to_vec();
+            let placed = self.place(device, &loaded, loaded.with_needed(index as u32), &mut globals)?;
+            if let Some(entry) = self.state().modules.get_mut(&module)
+                && Arc::ptr_eq(&entry.globals, &before)
+            {
+                entry.globals = globals.into();
+                continue;
+            }
+            // Meanwhile, another thread has asked for a variable, or has unloaded the module.
+            self.remove(device, placed);
+        }
+    }
+
+    /// Allocates and initializes those of a module's variables that are not in memory yet, and adds their addresses to `globals`.
+    /// Returns the new addresses.
+    ///
+    /// # Errors
+    /// Returns `OutOfMemory`, and allocates nothing, if there is no room for one of them.
+    fn place(
+        &self,
+        device: usize,
+        module: &virtual_gpu_ptx::Module,
+        variables: impl IntoIterator<Item = u32>,
+        globals: &mut [u64],
+    ) -> CudaResult<Vec<u64>> {
+        let mut memory = self.memory(device);
+        let mut placed = Vec::new();
+        for index in variables.into_iter().map(|index| index as usize) {
+            if globals[index] != NOT_PLACED {
+                continue;
+            }
+            let variable = &module.variables()[index];
+            let Ok(address) = memory.allocate(variable.size.max(1), CallSite::here()) else {
+                drop(memory);
+                self.remove(device, placed.into_iter().map(|index: usize| globals[index]));
+                let message = format!("no room for the variable `{}`", variable.name);
+                return Err(Error::new(CudaStatus::OutOfMemory, message));
+            };
+            globals[index] = address;
+            placed.push(index);
+        }
+        for &index in &placed {
+            let (variable, address) = (&module.variables()[index], globals[index]);
+            if let Ok((allocation, offset)) = memory.range_mut(address, variable.size.max(1)) {
+                let image = variable.image(globals);
+                allocation.bytes_mut()[offset as usize..][..image.len()].copy_from_slice(&image);
+                allocation.mark_written(0..variable.size.max(1));
+            }
+        }
+        Ok(placed.into_iter().map(|index| globals[index]).collect())
+    }
+
+    /// Frees variables.
+    fn remove(&self, device: usize, addresses: impl IntoIterator<Item = u64>) {
+        let mut memory = self.memory(device);
+        for address in addresses {
+            let _ = memory.free(address, CallSite::here());
+        }
     }
 
     /// Returns a function's kernel, which describes a launch's parameters.
@@ -201,7 +257,7 @@ impl State {
         Ok(self.modules.get(&module).ok_or_else(|| not_a_module(module))?.context)
     }
 
-    /// Forgets a module and its functions; returns the addresses of its variables.
+    /// Forgets a module and its functions; returns the addresses of its variables in memory.
     pub(super) fn remove_module(&mut self, module: ModuleHandle) -> Vec<u64> {
         let Some(LoadedModule { context, functions, globals, .. }) = self.modules.remove(&module) else {
             return Vec::new();
@@ -212,7 +268,7 @@ impl State {
         if let Some(context) = self.contexts.get_mut(&context) {
             context.modules.retain(|&other| other != module);
         }
-        globals.to_vec()
+        globals.iter().copied().filter(|&address| address != NOT_PLACED).collect()
     }
 }
 
