@@ -1,10 +1,11 @@
 //! The place in the user's program where a call was made.
 
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 use crate::debug_info::{Frame, frames_at, read_loaded_files};
 use crate::loaded_file::InFile;
+use crate::map::Map;
 use crate::stack;
 
 /// Source paths that belong to a library, set by [`hide_library`].
@@ -16,6 +17,8 @@ pub fn hide_library(path: &Path) {
     if !libraries.iter().any(|known| known == path) {
         libraries.push(path.to_owned());
     }
+    drop(libraries);
+    own_calls().clear();
 }
 
 /// A copy of [`LIBRARIES`].
@@ -38,11 +41,20 @@ static OWN_SOURCES: Mutex<Option<PathBuf>> = Mutex::new(None);
 /// debug information of the files that are loaded.
 pub fn show_sources_first(path: &Path) {
     *OWN_SOURCES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(path.to_owned());
+    own_calls().clear();
     read_loaded_files();
 }
 
 fn own_sources() -> Option<PathBuf> {
     OWN_SOURCES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
+}
+
+/// The answers of [`CallSite::own_call`], by stack.
+type OwnCalls = Map<Arc<[usize]>, Option<(SourceLine, bool)>>;
+
+fn own_calls() -> MutexGuard<'static, OwnCalls> {
+    static OWN_CALLS: LazyLock<Mutex<OwnCalls>> = LazyLock::new(Mutex::default);
+    OWN_CALLS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Returns whether a path from the compiler is in a folder. An exercise's crate names its checks by paths that leave its
@@ -129,7 +141,25 @@ impl CallSite {
     /// Returns the same line as [`Self::own_line`], and whether the call can return an error to it. Destructors can't.
     /// cudarc's `device_ptr`, `stream_synced_…`, and `leak` can't either: cudarc returns their errors from the next call
     /// on the context.
+    ///
+    /// Answers are remembered: a program makes its calls from few places.
     pub fn own_call(&self) -> Option<(SourceLine, bool)> {
+        /// The maximum number of answers. A program with more stacks is recursive.
+        const REMEMBERED: usize = 1 << 12;
+        let Origin::Stack(stack) = &self.0 else { return self.find_own_call() };
+        if let Some(known) = own_calls().get(&**stack) {
+            return known.clone();
+        }
+        let found = self.find_own_call();
+        let mut known = own_calls();
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
+        known.insert(stack.clone(), found.clone());
+        found
+    }
+
+    fn find_own_call(&self) -> Option<(SourceLine, bool)> {
         let line = self.own_line()?;
         let keeps_error = ["drop", "device_ptr", "stream_synced_", "leak"];
         let mut reports_errors = true;
