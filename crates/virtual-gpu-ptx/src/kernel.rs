@@ -1,6 +1,6 @@
 //! A loaded module and its kernels.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -33,20 +33,6 @@ impl Module {
     /// Returns the `.global` and `.const` variables, in the order in which a launch expects them.
     pub fn variables(&self) -> &[Variable] {
         &self.variables
-    }
-
-    /// Returns the index in [`Self::variables`] of a variable, and those of all variables whose addresses its initial value needs.
-    pub fn with_needed(&self, variable: u32) -> BTreeSet<u32> {
-        let mut needed = BTreeSet::new();
-        let mut left = vec![variable];
-        while let Some(variable) = left.pop() {
-            if needed.insert(variable) {
-                left.extend(
-                    self.variables[variable as usize].addresses.iter().map(|address| address.variable),
-                );
-            }
-        }
-        needed
     }
 }
 

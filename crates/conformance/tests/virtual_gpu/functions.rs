@@ -16,10 +16,11 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("functions::attributes_that_can_be_set", attributes_that_can_be_set),
         Check::new("functions::a_block_that_the_kernel_was_not_made_for", launch_bounds),
         Check::new("functions::variables_of_a_module", variables),
+        Check::new("functions::variables_with_the_addresses_of_others", variables_with_addresses),
     ]
 }
 
-/// `scale` multiplies by a constant; `bounded` has launch bounds, and shared and local memory; `exact` requires one
+/// `scale` multiplies by a constant; `follow` reads a variable through another, which has its address; `bounded` has launch bounds, and shared and local memory; `exact` requires one
 /// block size.
 const KERNELS: &str = r#"
 .version 8.0
@@ -31,6 +32,8 @@ const KERNELS: &str = r#"
 .global .align 4 .b8 table[64];
 .global .align 4 .u32 counter = 7;
 .global .align 8 .u64 to_counter = counter;
+.global .align 4 .u32 behind = 9;
+.global .align 8 .u64 to_behind = behind;
 
 .visible .entry scale(.param .u64 out)
 {
@@ -45,6 +48,17 @@ const KERNELS: &str = r#"
     ld.const.f32 %f2, [factor];
     mul.f32 %f3, %f1, %f2;
     st.global.f32 [%rd3], %f3;
+    ret;
+}
+
+.visible .entry follow(.param .u64 out)
+{
+    .reg .b32 %r<2>;
+    .reg .b64 %rd<3>;
+    ld.param.u64 %rd1, [out];
+    ld.global.u64 %rd2, [to_behind];
+    ld.global.u32 %r1, [%rd2];
+    st.global.u32 [%rd1], %r1;
     ret;
 }
 
@@ -154,18 +168,32 @@ fn variables() -> anyhow::Result<()> {
     let table = module.get_global("table", &stream)?;
     assert_eq!(stream.clone_dtoh(&table)?, [0; 64]);
     let Err(error) = module.get_global("tabel", &stream) else { anyhow::bail!("`tabel` was found") };
-    let words = ["no variable `tabel`", "it has `factor`, `unused`, `table`, `counter`, `to_counter`"];
+    let words = [
+        "no variable `tabel`",
+        "it has `factor`, `unused`, `table`, `counter`, `to_counter`, `behind`, `to_behind`",
+    ];
     fails(Err::<(), _>(error), CUresult::CUDA_ERROR_NOT_FOUND, &words);
-    // No kernel uses these two, and only one is asked for before the other's value is read.
-    let pointer = stream.clone_dtoh(&module.get_global("to_counter", &stream)?)?;
-    let counter = module.get_global("counter", &stream)?;
-    assert_eq!(pointer, counter.device_ptr(&stream).0.to_ne_bytes());
-    assert_eq!(stream.clone_dtoh(&counter)?, 7_u32.to_ne_bytes());
     let null = std::ptr::null_mut();
     // SAFETY: nothing is written through null pointers.
     let nothing = unsafe {
         sys::cuModuleGetGlobal_v2(std::ptr::null_mut(), std::ptr::null_mut(), null, c"table".as_ptr())
     };
     fails(nothing.result(), CUresult::CUDA_ERROR_INVALID_VALUE, &["both result pointers are null"]);
+    Ok(())
+}
+
+fn variables_with_addresses() -> anyhow::Result<()> {
+    let (stream, module) = module()?;
+    let mut read = stream.alloc_zeros::<u32>(1)?;
+    let follow = module.load_function("follow")?;
+    // SAFETY: the argument is the kernel's, with an element for its thread.
+    unsafe { stream.launch_builder(&follow).arg(&mut read).launch(shape(1, 1)) }?;
+    assert_eq!(stream.clone_dtoh(&read)?, [9]);
+
+    // No kernel uses these two, and the first is read before the program asks for the second.
+    let pointer = stream.clone_dtoh(&module.get_global("to_counter", &stream)?)?;
+    let counter = module.get_global("counter", &stream)?;
+    assert_eq!(pointer, counter.device_ptr(&stream).0.to_ne_bytes());
+    assert_eq!(stream.clone_dtoh(&counter)?, 7_u32.to_ne_bytes());
     Ok(())
 }

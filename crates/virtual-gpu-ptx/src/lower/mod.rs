@@ -24,11 +24,11 @@ mod transfer;
 mod warp;
 mod wmma;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::diagnostic::Diagnostic;
-use crate::kernel::Module;
+use crate::kernel::{Kernel, Module};
 use crate::resolved::ResolvedFile;
 use builder::Lowering;
 use index::Index;
@@ -49,11 +49,13 @@ pub(crate) fn lower(file: &ResolvedFile<'_>, diagnostics: &mut Vec<Diagnostic>) 
             kernels.insert(function.name.to_owned(), Arc::new(kernel));
         }
     }
-    let mut module = Module { target: file.target, kernels, variables: index.globals };
-    let named: BTreeSet<u32> = module.kernels.values().flat_map(|kernel| kernel.variables()).collect();
-    let used: BTreeSet<u32> = named.into_iter().flat_map(|variable| module.with_needed(variable)).collect();
-    for variable in used {
-        module.variables[variable as usize].is_used = true;
+    let mut variables = index.globals;
+    let mut used: Vec<u32> = kernels.values().flat_map(|kernel: &Arc<Kernel>| kernel.variables()).collect();
+    while let Some(index) = used.pop() {
+        let variable = &mut variables[index as usize];
+        if !std::mem::replace(&mut variable.is_used, true) {
+            used.extend(variable.addresses.iter().map(|address| address.variable));
+        }
     }
-    module
+    Module { target: file.target, kernels, variables }
 }

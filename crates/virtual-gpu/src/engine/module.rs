@@ -10,7 +10,7 @@ use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::CudaResult;
 use virtual_gpu_core::status::CudaStatus;
 use virtual_gpu_core::status::Error;
-use virtual_gpu_ptx::Kernel;
+use virtual_gpu_ptx::{Kernel, Variable};
 
 /// A `CUmodule`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,7 +24,7 @@ pub(super) struct LoadedModule {
     pub(super) context: ContextHandle,
     module: Arc<virtual_gpu_ptx::Module>,
     /// The device address of each of the module's variables. Those that no kernel uses are not in memory before the program asks for
-    /// them.
+    /// one of them.
     pub(super) globals: Arc<[u64]>,
     /// The functions that the program has asked for, by name.
     functions: Vec<(String, FunctionHandle)>,
@@ -61,8 +61,7 @@ impl Engine {
         };
         let module = self.parse(text)?;
         let mut globals = vec![NOT_PLACED; module.variables().len()];
-        let used = (0..).zip(module.variables()).filter(|(_, variable)| variable.is_used);
-        self.place(device, &module, used.map(|(index, _)| index), &mut globals)?;
+        self.place_variables(device, &module, |variable| variable.is_used, &mut globals)?;
         let mut state = self.state();
         let handle = ModuleHandle(state.new_handle());
         let module = LoadedModule { context, module, globals: globals.into(), functions: Vec::new() };
@@ -115,7 +114,7 @@ impl Engine {
         let device = state.device_of_context(entry.context)?;
         let addresses = state.remove_module(module);
         drop(state);
-        self.remove(device, addresses);
+        self.free_variables(device, addresses);
         Ok(())
     }
 
@@ -163,19 +162,18 @@ impl Engine {
     /// Returns `NotFound` with a message that names the requested variable and the variables that exist.
     pub fn global(&self, module: ModuleHandle, name: &str) -> CudaResult<(u64, u64)> {
         loop {
-            let (device, loaded, index, before) = {
+            let (device, loaded, before) = {
                 let state = self.state();
                 let entry = state.modules.get(&module).ok_or_else(|| not_a_module(module))?;
                 let index = entry.index_of(name)?;
                 if entry.globals[index] != NOT_PLACED {
                     return Ok((entry.globals[index], entry.module.variables()[index].size));
                 }
-                let device = state.device_of_context(entry.context)?;
-                (device, entry.module.clone(), index, entry.globals.clone())
+                (state.device_of_context(entry.context)?, entry.module.clone(), entry.globals.clone())
             };
             // A running kernel may have locked the memory, so the state is not locked here.
             let mut globals = before.to_vec();
-            let placed = self.place(device, &loaded, loaded.with_needed(index as u32), &mut globals)?;
+            let placed = self.place_variables(device, &loaded, |_| true, &mut globals)?;
             if let Some(entry) = self.state().modules.get_mut(&module)
                 && Arc::ptr_eq(&entry.globals, &before)
             {
@@ -183,51 +181,48 @@ impl Engine {
                 continue;
             }
             // Meanwhile, another thread has asked for a variable, or has unloaded the module.
-            self.remove(device, placed);
+            self.free_variables(device, placed);
         }
     }
 
-    /// Allocates and initializes those of a module's variables that are not in memory yet, and adds their addresses to `globals`.
-    /// Returns the new addresses.
+    /// Allocates and initializes those of a module's variables that `selects` accepts and that are not in memory yet, and adds their
+    /// addresses to `globals`. Returns the new addresses.
     ///
     /// # Errors
     /// Returns `OutOfMemory`, and allocates nothing, if there is no room for one of them.
-    fn place(
+    fn place_variables(
         &self,
         device: usize,
         module: &virtual_gpu_ptx::Module,
-        variables: impl IntoIterator<Item = u32>,
+        selects: impl Fn(&Variable) -> bool,
         globals: &mut [u64],
     ) -> CudaResult<Vec<u64>> {
         let mut memory = self.memory(device);
-        let mut placed = Vec::new();
-        for index in variables.into_iter().map(|index| index as usize) {
-            if globals[index] != NOT_PLACED {
+        let mut placed: Vec<(&Variable, u64)> = Vec::new();
+        for (variable, global) in module.variables().iter().zip(&mut *globals) {
+            if *global != NOT_PLACED || !selects(variable) {
                 continue;
             }
-            let variable = &module.variables()[index];
             let Ok(address) = memory.allocate(variable.size.max(1), CallSite::here()) else {
                 drop(memory);
-                self.remove(device, placed.into_iter().map(|index: usize| globals[index]));
+                self.free_variables(device, placed.into_iter().map(|(_, address)| address));
                 let message = format!("no room for the variable `{}`", variable.name);
                 return Err(Error::new(CudaStatus::OutOfMemory, message));
             };
-            globals[index] = address;
-            placed.push(index);
+            *global = address;
+            placed.push((variable, address));
         }
-        for &index in &placed {
-            let (variable, address) = (&module.variables()[index], globals[index]);
+        for &(variable, address) in &placed {
             if let Ok((allocation, offset)) = memory.range_mut(address, variable.size.max(1)) {
                 let image = variable.image(globals);
                 allocation.bytes_mut()[offset as usize..][..image.len()].copy_from_slice(&image);
                 allocation.mark_written(0..variable.size.max(1));
             }
         }
-        Ok(placed.into_iter().map(|index| globals[index]).collect())
+        Ok(placed.into_iter().map(|(_, address)| address).collect())
     }
 
-    /// Frees variables.
-    fn remove(&self, device: usize, addresses: impl IntoIterator<Item = u64>) {
+    fn free_variables(&self, device: usize, addresses: impl IntoIterator<Item = u64>) {
         let mut memory = self.memory(device);
         for address in addresses {
             let _ = memory.free(address, CallSite::here());
