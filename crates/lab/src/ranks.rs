@@ -21,7 +21,7 @@ pub fn each_rank<T: Send>(
     work: impl Fn(usize) -> anyhow::Result<T> + Sync,
 ) -> anyhow::Result<Vec<T>> {
     let results = Results::of(world_size);
-    on_threads(world_size, &|rank| {
+    run_threads(world_size, &|rank| {
         results.set(rank, work(rank)?);
         Ok(())
     })?;
@@ -49,9 +49,8 @@ impl<T> Results<T> {
     }
 }
 
-/// Runs `work` like [`each_rank`]. It is not generic, because compiling it for each call would take a tenth of the time that it takes
-/// to build the checks of a module.
-fn on_threads(world_size: usize, work: &(dyn Fn(usize) -> anyhow::Result<()> + Sync)) -> anyhow::Result<()> {
+/// Runs `work` like [`each_rank`]. It is not generic, so that it is not compiled again for each call.
+fn run_threads(world_size: usize, work: &(dyn Fn(usize) -> anyhow::Result<()> + Sync)) -> anyhow::Result<()> {
     // Formatting an error asks the driver for its text, and the driver returns that of the calling thread's last error.
     // So each rank's own thread formats its error.
     let run = move |rank| work(rank).map_err(|error| joined_text(&error));

@@ -276,8 +276,8 @@ impl Status for NcclStatus {
 /// An exported function, as a call to it is watched.
 pub(crate) struct Function {
     name: &'static str,
-    /// Whether it creates or destroys an object. Comparing its name with [`MAKERS`] at each call would take 4% of the
-    /// time of a check, and comparing all names while compiling takes two seconds.
+    /// Whether it creates or destroys an object, once that has been asked for. Comparing its name with [`MAKERS`] at each
+    /// call would take 4% of the time of a check, and comparing all names in constants would take the compiler two seconds.
     makes_or_ends_object: OnceLock<bool>,
 }
 
