@@ -23,11 +23,7 @@ impl Horizon {
             self.0 = other.0.clone();
             return;
         }
-        let own = Arc::make_mut(&mut self.0);
-        for &(stream, number) in other.0.entries() {
-            let known = own.get_or_insert_with(stream, || 0);
-            *known = number.max(*known);
-        }
+        Arc::make_mut(&mut self.0).merge(&other.0, |own, &number| *own = number.max(*own));
     }
 
     /// Returns this horizon with an additional entry: an operation on `stream`, which is the `number`th on its GPU.
@@ -39,12 +35,7 @@ impl Horizon {
 
     /// Returns whether the other horizon contains everything in this one.
     pub(super) fn is_within(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-            || self
-                .0
-                .entries()
-                .iter()
-                .all(|(stream, number)| other.0.get(stream).is_some_and(|known| known >= number))
+        Arc::ptr_eq(&self.0, &other.0) || other.0.includes(&self.0, |known, number| known >= number)
     }
 }
 
