@@ -13,6 +13,7 @@ pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("time::a_spin_takes_as_long_as_it_was_asked_to", spin_takes_its_time),
         Check::new("time::two_streams_overlap_and_one_does_not", overlap),
+        Check::new("time::a_wait_for_a_context_includes_its_destroyed_streams", destroyed_stream),
         Check::new("time::a_query_returns_false_and_then_true", query),
         Check::new("time::a_rank_waits_for_the_slowest", slowest_rank),
         Check::new("time::events_without_a_time_are_refused", no_time),
@@ -56,6 +57,23 @@ fn overlap() -> anyhow::Result<()> {
         one.join(second)?;
         let elapsed = start.elapsed_ms(&mark(&one)?)?;
         assert!(elapsed < most && elapsed > most - 0.1, "{elapsed} ms, expected just below {most}");
+    }
+    Ok(())
+}
+
+/// "cuStreamDestroy … the function will return immediately and the resources associated with hStream will be released
+/// automatically once the device has completed all work in hStream."
+fn destroyed_stream() -> anyhow::Result<()> {
+    let (context, kernels) = gpu(0)?;
+    let stream = context.new_stream()?;
+    for _ in 0..2 {
+        let start = mark(&stream)?;
+        let other = context.new_stream()?;
+        kernels.spin(&other, MILLISECOND)?;
+        drop(other);
+        context.synchronize()?;
+        let elapsed = start.elapsed_ms(&mark(&stream)?)?;
+        assert!((1.0..1.1).contains(&elapsed), "{elapsed} ms");
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::module::ModuleHandle;
 use super::settings::{self, Settings};
-use super::stream::{Awaited, StreamKind};
+use super::stream::{Retired, StreamKind};
 use super::{Engine, Failure, State};
 use crate::order::OF_A_GRAPH;
 use virtual_gpu_core::handle::{OperationNumber, StreamHandle};
@@ -52,9 +52,8 @@ pub(super) struct Context {
     pub(super) modules: Vec<ModuleHandle>,
     /// Its kernels' output that has not been printed yet.
     pub(super) printed: Printed,
-    /// The last operations on destroyed streams, each with whether the stream was a blocking one. A wait for the
-    /// context also waits for these operations; then they are forgotten.
-    pub(super) retired: Vec<(bool, Awaited)>,
+    /// Destroyed streams. A wait for the context also waits for their operations; then they are forgotten.
+    pub(super) retired: Vec<Retired>,
 }
 
 impl Context {

@@ -8,6 +8,7 @@ use super::stream::not_a_stream;
 use super::stream::{Awaited, Op};
 use super::work::Work;
 use super::{Engine, State};
+use crate::time::Class;
 use virtual_gpu_core::handle::{CallKey, OpRef, OperationNumber, StreamHandle};
 use virtual_gpu_core::source_location::CallSite;
 use virtual_gpu_core::status::CudaResult;
@@ -134,10 +135,13 @@ impl State {
         let enqueued = self.next_sequence_number();
         let entry = self.streams.get_mut(&stream).ok_or_else(|| not_a_stream(stream))?;
         let before = after.iter().chain([&entry.last]).map(|awaited| awaited.when.clone());
-        let ticket =
-            self.time.enqueue(thread, (entry.device, stream), work.class(), before.collect::<Arc<[_]>>());
+        let class = work.class();
+        let ticket = self.time.enqueue(thread, (entry.device, stream), class, before.collect::<Arc<[_]>>());
         self.time.describe(&ticket, (stream, &entry.name), || work.label());
         entry.issued += 1;
+        if matches!(class, Class::Engine | Class::Communication | Class::Host) {
+            entry.last_timed = entry.issued;
+        }
         let op = OpRef { stream, number: entry.issued };
         entry.last = Awaited { op, done: Arc::default(), when: ticket.when.clone() };
         entry.queue.push_back(Op {
@@ -165,9 +169,9 @@ impl State {
                 order.push(entry.last.clone());
             }
         }
-        for (blocking, last) in self.retired(context) {
-            if own.legacy && *blocking {
-                order.push(last.clone());
+        for retired in self.retired(context) {
+            if own.legacy && retired.blocking {
+                order.push(retired.last.clone());
             }
         }
         order

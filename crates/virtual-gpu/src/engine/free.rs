@@ -2,6 +2,8 @@
 //! before the call still find it. So an unordered use is always reported as the same race, regardless of whether the
 //! use or the free runs first.
 
+use std::collections::VecDeque;
+
 use super::graph::NodeWork;
 use super::transfer::owner;
 use super::work::Work;
@@ -233,10 +235,10 @@ impl State {
         self.forget_import(address);
         self.pools.freed(address);
     }
+}
 
-    /// Returns the number of the last free on a stream that an access can still race with, or 0 if there is none.
-    pub(super) fn last_free(&self, stream: StreamHandle) -> u64 {
-        let ops = self.freed.iter().filter_map(|freed| freed.op).filter(|op| op.stream == stream);
-        ops.map(|op| op.number).max().unwrap_or(0)
-    }
+/// Returns the number of the last free on a stream that an access can still race with, or 0 if there is none.
+pub(super) fn last_free(freed: &VecDeque<Freed>, stream: StreamHandle) -> u64 {
+    let ops = freed.iter().filter_map(|freed| freed.op).filter(|op| op.stream == stream);
+    ops.map(|op| op.number).max().unwrap_or(0)
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::capture::Captured;
 use super::context::ContextHandle;
+use super::free::last_free;
 use super::wait::Wait;
 use super::work::Work;
 use super::{Engine, Failure, State};
@@ -31,6 +32,15 @@ pub struct Awaited {
     pub when: When,
 }
 
+/// A destroyed stream that no thread has waited for.
+pub(super) struct Retired {
+    /// Whether the stream and the legacy default stream waited for each other.
+    pub(super) blocking: bool,
+    pub(super) last: Awaited,
+    /// The number of its last operation that takes time or that an access can race with.
+    last_work: u64,
+}
+
 /// A `CUstream`: operations that run one after another.
 pub struct Stream {
     /// The context that the stream was created in.
@@ -54,6 +64,8 @@ pub struct Stream {
     pub(super) view: View,
     /// The last operation that accessed memory that may still exist.
     pub(super) last_touch: u64,
+    /// The last operation that takes time.
+    pub(super) last_timed: u64,
     /// Whether the first operation is running or is a collective that other ranks have not reached.
     pub(super) busy: bool,
     pub(super) destroyed: bool,
@@ -345,6 +357,7 @@ impl State {
             },
             view: View::default(),
             last_touch: 0,
+            last_timed: 0,
             busy: false,
             destroyed: false,
             capture: None,
@@ -374,12 +387,13 @@ impl State {
         for op in stream.queue {
             self.time.finish(op.ticket, Cost::Nothing);
         }
-        if self.forget_in_clocks(handle, last_touch.max(self.last_free(handle))) {
+        let Stream { context, blocking, last, last_timed, .. } = stream;
+        let is_of_program = !stream.of_graph && !stream.of_event;
+        if let (true, Some(context)) = (is_of_program, self.contexts.get_mut(&context)) {
+            context.retired.push(Retired { blocking, last, last_work: last_touch.max(last_timed) });
+            self.forget_retired();
+        } else if self.forget_in_clocks(handle, last_touch.max(last_free(&self.freed, handle))) {
             self.forgotten_streams.push(handle);
-        } else if let (false, Some(context)) =
-            (stream.of_graph || stream.of_event, self.contexts.get_mut(&stream.context))
-        {
-            context.retired.push((stream.blocking, stream.last));
         }
         // Work that was waiting for the stream can continue.
         let freed = self.waiting.remove(&handle).unwrap_or_default();
@@ -465,7 +479,7 @@ impl State {
     pub(super) fn last_of_all(&self, context: ContextHandle) -> Vec<Awaited> {
         let streams = self.all_streams_of(context).filter(|(_, stream)| !stream.of_event);
         let mut last: Vec<Awaited> = streams.map(|(_, stream)| stream.last.clone()).collect();
-        last.extend(self.retired(context).iter().map(|(_, last)| last.clone()));
+        last.extend(self.retired(context).iter().map(|retired| retired.last.clone()));
         last
     }
 
@@ -475,21 +489,25 @@ impl State {
         self.all_streams_of(context).filter(|(_, entry)| usable(entry)).map(|(stream, _)| stream).collect()
     }
 
-    /// Returns a context's destroyed streams that no thread has waited for: whether each was a blocking one, and its
-    /// end.
-    pub(super) fn retired(&self, context: ContextHandle) -> &[(bool, Awaited)] {
+    /// Returns a context's destroyed streams that no thread has waited for.
+    pub(super) fn retired(&self, context: ContextHandle) -> &[Retired] {
         self.contexts.get(&context).map_or(&[], |context| &context.retired)
     }
 
-    /// Forgets destroyed streams that a thread has seen complete.
+    /// Forgets destroyed streams that a thread has seen complete. Their last operations may be frees or waits that nobody
+    /// waits for, so only what such a wait would tell matters.
     fn forget_retired(&mut self) {
-        let order = &self.order;
-        let is_seen = |(_, last): &mut (bool, Awaited)| order.is_seen(last.op.stream, last.op.number);
         let mut seen = Vec::new();
         for context in self.contexts.values_mut() {
-            seen.extend(context.retired.extract_if(.., is_seen));
+            let is_over = |Retired { last, last_work, .. }: &mut Retired| {
+                let stream = last.op.stream;
+                let last_free = last_free(&self.freed, stream);
+                self.order.is_seen(stream, last_free.max(*last_work))
+                    && last.done.get().is_some_and(|done| self.order.has_seen_others(stream, done))
+            };
+            seen.extend(context.retired.extract_if(.., is_over));
         }
-        for (_, last) in seen {
+        for Retired { last, .. } in seen {
             self.forget_in_clocks(last.op.stream, 0);
             self.forgotten_streams.push(last.op.stream);
         }

@@ -67,6 +67,14 @@ impl Clock {
         self.known(stream).is_some_and(|&known| known >= number)
     }
 
+    /// Returns whether this clock knows everything that `other` knows, except about the streams that `ignores` accepts.
+    pub(super) fn includes_but(&self, other: &Self, ignores: impl Fn(StreamHandle) -> bool) -> bool {
+        let common = other.common.as_ref().filter(|_| !self.has_common_of(other));
+        let numbers = common.map(|common| &common.numbers).into_iter().chain(other.own.as_deref());
+        let mut entries = numbers.flat_map(SortedMap::entries);
+        entries.all(|&(stream, number)| self.covers(stream, number) || ignores(stream))
+    }
+
     /// Returns the number of the last operation on `stream` that has happened.
     fn known(&self, stream: StreamHandle) -> Option<&u64> {
         let own = self.own.as_ref().and_then(|own| own.get(&stream));
@@ -271,6 +279,29 @@ mod tests {
         assert!(!first.covers(a, 4) && !first.covers(StreamHandle(48), 1));
         first.forget(&mut Gone::new(&[a].into()));
         assert!(!first.covers(a, 1));
+    }
+
+    #[test]
+    fn a_clock_that_includes_another_but_for_some_streams_knows_the_rest() {
+        let at = |numbers: &[(u64, u64)], is_shared| {
+            let mut clock = Clock::default();
+            // A clock with so few entries has no common part.
+            let more = (100..100 + FEW_OWN as u64).map(|stream| (stream, 1)).filter(|_| is_shared);
+            for (stream, number) in numbers.iter().copied().chain(more) {
+                clock.advance(StreamHandle(stream), number);
+            }
+            clock.share();
+            assert_eq!(clock.common.is_some(), is_shared);
+            clock
+        };
+        let ignores = |stream: StreamHandle| stream == StreamHandle(3);
+        for is_shared in [false, true] {
+            let clock = at(&[(1, 5), (2, 2)], is_shared);
+            assert!(clock.includes_but(&clock.clone(), ignores));
+            assert!(clock.includes_but(&at(&[(1, 5), (2, 1), (3, 9)], is_shared), ignores));
+            assert!(!clock.includes_but(&at(&[(1, 6)], is_shared), ignores));
+            assert!(!clock.includes_but(&at(&[(4, 1)], is_shared), ignores));
+        }
     }
 
     #[test]

@@ -86,15 +86,20 @@ impl Order {
         self.seen.join(&done.any);
     }
 
-    /// Returns whether any thread has seen the `number`th operation on a stream.
+    /// Returns whether any thread has seen the `number`th operation on a stream; 0 stands for none.
     pub(crate) fn is_seen(&self, stream: StreamHandle, number: u64) -> bool {
-        self.seen.covers(stream, number)
+        number == 0 || self.seen.covers(stream, number)
+    }
+
+    /// Returns whether any thread has seen everything in a view that is on other streams.
+    pub(crate) fn has_seen_others(&self, stream: StreamHandle, view: &View) -> bool {
+        self.seen.includes_but(&view.any, |known| known == stream || self.is_forgotten(known))
     }
 
     /// Forgets a stream that is gone once any thread has seen the stream's last access to memory that may still exist,
     /// because no later access can race with it. Returns `false` if no thread has seen that access.
     pub(crate) fn forget_stream(&mut self, stream: StreamHandle, last_touch: u64) -> bool {
-        if last_touch > 0 && !self.seen.covers(stream, last_touch) {
+        if !self.is_seen(stream, last_touch) {
             return false;
         }
         self.gone.insert(stream);
