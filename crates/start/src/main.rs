@@ -31,7 +31,10 @@ fn start() -> Result<ExitCode, String> {
         build.arg("--quiet");
         announced(|| build.status())
     } else {
-        eprintln!("building the course and its virtual GPU; this happens once and takes a minute or two");
+        eprintln!(
+            "building the course and its virtual GPU; this happens once and takes a minute or two\n\
+             while you wait, read what you will build first: modules/01_init/README.md"
+        );
         build.status()
     };
     let status = built.map_err(|error| format!("can't run cargo: {error}"))?;
