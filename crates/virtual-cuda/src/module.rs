@@ -227,12 +227,24 @@ pub(crate) fn launch_cooperative(
 fn pack(function: FunctionHandle, arguments: Arguments) -> CudaResult<Vec<u8>> {
     let kernel = engine::get()?.kernel(function)?;
     let mut packed = vec![0; kernel.parameter_bytes()];
-    for (index, parameter) in kernel.parameters().iter().enumerate() {
-        let (start, size) = (parameter.offset as usize, parameter.size as usize);
-        let bytes = arguments.value(index, size).ok_or_else(|| {
-            invalid(format!("launch of `{}`: the pointer to parameter {index} is null", kernel.name()))
-        })?;
-        packed[start..start + size].copy_from_slice(bytes);
+    let places: Vec<_> = kernel
+        .parameters()
+        .iter()
+        .map(|parameter| (parameter.offset as usize)..(parameter.offset + parameter.size) as usize)
+        .collect();
+    match arguments.read(&places, &mut packed) {
+        Ok(()) => Ok(packed),
+        Err((index, pointer)) => {
+            let (name, count) = (kernel.name(), places.len());
+            let what = match pointer.is_null() {
+                true => "is null".to_owned(),
+                false => format!("is {pointer:?}, where nothing can be read"),
+            };
+            Err(invalid(format!(
+                "launch of `{name}`: the pointer to argument {index} (counted from 0) {what}; the kernel has {count} \
+                 parameter{}, and a launch needs an argument for each",
+                if count == 1 { "" } else { "s" }
+            )))
+        }
     }
-    Ok(packed)
 }

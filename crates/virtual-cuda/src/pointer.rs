@@ -1,8 +1,9 @@
 //! Pointers passed by C callers. Each type documents what the caller guarantees; only callers of the exported functions
 //! create values of these types.
 
-use std::ffi::{CStr, c_char, c_void};
-use std::fmt;
+use std::ffi::{CStr, c_char, c_ulong, c_void};
+use std::ops::Range;
+use std::{fmt, io};
 
 use virtual_gpu_core::status::{CudaResult, CudaStatus, Error};
 
@@ -211,14 +212,62 @@ impl Arguments {
         self.0.is_null()
     }
 
-    /// Returns the value of a parameter of `size` bytes, which lives as long as the call.
-    pub(crate) fn value<'a>(self, index: usize, size: usize) -> Option<&'a [u8]> {
-        if self.0.is_null() {
-            return None;
+    /// Copies the parameters' values into `to`, each to its own range there.
+    ///
+    /// A launch with too few arguments is an easy mistake, and what follows the array is then taken for more pointers. So
+    /// the kernel copies the values: unlike this process, it can find that there is nothing at an address.
+    ///
+    /// # Errors
+    /// Returns the first parameter without a value, and the pointer that was given for it.
+    pub(crate) fn read(self, places: &[Range<usize>], to: &mut [u8]) -> Result<(), (usize, *const c_void)> {
+        if self.0.is_null() && !places.is_empty() {
+            return Err((0, std::ptr::null()));
         }
         // SAFETY: the pointer is not null, so it is an array with a pointer for each parameter.
-        let value = unsafe { *self.0.add(index) }.cast::<u8>();
-        // SAFETY: if the pointer is not null, it points to a value of the parameter's size.
-        (!value.is_null()).then(|| unsafe { std::slice::from_raw_parts(value, size) })
+        let values: Vec<_> = (0..places.len()).map(|index| unsafe { *self.0.add(index) }).collect();
+        if let Some(index) = values.iter().position(|value| value.is_null()) {
+            return Err((index, values[index]));
+        }
+        for (at, (values, places)) in values.chunks(AT_A_TIME).zip(places.chunks(AT_A_TIME)).enumerate() {
+            if let Some(bad) = copy(values, places, to) {
+                return Err((at * AT_A_TIME + bad, values[bad]));
+            }
+        }
+        Ok(())
     }
+}
+
+/// The most values that Linux copies with one call (`UIO_MAXIOV`).
+const AT_A_TIME: usize = 1024;
+
+/// Copies one value to each place in `to`. Returns the index of the first pointer that can't be read.
+fn copy(values: &[*const c_void], places: &[Range<usize>], to: &mut [u8]) -> Option<usize> {
+    let sizes = || places.iter().map(Range::len);
+    let part = |(start, len): (*mut c_void, _)| libc::iovec { iov_base: start, iov_len: len };
+    let from: Vec<_> = values.iter().map(|value| value.cast_mut()).zip(sizes()).map(part).collect();
+    let starts = places.iter().map(|place| to[place.clone()].as_mut_ptr().cast::<c_void>());
+    let into: Vec<_> = starts.zip(sizes()).map(part).collect();
+    let count = places.len() as c_ulong;
+    // SAFETY: the places are parts of `to`, and the kernel checks the addresses of the values.
+    let copied =
+        unsafe { libc::process_vm_readv(libc::getpid(), into.as_ptr(), count, from.as_ptr(), count, 0) };
+    let copied = match usize::try_from(copied) {
+        Ok(copied) => copied,
+        Err(_) if io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT) => 0,
+        Err(_) => {
+            // A sandbox may forbid the call.
+            for (value, place) in values.iter().zip(places) {
+                // SAFETY: the caller guarantees that the pointer points to a value of the parameter's size.
+                let value = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), place.len()) };
+                to[place.clone()].copy_from_slice(value);
+            }
+            return None;
+        }
+    };
+    // Values are copied one after the other, and each completely.
+    let mut end = 0;
+    sizes().position(|size| {
+        end += size;
+        end > copied
+    })
 }

@@ -1,5 +1,6 @@
 //! The attributes of kernels and variables in a module, and the calls that query them.
 
+use std::ffi::c_void;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUfunc_cache, CUfunction_attribute_enum as Attribute, CUresult};
@@ -14,6 +15,7 @@ pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("functions::attributes_are_the_kernel_s_own", attributes),
         Check::new("functions::attributes_that_can_be_set", attributes_that_can_be_set),
+        Check::new("functions::a_launch_with_too_few_arguments", too_few_arguments),
         Check::new("functions::a_block_that_the_kernel_was_not_made_for", launch_bounds),
         Check::new("functions::variables_of_a_module", variables),
         Check::new("functions::variables_with_the_addresses_of_others", variables_with_addresses),
@@ -196,4 +198,51 @@ fn variables_with_addresses() -> anyhow::Result<()> {
     assert_eq!(pointer, counter.device_ptr(&stream).0.to_ne_bytes());
     assert_eq!(stream.clone_dtoh(&counter)?, 7_u32.to_ne_bytes());
     Ok(())
+}
+
+/// cudarc passes an array with a pointer for each `arg`. After a forgotten one, a driver reads beyond its end.
+fn too_few_arguments() -> anyhow::Result<()> {
+    const KERNEL: &str = "
+.version 8.0
+.target sm_70
+.address_size 64
+.visible .entry three(.param .u32 a, .param .u64 b, .param .u8 c) { ret; }
+.visible .entry one(.param .u32 a) { ret; }";
+    let context = CudaContext::new(0)?;
+    let module = context.load_module(Ptx::from_src(KERNEL))?;
+    let stream = context.new_stream()?;
+    let (word, long, byte) = (1_u32, 2_u64, 3_u8);
+    let [word, long, byte] = [(&raw const word).cast(), (&raw const long).cast(), (&raw const byte).cast()];
+    let nowhere = std::ptr::without_provenance(0x21);
+    let launch = |name: &str, arguments: &[*const c_void]| {
+        let function = module.load_function(name)?;
+        let mut arguments: Vec<*mut c_void> = arguments.iter().map(|argument| argument.cast_mut()).collect();
+        let (arguments, null) = (arguments.as_mut_ptr(), std::ptr::null_mut());
+        // SAFETY: the array has as many pointers as the kernel has parameters.
+        unsafe {
+            sys::cuLaunchKernel(
+                function.cu_function(),
+                1,
+                1,
+                1,
+                1,
+                1,
+                1,
+                0,
+                stream.cu_stream(),
+                arguments,
+                null,
+            )
+            .result()
+        }
+    };
+    launch("three", &[word, long, byte])?;
+    let three = "the kernel has 3 parameters, and a launch needs an argument for each";
+    let at = "the pointer to argument 2 (counted from 0) is 0x21, where nothing can be read";
+    fails(launch("three", &[word, long, nowhere]), CUresult::CUDA_ERROR_INVALID_VALUE, &[at, three]);
+    let at = "the pointer to argument 1 (counted from 0) is 0x21, where nothing can be read";
+    fails(launch("three", &[word, nowhere, nowhere]), CUresult::CUDA_ERROR_INVALID_VALUE, &[at, three]);
+    let at = "the pointer to argument 0 (counted from 0) is null; the kernel has 1 parameter, and";
+    fails(launch("one", &[std::ptr::null()]), CUresult::CUDA_ERROR_INVALID_VALUE, &[at]);
+    Ok(stream.synchronize()?)
 }
