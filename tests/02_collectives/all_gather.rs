@@ -148,8 +148,8 @@ fn a_buffer_of_another_length_is_an_error() -> anyhow::Result<()> {
                     format!("gathering {SHARD} elements per rank, {needed} in all, into a buffer of {len}");
                 let result =
                     without_panic(&call, || all_gather(&comm, &shard.view(), &mut whole.view_mut()))?;
-                stream.synchronize()?;
                 refused(rank, &call, result, &[needed, len])?;
+                stream.synchronize()?;
                 Expected::new(rank, "`whole` after a rejected call", &stale).exactly(&whole.read()?)?;
             }
             Ok(())
@@ -167,8 +167,8 @@ fn an_uneven_length_is_an_error() -> anyhow::Result<()> {
                 let mut whole = Guarded::new(&stream, &stale)?;
                 let call = format!("gathering in place in a buffer of length {len} on {world_size} ranks");
                 let result = without_panic(&call, || all_gather_in_place(&comm, &mut whole.view_mut()))?;
-                stream.synchronize()?;
                 refused(rank, &call, result, &[len, world_size])?;
+                stream.synchronize()?;
                 Expected::new(rank, "`whole` after a rejected call", &stale).exactly(&whole.read()?)?;
             }
             Ok(())

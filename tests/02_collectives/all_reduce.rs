@@ -85,7 +85,10 @@ fn check_average(comm: &Comm, len: usize) -> anyhow::Result<()> {
     let total = added(&inputs);
     let expected = divided(&total, world_size);
     Expected::new(rank, "the buffer", &expected)
-        .if_instead(&inputs[rank], format!("these are rank {rank}'s own values: nothing was averaged"))
+        .if_instead(
+            &inputs[rank],
+            format!("these are rank {rank}'s own values: no average was stored in the buffer"),
+        )
         .if_instead(&total, "this is the sum over all ranks, not divided by their number")
         .if_instead(&divided(&expected, world_size), "it was divided twice")
         .within(average_bound(world_size), &buffer.read()?)
@@ -117,8 +120,8 @@ fn check_lengths(comm: &Comm, send_len: usize, recv_len: usize) -> anyhow::Resul
     let mut recv = Guarded::new(&stream, &stale)?;
     let call = format!("a sum of {send_len} elements into a buffer of {recv_len}");
     let result = without_panic(&call, || sum(comm, &send.view(), &mut recv.view_mut()))?;
-    stream.synchronize()?;
     refused(rank, &call, result, &[send_len, recv_len])?;
+    stream.synchronize()?;
     Expected::new(rank, "the receive buffer after a rejected sum", &stale).exactly(&recv.read()?)
 }
 

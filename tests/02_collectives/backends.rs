@@ -197,15 +197,15 @@ fn later_work_sees_the_sum() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the measured ratio of two spins of 2 ms and 0.5 ms. The first spin of each kind takes `first` times as long.
-fn ratio(first: u64, rounds: usize) -> anyhow::Result<f64> {
+/// Returns the measured ratio of spins of so many milliseconds: first those of `staged`, then those of `nccl`.
+fn ratio(milliseconds: [f64; 2], rounds: usize) -> anyhow::Result<f64> {
     let (stream, kernels) = spinning()?;
     let calls = [Cell::new(0), Cell::new(0)];
-    let spin = |which: usize, nanoseconds: u64| {
-        let call = calls[which].replace(calls[which].get() + 1);
-        kernels.spin(&stream, if call == 0 { first * nanoseconds } else { nanoseconds })
+    let spin = |which: usize| {
+        calls[which].set(calls[which].get() + 1);
+        kernels.spin(&stream, (1e6 * milliseconds[which]) as u64)
     };
-    let got = times_as_long(&stream, rounds, || spin(0, 2_000_000), || spin(1, 500_000))?;
+    let got = times_as_long(&stream, rounds, || spin(0), || spin(1))?;
     let calls = calls.map(Cell::into_inner);
     ensure!(
         calls == [rounds + 1; 2],
@@ -223,22 +223,32 @@ fn about(got: f64, ratio: f64) -> bool {
     (0.5 * ratio..2.0 * ratio).contains(&got)
 }
 
+/// `staged` takes four times as long as `nccl`, or the other way around.
+const SLOWER: [f64; 2] = [2.0, 0.5];
+const FASTER: [f64; 2] = [0.5, 2.0];
+
 /// Checks a ratio. `mistake` contains the ratio that a known mistake leads to, and the cause.
-fn check_ratio(got: f64, mistake: Option<(f64, &str)>) -> anyhow::Result<()> {
-    let upside_down = (0.25, "that is nccl / staged: divide the other way around");
+fn check_ratio(got: f64, [staged, nccl]: [f64; 2], mistake: Option<(f64, &str)>) -> anyhow::Result<()> {
+    let upside_down = (nccl / staged, "that is nccl / staged: divide the other way around");
     let cause = [Some(upside_down), mistake].into_iter().flatten().find(|&(ratio, _)| about(got, ratio));
     let cause = cause.map_or_else(String::new, |(_, cause)| format!("\n  likely cause: {cause}"));
+    let expected = staged / nccl;
     ensure!(
-        about(got, 4.0),
-        "times_as_long returned a wrong ratio when `staged` takes 2 ms and `nccl` takes 0.5 ms\n  expected staged / \
-         nccl of about 4 (2 to 8), got {got:.3}{cause}"
+        about(got, expected),
+        "times_as_long returned a wrong ratio when `staged` takes {staged} ms and `nccl` takes {nccl} ms\n  expected \
+         staged / nccl of about {expected} ({} to {}), got {got:.3}{cause}",
+        0.5 * expected,
+        2.0 * expected
     );
     Ok(())
 }
 
 fn both_are_measured_the_same_way() -> anyhow::Result<()> {
     for rounds in [1, 7] {
-        check_ratio(ratio(1, rounds)?, None)?;
+        check_ratio(ratio(SLOWER, rounds)?, SLOWER, None)?;
+        // Only here, that ratio is far from the right one.
+        let both = (1.25, "the time of `staged` includes the calls to `nccl`");
+        check_ratio(ratio(FASTER, rounds)?, FASTER, Some(both))?;
     }
     Ok(())
 }
@@ -256,7 +266,7 @@ fn warming_up_is_not_measured() -> anyhow::Result<()> {
     )?;
     // The measured rounds and the first round, for both functions.
     let with_the_first = (40.0 + 2.0 * ROUNDS as f64) / (0.5 * (1.0 + ROUNDS as f64));
-    check_ratio(got, Some((with_the_first, "the first round, which takes 40 ms, was measured, too")))
+    check_ratio(got, SLOWER, Some((with_the_first, "the first round, which takes 40 ms, was measured, too")))
 }
 
 fn two_all_reduces_are_compared() -> anyhow::Result<()> {

@@ -110,8 +110,8 @@ fn lengths_that_don_t_fit_are_an_error() -> anyhow::Result<()> {
                 );
                 let result =
                     without_panic(&call, || average_part(&comm, &send.view(), &mut part.view_mut()))?;
-                stream.synchronize()?;
                 refused(rank, &call, result, &[len, needed])?;
+                stream.synchronize()?;
                 Expected::new(rank, "`part` after a rejected call", &stale).exactly(&part.read()?)?;
             }
             Ok(())

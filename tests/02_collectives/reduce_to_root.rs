@@ -77,18 +77,19 @@ fn combined(inputs: &[Vec<f32>], combine: fn(f32, f32) -> f32) -> Vec<f32> {
 
 fn only_the_root_gets_the_result() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
-        rendezvous(&lab::streams(world_size)?, |comm| {
-            // A rank that finds a mistake continues to the end, so that the other ranks do not wait for it.
-            let mut verdict = Ok(());
-            for root in 0..world_size {
+        let streams = lab::streams(world_size)?;
+        for root in 0..world_size {
+            rendezvous(&streams, |comm| {
+                // A rank that finds a mistake continues to the end, so that the other ranks do not wait for it.
+                let mut verdict = Ok(());
                 for operator in &OPERATORS {
                     for len in LENGTHS {
                         verdict = verdict.and(check_reduce(&comm, len, operator, root));
                     }
                 }
-            }
-            verdict
-        })?;
+                verdict
+            })?;
+        }
     }
     Ok(())
 }
@@ -160,8 +161,8 @@ fn a_root_that_is_not_a_rank_is_an_error() -> anyhow::Result<()> {
                 let result = without_panic(&call, || {
                     reduce(&comm, &send.view(), Some(&mut recv.view_mut()), &ReduceOp::Sum, root)
                 })?;
-                stream.synchronize()?;
                 refused(rank, &call, result, &[root, world_size])?;
+                stream.synchronize()?;
                 Expected::new(rank, "the receive buffer after a rejected reduce", &stale)
                     .exactly(&recv.read()?)?;
             }
@@ -183,8 +184,8 @@ fn a_root_that_can_t_receive_is_an_error() -> anyhow::Result<()> {
             let result = without_panic(&call, || {
                 reduce(&comm, &send.view(), Some(&mut recv.view_mut()), &ReduceOp::Sum, 0)
             })?;
-            stream.synchronize()?;
             refused(0, &call, result, &[37, len])?;
+            stream.synchronize()?;
             Expected::new(0, "the receive buffer after a rejected reduce", &stale).exactly(&recv.read()?)?;
         }
         let call = "a reduce to a root without a receive buffer";
@@ -196,17 +197,18 @@ fn a_root_that_can_t_receive_is_an_error() -> anyhow::Result<()> {
 
 fn the_range_is_known_to_the_root_alone() -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
-        rendezvous(&lab::streams(world_size)?, |comm| {
-            let mut verdict = Ok(());
-            for root in 0..world_size {
+        let streams = lab::streams(world_size)?;
+        for root in 0..world_size {
+            rendezvous(&streams, |comm| {
+                let mut verdict = Ok(());
                 for len in LENGTHS {
                     // All values have the same sign, so that a 0 that was never reduced is detected.
                     verdict = verdict.and(check_range(&comm, len, root, -3000.0));
                     verdict = verdict.and(check_range(&comm, len, root, 3000.0));
                 }
-            }
-            verdict
-        })?;
+                verdict
+            })?;
+        }
     }
     Ok(())
 }
@@ -226,17 +228,40 @@ fn check_range(comm: &Comm, len: usize, root: usize, offset: f32) -> anyhow::Res
     let got = range_on_root(comm, &buffer.view(), root)?;
     let expected = (rank == root).then_some(range(&all));
     if got != expected {
-        let first: Vec<f32> = (0..world_size).map(|rank| shifted(rank)[0]).collect();
         let cause = match got {
-            Some(_) if rank != root => "\n  only the root has the result; the other ranks must return None",
-            Some(got) if got == range(&own) => "\n  likely cause: this is the range of the rank's own values",
-            Some(got) if got == range(&[&all[..], &[0.0]].concat()) => {
-                "\n  likely cause: the range includes 0, although no rank has a 0: start with infinities, or with one of the values"
+            Some(_) if rank != root => {
+                "\n  only the root has the result; the other ranks must return None".to_owned()
             }
-            Some(got) if got == range(&first) => {
-                "\n  likely cause: this is the range of the ranks' first elements: a reduction works element by element"
+            Some(got) => {
+                let first: Vec<f32> = (0..world_size).map(|rank| shifted(rank)[0]).collect();
+                let inputs: Vec<_> = (0..world_size).map(shifted).collect();
+                let causes = [
+                    (range(&own), "this is the range of the rank's own values"),
+                    (
+                        range(&[&all[..], &[0.0]].concat()),
+                        "the range includes 0, although no rank has a 0: start with infinities, or with one of the values",
+                    ),
+                    (
+                        range(&first),
+                        "this is the range of the ranks' first elements: a reduction works element by element",
+                    ),
+                    (
+                        range(&combined(&inputs, f32::min)),
+                        "the largest value is that of the ranks' minima: the second reduce needs ReduceOp::Max",
+                    ),
+                    (
+                        range(&combined(&inputs, f32::max)),
+                        "the smallest value is that of the ranks' maxima: the first reduce needs ReduceOp::Min",
+                    ),
+                ];
+                // With a single value, several mistakes have the same result.
+                let mut causes = causes.iter().filter(|(range, _)| *range == got);
+                match (causes.next(), causes.next()) {
+                    (Some((_, cause)), None) => format!("\n  likely cause: {cause}"),
+                    _ => String::new(),
+                }
             }
-            _ => "",
+            None => String::new(),
         };
         bail!(
             "rank {rank}: range_on_root with world size {world_size}, {len} values per rank, and root {root} is \

@@ -122,9 +122,13 @@ fn staged(earlier: u64) -> anyhow::Result<(Duration, Duration)> {
         kernels.spin(&stream, earlier)?;
     }
     let stages = Stages { earlier: stream.record_event(None)?, own: RefCell::new(None) };
+    let reads = Cell::new(0);
     let times = host_times(
         &stream,
-        || stages.read(),
+        || {
+            reads.set(reads.get() + 1);
+            stages.read()
+        },
         || {
             kernels.spin(&stream, 20 * MILLISECOND)?;
             *stages.own.borrow_mut() = Some(stream.record_event(None)?);
@@ -132,6 +136,7 @@ fn staged(earlier: u64) -> anyhow::Result<(Duration, Duration)> {
         },
     )?;
     stream.synchronize()?;
+    ensure!(reads.get() > 0, "`host_times` never called `clock`, so {times:?} are times of another clock");
     Ok(times)
 }
 
@@ -186,7 +191,7 @@ fn other_streams_are_not_timed() -> anyhow::Result<()> {
         Duration::ZERO
     };
     host_times(&stream, clock, || kernels.spin(&stream, 5 * MILLISECOND))?;
-    let Some(behind) = behind.into_inner() else { bail!("`clock` was never called") };
+    let Some(behind) = behind.into_inner() else { bail!("`host_times` never called `clock`") };
     ensure!(
         !behind?.try_is_complete()?,
         "`host_times` returned only after the work on another stream, which takes 40 ms; it must wait only for `stream`, \

@@ -26,7 +26,7 @@ pub fn reduce(
     // 3. if `root` is not below the world size, return an error that contains both numbers;
     // 4. on the root, if `recv` is missing, return an error instead of panicking;
     // 5. on the root, if `recv` and `send` differ in length, return an error that contains both lengths;
-    // 6. make one reduce, and return as soon as the work is enqueued.
+    // 6. make one reduce and no copy, and return as soon as the work is enqueued.
     todo!("Combine `send` over all ranks into the root's `recv`")
     // ANCHOR_END: reduce
 }

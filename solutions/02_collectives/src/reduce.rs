@@ -26,7 +26,7 @@ pub fn reduce(
     // 3. if `root` is not below the world size, return an error that contains both numbers;
     // 4. on the root, if `recv` is missing, return an error instead of panicking;
     // 5. on the root, if `recv` and `send` differ in length, return an error that contains both lengths;
-    // 6. make one reduce, and return as soon as the work is enqueued.
+    // 6. make one reduce and no copy, and return as soon as the work is enqueued.
     let world_size = comm.world_size();
     ensure!(root < world_size, "rank {root} can't be the root in a world of {world_size}");
     if comm.rank() == root {
