@@ -50,9 +50,25 @@ pub fn cause_text(cause: &(dyn std::error::Error + 'static)) -> String {
     match cause.downcast_ref::<DriverError>() {
         None => cause.to_string(),
         Some(error) => match error.error_string() {
-            Ok(text) => with_code(&format!("{:?}", error.0), &text.to_string_lossy()),
+            Ok(text) => {
+                let text = text.to_string_lossy();
+                with_code(&format!("{:?}", error.0), &text) + help_of_cudarc(&text)
+            }
             Err(_) => format!("{:?}", error.0),
         },
+    }
+}
+
+/// Returns help with an error that cudarc returns without a call to the driver, if this text of a driver describes one.
+fn help_of_cudarc(text: &str) -> &'static str {
+    match text {
+        // The virtual driver describes its own errors with this code in other words. cudarc returns the error if a stream
+        // waits for an event of another GPU, and keeps an error that it can't return until the next call.
+        "invalid device context" => {
+            "\nhelp: cudarc returns this error if work on one GPU uses a buffer or an event of another GPU, in this call or \
+             an earlier one"
+        }
+        _ => "",
     }
 }
 
@@ -222,6 +238,12 @@ mod tests {
             with_code("CUDA_ERROR_NOT_READY", "device not ready"),
             "CUDA_ERROR_NOT_READY: device not ready"
         );
+    }
+
+    #[test]
+    fn an_error_of_cudarc_s_own_has_help() {
+        assert!(help_of_cudarc("invalid device context").contains("of another GPU"));
+        assert_eq!(help_of_cudarc("no context is current on this thread: bind one first"), "");
     }
 
     #[test]

@@ -228,13 +228,14 @@ fn lonely_self_transfer(calls: &[Checked]) -> Option<Report> {
             return None;
         }
         let rank = call.rank;
-        let (more, what) = match sends.len() > receives.len() {
-            true => (&sends, "sends to itself without a matching ncclRecv"),
-            false => (&receives, "receives from itself without a matching ncclSend"),
+        let (more, what, missing) = match sends.len() > receives.len() {
+            true => (&sends, "sends to itself", "ncclRecv"),
+            false => (&receives, "receives from itself", "ncclSend"),
         };
-        let report = Report::new(format!("rank {rank} {what} in the same group"))
-            .at(more[0].request.to_string(), &more[0].call_site)
-            .help("put the send and the receive between one group_start and one group_end");
+        let headline = format!("rank {rank} {what} without a matching {missing} in the same group");
+        let report = Report::new(headline).at(more[0].request.to_string(), &more[0].call_site).help(format!(
+            "if rank {rank} is the right peer here, make both calls between the same group_start and group_end"
+        ));
         Some(report)
     })
 }
@@ -291,7 +292,11 @@ fn dependency_report(sides: &[(&Access, &Checked); 2], calls: &[Checked]) -> Rep
         let verb = if access.writes { "written" } else { "read" };
         report = report.at(format!("{verb} by {}", call.request), &call.call_site);
     }
+    let help = match sides.iter().all(|(access, _)| access.writes) {
+        true => "let each call write to a range of its own",
+        false => "end the group after the first call, and start another group for the second",
+    };
     report
         .fact("a group's calls are one operation: NCCL may run them together or in another order")
-        .help("end the group after the first call, and start another group for the second")
+        .help(help)
 }
