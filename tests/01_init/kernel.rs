@@ -3,7 +3,8 @@
 use anyhow::{Context, bail};
 use cudarc::driver::{LaunchConfig, PushKernelArg};
 use lab::{
-    Budget, Check, Expected, Guarded, each_call_fails, ensure, irregular, returns_at_once, without_panic,
+    Budget, Check, Expected, Guarded, caught, each_call_fails, ensure, irregular, returns_at_once,
+    without_panic,
 };
 
 use crate::init::kernel::{THREADS, axpy, grid, load};
@@ -57,18 +58,29 @@ fn axpy_is_loaded_on_each_gpu() -> anyhow::Result<()> {
 fn the_grid_covers_every_element() -> anyhow::Result<()> {
     // The length of one full block comes first. For it, a division that rounds down is correct, but most other wrong
     // formulas are not.
-    for (n, blocks) in [(256, 1), (1, 1), (255, 1), (257, 2), (1031, 5), (300_000, 1172)] {
-        let LaunchConfig { grid_dim, block_dim, shared_mem_bytes } = grid(n);
+    let short = [(256, 1), (1, 1), (255, 1), (257, 2), (1031, 5), (300_000, 1172)];
+    // A u32 can't hold the first of these lengths plus any more threads, and an f32 can't hold the second one. A limit
+    // on the blocks fails at the first, so it is not explained as an f32.
+    let long = [(u32::MAX, 16_777_216), (16_777_217, 65_537)];
+    for (n, blocks) in short.into_iter().chain(long) {
+        let LaunchConfig { grid_dim, block_dim, shared_mem_bytes } = match caught(|| grid(n)) {
+            Ok(config) => config,
+            Err(panic) => bail!("grid({n}): expected {blocks} blocks, but the function {panic}"),
+        };
         ensure!(
             block_dim == (THREADS, 1, 1),
             "grid({n}): a block has {block_dim:?} threads, expected ({THREADS}, 1, 1)"
         );
-        let cause = match grid_dim == (n / THREADS, 1, 1) {
-            true => format!(
+        let in_f32 = ((n as f32 / THREADS as f32).ceil() as u32, 1, 1);
+        let cause = if grid_dim == in_f32 {
+            format!("\n  likely cause: an f32 can't hold {n}, and rounds it to {}", n as f32)
+        } else if grid_dim == (n / THREADS, 1, 1) {
+            format!(
                 "\n  likely cause: {n} / {THREADS} rounds down, so the elements from {} on have no thread",
                 grid_dim.0 * THREADS
-            ),
-            false => String::new(),
+            )
+        } else {
+            String::new()
         };
         ensure!(
             grid_dim == (blocks, 1, 1),
