@@ -74,7 +74,12 @@ fn each_gpu_has_its_part_and_no_more() -> anyhow::Result<()> {
                 .exactly(&got)?;
         }
     }
-    Ok(())
+    let (stream, part) = (lab::streams(1)?, LEN - 3..LEN);
+    let buffers = spread(&stream, &values, std::slice::from_ref(&part))
+        .with_context(|| format!("spread(…) returned an error for the part {part:?} of {LEN} values"))?;
+    let got = stream[0].clone_dtoh(&buffers[0])?;
+    stream[0].synchronize()?;
+    Expected::new(0, &format!("the buffer of part {part:?}"), &values[part.clone()]).exactly(&got)
 }
 
 fn a_part_is_read() -> anyhow::Result<()> {

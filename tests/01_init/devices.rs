@@ -127,10 +127,12 @@ fn nothing_else_is_opened() -> anyhow::Result<()> {
         let budget = Budget::of("open").contexts(gpus as u64).new_streams(gpus as u64);
         budget.allocations(0).copies(0).modules(0).communicators(0)
     };
-    for count in 0..=available {
+    // A limit of 1 explains itself best.
+    for count in 1..=available {
         budget(count).spend(|| open_some(count))?;
     }
-    budget(0).spend(|| Ok(open(available + 1).is_ok()))?;
+    budget(0).case("with a `count` of 0").spend(|| open_some(0))?;
+    budget(0).case("for more GPUs than there are").spend(|| Ok(open(available + 1).is_ok()))?;
     Ok(())
 }
 

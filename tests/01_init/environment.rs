@@ -434,11 +434,13 @@ fn only_its_own_gpu_is_opened() -> anyhow::Result<()> {
         budget.allocations(0).copies(0).modules(0).communicators(0)
     };
     for local_rank in 0..gpus {
-        let assignment = Assignment { rank: local_rank, local_rank, world_size: gpus + 1 };
+        // The rank of a process on the second machine.
+        let (rank, world_size) = (gpus + local_rank, 2 * gpus);
+        let assignment = Assignment { rank, local_rank, world_size };
         budget(1).spend(|| own_stream(&assignment)).with_context(|| {
             format!(
-                "own_stream failed for local rank {local_rank} with {gpus} GPUs and world size {}; only the local rank matters",
-                gpus + 1
+                "own_stream failed for rank {rank} of {world_size}, local rank {local_rank}, with {gpus} GPUs; only the \
+                 local rank matters"
             )
         })?;
     }

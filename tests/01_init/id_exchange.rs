@@ -37,6 +37,8 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["hand_out"]),
         Check::new("id_exchange::rank_0_listens_at_the_address_alone", rank_0_listens_at_the_address_alone)
             .calls(&["exchange"]),
+        Check::new("id_exchange::rank_0_waits_for_all_ranks", rank_0_waits_for_all_ranks)
+            .calls(&["exchange"]),
         Check::new("id_exchange::an_address_in_use_is_an_error", an_address_in_use_is_an_error)
             .calls(&["exchange"]),
         Check::new("id_exchange::processes_become_a_group", processes_become_a_group)
@@ -471,6 +473,24 @@ fn rank_0_listens_at_the_address_alone() -> anyhow::Result<()> {
         !listens_at_other,
         "`exchange` on rank 0 got the address {address}, but also listens at {other}; expected only {address}: it must \
          not be reachable from other networks"
+    );
+    Ok(())
+}
+
+fn rank_0_waits_for_all_ranks() -> anyhow::Result<()> {
+    let address = free_address()?;
+    let result = in_time("exchange", move || exchange(0, 2, address, SHORT))?;
+    let Err(error) = result else {
+        bail!(
+            "`exchange` on rank 0 of 2 returned Ok, although rank 1 has not asked for the id; expected an error after \
+             the timeout of {} ms",
+            SHORT.as_millis()
+        )
+    };
+    let text = format!("{error:#}");
+    ensure!(
+        text.split(|letter: char| !letter.is_alphanumeric()).any(|word| word == "1"),
+        "rank 1 never asked for the id: the error from `exchange` on rank 0 must name it; got: {text}"
     );
     Ok(())
 }

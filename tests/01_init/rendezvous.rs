@@ -8,7 +8,7 @@ use anyhow::bail;
 use cudarc::driver::{CudaStream, result::ctx};
 use lab::faults::each_call_of_all_threads_fails;
 use lab::roll_call::{Answer, roll_call};
-use lab::{Budget, Check, ensure, without_panic};
+use lab::{Budget, Check, caught, ensure, without_panic};
 
 use crate::init::rendezvous::rendezvous;
 
@@ -26,6 +26,9 @@ pub(crate) fn checks() -> Vec<Check> {
         .calls(&["rendezvous"])
         .min_ranks(2),
         Check::new("rendezvous::an_error_comes_back_with_its_rank", an_error_comes_back_with_its_rank)
+            .calls(&["rendezvous"])
+            .min_ranks(2),
+        Check::new("rendezvous::a_panic_comes_back_with_its_rank", a_panic_comes_back_with_its_rank)
             .calls(&["rendezvous"])
             .min_ranks(2),
         Check::new("rendezvous::an_error_names_every_failed_rank", an_error_names_every_failed_rank)
@@ -54,12 +57,16 @@ fn rank_i_works_on_stream_i() -> anyhow::Result<()> {
                 got == world_size,
                 "rank {rank} has a communicator of world size {got}, expected {world_size}"
             );
-            let (got, expected) = (comm.stream(), &streams[rank]);
+            let gpu = |stream: &CudaStream| stream.context().ordinal();
+            let (got, expected) = (gpu(&comm.stream()), gpu(&streams[rank]));
             ensure!(
-                got == *expected,
-                "`f` received a communicator for rank {rank} with a stream on GPU {}; expected streams[{rank}], which is on GPU {}",
-                got.context().ordinal(),
-                expected.context().ordinal()
+                got == expected,
+                "`work` received a communicator for rank {rank} with a stream on GPU {got}; expected streams[{rank}], \
+                 which is on GPU {expected}"
+            );
+            ensure!(
+                comm.stream() == streams[rank],
+                "`work` received a communicator for rank {rank} with another stream of GPU {got}; expected streams[{rank}]"
             );
             Ok(rank)
         })?;
@@ -134,6 +141,32 @@ fn an_error_comes_back_with_its_rank() -> anyhow::Result<()> {
             text.contains("the disk is full") && text.contains(&format!("rank {unlucky}")),
             "rank {unlucky} failed with `the disk is full`, so the error from `rendezvous` must contain both the rank \
              and that text; got: {text}"
+        );
+    }
+    Ok(())
+}
+
+fn a_panic_comes_back_with_its_rank() -> anyhow::Result<()> {
+    for world_size in lab::world_sizes().into_iter().filter(|&size| size >= 2) {
+        let unlucky = world_size - 1;
+        let streams = streams(world_size)?;
+        let situation = format!("`work` panicked on rank {unlucky}");
+        let result = caught(|| {
+            rendezvous(&streams, |comm| {
+                assert!(comm.rank() != unlucky, "the index is out of range");
+                Ok(())
+            })
+        });
+        let Ok(result) = result else {
+            bail!("{situation}, and so did `rendezvous`; expected an error that names the rank")
+        };
+        let Err(error) = result else {
+            bail!("{situation}, but `rendezvous` returned Ok; expected an error that names the rank")
+        };
+        let text = format!("{error:#}");
+        ensure!(
+            text.contains(&format!("rank {unlucky}")),
+            "{situation}: the error must contain `rank {unlucky}`; got: {text}"
         );
     }
     Ok(())

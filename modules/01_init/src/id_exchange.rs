@@ -63,7 +63,7 @@ pub fn hand_out(listener: &TcpListener, id: &Id, world_size: usize, timeout: Dur
     let mut missing: BTreeSet<usize> = (1..world_size).collect();
     // ANCHOR: hand_out
     // Give the id to every other rank:
-    // 1. the ranks may connect in any order, but all of them by `deadline`;
+    // 1. the ranks may connect in any order, but all of them by `deadline`; send each the id as soon as it asks;
     // 2. `missing` holds the ranks that have not asked yet;
     // 3. at the deadline, return an error that names the missing ranks, and no others;
     // 4. if a rank asks twice, or is not in this world, return an error that names it, such as `rank 1 asked twice`.

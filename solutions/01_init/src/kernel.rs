@@ -34,7 +34,7 @@ pub fn grid(n: u32) -> LaunchConfig {
     // ANCHOR: grid
     // Compute the number of blocks, and of threads in each:
     // 1. a block has `THREADS` threads;
-    // 2. each of the `n` elements has a thread, for every `n` up to `u32::MAX`;
+    // 2. each of the `n` elements has a thread;
     // 3. there are no more blocks than necessary;
     // 4. the grid and the blocks extend in x only, and no shared memory is used.
     LaunchConfig { grid_dim: (n.div_ceil(THREADS), 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 }
