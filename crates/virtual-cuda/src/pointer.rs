@@ -1,7 +1,7 @@
 //! Pointers passed by C callers. Each type documents what the caller guarantees; only callers of the exported functions
 //! create values of these types.
 
-use std::ffi::{CStr, c_char, c_ulong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ops::Range;
 use std::{fmt, io};
 
@@ -215,7 +215,7 @@ impl Arguments {
     /// Copies the parameters' values into `to`, each to its own range there.
     ///
     /// A launch with too few arguments is an easy mistake, and what follows the array is then taken for more pointers. So
-    /// the kernel copies the values: unlike this process, it can find that there is nothing at an address.
+    /// a pointer is used only if something can be read there.
     ///
     /// # Errors
     /// Returns the first parameter without a value, and the pointer that was given for it.
@@ -223,51 +223,37 @@ impl Arguments {
         if self.0.is_null() && !places.is_empty() {
             return Err((0, std::ptr::null()));
         }
-        // SAFETY: the pointer is not null, so it is an array with a pointer for each parameter.
-        let values: Vec<_> = (0..places.len()).map(|index| unsafe { *self.0.add(index) }).collect();
-        if let Some(index) = values.iter().position(|value| value.is_null()) {
-            return Err((index, values[index]));
-        }
-        for (at, (values, places)) in values.chunks(AT_A_TIME).zip(places.chunks(AT_A_TIME)).enumerate() {
-            if let Some(bad) = copy(values, places, to) {
-                return Err((at * AT_A_TIME + bad, values[bad]));
+        for (index, place) in places.iter().enumerate() {
+            // SAFETY: the pointer is not null, so it is an array with a pointer for each parameter.
+            let value = unsafe { *self.0.add(index) };
+            let (first, len) = (value.addr(), place.len());
+            let last = first.saturating_add(len.saturating_sub(1));
+            let is_on_one_page = first / PAGE == last / PAGE;
+            if !is_readable(first) || !is_on_one_page && !is_readable(last) {
+                return Err((index, value));
             }
+            // SAFETY: the caller guarantees that the pointer points to a value of the parameter's size.
+            let value = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len) };
+            to[place.clone()].copy_from_slice(value);
         }
         Ok(())
     }
 }
 
-/// The most values that Linux copies with one call (`UIO_MAXIOV`).
-const AT_A_TIME: usize = 1024;
+/// The bytes of the smallest page that Linux uses. All bytes of a page can be read, or none.
+const PAGE: usize = 4096;
 
-/// Copies one value to each place in `to`. Returns the index of the first pointer that can't be read.
-fn copy(values: &[*const c_void], places: &[Range<usize>], to: &mut [u8]) -> Option<usize> {
-    let sizes = || places.iter().map(Range::len);
-    let part = |(start, len): (*mut c_void, _)| libc::iovec { iov_base: start, iov_len: len };
-    let from: Vec<_> = values.iter().map(|value| value.cast_mut()).zip(sizes()).map(part).collect();
-    let starts = places.iter().map(|place| to[place.clone()].as_mut_ptr().cast::<c_void>());
-    let into: Vec<_> = starts.zip(sizes()).map(part).collect();
-    let count = places.len() as c_ulong;
-    // SAFETY: the places are parts of `to`, and the kernel checks the addresses of the values.
-    let copied =
-        unsafe { libc::process_vm_readv(libc::getpid(), into.as_ptr(), count, from.as_ptr(), count, 0) };
-    let copied = match usize::try_from(copied) {
-        Ok(copied) => copied,
-        Err(_) if io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT) => 0,
-        Err(_) => {
-            // A sandbox may forbid the call.
-            for (value, place) in values.iter().zip(places) {
-                // SAFETY: the caller guarantees that the pointer points to a value of the parameter's size.
-                let value = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), place.len()) };
-                to[place.clone()].copy_from_slice(value);
-            }
-            return None;
-        }
-    };
-    // Values are copied one after the other, and each completely.
-    let mut end = 0;
-    sizes().position(|size| {
-        end += size;
-        end > copied
-    })
+/// Returns whether this process can read the eight bytes around an address.
+///
+/// Linux reads the new signal mask before it finds that the operation does not exist. Abseil's `AddressIsReadable` makes
+/// the same call.
+fn is_readable(address: usize) -> bool {
+    const NO_OPERATION: c_int = -1;
+    const MASK_BYTES: usize = 8;
+    let mask = std::ptr::without_provenance::<c_void>(address & !(MASK_BYTES - 1));
+    let null = std::ptr::null::<c_void>();
+    // SAFETY: with this operation, the call changes nothing.
+    let status = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, NO_OPERATION, mask, null, MASK_BYTES) };
+    // For a null pointer, there is no mask to read.
+    !mask.is_null() && (status == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT))
 }
