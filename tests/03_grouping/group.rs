@@ -24,6 +24,8 @@ pub(crate) fn checks() -> Vec<Check> {
             .calls(&["in_group"]),
         Check::new("group::an_error_at_the_group_s_end_is_returned", an_error_at_the_group_s_end_is_returned)
             .calls(&["in_group"]),
+        Check::new("group::the_error_of_the_calls_goes_first", the_error_of_the_calls_goes_first)
+            .calls(&["in_group"]),
         Check::new("group::after_an_error_no_group_is_open", after_an_error_no_group_is_open)
             .calls(&["in_group"])
             .min_ranks(2),
@@ -34,6 +36,7 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("group::a_missing_or_extra_buffer_is_an_error", a_buffer_too_few_or_too_many)
             .calls(&["average_all"])
             .min_ranks(2),
+        Check::new("group::no_buffers_are_no_error", no_buffers_are_no_error).calls(&["average_all"]),
         Check::new("group::lengths_that_differ_are_an_error", lengths_that_differ_are_an_error)
             .calls(&["average_all"])
             .min_ranks(2),
@@ -151,6 +154,30 @@ fn an_error_at_the_group_s_end_is_returned() -> anyhow::Result<()> {
     Ok(())
 }
 
+fn the_error_of_the_calls_goes_first() -> anyhow::Result<()> {
+    let comms = comms(1)?;
+    let buffer = Guarded::new(&comms[0].stream(), &irregular::integers(0, 37))?;
+    let result = without_panic("in_group when both its calls and the end of the group fail", || {
+        in_group(|| -> anyhow::Result<()> {
+            // NCCL rejects a send to rank 1 in a world of one rank, so the end of the group fails, too.
+            drop(comms[0].send(&buffer.view(), 1));
+            bail!("no batch is left")
+        })
+    })?;
+    let Err(error) = result else {
+        bail!(
+            "both the calls and the end of the group failed, but in_group returned Ok; expected the calls' error"
+        )
+    };
+    let text = format!("{error:#}");
+    ensure!(
+        text.contains("no batch is left"),
+        "both the calls and the end of the group failed: in_group must return the error from its calls, `no batch is \
+         left`, because it is the cause; got: {text}"
+    );
+    Ok(())
+}
+
 fn after_an_error_no_group_is_open() -> anyhow::Result<()> {
     for world_size in world_sizes() {
         let comms = comms(world_size)?;
@@ -206,7 +233,7 @@ fn a_buffer_too_few_or_too_many() -> anyhow::Result<()> {
     let log = unsafe { NcclLog::open() };
     for world_size in world_sizes() {
         let comms = comms(world_size)?;
-        for count in [world_size - 1, world_size + 1] {
+        for count in [0, world_size - 1, world_size + 1] {
             let mut some = buffers(&comms, 37)?;
             if count > world_size {
                 some.push(Guarded::new(&comms[0].stream(), &irregular::integers(world_size, 37))?);
@@ -215,6 +242,11 @@ fn a_buffer_too_few_or_too_many() -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+fn no_buffers_are_no_error() -> anyhow::Result<()> {
+    without_panic("average_all without communicators and buffers", || average(&[], &mut []))?
+        .context("average_all without communicators and buffers returned an error; expected Ok")
 }
 
 fn lengths_that_differ_are_an_error() -> anyhow::Result<()> {

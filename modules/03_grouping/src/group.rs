@@ -26,7 +26,8 @@ pub fn in_group<T>(calls: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<
 }
 
 /// Replaces every buffer with the average of all buffers, and returns without waiting for the GPUs. `buffers[i]`
-/// belongs to `comms[i]`, and `comms` contains all ranks of one world, all driven by this thread.
+/// belongs to `comms[i]`, and `comms` contains all ranks of one world, all driven by this thread. Without communicators
+/// and buffers, does nothing.
 ///
 /// Later work on the stream of `comms[i]` sees the average in `buffers[i]`. Any other stream has to wait for that
 /// stream: cudarc records the use of a buffer at the call, but the group launches the work later.
