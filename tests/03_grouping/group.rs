@@ -245,8 +245,8 @@ fn a_buffer_too_few_or_too_many() -> anyhow::Result<()> {
 }
 
 fn no_buffers_are_no_error() -> anyhow::Result<()> {
-    without_panic("average_all without communicators and buffers", || average(&[], &mut []))?
-        .context("average_all without communicators and buffers returned an error; expected Ok")
+    average(&[], &mut [])
+        .context("average_all without communicators and buffers returned an error; it has nothing to do")
 }
 
 fn lengths_that_differ_are_an_error() -> anyhow::Result<()> {
