@@ -221,8 +221,12 @@ fn the_rank_that_waited_least_was_last() -> anyhow::Result<()> {
                 "it has the wrong sign: no rank arrived before the first one",
             )
             .if_instead(
+                &each(&|one| waited[0] - one),
+                "it is relative to rank 0, not to the rank that arrived first",
+            )
+            .if_instead(
                 &each(&|one| waited[rank] - one),
-                "it is relative to this rank, not to the first rank",
+                "it is relative to this rank, not to the rank that arrived first",
             )
             .exactly(&got)
         })?;

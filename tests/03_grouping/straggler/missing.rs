@@ -9,7 +9,7 @@ use cudarc::driver::CudaSlice;
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::explain::error_text;
-use lab::{Kernels, ensure};
+use lab::{Kernels, ensure, named_ranks};
 
 use super::{DEADLINE, LONG_AFTER, MILLISECOND, prepared, worlds};
 use crate::grouping::straggler::{Register, barrier, lateness};
@@ -52,7 +52,7 @@ impl Returned {
 
 /// Returns the clock of a rank whose GPU has arrived. The deadline passes as soon as all ranks except `late` have
 /// signed.
-fn until_the_others_have_signed(register: &Register, rank: usize, late: usize) -> impl Fn() -> Duration {
+fn until_the_others_have_signed(register: &Register, rank: usize, late: &[usize]) -> impl Fn() -> Duration {
     let (looks, asks) = (Cell::new(0), OnceCell::new());
     move || {
         // The deadline is relative to the first reading.
@@ -69,50 +69,57 @@ fn until_the_others_have_signed(register: &Register, rank: usize, late: usize) -
 }
 
 /// Waits until all ranks except `late` have signed, up to a timeout.
-fn wait_for_the_others(register: &Register, late: usize, timeout: Duration) {
+fn wait_for_the_others(register: &Register, late: &[usize], timeout: Duration) {
     let since = Instant::now();
-    while register.missing().iter().any(|&missing| missing != late) && since.elapsed() < timeout {
+    while register.missing().iter().any(|missing| !late.contains(missing)) && since.elapsed() < timeout {
         std::thread::yield_now();
     }
 }
 
-/// Judges a rank's result after `late` did not arrive in time.
+/// Judges a rank's result after the ranks `late`, in ascending order, did not arrive in time.
 fn judge(
     rank: usize,
-    late: usize,
+    late: &[usize],
     told: &Told,
     register: &Register,
     world_size: usize,
 ) -> anyhow::Result<()> {
-    let of =
-        format!("rank {rank} of {world_size}: rank {late} did not reach the barrier before the deadline");
+    let those = named_ranks(late);
+    let of = format!("rank {rank} of {world_size}: {those} did not reach the barrier before the deadline");
     match told {
         None => Ok(()),
         Some((Ok(_), looks)) => bail!(
-            "{of}, but `barrier` returned Ok when it finally did; expected an error that names rank {late}\n  this rank \
+            "{of}, but `barrier` returned Ok afterward; expected an error that names {those}\n  this rank \
              read the clock {}: on every rank, the waits for both events must end at the deadline",
             if *looks == 1 { "once".to_owned() } else { format!("{looks} times") }
         ),
         Some((Err(text), _)) => {
             let numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok());
-            let named: Vec<usize> = numbers.filter(|&number: &usize| number < world_size).collect();
+            let mut named: Vec<usize> = numbers.filter(|&number: &usize| number < world_size).collect();
+            named.sort_unstable();
+            named.dedup();
             let unsigned = register.missing();
-            let others: Vec<usize> =
-                named.iter().copied().filter(|named| *named != late && unsigned.contains(named)).collect();
-            let cause = match () {
-                () if !others.is_empty() => format!(
+            let others: Vec<usize> = named
+                .iter()
+                .copied()
+                .filter(|named| !late.contains(named) && unsigned.contains(named))
+                .collect();
+            let signed = late.iter().find(|late| !named.contains(late) && !unsigned.contains(late));
+            let cause = match signed {
+                _ if !others.is_empty() => format!(
                     "\n  likely cause: ranks {others:?} have not signed, although their GPUs have arrived: a rank \
                      signs as soon as its own GPU has arrived, not when all GPUs have"
                 ),
-                () if !named.contains(&late) && !unsigned.contains(&late) => format!(
-                    "\n  rank {late} has signed, so no rank seems to be missing; a rank signs only if its GPU arrived \
+                Some(late) => format!(
+                    "\n  rank {late} has signed, so it does not seem to be missing; a rank signs only if its GPU arrived \
                      before the deadline"
                 ),
-                () => String::new(),
+                None => String::new(),
             };
             ensure!(
-                named == [late],
-                "{of}, so the error must name that rank, and no other; got: {text}{cause}"
+                named == late,
+                "{of}, so the error must name {}, and no other; got: {text}{cause}",
+                if late.len() == 1 { "that rank" } else { "those ranks" }
             );
             Ok(())
         }
@@ -164,11 +171,11 @@ impl Ranks {
 
 pub(super) fn a_missing_rank_is_named_by_all() -> anyhow::Result<()> {
     for world_size in worlds() {
-        let (missing, ranks) = (world_size / 2, Ranks::new(world_size));
+        let (missing, ranks) = ([world_size / 2], Ranks::new(world_size));
         let told = rendezvous(&lab::streams(world_size)?, |comm| {
             let rank = comm.rank();
             let (mut token, _kernels) = prepared(&comm, &ranks.warm_up)?;
-            if rank == missing {
+            if missing.contains(&rank) {
                 // If another rank would wait forever, the missing rank joins late, so that the check ends on any GPU.
                 let stuck = !ranks.returned.are(world_size - 1);
                 ranks.rescue.set(stuck).ok();
@@ -178,7 +185,7 @@ pub(super) fn a_missing_rank_is_named_by_all() -> anyhow::Result<()> {
                 ranks.end.wait();
                 return Ok(None);
             }
-            let clock = until_the_others_have_signed(&ranks.register, rank, missing);
+            let clock = until_the_others_have_signed(&ranks.register, rank, &missing);
             let told = ranks.call(&comm, &mut token, clock);
             ranks.returned.one_more();
             let helped = help_out(&comm, *ranks.rescue.wait(), &told);
@@ -187,7 +194,7 @@ pub(super) fn a_missing_rank_is_named_by_all() -> anyhow::Result<()> {
             drop(comm);
             helped.map(|()| told)
         })?;
-        let judge = |(rank, told)| judge(rank, missing, told, &ranks.register, world_size);
+        let judge = |(rank, told)| judge(rank, &missing, told, &ranks.register, world_size);
         told.iter().enumerate().try_for_each(judge)?;
     }
     Ok(())
@@ -195,13 +202,16 @@ pub(super) fn a_missing_rank_is_named_by_all() -> anyhow::Result<()> {
 
 pub(super) fn a_gpu_that_is_too_late_is_named_by_all() -> anyhow::Result<()> {
     for world_size in worlds() {
-        let (late, ranks) = (world_size / 2, Ranks::new(world_size));
+        // With three or more ranks, two are late.
+        let mut late = vec![world_size / 2, world_size - 1];
+        late.dedup();
+        let ranks = Ranks::new(world_size);
         let told = rendezvous(&lab::streams(world_size)?, |comm| {
             let (mut token, kernels) = prepared(&comm, &ranks.warm_up)?;
             ranks.start.wait();
-            let told = match comm.rank() == late {
-                true => called_late(&comm, &mut token, &kernels, &ranks)?,
-                false => called_in_time(&comm, &mut token, late, &ranks),
+            let told = match late.contains(&comm.rank()) {
+                true => called_late(&comm, &mut token, &kernels, &late, &ranks)?,
+                false => called_in_time(&comm, &mut token, &late, &ranks),
             };
             let helped = help_out(&comm, *ranks.rescue.wait(), &told);
             // All ranks have made the call, so the work in flight completes.
@@ -211,17 +221,18 @@ pub(super) fn a_gpu_that_is_too_late_is_named_by_all() -> anyhow::Result<()> {
             done?;
             Ok(told)
         })?;
-        let judge = |(rank, told)| judge(rank, late, told, &ranks.register, world_size);
+        let judge = |(rank, told)| judge(rank, &late, told, &ranks.register, world_size);
         told.iter().enumerate().try_for_each(judge)?;
     }
     Ok(())
 }
 
-/// Runs the rank whose GPU arrives too late.
+/// Runs a rank whose GPU arrives too late.
 fn called_late(
     comm: &Comm,
     token: &mut CudaSlice<f32>,
     kernels: &Kernels,
+    late: &[usize],
     ranks: &Ranks,
 ) -> anyhow::Result<Told> {
     // The spin takes longer than the other ranks need to sign.
@@ -233,7 +244,7 @@ fn called_late(
         if looks.replace(looks.get() + 1) == 0 {
             return Duration::ZERO;
         }
-        wait_for_the_others(&ranks.register, comm.rank(), RESCUE);
+        wait_for_the_others(&ranks.register, late, RESCUE);
         LONG_AFTER
     });
     ranks.returned.one_more();
@@ -241,13 +252,13 @@ fn called_late(
     Ok(told)
 }
 
-/// Runs a rank whose GPU has arrived, and which is waiting for the late rank's GPU.
-fn called_in_time(comm: &Comm, token: &mut CudaSlice<f32>, late: usize, ranks: &Ranks) -> Told {
+/// Runs a rank whose GPU has arrived, and which is waiting for the late ranks' GPUs.
+fn called_in_time(comm: &Comm, token: &mut CudaSlice<f32>, late: &[usize], ranks: &Ranks) -> Told {
     let others = until_the_others_have_signed(&ranks.register, comm.rank(), late);
     let told = ranks.call(comm, token, || {
         let time = others();
         if time == LONG_AFTER {
-            ranks.returned.are(1);
+            ranks.returned.are(late.len());
         }
         time
     });
