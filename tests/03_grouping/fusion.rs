@@ -176,7 +176,8 @@ fn ranks_agree_on_the_order() -> anyhow::Result<()> {
             let mut views = in_order(&mut tensors);
             let order = views.iter().map(|view| Ok(found(rank, &stream.clone_dtoh(view)?)));
             let order = order.collect::<anyhow::Result<Vec<String>>>()?;
-            average_fused(&comm, &mut views)?;
+            // Only the order is under test here, so a function that is given averages the tensors.
+            average_each(&comm, &mut views)?;
             stream.synchronize()?;
             let averages = (0..EQUAL.len()).map(|tensor| Ok(stream.clone_dtoh(&tensors[&name(tensor)])?));
             let by_the_map = order == of_the_map;
