@@ -454,10 +454,11 @@ fn each_attempt_is_one_all_reduce() -> anyhow::Result<()> {
         sums.set(sums.get() + 1);
         Ok(sums.get() > REFUSED)
     };
-    // Each attempt may copy the values and sum them in place. Only `arrives` waits.
+    // Each attempt may copy the values and sum them in place. Only `arrives` waits; a wait after the last sum, which has
+    // arrived, ends at once.
     let budget = budget("sum_of_survivors", REFUSED).collectives(&[("AllReduce", LEN); REFUSED + 1]);
     let budget =
-        budget.host_waits(REFUSED as u64 + 1).copies(REFUSED as u64 + 1).bytes_to_host(0).allocations(1);
+        budget.host_waits(REFUSED as u64 + 2).copies(REFUSED as u64 + 1).bytes_to_host(0).allocations(1);
     budget.spend(|| sum_of_survivors(comm, &values.as_view(), &mut total.as_view_mut(), arrives, alone))?;
     Ok(stream.synchronize()?)
 }
