@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use cudarc::driver::sys::{self, CU_MEMHOSTALLOC_WRITECOMBINED};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use lab::kernels::SCALE_AND_ADD_ONE;
@@ -16,7 +16,7 @@ pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("staging::every_batch_arrives", every_batch_arrives).calls(&["Feed::next"]),
         Check::new("staging::batches_are_staged_in_pinned_memory", batches_are_staged_in_pinned_memory)
-            .calls(&["Feed::next"]),
+            .calls(&["Feed::next", "Slot::new"]),
         Check::new("staging::two_batches_are_under_way", two_batches_are_under_way).calls(&["Feed::next"]),
         Check::new(
             "staging::a_batch_is_copied_while_another_is_processed",
@@ -118,16 +118,22 @@ fn batches_are_staged_in_pinned_memory() -> anyhow::Result<()> {
     let Bench { copies, .. } = &Bench::new()?;
     let mut feed = Feed::new(copies, LEN)?;
     for index in 0..3 {
-        let mut is_pinned = false;
+        let mut kind = None;
         feed.next(|staged| {
-            is_pinned = flags(staged).is_some();
+            kind = flags(staged);
             staged.fill(1.0);
         })?;
-        ensure!(
-            is_pinned,
-            "`Feed::next` let `fill` write batch {index} to pageable memory, expected pinned memory: the slot's \
+        let Some(kind) = kind else {
+            bail!(
+                "`Feed::next` let `fill` write batch {index} to pageable memory, expected pinned memory: the slot's \
              `staged`\n  a copy from pageable memory is not asynchronous, and copying from there to `staged` takes the \
              host as long as `fill`"
+            )
+        };
+        ensure!(
+            kind & CU_MEMHOSTALLOC_WRITECOMBINED != 0,
+            "`Slot::new` allocated `staged` as cached memory, expected write-combined memory: the host only writes to it, \
+             and never reads from it"
         );
     }
     copies.synchronize()?;
