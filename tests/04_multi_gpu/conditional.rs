@@ -153,7 +153,15 @@ fn train(world_size: usize, overflows: &[Vec<bool>]) -> anyhow::Result<()> {
     rendezvous(&lab::streams(world_size)?, |comm| {
         let (rank, stream) = (comm.rank(), comm.stream());
         let kernels = Kernels::load(stream.context())?;
-        let start = irregular::integers(0, LEN);
+        // Each rank has other parameters, because a step averages only gradients.
+        let starts: Vec<_> = (0..world_size).map(|rank| irregular::integers(10_000 + rank, LEN)).collect();
+        let start = starts[rank].clone();
+        let from_mean: Vec<f64> = (0..LEN)
+            .map(|index| {
+                let sum: f64 = starts.iter().map(|start| f64::from(start[index])).sum();
+                sum / world_size as f64 - f64::from(start[index])
+            })
+            .collect();
         let mut parameters = Guarded::new(&stream, &start)?;
         let mut serial: Vec<f64> = start.into_iter().map(f64::from).collect();
         // A rank that finds a mistake continues to the end, so that the other ranks do not wait for it.
@@ -181,6 +189,7 @@ fn train(world_size: usize, overflows: &[Vec<bool>]) -> anyhow::Result<()> {
                 skip,
                 before: &before,
                 right: &serial,
+                from_mean: &from_mean,
                 bound: bound(world_size, made),
                 got: &parameters.read()?,
             });
@@ -220,12 +229,15 @@ struct Made<'a> {
     skip: bool,
     before: &'a [f32],
     right: &'a [f64],
+    /// How much larger the mean of all ranks' parameters is than this rank's parameters.
+    from_mean: &'a [f64],
     bound: f64,
     got: &'a [f32],
 }
 
 fn compare(made: &Made<'_>) -> anyhow::Result<()> {
-    let Made { place: (rank, world_size), overflowed, stepped, skip, before, right, bound, got } = *made;
+    let Made { place: (rank, world_size), overflowed, stepped, skip, before, right, from_mean, bound, got } =
+        *made;
     let told = format!("rank {rank} of {world_size}: {overflowed} had an overflow");
     ensure!(
         !(skip && stepped && got == before),
@@ -236,6 +248,7 @@ fn compare(made: &Made<'_>) -> anyhow::Result<()> {
         "rank {rank} of {world_size} made a step in which {overflowed} had an overflow: every rank must skip it"
     );
     ensure!(skip || stepped, "{told}, but the step was skipped; skip it only if a gradient overflows");
+    let averaged: Vec<f32> = right.iter().zip(from_mean).map(|(right, more)| (right + more) as f32).collect();
     let right: Vec<f32> = right.iter().map(|&value| value as f32).collect();
     let name = format!("the parameter buffer after `step`, when {overflowed} had an overflow,");
     let poisoned = got.iter().any(|value| !value.is_finite());
@@ -247,6 +260,10 @@ fn compare(made: &Made<'_>) -> anyhow::Result<()> {
     let mut expected = Expected::new(rank, &name, &right);
     if !skip {
         expected = expected.if_instead(before, "no parameter has changed, but `step` returned true");
+        if world_size > 1 {
+            let cause = "the ranks' parameters were averaged: average only the gradient, before the step";
+            expected = expected.if_instead(&averaged, cause);
+        }
     }
     expected.within(bound, got)
 }
@@ -274,6 +291,8 @@ fn one_element_decides() -> anyhow::Result<()> {
             let mut budget = budget("step")
                 .collectives(&[("AllReduce", 1), ("AllReduce", LEN)])
                 .or_collectives(&[("AllGather", 1), ("AllReduce", LEN)])
+                // If any gradient is not finite, the average is not finite either, on every rank.
+                .or_collectives(&[("AllReduce", LEN)])
                 .kernels(4);
             if skip {
                 // A skipped step needs no average.
