@@ -110,7 +110,7 @@ fn compare(world_size: usize, lengths: &[usize], cut: Cut) -> anyhow::Result<()>
             let attempt =
                 Attempt { samples: &samples, step, cuts: &cuts, rank, earlier: &earlier, earlier_loss };
             attempt
-                .compare_parameters(&made[index].parameters)
+                .compare_parameters(&made[index])
                 .and_then(|()| attempt.compare_loss(made[index].loss))
                 .map_err(|error| anyhow!("{place}, {error}"))?;
         }
@@ -194,8 +194,8 @@ impl Attempt<'_> {
         )
     }
 
-    fn compare_parameters(&self, got: &[f32]) -> anyhow::Result<()> {
-        let (step, world_size) = (self.step, self.world_size());
+    fn compare_parameters(&self, made: &Made) -> anyhow::Result<()> {
+        let (step, world_size, got) = (self.step, self.world_size(), &made.parameters);
         let right = step.after();
         let mut expected = Expected::new(self.rank, "the parameter buffer", &right).if_instead(
             &step.unchanged(),
@@ -224,8 +224,7 @@ impl Attempt<'_> {
         }
         let with_earlier: Vec<f64> =
             step.gradient.iter().zip(self.earlier).map(|(new, old)| new + old).collect();
-        let (rate, at_that_rate) = step.rate_of(got);
-        expected
+        expected = expected
             .if_instead(
                 &step.along(&self.of_last().1),
                 "it includes only the last micro-batch: `backward` replaces the gradients instead of adding to them",
@@ -238,35 +237,49 @@ impl Attempt<'_> {
             .if_instead(
                 &step.along(&with_earlier),
                 "it also includes the gradients from earlier steps: `total` was not cleared",
-            )
-            .if_instead(&at_that_rate, another_rate(rate))
-            .within(step.bound, got)
+            );
+        // If the loss is wrong, too, the gradient is scaled rather than the rate.
+        if step.has_loss(made.loss) {
+            let (rate, at_that_rate) = step.rate_of(got);
+            expected = expected.if_instead(&at_that_rate, another_rate(rate));
+        }
+        expected.within(step.bound, got)
     }
 
     fn compare_loss(&self, got: f32) -> anyhow::Result<()> {
         let Self { step, rank, .. } = self;
         let alike = |loss: f64| abs_diff_eq!(f64::from(got), loss, epsilon = step.loss_bound);
-        if alike(step.loss) {
+        if step.has_loss(got) {
             return Ok(());
         }
-        let own = self.of_own().0;
-        let cause = match () {
-            () if alike(self.of_last().0) => "it includes only the last micro-batch".to_owned(),
-            () if alike(own) || alike(own * self.world_size()) => {
-                "it is this rank's own loss: average it like the gradient".to_owned()
-            }
-            () if alike(self.unscaled().0) => self.scale_is_forgotten(),
-            () if self.earlier_loss > 0.0 && alike(self.earlier_loss + step.loss) => {
-                "it also includes the losses from earlier steps: the loss is the last element of `total`, which was \
-                 not cleared"
-                    .to_owned()
-            }
-            () if alike(self.mean_of_means().0) => {
-                "it is the mean of the micro-batches' means, but a longer micro-batch must count for more".to_owned()
-            }
-            () => String::new(),
+        let (own, count) = (self.of_own().0, self.world_size());
+        let of_own = "it is this rank's own loss: average it like the gradient";
+        let mut candidates = vec![
+            (self.of_last().0, "it includes only the last micro-batch".to_owned()),
+            (own, of_own.to_owned()),
+            (own * count, of_own.to_owned()),
+            (step.loss * count, format!("it is the correct loss times {count}, the world size")),
+            (step.loss / count, format!("it is the correct loss divided by {count}, the world size")),
+            (self.unscaled().0, self.scale_is_forgotten()),
+            (
+                self.mean_of_means().0,
+                "it is the mean of the micro-batches' means, but a longer micro-batch must count for more"
+                    .to_owned(),
+            ),
+        ];
+        if self.earlier_loss > 0.0 {
+            let earlier = "it also includes the losses from earlier steps: the loss is the last element of `total`, \
+                           which was not cleared";
+            candidates.push((self.earlier_loss + step.loss, earlier.to_owned()));
+        }
+        // If several mistakes lead to this loss, it does not tell which one was made.
+        let mut causes: Vec<String> =
+            candidates.into_iter().filter(|(loss, _)| alike(*loss)).map(|(_, cause)| cause).collect();
+        causes.dedup();
+        let cause = match causes.as_slice() {
+            [cause] => format!("\n  likely cause: {cause}"),
+            _ => String::new(),
         };
-        let cause = if cause.is_empty() { cause } else { format!("\n  likely cause: {cause}") };
         bail!("rank {rank}: the loss is {got}, expected {:.6}{cause}", step.loss)
     }
 }
@@ -329,7 +342,7 @@ fn the_pieces_cost_no_extra_waits() -> anyhow::Result<()> {
             .bytes_to_device(0)
             .bytes_to_host(size_of::<f32>() as u64)
             .allocations(2)
-            .host_waits(2)
+            .host_waits(0)
             .polls(0)
             .communicators(0)
             .stream_of(&comm)

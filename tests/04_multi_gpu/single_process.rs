@@ -114,7 +114,7 @@ fn compare(count: usize, lengths: &[usize]) -> anyhow::Result<()> {
         let first = &run.replicas[0].model;
         let parameters = first.stream().clone_dtoh(&first.parameters())?;
         let place = format!("{count} GPUs, step {} (samples {:?})", index + 1, step.batch);
-        compare_parameters(&samples, (all, index), count, &parameters)
+        compare_parameters(&samples, (all, index), count, (&parameters, loss))
             .map_err(|error| anyhow!("{place}: {error}"))?;
         compare_loss(&samples, step, count, loss).map_err(|error| anyhow!("{place}: {error}"))?;
     }
@@ -175,7 +175,7 @@ fn compare_parameters(
     samples: &Samples,
     (steps, index): (&[Step], usize),
     count: usize,
-    got: &[f32],
+    (got, loss): (&[f32], f32),
 ) -> anyhow::Result<()> {
     let (step, gpus) = (&steps[index], count as f64);
     let parts = parts(step, count);
@@ -230,8 +230,12 @@ fn compare_parameters(
             ),
         );
     }
-    let (rate, at_that_rate) = step.rate_of(got);
-    expected.if_instead(&at_that_rate, another_rate(rate)).within(step.bound, got)
+    // If the loss is wrong, too, the gradient is scaled rather than the rate.
+    if step.has_loss(loss) {
+        let (rate, at_that_rate) = step.rate_of(got);
+        expected = expected.if_instead(&at_that_rate, another_rate(rate));
+    }
+    expected.within(step.bound, got)
 }
 
 fn compare_loss(samples: &Samples, step: &Step, count: usize, got: f32) -> anyhow::Result<()> {

@@ -88,6 +88,11 @@ impl Step {
         (rate, self.along(&times(&self.gradient, rate / f64::from(LEARNING_RATE))))
     }
 
+    /// Returns whether this is the loss of the step, up to rounding.
+    pub(super) fn has_loss(&self, loss: f32) -> bool {
+        (f64::from(loss) - self.loss).abs() <= self.loss_bound
+    }
+
     /// Returns the parameters after the step.
     pub(super) fn after(&self) -> Vec<f32> {
         self.along(&self.gradient)
