@@ -88,6 +88,14 @@ fn shards_are_the_batch() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Returns whether these are the averages of the ranks' initial parameters, which are below 1.
+fn is_average(start: &[f32], initial: &[Vec<f32>]) -> bool {
+    start.iter().enumerate().all(|(index, &value)| {
+        let sum: f64 = initial.iter().map(|initial| f64::from(initial[index])).sum();
+        (f64::from(value) - sum / initial.len() as f64).abs() < 1e-6
+    })
+}
+
 fn replicas_start_equal() -> anyhow::Result<()> {
     let layout = Layout { hidden: HIDDEN };
     for world_size in lab::world_sizes() {
@@ -107,6 +115,9 @@ fn replicas_start_equal() -> anyhow::Result<()> {
                     "\nthe rank still has its own parameters: nothing was broadcast".to_owned()
                 }
                 Some(other) => format!("\nthese are rank {other}'s parameters, but the root is rank 0"),
+                None if is_average(start, &initial) => {
+                    "\nthese are the averages of all ranks' parameters: broadcast rank 0's instead".to_owned()
+                }
                 None => String::new(),
             };
             bail!(
