@@ -93,7 +93,13 @@ fn check_norm(comm: &Comm, kernels: &Kernels) -> anyhow::Result<()> {
     let bound = (len_of(world_size) + world_size + 3) as f64 * UNIT_ROUNDOFF;
     let norms: Vec<f64> = parts.iter().map(|part| norm(part)).collect();
     let mistakes = [
-        (norms[rank], "this is the norm of the rank's own part: the other ranks' parts are missing"),
+        (
+            norms[rank],
+            match norms[rank] == norms.iter().copied().fold(0.0, f64::max) {
+                true => "this is the largest of the parts' norms, which is that of the rank's own part",
+                false => "this is the norm of the rank's own part: the other ranks' parts are missing",
+            },
+        ),
         (
             norms.iter().sum(),
             "this is the sum of the parts' norms, but only the squares of norms can be summed",

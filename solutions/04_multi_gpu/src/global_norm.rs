@@ -58,7 +58,8 @@ pub fn average_and_clip(
 }
 
 /// Computes a softmax in place over scores that are spread over the ranks. Each score x becomes exp(x − m) / s, where m
-/// is the largest score on any rank, and s is the sum of exp(x − m) over all scores. Returns without waiting for the GPU.
+/// is the largest score on any rank, and s is the sum of exp(x − m) over all scores. Every rank has at least one score.
+/// Returns without waiting for the GPU.
 ///
 /// # Errors
 /// Returns any error from NCCL or the driver.
