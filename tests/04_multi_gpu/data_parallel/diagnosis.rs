@@ -74,7 +74,10 @@ pub(super) fn likely_cause(training: &Training, rank: usize, step: usize) -> Opt
 fn of_start(training: &Training) -> Option<String> {
     let expected = Layout { hidden: HIDDEN }.initial(seed(0));
     let stray = training.replicas.iter().position(|replica| replica.start != expected)?;
-    Some(format!("rank {stray} doesn't start with rank 0's parameters"))
+    Some(match stray {
+        0 => "`start_equal` changed rank 0's parameters, which all ranks must start with".to_owned(),
+        _ => format!("rank {stray} doesn't start with rank 0's parameters: see `start_equal`"),
+    })
 }
 
 /// Returns the known mistake, if any, that explains why the loss differs from the serial run's.
