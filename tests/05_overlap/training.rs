@@ -132,8 +132,8 @@ impl<'a> Known<'a> {
             let at = |values: &[f32]| values[place.clone()].to_vec();
             let expected = at(&run.along(&run.average));
             let mut comparison = Expected::new(rank, &name, &expected);
-            for (values, cause) in run.mistakes() {
-                comparison = comparison.if_instead(&at(&values), cause);
+            for (values, cause) in run.mistakes(place) {
+                comparison = comparison.if_instead(&values, cause);
             }
             comparison.within(bound, &at(&got))?;
         }
@@ -181,23 +181,23 @@ impl<'a> SerialStep<'a> {
         sum(*unused, world_size, self.step).iter().enumerate().map(averaged).collect()
     }
 
-    /// Returns the parameters that result from known mistakes, with their causes.
-    fn mistakes(&self) -> [(Vec<f32>, &'static str); 4] {
+    /// Returns the values of the parameter at `place` that result from known mistakes, with their causes.
+    fn mistakes(&self, place: &Range<usize>) -> Vec<(Vec<f32>, &'static str)> {
         let Known { rank, unused, .. } = self.known;
-        let own = gradient(*unused, rank.number(), self.step);
-        [
-            (self.before.clone(), "this step did not change it"),
-            (self.along(&own), "it was updated with this rank's own gradient, not with the average"),
-            (
-                self.along(&sum(*unused, rank.comm.world_size(), self.step)),
-                "it was updated with the sum of the gradients, not with their average",
-            ),
-            (
-                self.along(&self.not_cleared()),
-                "a rank that does not use the parameter averaged the old values of its gradient: clear the gradients \
-                 first",
-            ),
-        ]
+        let at = |values: &[f32]| values[place.clone()].to_vec();
+        let own = at(&self.along(&gradient(*unused, rank.number(), self.step)));
+        let sum = at(&self.along(&sum(*unused, rank.comm.world_size(), self.step)));
+        let mut mistakes = vec![(at(&self.before), "this step did not change it")];
+        if own == sum {
+            // Only this rank uses the parameter.
+            mistakes.push((own, "its gradient was not averaged: it must be divided by the number of ranks"));
+        } else {
+            mistakes.push((own, "it was updated with this rank's own gradient, not with the average"));
+            mistakes.push((sum, "it was updated with the sum of the gradients, not with their average"));
+        }
+        let cause = "a rank that does not use the parameter averaged the old values of its gradient: clear the gradients first";
+        mistakes.push((at(&self.along(&self.not_cleared())), cause));
+        mistakes
     }
 }
 

@@ -35,6 +35,8 @@ fn the_scale_halves_and_doubles() -> anyhow::Result<()> {
         (2, "..x.x....xxx..."),
         (1, "..x.xx."),
         (4, ".x..x...x....x......"),
+        // From 65536 to 0.25.
+        (3, "xxxxxxxxxxxxxxxxxx..."),
         (2000, &*format!("{}x{}", ".".repeat(1999), ".".repeat(4000))),
     ] {
         let (mut scale, mut right) = (LossScale::new(65536.0, interval), Serial::new(65536.0, interval));
@@ -97,6 +99,14 @@ fn why(interval: u32, steps: &str, got: &[f32]) -> &'static str {
         }
     }) {
         "\n  likely cause: the scale doubles one good step too late"
+    } else if explains(|scale, count, overflowed, interval| {
+        *count = if overflowed { 0 } else { *count + 1 };
+        *scale = if overflowed { (*scale * 0.5).max(1.0) } else { *scale };
+        if *count == interval {
+            (*scale, *count) = (*scale * 2.0, 0);
+        }
+    }) {
+        "\n  likely cause: the scale never falls below 1, but each overflow halves it"
     } else {
         ""
     }
