@@ -502,8 +502,12 @@ impl State {
             let is_over = |Retired { last, last_work, .. }: &mut Retired| {
                 let stream = last.op.stream;
                 let last_free = last_free(&self.freed, stream);
-                self.order.is_seen(stream, last_free.max(*last_work))
-                    && last.done.get().is_some_and(|done| self.order.has_seen_others(stream, done))
+                // A stream without operations has nothing to tell.
+                let tells_nothing = || match last.done.get() {
+                    Some(done) => self.order.has_seen_others(stream, done),
+                    None => last.op.number == 0,
+                };
+                self.order.is_seen(stream, last_free.max(*last_work)) && tells_nothing()
             };
             seen.extend(context.retired.extract_if(.., is_over));
         }
