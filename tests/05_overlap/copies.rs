@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaEvent, CudaViewMut, PinnedHostSlice};
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, CudaViewMut, DevicePtr, PinnedHostSlice};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::timeline::{Kind, Timeline, timed};
 use lab::{
@@ -88,8 +89,6 @@ fn pinned(context: &Arc<CudaContext>, values: &[f32]) -> anyhow::Result<PinnedHo
 impl<'a> Bench<'a> {
     fn new(comm: &'a Comm, batches: usize, delays: Delays) -> anyhow::Result<Self> {
         let context = comm.context();
-        // SAFETY: events or a synchronize call must order all uses on different streams; the check verifies this.
-        unsafe { context.disable_event_tracking() };
         let streams =
             Streams { compute: context.new_stream()?, comm: comm.stream(), copy: context.new_stream()? };
         for (stream, role) in
@@ -97,6 +96,14 @@ impl<'a> Bench<'a> {
         {
             lab::name_stream(stream, role)?;
         }
+        Self::on(streams, comm, batches, delays)
+    }
+
+    /// Uses these streams, which may be the same one.
+    fn on(streams: Streams, comm: &'a Comm, batches: usize, delays: Delays) -> anyhow::Result<Self> {
+        let context = comm.context();
+        // SAFETY: events or a synchronize call must order all uses on different streams; the check verifies this.
+        unsafe { context.disable_event_tracking() };
         let kernels = Kernels::load(context)?;
         let inputs = (0..batches).map(|batch| pinned(context, &input(comm.rank(), batch)));
         let inputs = inputs.collect::<anyhow::Result<_>>()?;
@@ -121,9 +128,11 @@ impl<'a> Bench<'a> {
         timeline.record(&streams.copy, Kind::Copy, "the spin before", || {
             kernels.spin(&streams.copy, delays.copy)
         })?;
-        let mut batches = Batches { comm, streams, kernels, timeline, copied, delays: *delays };
         let [first, second] = buffers;
-        stream_through(streams, &mut batches, &mut [first.view_mut(), second.view_mut()], inputs, outputs)
+        let mut buffers = [first.view_mut(), second.view_mut()];
+        let addresses = [address(&buffers[0], &streams.copy), address(&buffers[1], &streams.copy)];
+        let mut batches = Batches { comm, streams, kernels, timeline, copied, delays: *delays, addresses };
+        stream_through(streams, &mut batches, &mut buffers, inputs, outputs)
     }
 
     /// Compares the outputs after the copy stream is done.
@@ -139,7 +148,8 @@ impl<'a> Bench<'a> {
             let (expected, own) = (sum(batch), input(rank, batch));
             let halved: Vec<f32> = expected.iter().map(|x| x / 2.0).collect();
             let doubled: Vec<f32> = own.iter().map(|x| 2.0 * x).collect();
-            Expected::new(rank, &format!("the output of batch {batch}"), &expected)
+            let name = format!("the output of batch {batch}");
+            let mut comparison = Expected::new(rank, &name, &expected)
                 .if_instead(&stale(batch), "it holds its old values: nothing was copied into it")
                 .if_instead(
                     &doubled,
@@ -149,9 +159,16 @@ impl<'a> Bench<'a> {
                 .if_instead(
                     &halved,
                     "this is the sum of the batches as they were copied in: they were not computed",
-                )
-                .if_instead(&sum(batch + 1), "this is the output of the next batch")
-                .exactly(output.as_slice()?)?;
+                );
+            for other in (0..self.outputs.len()).filter(|&other| other != batch) {
+                let overwritten = match other > batch && other % 2 == batch % 2 {
+                    true => "; it was copied into the same buffer before this output was copied out",
+                    false => "",
+                };
+                let cause = format!("this is the output of batch {other}{overwritten}");
+                comparison = comparison.if_instead(&sum(other), cause);
+            }
+            comparison.exactly(output.as_slice()?)?;
         }
         self.buffers.iter().try_for_each(|buffer| buffer.read().map(drop))
     }
@@ -165,10 +182,37 @@ struct Batches<'a> {
     timeline: &'a mut Timeline,
     copied: &'a mut Vec<CudaEvent>,
     delays: Delays,
+    /// The addresses of the two buffers.
+    addresses: [CUdeviceptr; 2],
+}
+
+impl Batches<'_> {
+    /// Fails if `call` got the wrong buffer. With that buffer, the call would cause a race, whose report can't know that
+    /// the other buffer was meant.
+    fn ensure_gets_its_buffer(
+        &self,
+        call: &str,
+        batch: usize,
+        buffer: &CudaViewMut<f32>,
+    ) -> anyhow::Result<()> {
+        ensure!(
+            address(buffer, &self.streams.copy) == self.addresses[batch % 2],
+            "rank {}: for batch {batch}, `{call}` did not get `buffers[{}]`: batch i uses `buffers[i % 2]`",
+            self.comm.rank(),
+            batch % 2
+        );
+        Ok(())
+    }
+}
+
+/// Returns the address of a buffer.
+fn address(buffer: &CudaViewMut<f32>, stream: &CudaStream) -> CUdeviceptr {
+    buffer.device_ptr(stream).0
 }
 
 impl Work for Batches<'_> {
     fn compute(&mut self, batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        self.ensure_gets_its_buffer("compute", batch, buffer)?;
         let Self { streams, kernels, delays, .. } = self;
         self.copied.push(timed(&streams.copy)?);
         self.timeline.record(&streams.compute, Kind::Compute, format!("batch {batch}'s computation"), || {
@@ -178,6 +222,7 @@ impl Work for Batches<'_> {
     }
 
     fn all_reduce(&mut self, batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        self.ensure_gets_its_buffer("all_reduce", batch, buffer)?;
         let Self { comm, streams, kernels, delays, .. } = self;
         let name = format!("batch {batch}'s all-reduce");
         self.timeline.record(&streams.comm, Kind::Communication, name, || {
@@ -189,7 +234,16 @@ impl Work for Batches<'_> {
 }
 
 fn every_batch_arrives() -> anyhow::Result<()> {
-    on_ranks(1, |comm| passes(comm, 3, Delays::default()))?;
+    on_ranks(1, |comm| {
+        // With one stream in all three roles, the calls run in their order, so nothing races, and a wrong order leads to
+        // wrong values.
+        let stream = comm.stream();
+        let streams = Streams { compute: stream.clone(), comm: stream.clone(), copy: stream };
+        let mut bench = Bench::on(streams, comm, 5, Delays::default())?;
+        bench.run()?;
+        bench.compare()?;
+        passes(comm, 3, Delays::default())
+    })?;
     on_each_rank(|comm| {
         [0, 1, 2, 5].into_iter().try_for_each(|batches| passes(comm, batches, Delays::default()))
     })

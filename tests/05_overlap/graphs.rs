@@ -120,9 +120,9 @@ impl<'a> Bench<'a> {
                 .if_instead(&stale(round), "it holds its old values: nothing was copied into it")
                 .if_instead(
                     &output(rank, world_size, AT_FIRST),
-                    "it comes from the buffer's initial values: the input was never copied into it",
+                    "it comes from the buffer's initial values: the input was not copied into it before the launch",
                 )
-                .if_instead(&input(rank, round), "it is the input: nothing was computed")
+                .if_instead(&input(rank, round), "it is the input: nothing was computed after the input was copied into the buffer")
                 .exactly(&self.compute.clone_dtoh(got)?)?;
         }
         replayed.buffer.read().map(drop)

@@ -105,8 +105,15 @@ struct Half {
     normed: CudaSlice<f32>,
     partial: Guarded<f32>,
     last_part: Part,
-    /// Whether an all-reduce has been enqueued since the last residual.
-    is_pending: bool,
+    last_call: Call,
+}
+
+/// The latest call for a half. Each half needs these calls in turn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Call {
+    Product,
+    AllReduce,
+    ResidualAndNorm,
 }
 
 /// One rank's model.
@@ -145,7 +152,7 @@ impl<'a> Model<'a> {
                 normed: compute.clone_htod(&normed)?,
                 partial: Guarded::new(&compute, &irregular::integers(90, LEN))?,
                 last_part: Part::Attention,
-                is_pending: false,
+                last_call: Call::ResidualAndNorm,
             })
         };
         let halves = [half(0)?, half(1)?];
@@ -175,13 +182,19 @@ impl<'a> Model<'a> {
 
     /// Runs all layers.
     fn run(&mut self) -> anyhow::Result<()> {
+        let pending = self.forward()?;
+        finish(&self.compute.clone(), self, pending)
+    }
+
+    /// Runs all layers, but leaves the last sums pending.
+    fn forward(&mut self) -> anyhow::Result<Pending> {
         let (compute, comm) = (self.compute.clone(), self.comm.stream());
         let mut pending: Pending = [None, None];
         for layer in 0..LAYERS {
             self.layer = layer;
             pending = forward(&compute, &comm, self, pending)?;
         }
-        finish(&compute, self, pending)
+        Ok(pending)
     }
 
     /// Adds the sums of a pending half to its states.
@@ -240,7 +253,19 @@ fn named(what: &str, half: usize, layer: usize, part: Part) -> String {
 impl Layer for Model<'_> {
     fn product(&mut self, part: Part, half: usize) -> anyhow::Result<()> {
         let Self { compute, kernels, timeline, delays, weights, .. } = self;
-        let Half { normed, partial, last_part, .. } = &mut self.halves[half];
+        let Half { normed, partial, last_part, last_call, .. } = &mut self.halves[half];
+        let half_name = HALVES[half];
+        // Enqueuing these would cause a race, whose report can't know which call is missing.
+        match std::mem::replace(last_call, Call::Product) {
+            Call::Product => bail!(
+                "`product` was called twice for half {half_name}, without an all-reduce of half {half_name} in between"
+            ),
+            Call::AllReduce => bail!(
+                "`product` was called for half {half_name} before the sums of its last all-reduce were added to its \
+                 states: if a half is pending, `residual_and_norm` comes first"
+            ),
+            Call::ResidualAndNorm => (),
+        }
         *last_part = part;
         let name = named("product", half, self.layer, part);
         timeline.record(compute, Kind::Compute, name, || {
@@ -254,8 +279,12 @@ impl Layer for Model<'_> {
     fn all_reduce(&mut self, half: usize) -> anyhow::Result<()> {
         let Self { comm, kernels, timeline, delays, .. } = self;
         let stream = comm.stream();
-        let Half { partial, last_part, is_pending, .. } = &mut self.halves[half];
-        *is_pending = true;
+        let Half { partial, last_part, last_call, .. } = &mut self.halves[half];
+        ensure!(
+            std::mem::replace(last_call, Call::AllReduce) == Call::Product,
+            "`all_reduce` was called for half {name} without a product of half {name} before it",
+            name = HALVES[half]
+        );
         let name = named("all-reduce", half, self.layer, *last_part);
         timeline.record(&stream, Kind::Communication, name, || {
             kernels.spin(&stream, delays.all_reduce)?;
@@ -266,10 +295,10 @@ impl Layer for Model<'_> {
 
     fn residual_and_norm(&mut self, half: usize) -> anyhow::Result<()> {
         let Self { compute, kernels, timeline, .. } = self;
-        let Half { states, normed, partial, last_part, is_pending } = &mut self.halves[half];
+        let Half { states, normed, partial, last_part, last_call } = &mut self.halves[half];
         let name = HALVES[half];
         ensure!(
-            std::mem::take(is_pending),
+            std::mem::replace(last_call, Call::ResidualAndNorm) == Call::AllReduce,
             "`residual_and_norm` was called for half {name} without an all-reduce of half {name} before it: a half that \
              is not pending is left alone"
         );
@@ -399,7 +428,13 @@ fn it_returns_with_everything_enqueued() -> anyhow::Result<()> {
         comm.context().synchronize()?;
         let mut model = Model::new(comm, Delays::default())?;
         let compute = model.compute.clone();
-        while_blocked("forward", "the compute stream", &compute, || model.run())?;
+        let pending = while_blocked("forward", "the compute stream", &compute, || model.forward())?;
+        finish(&compute, &mut model, pending)?;
+        model.compare()?;
+        // `forward` does not wait, so if this call does, it is because of `finish`.
+        let mut model = Model::new(comm, Delays::default())?;
+        let compute = model.compute.clone();
+        while_blocked("finish", "the compute stream", &compute, || model.run())?;
         model.compare()
     })
 }
@@ -423,11 +458,14 @@ impl Idle {
     }
 
     /// Runs two layers.
-    fn run(&mut self) -> anyhow::Result<()> {
+    fn forward(&mut self) -> anyhow::Result<Pending> {
         let (compute, comm) = (self.compute.clone(), self.comm.clone());
         let pending = forward(&compute, &comm, self, [None, None])?;
-        let pending = forward(&compute, &comm, self, pending)?;
-        finish(&compute, self, pending)
+        forward(&compute, &comm, self, pending)
+    }
+
+    fn finish(&mut self, pending: Pending) -> anyhow::Result<()> {
+        finish(&self.compute.clone(), self, pending)
     }
 }
 
@@ -447,8 +485,12 @@ impl Layer for Idle {
 
 fn the_order_needs_only_events() -> anyhow::Result<()> {
     let mut layer = Idle::new()?;
-    let budget = Budget::of("forward").collectives(&[]).kernels(0).copies(0).allocations(0).new_streams(0);
-    budget.host_waits(0).polls(0).spend(|| layer.run())?;
+    let nothing_in = |function| {
+        let budget = Budget::of(function).collectives(&[]).kernels(0).copies(0).allocations(0);
+        budget.new_streams(0).host_waits(0).polls(0)
+    };
+    let pending = nothing_in("forward").spend(|| layer.forward())?;
+    nothing_in("finish").spend(|| layer.finish(pending))?;
     Ok(layer.compute.context().synchronize()?)
 }
 
@@ -456,7 +498,17 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     each_call_fails("forward", || {
         let mut layer = Idle::new()?;
         Ok(move || {
-            let ran = layer.run();
+            let ran = layer.forward();
+            // Other checks report stream errors.
+            let _ = layer.compute.context().synchronize();
+            ran.map(drop)
+        })
+    })?;
+    each_call_fails("finish", || {
+        let mut layer = Idle::new()?;
+        let pending = layer.forward()?;
+        Ok(move || {
+            let ran = layer.finish(pending);
             // Other checks report stream errors.
             let _ = layer.compute.context().synchronize();
             ran

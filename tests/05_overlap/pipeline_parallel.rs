@@ -70,8 +70,15 @@ struct Line<'a> {
     inputs: Vec<CudaSlice<f32>>,
     /// The last stage's results.
     outputs: Vec<CudaSlice<f32>>,
-    /// The micro-batches that have been received but not yet computed, by the address of their buffer.
-    waiting: HashMap<CUdeviceptr, usize>,
+    /// The micro-batch in each buffer, by the buffer's address.
+    held: HashMap<CUdeviceptr, Held>,
+}
+
+/// A micro-batch that has been received, but not sent yet.
+#[derive(Clone, Copy)]
+struct Held {
+    micro_batch: usize,
+    is_computed: bool,
 }
 
 fn input(micro_batch: usize, micro_batches: usize) -> Vec<f32> {
@@ -107,8 +114,8 @@ impl<'a> Line<'a> {
         let outputs = outputs.collect::<anyhow::Result<_>>()?;
         warm_up(comm, &compute, &kernels)?;
         let timeline = Timeline::start(&comm.stream())?;
-        let waiting = HashMap::new();
-        Ok(Self { comm, compute, kernels, timeline, delays, bias, inputs, outputs, waiting })
+        let held = HashMap::new();
+        Ok(Self { comm, compute, kernels, timeline, delays, bias, inputs, outputs, held })
     }
 
     fn is_last(&self) -> bool {
@@ -160,6 +167,33 @@ impl<'a> Line<'a> {
         );
         Ok(())
     }
+
+    /// Fails if `call` got a buffer that does not hold this micro-batch, or not at this step. Enqueuing the call would
+    /// then cause a race, whose report can't know that another buffer was meant.
+    fn ensure_holds(&self, call: &str, buffer: CUdeviceptr, micro_batch: usize) -> anyhow::Result<()> {
+        let rank = self.comm.rank();
+        let Some(held) = self.held.get(&buffer) else {
+            bail!(
+                "rank {rank}: for micro-batch {micro_batch}, `{call}` got a buffer into which nothing has been received \
+                 since it was last sent"
+            )
+        };
+        ensure!(
+            held.micro_batch == micro_batch,
+            "rank {rank}: for micro-batch {micro_batch}, `{call}` got the buffer that holds micro-batch {}: pass \
+             `buffers[i % 2]` for micro-batch i",
+            held.micro_batch
+        );
+        ensure!(
+            held.is_computed || call == "compute",
+            "rank {rank}: `send` was called for micro-batch {micro_batch} before `compute`"
+        );
+        ensure!(
+            !held.is_computed || call == "send",
+            "rank {rank}: `compute` was called twice for micro-batch {micro_batch}"
+        );
+        Ok(())
+    }
 }
 
 /// Warms up: the first use of a kernel loads it, and the first message and the first collective each set up connections
@@ -186,15 +220,22 @@ impl Stage for Line<'_> {
     fn receive(&mut self, micro_batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
         self.ensure_there_is(micro_batch)?;
         let name = self.name("receiving", micro_batch);
-        let Self { comm, kernels, timeline, delays, inputs, waiting, .. } = self;
+        let Self { comm, kernels, timeline, delays, inputs, held, .. } = self;
         let stream = comm.stream();
         // Enqueuing this receive would cause a race. The report would then suggest a wait, which does not bring back
         // the lost micro-batch.
-        if let Some(before) = waiting.insert(address(buffer, &stream), micro_batch) {
+        let received = Held { micro_batch, is_computed: false };
+        if let Some(before) = held.insert(address(buffer, &stream), received) {
             bail!(
                 "rank {}: for micro-batch {micro_batch}, `receive` got the buffer of micro-batch {before} before \
-                 `compute` was called for micro-batch {before}: use the other buffer",
-                comm.rank()
+                 `{call}` was called for micro-batch {before}{instead}",
+                comm.rank(),
+                before = before.micro_batch,
+                call = if before.is_computed { "send" } else { "compute" },
+                instead = match before.micro_batch % 2 == micro_batch % 2 {
+                    true => "",
+                    false => ": use the other buffer",
+                },
             );
         }
         let mut part = buffer.slice_mut(..inputs[micro_batch].len());
@@ -212,8 +253,10 @@ impl Stage for Line<'_> {
 
     fn compute(&mut self, micro_batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
         let name = self.name("computing", micro_batch);
-        let Self { compute, kernels, timeline, delays, bias, inputs, waiting, .. } = self;
-        waiting.remove(&address(buffer, compute));
+        let at = address(buffer, &self.compute);
+        self.ensure_holds("compute", at, micro_batch)?;
+        self.held.insert(at, Held { micro_batch, is_computed: true });
+        let Self { compute, kernels, timeline, delays, bias, inputs, .. } = self;
         let len = inputs[micro_batch].len();
         let mut part = buffer.slice_mut(..len);
         timeline.record(compute, Kind::Compute, name, || {
@@ -224,6 +267,9 @@ impl Stage for Line<'_> {
     }
 
     fn send(&mut self, micro_batch: usize, buffer: &mut CudaViewMut<f32>) -> anyhow::Result<()> {
+        let at = address(buffer, &self.comm.stream());
+        self.ensure_holds("send", at, micro_batch)?;
+        self.held.remove(&at);
         let (name, last) = (self.name("sending", micro_batch), self.is_last());
         let Self { comm, timeline, inputs, outputs, .. } = self;
         let stream = comm.stream();

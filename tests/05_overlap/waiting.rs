@@ -21,6 +21,8 @@ pub(crate) fn checks() -> Vec<Check> {
     vec![
         Check::new("waiting::the_handle_gives_the_average_back", the_handle_gives_the_average_back)
             .calls(&["Pending::average", "Pending::wait"]),
+        Check::new("waiting::starting_an_average_waits_for_nothing", starting_an_average_waits_for_nothing)
+            .calls(&["Pending::average"]),
         Check::new("waiting::the_average_arrives_in_each_way", the_average_arrives_in_each_way).calls(&[
             "at_once",
             "before_use",
@@ -197,6 +199,25 @@ fn the_handle_gives_the_average_back() -> anyhow::Result<()> {
             rank.compute.memcpy_dtod(&average, output)?;
         }
         data.compare(rank, "Pending::average` and `Pending::wait")
+    })
+}
+
+fn starting_an_average_waits_for_nothing() -> anyhow::Result<()> {
+    on_two_ranks(|rank| {
+        let mut data = Data::new(rank, 1)?;
+        let late = rank.communicate_for(10 * MILLISECOND)?;
+        let pending = Pending::average(&rank.comm, &rank.compute, data.buffers[0].view_mut())?;
+        let worked = rank.compute_for(0)?;
+        pending.wait(&rank.compute)?;
+        rank.synchronize()?;
+        let (late, worked) = (rank.interval(&late)?, rank.interval(&worked)?);
+        ensure!(
+            worked.end < late.end,
+            "rank {}: work that was enqueued on the compute stream after `Pending::average` ran only after the average; \
+             `Pending::average` must leave the wait to `Pending::wait`",
+            rank.number()
+        );
+        Ok(())
     })
 }
 
@@ -436,6 +457,20 @@ fn each_way_averages_each_buffer_once() -> anyhow::Result<()> {
             used == expected,
             "rank {}: `all_at_the_end` called `dependent` with these buffers and lengths: {used:?}; expected {expected:?}",
             rank.number()
+        );
+        let calls = Cell::new(0);
+        let independent = || {
+            calls.set(calls.get() + 1);
+            Ok(())
+        };
+        all_at_the_end(comm, compute, Vec::new(), independent, |index, _| {
+            bail!("`dependent` was called for buffer {index}")
+        })
+        .context("`all_at_the_end`: there are no buffers, which must not be an error")?;
+        let calls = calls.get();
+        ensure!(
+            calls == 1,
+            "`all_at_the_end` called `independent` {calls} times with no buffers; expected one call"
         );
         Ok(())
     })

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, CudaViewMut, PinnedHostSlice};
 
-/// Three streams on one GPU.
+/// Three streams on one GPU. They may also be the same stream.
 pub struct Streams {
     /// For kernels.
     pub compute: Arc<CudaStream>,

@@ -107,7 +107,7 @@ pub fn before_use(
 }
 
 /// Averages several buffers, and waits for them at the end: the third way. `dependent(i, average)` uses the average of
-/// buffer `i`. Returns immediately.
+/// buffer `i`. There may be no buffers. Returns immediately.
 ///
 /// # Errors
 /// Fails like [`at_once`].

@@ -182,10 +182,11 @@ impl Training {
             }
             mean
         };
-        let biases_of_all = || {
+        // The biases of the classes are added to the scores this many times.
+        let with_biases = |times: usize| {
             let mut parameters = before.to_vec();
             let biases = parameters.len() - CLASSES;
-            parameters[biases..].iter_mut().for_each(|bias| *bias *= self.mesh.tensor as f64);
+            parameters[biases..].iter_mut().for_each(|bias| *bias *= times as f64);
             of_units(alone(&model(HIDDEN, &parameters), batches()[step].clone(), 1.0))
         };
         // The sum over the rows may have been divided by something other than the number of rows.
@@ -202,7 +203,9 @@ impl Training {
         } else if explains(over_the_row()) {
             "the gradient was averaged over the row, whose ranks have different hidden units: average it over the \
              column"
-        } else if explains(biases_of_all()) {
+        } else if explains(with_biases(0)) {
+            "the classes' biases were never added to the scores: call `finish_scores` after the sum"
+        } else if explains(with_biases(self.mesh.tensor)) {
             "the classes' biases were added to the scores once for each rank in the row: add them after the sum"
         } else if let Some(divisor) = divisor() {
             &format!(
