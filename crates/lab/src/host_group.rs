@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 
 /// How long a rank waits for the others. Ranks differ by the milliseconds of a copy; the rest is for a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -11,26 +11,26 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// A group of threads, one for each rank.
 pub struct HostGroup {
     round: Mutex<Round>,
-    complete: Condvar,
+    ended: Condvar,
     timeout: Duration,
 }
 
 /// The progress of the current round.
 struct Round {
-    /// The number of complete rounds.
+    /// The number of rounds that have ended.
     number: usize,
     /// This round's parts, by rank.
     parts: Vec<Option<Vec<f32>>>,
-    /// All parts from the last round. Every rank reads them before the next round can complete, because that round
-    /// needs the same ranks.
-    last: Arc<Vec<Vec<f32>>>,
+    /// All parts from the last round, or the ranks that it lacked. Every rank of that round reads this before the next
+    /// round can end, because that round needs the same ranks.
+    last: Result<Arc<Vec<Vec<f32>>>, Vec<usize>>,
 }
 
 impl HostGroup {
     /// Creates a group for `world_size` ranks.
     pub fn new(world_size: usize) -> Self {
-        let round = Round { number: 0, parts: vec![None; world_size], last: Arc::default() };
-        Self { round: Mutex::new(round), complete: Condvar::new(), timeout: TIMEOUT }
+        let round = Round { number: 0, parts: vec![None; world_size], last: Ok(Arc::default()) };
+        Self { round: Mutex::new(round), ended: Condvar::new(), timeout: TIMEOUT }
     }
 
     /// Sends this rank's values to all ranks, and returns all ranks' values in rank order. Every rank must call it.
@@ -50,19 +50,31 @@ impl HostGroup {
             None => bail!("rank {rank} is out of range for a group of {ranks} ranks"),
         }
         if round.parts.iter().all(Option::is_some) {
-            round.last = Arc::new(round.parts.iter_mut().filter_map(Option::take).collect());
-            round.number += 1;
-            self.complete.notify_all();
-            return Ok(round.last.clone());
+            let all = Arc::new(round.parts.iter_mut().filter_map(Option::take).collect());
+            self.end(&mut round, Ok(Arc::clone(&all)));
+            return Ok(all);
         }
-        let waited = self.complete.wait_timeout_while(round, self.timeout, |round| round.number == number);
+        let waited = self.ended.wait_timeout_while(round, self.timeout, |round| round.number == number);
         let (mut round, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if round.number == number {
-            let missing: Vec<usize> = (0..ranks).filter(|&rank| round.parts[rank].is_none()).collect();
-            round.parts[rank] = None;
-            bail!("rank {rank} called HostGroup::all_gather, but ranks {missing:?} never called it");
+            // The round ends for all ranks that wait, so that none of them takes this one for missing.
+            let missing = (0..ranks).filter(|&rank| round.parts[rank].is_none()).collect();
+            round.parts.fill(None);
+            self.end(&mut round, Err(missing));
         }
-        Ok(round.last.clone())
+        round.last.clone().map_err(|missing| {
+            anyhow!(
+                "rank {rank} called HostGroup::all_gather, but ranks {missing:?} did not call it within {} s",
+                self.timeout.as_secs_f32()
+            )
+        })
+    }
+
+    /// Ends the current round.
+    fn end(&self, round: &mut Round, last: Result<Arc<Vec<Vec<f32>>>, Vec<usize>>) {
+        round.last = last;
+        round.number += 1;
+        self.ended.notify_all();
     }
 }
 
@@ -89,11 +101,22 @@ mod tests {
     fn missing_ranks_are_named() {
         let group = HostGroup { timeout: Duration::from_millis(50), ..HostGroup::new(3) };
         let error = group.all_gather(1, vec![1.0]).unwrap_err().to_string();
-        assert!(error.ends_with("ranks [0, 2] never called it"), "{error}");
+        assert!(error.ends_with("ranks [0, 2] did not call it within 0.05 s"), "{error}");
         assert!(group.all_gather(3, vec![]).unwrap_err().to_string().contains("a group of 3 ranks"));
         // The failed attempt has no lasting effect. On a busy machine, ranks may start more than 50 ms apart.
         let group = HostGroup { timeout: TIMEOUT, ..group };
         let results = each_rank(3, |rank| group.all_gather(rank, vec![rank as f32])).unwrap();
         assert_eq!(*results[2], [[0.0], [1.0], [2.0]]);
+    }
+
+    #[test]
+    fn ranks_that_gave_up_are_not_missing() {
+        // On a busy machine, the ranks may start more than 50 ms apart.
+        let group = HostGroup { timeout: Duration::from_secs(1), ..HostGroup::new(3) };
+        let errors =
+            each_rank(2, |rank| Ok(group.all_gather(rank, vec![1.0]).unwrap_err().to_string())).unwrap();
+        for error in errors {
+            assert!(error.ends_with("ranks [2] did not call it within 1 s"), "{error}");
+        }
     }
 }
