@@ -304,6 +304,17 @@ fn compare_attention(world_size: usize, causal: bool, rank: usize, output: &[f32
             "only the rank's own block was folded",
         );
     }
+    if !causal {
+        expected = expected
+            .if_instead(
+                &of(&|query, key| key <= query),
+                "keys of later positions are masked, but `causal` is false",
+            )
+            .if_instead(
+                &of(&|query, key| !own(key) || key <= query),
+                "keys of later positions in the rank's own block are masked, but `causal` is false",
+            );
+    }
     if causal {
         expected = expected
             .if_instead(&of(&|_, _| true), "all queries see all keys: nothing was masked")

@@ -286,6 +286,12 @@ fn compare_output(
     let Route { order, .. } = route(&choices, world_size);
     let in_order =
         |rows: &[Vec<f32>]| order.iter().map(|&token| rows[token as usize].clone()).collect::<Vec<_>>();
+    // What happens to a token that is sent in another token's place.
+    let place = |token: usize| order[token] as usize;
+    let unordered: Vec<Vec<f32>> =
+        rows.iter().enumerate().map(|(at, row)| on_host(choices[place(at)], row)).collect();
+    let mut ordered_only_after = unordered.clone();
+    unordered.iter().enumerate().for_each(|(at, row)| ordered_only_after[place(at)].clone_from(row));
     let name = format!("{} on {}: the output, in rows of {width},", routing.name, ranks_of(world_size));
     Expected::new(rank, &name, &right.concat())
         .if_instead(
@@ -300,6 +306,18 @@ fn compare_output(
         .if_instead(
             &in_order(&in_order(&right)).concat(),
             "the rows were ordered by their experts twice: on the way back, the order must be reversed",
+        )
+        .if_instead(
+            &experts(&|token| choices[place(place(token))]).concat(),
+            "`scatter_rows` came before the exchanges, and `gather_rows` after them; it is the other way round",
+        )
+        .if_instead(
+            &unordered.concat(),
+            "the tokens were sent in their own order: put them in the order of their experts first",
+        )
+        .if_instead(
+            &ordered_only_after.concat(),
+            "the tokens were sent in their own order: put them in the order of their experts first",
         )
         .if_instead(
             &experts(&|_| rank).concat(),

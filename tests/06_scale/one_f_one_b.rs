@@ -46,7 +46,7 @@ struct Miscount {
     cause: &'static str,
 }
 
-const MISCOUNTS: [Miscount; 4] = [
+const MISCOUNTS: [Miscount; 5] = [
     Miscount {
         count: |rank, stages, _| stages - rank,
         cause: "there are fewer micro-batches than this stage could keep",
@@ -58,6 +58,10 @@ const MISCOUNTS: [Miscount; 4] = [
     Miscount {
         count: |rank, _, micro_batches| (rank + 1).min(micro_batches),
         cause: "the stages are counted from the wrong end: the last stage needs 1",
+    },
+    Miscount {
+        count: |rank, stages, micro_batches| (stages - rank + 1).min(micro_batches),
+        cause: "this is one more than the number of stages from this one to the last",
     },
     Miscount {
         count: |rank, stages, micro_batches| (stages - rank - 1).min(micro_batches).max(1),

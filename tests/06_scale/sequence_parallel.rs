@@ -258,6 +258,11 @@ fn compare_output(case: &Case<'_>) -> anyhow::Result<()> {
     let first = rank * layers.len();
     let right = sum(&dropped(layers, first), tokens);
     let biased = |times: usize| case.own(&case.layers(times)).to_vec();
+    let with_bias = |values: &[f32]| -> Vec<f32> {
+        values.iter().enumerate().map(|(index, value)| value + case.second.bias[index % WIDTH]).collect()
+    };
+    let norm_of_all_ranks: Vec<f32> =
+        case.own(&normed(&case.tokens)).iter().map(|value| world_size as f32 * value).collect();
     let name = format!("the output with world size {world_size}");
     let mut expected = Expected::new(rank, &name, &right)
         .if_instead(&dropped(layers, first), "the tokens are not added")
@@ -276,24 +281,31 @@ fn compare_output(case: &Case<'_>) -> anyhow::Result<()> {
         )
         .if_instead(
             &sum(&dropped(case.own(&case.layers_of(&vec![0.0; case.tokens.len()], 1)), first), tokens),
-            "the layers got zeros: first compute the norm, and then gather it",
+            "the layers got zeros for these tokens: their norm was computed after `scratch` was filled, or was not gathered",
         )
-        .if_instead(&sum(&dropped(&biased(0), first), tokens), "the bias is missing");
+        .if_instead(&sum(&dropped(&biased(0), first), tokens), "the bias is missing")
+        .if_instead(
+            &sum(&with_bias(&dropped(&biased(0), first)), tokens),
+            "the bias was added after dropout, but it is part of what is dropped",
+        )
+        .if_instead(
+            &sum(&dropped(&with_bias(&norm_of_all_ranks), first), tokens),
+            "`scratch` still held the norm when it was summed: first multiply by the second layer",
+        );
+    // With two ranks, a bias that each rank adds before the sum has the same effect.
+    if world_size != 2 {
+        expected = expected.if_instead(&sum(&dropped(&biased(2), first), tokens), "the bias was added twice");
+    }
     if world_size > 1 {
         let of_rank = |rank: usize| sum(&dropped(&all[rank * layers.len()..][..layers.len()], first), tokens);
-        let averaged: Vec<f32> = case
-            .layers(0)
-            .iter()
-            .enumerate()
-            .map(|(index, value)| value / world_size as f32 + case.second.bias[index % WIDTH])
-            .collect();
+        let averaged: Vec<f32> = case.layers(0).iter().map(|value| value / world_size as f32).collect();
         expected = expected
             .if_instead(
                 &sum(&dropped(&biased(world_size), first), tokens),
                 "each rank added the bias before the sum, so it counts once per rank",
             )
             .if_instead(
-                &sum(&dropped(case.own(&averaged), first), tokens),
+                &sum(&dropped(&with_bias(case.own(&averaged)), first), tokens),
                 "the ranks' products were averaged, but the product over all rows is their sum",
             );
         if rank > 0 {

@@ -94,7 +94,7 @@ pub fn arriving(comm: &Comm, counts: &[usize]) -> anyhow::Result<Vec<usize>> {
     // ANCHOR: arriving
     // Exchange the counts:
     // 1. element `r` of the result is the number of tokens that rank `r` has for this rank;
-    // 2. the numbers travel from GPU to GPU, as `u64`;
+    // 2. the numbers travel from GPU to GPU; NCCL has no type for `usize`, but it has one for `u64`;
     // 3. the host waits once.
     todo!("Exchange the counts")
     // ANCHOR_END: arriving

@@ -3,6 +3,10 @@
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
+use cudarc::driver::sys::CUresult::{
+    CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_INVALID_PTX, CUDA_ERROR_JIT_COMPILER_NOT_FOUND,
+    CUDA_ERROR_NO_BINARY_FOR_GPU, CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
+};
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaModule, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr, LaunchArgs,
     LaunchConfig, PushKernelArg,
@@ -23,7 +27,17 @@ pub(super) struct File {
 impl File {
     pub(super) fn load(context: &Arc<CudaContext>, name: &'static str, ptx: &str) -> anyhow::Result<Self> {
         let loaded = context.load_module(Ptx::from_src(ptx));
-        let module = loaded.with_context(|| format!("the driver can't load kernels/{name}.ptx"))?;
+        let module = loaded.map_err(|error| match error.0 {
+            CUDA_ERROR_INVALID_IMAGE
+            | CUDA_ERROR_INVALID_PTX
+            | CUDA_ERROR_UNSUPPORTED_PTX_VERSION
+            | CUDA_ERROR_NO_BINARY_FOR_GPU
+            | CUDA_ERROR_JIT_COMPILER_NOT_FOUND => {
+                anyhow::Error::new(error).context(format!("the driver can't load kernels/{name}.ptx"))
+            }
+            // Earlier work has failed.
+            _ => error.into(),
+        })?;
         Ok(Self { name, module })
     }
 
