@@ -321,8 +321,8 @@ fn names_may_differ_by_case_alone() -> anyhow::Result<()> {
         ensure!(
             found == expected,
             "in_order returned tensors whose names differ only by case in the order {found:?}, expected {expected:?}: \
-             compare the names without any changes. If two names compare as equal, their order is the map's, which \
-             differs from rank to rank"
+             sort by nothing but the names, and compare them without any changes. If two names compare as equal, \
+             their order is the map's, which differs from rank to rank"
         );
     }
     Ok(())

@@ -249,6 +249,7 @@ fn survivors_finish_the_sum() -> anyhow::Result<()> {
 fn compare_total(rank: usize, survivors: &[usize], lost: usize, total: &Guarded<f32>) -> anyhow::Result<()> {
     let mut all = survivors.to_vec();
     all.push(lost);
+    let average: Vec<f32> = sum(survivors).iter().map(|value| value / survivors.len() as f32).collect();
     Expected::new(rank, &format!("the sum over the survivors {survivors:?}"), &sum(survivors))
         .if_instead(
             &irregular::integers(1000 + rank, LEN),
@@ -256,6 +257,7 @@ fn compare_total(rank: usize, survivors: &[usize], lost: usize, total: &Guarded<
         )
         .if_instead(&sum(&all), format!("it includes the values of rank {lost}, which is lost"))
         .if_instead(&irregular::integers(rank, LEN), "these are only the rank's own values")
+        .if_instead(&average, "this is the average, not the sum")
         .exactly(&total.read()?)
 }
 

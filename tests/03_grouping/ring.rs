@@ -217,21 +217,13 @@ fn check_sum(comm: &Comm, kernels: &Kernels, len: usize) -> anyhow::Result<()> {
         }
         totals[rank]
     };
-    Expected::new(rank, &format!("the total over {world_size} ranks"), &each(&sum))
+    let name = format!("the total with world size {world_size}");
+    let whole = each(&sum);
+    let mut expected = Expected::new(rank, &name, &whole)
+        .if_instead(&stale, "it holds its old values: nothing was written")
         .if_instead(
             &each(&|index| sum(index) + stale[index]),
             "the old values of `total` are in it: replace them",
-        )
-        .if_instead(
-            &each(&totals_passed),
-            "each shift passes the running total on, so values are added several times; pass on what was received",
-        )
-        .if_instead(
-            &each(&|index| inputs[rank][index] + others * left[index]),
-            format!(
-                "the left neighbor's values were added {others} times: each shift sends the rank's own values, not \
-                 what it received"
-            ),
         )
         .if_instead(
             &each(&|index| sum(index) - inputs[rank][index] + stale[index]),
@@ -241,20 +233,35 @@ fn check_sum(comm: &Comm, kernels: &Kernels, len: usize) -> anyhow::Result<()> {
             &each(&|index| sum(index) + inputs[rank][index]),
             "the rank's own values were added twice",
         )
-        .if_instead(
-            &each(&|index| sum(index) - right[index]),
-            format!(
-                "the values from rank {right_rank}, the right neighbor, are missing: they arrive last, in shift {others}"
-            ),
-        )
-        .if_instead(
-            &each(&|index| sum(index) + inputs[rank][index] - right[index]),
-            "the rank's own values were added twice, and those received last are missing: each shift adds what it \
-             sent, not what it received",
-        )
         .if_instead(&each(&|index| sum(index) - inputs[rank][index]), "the rank's own values are missing")
-        .if_instead(&inputs[rank], "these are the rank's own values: nothing was added to them")
-        .exactly(&got)?;
+        .if_instead(&inputs[rank], "these are the rank's own values: nothing was added to them");
+    // A single rank is its own neighbor.
+    if world_size > 1 {
+        expected = expected
+            .if_instead(
+                &each(&totals_passed),
+                "each shift passes the running total on, so values are added several times; pass on what was received",
+            )
+            .if_instead(
+                &each(&|index| inputs[rank][index] + others * left[index]),
+                format!(
+                    "the left neighbor's values were added {others} times: each shift sends the rank's own values, not \
+                     what it received"
+                ),
+            )
+            .if_instead(
+                &each(&|index| sum(index) - right[index]),
+                format!(
+                    "the values from rank {right_rank}, the right neighbor, are missing: they arrive last, in shift {others}"
+                ),
+            )
+            .if_instead(
+                &each(&|index| sum(index) + inputs[rank][index] - right[index]),
+                "the rank's own values were added twice, and those received last are missing: each shift adds what it \
+                 sent, not what it received",
+            );
+    }
+    expected.exactly(&got)?;
     Expected::new(rank, "the rank's own values", &inputs[rank]).exactly(&own.read()?)
 }
 

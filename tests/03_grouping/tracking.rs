@@ -1,8 +1,9 @@
 //! Checks for `grouping/tracking`.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, CudaViewMut};
 use lab::timeline::timed;
 use lab::{Budget, Check, Expected, Kernels, each_call_fails, ensure, irregular};
@@ -25,6 +26,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("tracking::a_slice_outlives_failed_work", a_slice_outlives_failed_work)
             .calls(&["in_one_slice"]),
         Check::new("tracking::all_readers_are_waited_for", all_readers_are_waited_for)
+            .calls(&["write_after_reads"]),
+        Check::new("tracking::there_may_be_no_readers", there_may_be_no_readers)
             .calls(&["write_after_reads"]),
         Check::new("tracking::readers_read_at_once", readers_read_at_once)
             .measures_time()
@@ -307,7 +310,30 @@ fn all_readers_are_waited_for() -> anyhow::Result<()> {
         let bench = Bench::new(4)?;
         let read = written_after_reads(&bench, spins)?;
         compare(&bench, &read)?;
+        ensure!(
+            bench.streams[0].context().is_event_tracking(),
+            "`write_after_reads` switched event tracking off; expected it to stay on"
+        );
     }
+    Ok(())
+}
+
+fn there_may_be_no_readers() -> anyhow::Result<()> {
+    let writer = lab::streams(1)?.remove(0);
+    let mut slice = writer.alloc_zeros(LEN)?;
+    let writes = Cell::new(0);
+    let read = |index: usize, _: &CudaSlice<f32>| bail!("`read` was called for reader {index}");
+    let write = |_: &mut CudaSlice<f32>| {
+        writes.set(writes.get() + 1);
+        Ok(())
+    };
+    write_after_reads(&mut slice, &[], &writer, read, write)
+        .context("`write_after_reads`: there are no readers, which must not be an error")?;
+    let writes = writes.get();
+    ensure!(
+        writes == 1,
+        "`write_after_reads` called `write` {writes} times without readers; expected one call"
+    );
     Ok(())
 }
 

@@ -68,7 +68,8 @@ pub fn in_one_slice(
 }
 
 /// Lets each of the `readers` read the slice, and then the `writer` write it, with tracking on. `read(i, slice)`
-/// enqueues work on `readers[i]`, and `write(slice)` on `writer`. Returns once everything has been enqueued.
+/// enqueues work on `readers[i]`, and `write(slice)` on `writer`. There may be no readers. Returns once everything has
+/// been enqueued.
 ///
 /// # Errors
 /// Returns any error from `read`, `write`, or the driver.
