@@ -80,7 +80,8 @@ pub fn load(comm: &Comm, disk: &dyn Disk, total: usize) -> anyhow::Result<(u64, 
     // Put this rank's part, `own`, together from the parts of the ranks that saved the checkpoint:
     // 1. the parts were those of `shards` ranks, which may be more or fewer than there are now;
     // 2. read each file that has elements of this rank's part, once, and no other file;
-    // 3. an error on one rank is an error on every rank, and no rank waits forever.
+    // 3. an error on one rank is an error on every rank, and no rank waits forever;
+    // 4. the number of collectives does not depend on the number of files.
     todo!("Put this rank's part, `own`, together from the parts of the ranks that saved the checkpoint")
     // ANCHOR_END: load
 }
