@@ -344,7 +344,9 @@ fn told(factor: f64) -> String {
     // The numbers of ranks and of micro-batches are powers of 2.
     let is_number = |count: f64| [2.0, 4.0, 8.0].iter().any(|number| (count / number - 1.0).abs() < 0.01);
     match is_number(factor) || is_number(1.0 / factor) {
-        true => step + ": divide a sum over ranks or micro-batches by their number exactly once",
+        true => {
+            step + ": check the constants, and divide a sum over ranks or micro-batches by their number exactly once"
+        }
         false => step,
     }
 }
