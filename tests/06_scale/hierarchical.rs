@@ -246,6 +246,14 @@ fn compare_sum(machine: Machine, len: usize, rank: usize, got: &[f32]) -> anyhow
             &only_part(gpu),
             "only this GPU's own part is summed: the node's GPUs must exchange their parts at the end",
         );
+        // On all nodes, this GPU has the same part.
+        if machine.nodes >= machine.per_node {
+            let own_part = &right[gpu * part_len..(gpu + 1) * part_len];
+            expected = expected.if_instead(
+                &[&own_part.repeat(machine.per_node), &right[equal..]].concat(),
+                "each part is that of this GPU: the parts were gathered between the nodes, not inside the node",
+            );
+        }
     }
     let rest = len - equal;
     let are = if rest == 1 {
