@@ -2,6 +2,8 @@
 
 use anyhow::{Context, bail};
 use approx::abs_diff_eq;
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{CudaStream, CudaViewMut, DevicePtr};
 use cudarc::nccl::Comm;
 use init::rendezvous::rendezvous;
 use lab::timeline::Span;
@@ -33,6 +35,11 @@ pub(super) fn on_ranks(
         Ok(done?)
     })?;
     Ok(())
+}
+
+/// Returns the address of a buffer.
+pub(super) fn address(buffer: &CudaViewMut<f32>, stream: &CudaStream) -> CUdeviceptr {
+    buffer.device_ptr(stream).0
 }
 
 /// Returns the span with this name.

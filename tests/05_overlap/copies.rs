@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
-use cudarc::driver::{CudaContext, CudaEvent, CudaStream, CudaViewMut, DevicePtr, PinnedHostSlice};
+use cudarc::driver::{CudaContext, CudaEvent, CudaViewMut, PinnedHostSlice};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::timeline::{Kind, Timeline, timed};
 use lab::{
     Budget, Check, Expected, Guarded, Kernels, Readable, each_call_fails, ensure, irregular, while_blocked,
 };
 
-use crate::exercise::bench::{MILLISECOND, ensure_beside_or, on_each_rank, on_ranks, on_two_ranks, span};
+use crate::exercise::bench::{
+    MILLISECOND, address, ensure_beside_or, on_each_rank, on_ranks, on_two_ranks, span,
+};
 use crate::overlap::copies::{Streams, Work, stream_through};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -161,11 +163,11 @@ impl<'a> Bench<'a> {
                     "this is the sum of the batches as they were copied in: they were not computed",
                 );
             for other in (0..self.outputs.len()).filter(|&other| other != batch) {
-                let overwritten = match other > batch && other % 2 == batch % 2 {
-                    true => "; it was copied into the same buffer before this output was copied out",
-                    false => "",
+                let uses = match other % 2 == batch % 2 {
+                    true => ", which uses the same buffer",
+                    false => ", which uses the other buffer",
                 };
-                let cause = format!("this is the output of batch {other}{overwritten}");
+                let cause = format!("this is the output of batch {other}{uses}");
                 comparison = comparison.if_instead(&sum(other), cause);
             }
             comparison.exactly(output.as_slice()?)?;
@@ -203,11 +205,6 @@ impl Batches<'_> {
         );
         Ok(())
     }
-}
-
-/// Returns the address of a buffer.
-fn address(buffer: &CudaViewMut<f32>, stream: &CudaStream) -> CUdeviceptr {
-    buffer.device_ptr(stream).0
 }
 
 impl Work for Batches<'_> {

@@ -122,7 +122,10 @@ impl<'a> Bench<'a> {
                     &output(rank, world_size, AT_FIRST),
                     "it comes from the buffer's initial values: the input was not copied into it before the launch",
                 )
-                .if_instead(&input(rank, round), "it is the input: nothing was computed after the input was copied into the buffer")
+                .if_instead(
+                    &input(rank, round),
+                    "it is the input: nothing was computed with it before it was copied out",
+                )
                 .exactly(&self.compute.clone_dtoh(got)?)?;
         }
         replayed.buffer.read().map(drop)

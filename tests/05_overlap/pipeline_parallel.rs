@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::bail;
 use approx::abs_diff_eq;
 use cudarc::driver::sys::CUdeviceptr;
-use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, DevicePtr};
+use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut};
 use cudarc::nccl::{Comm, ReduceOp};
 use lab::timeline::{Kind, Span, Timeline};
 use lab::{
@@ -14,7 +14,7 @@ use lab::{
 };
 
 use crate::exercise::bench::{
-    MILLISECOND, ensure_beside, ensure_takes, mean, on_each_rank, on_ranks, on_two_ranks,
+    MILLISECOND, address, ensure_beside, ensure_takes, mean, on_each_rank, on_ranks, on_two_ranks,
 };
 use crate::overlap::pipeline_parallel::{Stage, bubble, run_stage};
 
@@ -283,11 +283,6 @@ impl Stage for Line<'_> {
             Ok(())
         })
     }
-}
-
-/// Returns the address of a buffer.
-fn address(buffer: &CudaViewMut<f32>, stream: &CudaStream) -> CUdeviceptr {
-    buffer.device_ptr(stream).0
 }
 
 fn passes(comm: &Comm, micro_batches: usize, delays: Delays) -> anyhow::Result<()> {
