@@ -167,6 +167,7 @@ impl Disk for Watched<'_> {
 
 fn each_rank_saves_its_part() -> anyhow::Result<()> {
     const STEP: u64 = 7;
+    let partial = format!("partial-{STEP}");
     for world_size in lab::world_sizes() {
         for total in LENGTHS {
             let disk = RecordedDisk::default();
@@ -180,9 +181,8 @@ fn each_rank_saves_its_part() -> anyhow::Result<()> {
                     comm.rank(),
                     writes.len()
                 );
-                let own = Shard::new(comm.rank(), world_size, total).path("");
-                let of_others =
-                    |path: &&String| path.contains("shard-") && !path.contains(own.trim_matches('/'));
+                let own = format!("{:?}", Shard::new(comm.rank(), world_size, total).path(&partial));
+                let of_others = |path: &&String| path.contains("shard-") && **path != own;
                 if let Some(path) = watched.paths("sync").iter().find(of_others) {
                     bail!(
                         "rank {} of {world_size} syncs {path}, which another rank writes: each rank syncs its own file, because only \
