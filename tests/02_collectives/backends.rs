@@ -197,7 +197,7 @@ fn later_work_sees_the_sum() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the measured ratio of spins of so many milliseconds: first those of `staged`, then those of `nccl`.
+/// Returns the ratio that the exercise measures if `staged` and `nccl` spin for these numbers of milliseconds.
 fn ratio(milliseconds: [f64; 2], rounds: usize) -> anyhow::Result<f64> {
     let (stream, kernels) = spinning()?;
     let calls = [Cell::new(0), Cell::new(0)];
@@ -246,7 +246,7 @@ fn check_ratio(got: f64, [staged, nccl]: [f64; 2], mistake: Option<(f64, &str)>)
 fn both_are_measured_the_same_way() -> anyhow::Result<()> {
     for rounds in [1, 7] {
         check_ratio(ratio(SLOWER, rounds)?, SLOWER, None)?;
-        // Only here, that ratio is far from the right one.
+        // With `SLOWER`, this mistake leads to almost the right ratio.
         let both = (1.25, "the time of `staged` includes the calls to `nccl`");
         check_ratio(ratio(FASTER, rounds)?, FASTER, Some(both))?;
     }

@@ -35,7 +35,7 @@ impl File {
             | CUDA_ERROR_JIT_COMPILER_NOT_FOUND => {
                 anyhow::Error::new(error).context(format!("the driver can't load kernels/{name}.ptx"))
             }
-            // Earlier work has failed.
+            // Other errors are not about the file. Most often, earlier work has failed.
             _ => error.into(),
         })?;
         Ok(Self { name, module })
