@@ -84,6 +84,14 @@ fn why(interval: u32, steps: &str, got: &[f32]) -> &'static str {
     }) {
         "\n  likely cause: an overflow does not reset the count of good steps"
     } else if explains(|scale, count, overflowed, interval| {
+        *count += 1;
+        *scale *= if overflowed { 0.5 } else { 1.0 };
+        if !overflowed && *count == interval {
+            (*scale, *count) = (*scale * 2.0, 0);
+        }
+    }) {
+        "\n  likely cause: an overflow counts as a good step"
+    } else if explains(|scale, count, overflowed, interval| {
         *count = if overflowed { 0 } else { *count + 1 };
         *scale *= if overflowed { 0.5 } else { 1.0 };
         if *count >= interval {
@@ -163,8 +171,21 @@ enum Mistake {
     NeverSkips,
     /// The ranks sum in `f16`, and divide later.
     Sums,
+    /// The overflow is found, but the step's result, or the scale, is not that of its decision.
+    ReturnsOpposite,
+    ReturnsTrue,
+    DecidesOpposite,
+    NeverAdapts,
+    AdaptsOpposite,
+    AdaptsAsIfGood,
+    AdaptsIfMade,
+    AdaptsIfSkipped,
     OwnGradient,
+    Summed,
+    DividedByRanks,
     NotUnscaled,
+    MultipliedByScale,
+    UnscaledTwice,
     NextScale,
     NoMaster,
     VelocitiesForgotten,
@@ -243,11 +264,19 @@ fn run_on_host(world_size: usize, broken: &[Vec<bool>], mistake: Mistake) -> Vec
                 Mistake::NeverSkips => false,
                 Mistake::Sums => sums_overflow,
                 Mistake::SkipsForever => own.contains(&true) || replica.has_overflowed,
+                Mistake::DecidesOpposite => !own.contains(&true),
                 _ => own.contains(&true),
             };
             replica.has_overflowed |= overflowed;
             let before = replica.scale;
-            replica.adapt(overflowed);
+            match mistake {
+                Mistake::NeverAdapts => {}
+                Mistake::AdaptsOpposite => replica.adapt(!overflowed),
+                Mistake::AdaptsAsIfGood => replica.adapt(false),
+                Mistake::AdaptsIfMade if overflowed => {}
+                Mistake::AdaptsIfSkipped if !overflowed => {}
+                _ => replica.adapt(overflowed),
+            }
             if overflowed {
                 let weights = replica.weights.clone();
                 if matches!(mistake, Mistake::SkipIsAStep | Mistake::SkipDecays) {
@@ -258,7 +287,11 @@ fn run_on_host(world_size: usize, broken: &[Vec<bool>], mistake: Mistake) -> Vec
                 }
             } else {
                 let factor = match mistake {
+                    Mistake::Summed => world_size as f64,
+                    Mistake::DividedByRanks => 1.0 / world_size as f64,
                     Mistake::NotUnscaled => f64::from(before),
+                    Mistake::MultipliedByScale => f64::from(before).powi(2),
+                    Mistake::UnscaledTwice => 1.0 / f64::from(before),
                     Mistake::NextScale => f64::from(before / replica.scale),
                     _ => 1.0,
                 };
@@ -275,7 +308,11 @@ fn run_on_host(world_size: usize, broken: &[Vec<bool>], mistake: Mistake) -> Vec
                 }
             }
             made[rank].push(Made {
-                stepped: !overflowed,
+                stepped: match mistake {
+                    Mistake::ReturnsOpposite => overflowed,
+                    Mistake::ReturnsTrue => true,
+                    _ => !overflowed,
+                },
                 scale: replica.scale,
                 master: replica.weights.iter().map(|&weight| weight as f32).collect(),
                 weights: replica.weights.iter().map(|&weight| f16::from_f64(weight)).collect(),
@@ -362,9 +399,20 @@ fn compare_decisions(
                     Mistake::SkipsForever,
                     "the count of the last step is still in `not_finite`, and the kernel adds to it",
                 ),
+                (Mistake::ReturnsOpposite, "the result is whether the step was skipped"),
+                (Mistake::ReturnsTrue, "the result is `true` for a skipped step, too"),
+                (Mistake::DecidesOpposite, "the steps without an overflow are skipped, and the others are made"),
+                (Mistake::NeverAdapts, "`update` is not called"),
+                (Mistake::AdaptsOpposite, "`update` is called with the opposite: `true` is for an overflow"),
+                (Mistake::AdaptsAsIfGood, "`update` is called as if no step overflowed"),
+                (Mistake::AdaptsIfMade, "`update` is not called after a skipped step"),
+                (Mistake::AdaptsIfSkipped, "`update` is called after skipped steps only"),
             ]
             .into_iter()
-            .filter(|(mistake, _)| world_size > 1 || *mistake == Mistake::NeverSkips || *mistake == Mistake::SkipsForever)
+            .filter(|(mistake, _)| {
+                let of_ranks = [Mistake::DecidesAlone, Mistake::RankZeroDecides, Mistake::Sums];
+                world_size > 1 || !of_ranks.contains(mistake)
+            })
             .find(|(mistake, _)| explains(*mistake))
             .map_or_else(String::new, |(_, cause)| format!("\n  likely cause: {cause}"));
             bail!(
@@ -409,6 +457,11 @@ fn compare_weights(world_size: usize, broken: &[Vec<bool>], rank: usize, got: &[
     let mut causes = vec![
         (of(Mistake::NotUnscaled), "the gradient was not divided by the scale"),
         (
+            of(Mistake::MultipliedByScale),
+            "the gradient was multiplied by the scale again, instead of divided by it",
+        ),
+        (of(Mistake::UnscaledTwice), "the step was divided by the scale twice"),
+        (
             of(Mistake::NextScale),
             "the gradient was divided by the scale of the next step, not by the one it was multiplied by",
         ),
@@ -418,8 +471,11 @@ fn compare_weights(world_size: usize, broken: &[Vec<bool>], rank: usize, got: &[
         (of(Mistake::SkipDecays), "a skipped step changed the velocities"),
     ];
     if world_size > 1 {
-        causes
-            .push((of(Mistake::OwnGradient), "the rank stepped with its own gradient: nothing was averaged"));
+        causes.extend([
+            (of(Mistake::OwnGradient), "the rank stepped with its own gradient: nothing was averaged"),
+            (of(Mistake::Summed), "the gradients were summed, not averaged"),
+            (of(Mistake::DividedByRanks), "the average was divided by the number of ranks again"),
+        ]);
     }
     let mut made = 0;
     for (step, steps) in got.iter().enumerate() {
@@ -428,7 +484,12 @@ fn compare_weights(world_size: usize, broken: &[Vec<bool>], rank: usize, got: &[
         let told = if steps.stepped { "made" } else { "skipped" };
         ensure!(
             steps.master.iter().all(|weight| weight.is_finite()),
-            "rank {rank}: {after}, which was {told}, `master` contains values that are NaN or infinite"
+            "rank {rank}: {after}, which was {told}, `master` contains values that are NaN or infinite{}",
+            if steps.stepped {
+                ""
+            } else {
+                "\n  likely cause: the optimizer also steps if the gradient overflowed"
+            }
         );
         let name = format!("{after}, which was {told}, `master`");
         let mut expected = Expected::new(rank, &name, &right[step].master);
