@@ -4,10 +4,12 @@
 //! on the parameters that the layer gets. Parameters and slopes are integers, and all factors are powers of 2. If the
 //! world size is also a power of 2, nothing rounds in the few steps made here.
 
+mod serial;
+
 use cudarc::driver::sys::CUmemPool_attribute::{
     CU_MEMPOOL_ATTR_USED_MEM_CURRENT as USED, CU_MEMPOOL_ATTR_USED_MEM_HIGH as USED_HIGH,
 };
-use cudarc::driver::{CudaEvent, CudaSlice, CudaView, CudaViewMut};
+use cudarc::driver::{CudaEvent, CudaSlice, CudaView, CudaViewMut, DevicePtr};
 use init::rendezvous::rendezvous;
 use lab::timeline::timed;
 use lab::{
@@ -15,37 +17,46 @@ use lab::{
     returns_at_once_on_each, world_of_one,
 };
 
+use self::serial::Serial;
 use super::two_streams::Rank;
 use crate::scale::fsdp::{Fsdp, Layers};
 
 pub(crate) fn checks() -> Vec<Check> {
     vec![
-        Check::new("fsdp::each_layer_computes_with_all_of_its_parameters", each_layer_is_whole)
+        Check::new("fsdp::each_layer_computes_with_all_of_its_parameters", || logged(each_layer_is_whole))
             .calls(&["Fsdp::step"])
             .min_ranks(2),
-        Check::new("fsdp::each_step_is_that_of_one_gpu", each_step_is_that_of_one_gpu)
+        Check::new("fsdp::each_step_is_that_of_one_gpu", || logged(each_step_is_that_of_one_gpu))
             .calls(&["Fsdp::step"])
             .min_ranks(2),
-        Check::new("fsdp::late_work_is_waited_for", late_work_is_waited_for)
+        Check::new("fsdp::late_work_is_waited_for", || logged(late_work_is_waited_for))
             .calls(&["Fsdp::step"])
             .min_ranks(2),
-        Check::new("fsdp::one_rank_is_a_world_too", one_rank_is_a_world_too).calls(&["Fsdp::step"]),
-        Check::new("fsdp::the_next_layer_is_gathered_early", the_next_layer_is_gathered_early)
+        Check::new("fsdp::one_rank_is_a_world_too", || logged(one_rank_is_a_world_too))
             .calls(&["Fsdp::step"]),
-        Check::new("fsdp::gathers_and_averages_are_hidden", gathers_and_averages_are_hidden)
+        Check::new("fsdp::the_next_layer_is_gathered_early", || logged(the_next_layer_is_gathered_early))
+            .calls(&["Fsdp::step"]),
+        Check::new("fsdp::gathers_and_averages_are_hidden", || logged(gathers_and_averages_are_hidden))
             .measures_time()
             .calls(&["Fsdp::step"])
             .min_ranks(2),
-        Check::new("fsdp::a_step_returns_at_once", a_step_returns_at_once)
+        Check::new("fsdp::a_step_returns_at_once", || logged(a_step_returns_at_once))
             .calls(&["Fsdp::step"])
             .min_ranks(2),
-        Check::new("fsdp::memory_is_that_of_shards_and_two_layers", memory_is_that_of_two_layers)
+        Check::new("fsdp::memory_is_that_of_shards_and_two_layers", || logged(memory_is_that_of_two_layers))
             .calls(&["Fsdp::step"])
             .min_ranks(2),
         Check::new("fsdp::a_step_moves_each_layer_three_times", a_step_moves_each_layer_three_times)
             .min_ranks(2),
         Check::new("fsdp::a_failed_call_is_an_error", a_failed_call_is_an_error),
     ]
+}
+
+/// Runs a check with NCCL's log.
+fn logged(check: fn(&NcclLog) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    // SAFETY: this is the check's first statement, so its process has no other threads that use the environment.
+    let log = unsafe { NcclLog::open() };
+    check(&log)
 }
 
 const STEPS: usize = 3;
@@ -70,7 +81,8 @@ fn slopes(step: usize, layer: usize, rank: usize, len: usize) -> Vec<f32> {
 }
 
 impl Rank {
-    fn model(&self, lens: &[usize]) -> anyhow::Result<Model<'_>> {
+    /// Returns a model that finds the gathers in `log`, if there is one.
+    fn model<'a>(&'a self, lens: &[usize], log: Option<&'a NcclLog>) -> anyhow::Result<Model<'a>> {
         let zeros = || {
             let new = lens.iter().map(|len| self.compute.alloc_zeros(self.padded(*len)));
             new.collect::<Result<Vec<_>, _>>()
@@ -83,16 +95,22 @@ impl Rank {
             seen,
             seen_back,
             spin: 0,
-            log: None,
+            log,
+            counts_gathers: false,
+            gathers_before: 0,
+            shards: Vec::new(),
             passes: Vec::new(),
         };
         model.begin(0)?;
         Ok(model)
     }
 
-    fn fsdp(&self, lens: &[usize]) -> anyhow::Result<Fsdp> {
-        let layers: Vec<Vec<f32>> = lens.iter().enumerate().map(|(layer, &len)| start(layer, len)).collect();
+    /// Returns the shards of a model's layers, and tells the model where they are.
+    fn fsdp(&self, model: &mut Model<'_>) -> anyhow::Result<Fsdp> {
+        let layers: Vec<Vec<f32>> =
+            model.lens.iter().enumerate().map(|(layer, &len)| start(layer, len)).collect();
         let fsdp = Fsdp::new(&self.comm, &self.compute, &layers)?;
+        model.shards = fsdp.shards.iter().map(|shard| shard.device_ptr(&self.compute).0).collect();
         self.compute.synchronize()?;
         Ok(fsdp)
     }
@@ -113,8 +131,8 @@ impl Rank {
 struct Pass {
     layer: usize,
     is_backward: bool,
-    /// The numbers of gathers in NCCL's log when the computation was enqueued, if they were counted.
-    gathers: Option<usize>,
+    /// The number of this rank's gathers when the computation was enqueued, if there is a log.
+    gathers: usize,
     /// The start and the end of the computation on the compute stream.
     start: CudaEvent,
     end: CudaEvent,
@@ -131,8 +149,14 @@ struct Model<'a> {
     seen_back: Vec<CudaSlice<f32>>,
     /// How long each computation takes before it reads anything, in nanoseconds.
     spin: u64,
-    /// NCCL's log, if the gathers are counted.
+    /// NCCL's log, if the gathers are compared with it.
     log: Option<&'a NcclLog>,
+    /// Whether the number of gathers before each forward computation is checked.
+    counts_gathers: bool,
+    /// The number of this rank's gathers before the step.
+    gathers_before: usize,
+    /// The addresses of this rank's shards of the layers.
+    shards: Vec<u64>,
     passes: Vec<Pass>,
 }
 
@@ -140,6 +164,10 @@ impl Model<'_> {
     /// Prepares the slopes for a step.
     fn begin(&mut self, step: usize) -> anyhow::Result<()> {
         self.passes.clear();
+        self.gathers_before = match self.log {
+            Some(log) => log.buffers("AllGather")?.len(),
+            None => 0,
+        };
         let rank = self.rank.number();
         for (layer, buffer) in self.slopes.iter_mut().enumerate() {
             let mut slopes = slopes(step, layer, rank, self.lens[layer]);
@@ -152,7 +180,7 @@ impl Model<'_> {
     fn enqueue(
         &mut self,
         (layer, is_backward): (usize, bool),
-        len: usize,
+        parameters: &CudaView<f32>,
         work: impl FnOnce(&mut Self) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let name = if is_backward { "backward" } else { "forward" };
@@ -166,15 +194,19 @@ impl Model<'_> {
              last, and then backward from the last to the first",
             turn + 1
         );
-        let whole = self.rank.padded(self.lens[layer]);
+        let (whole, len) = (self.rank.padded(self.lens[layer]), parameters.len());
         ensure!(
             len == whole,
             "`{name}` of layer {layer} gets {len} parameters, expected {whole}, which is `whole_len` of this layer"
         );
         let Rank { compute, kernels, comm } = self.rank;
-        let gathers = self.log.map(|log| anyhow::Ok(log.calls("AllGather")?.len())).transpose()?;
-        if let Some(gathers) = gathers.filter(|_| !is_backward) {
-            check_gathers(layer, layers, gathers)?;
+        let buffer = parameters.device_ptr(compute).0;
+        let gathers = self.log.map(|log| log.buffers("AllGather")).transpose()?;
+        if let Some(gathers) = &gathers {
+            if self.counts_gathers && !is_backward {
+                check_gathers(layer, layers, gathers.len())?;
+            }
+            self.check_buffer((layer, is_backward), buffer, gathers)?;
         }
         let (communicated, start) = (timed(&comm.stream())?, timed(compute)?);
         if self.spin > 0 {
@@ -182,14 +214,53 @@ impl Model<'_> {
         }
         work(self)?;
         let end = timed(compute)?;
+        let gathers = gathers.map_or(0, |gathers| gathers.len());
         self.passes.push(Pass { layer, is_backward, gathers, start, end, communicated });
         Ok(())
     }
 }
 
+impl Model<'_> {
+    /// Checks that a layer computes with the buffer in which it was gathered last. `gathers` has the addresses of the send and receive
+    /// buffers of all gathers so far.
+    fn check_buffer(
+        &self,
+        (layer, is_backward): (usize, bool),
+        buffer: u64,
+        gathers: &[(u64, u64)],
+    ) -> anyhow::Result<()> {
+        let gathered = |(shard, _): &(u64, u64)| self.shards.iter().position(|other| other == shard);
+        let last = |buffer: u64| gathers.iter().rfind(|(_, receive)| *receive == buffer).map(gathered);
+        // What was not sent from a shard is compared by its values.
+        if [Some(Some(layer)), Some(None)].contains(&last(buffer)) {
+            return Ok(());
+        }
+        let name = if is_backward { "backward" } else { "forward" };
+        let contents = match last(buffer).flatten() {
+            Some(other) => format!("in which layer {other} was gathered last"),
+            None => "in which no layer was gathered".to_owned(),
+        };
+        // The gathers since the step began, or since the layer's forward computation.
+        let since = if is_backward { self.passes[layer].gathers } else { self.gathers_before };
+        let to = |(_, receive): &(u64, u64)| *receive;
+        let told = if gathers.iter().any(|gather| last(to(gather)) == Some(Some(layer))) {
+            "they are in another buffer"
+        } else if gathers[since..].contains(&(self.shards[layer], buffer)) {
+            "they were overwritten too early; there is room for two layers"
+        } else if is_backward {
+            "the layer was not gathered again"
+        } else {
+            "the layer was not gathered"
+        };
+        anyhow::bail!(
+            "`{name}` of layer {layer} computes with a buffer {contents}\n  the parameters of layer {layer} are not there: {told}"
+        )
+    }
+}
+
 impl Layers for Model<'_> {
     fn forward(&mut self, layer: usize, parameters: &CudaView<f32>) -> anyhow::Result<()> {
-        self.enqueue((layer, false), parameters.len(), |model| {
+        self.enqueue((layer, false), parameters, |model| {
             Ok(model.rank.compute.memcpy_dtod(parameters, &mut model.seen[layer])?)
         })
     }
@@ -206,54 +277,12 @@ impl Layers for Model<'_> {
             parameters.len(),
             gradient.len()
         );
-        self.enqueue((layer, true), parameters.len(), |model| {
+        self.enqueue((layer, true), parameters, |model| {
             let Rank { compute, kernels, .. } = model.rank;
             compute.memcpy_dtod(parameters, &mut model.seen_back[layer])?;
             compute.memcpy_dtod(&model.slopes[layer], gradient)?;
             kernels.axpy(compute, gradient, parameters, CURVATURE)
         })
-    }
-}
-
-/// The layers of one GPU, as vectors of parameters and velocities.
-#[derive(Clone)]
-struct Serial {
-    parameters: Vec<Vec<f64>>,
-    velocities: Vec<Vec<f64>>,
-}
-
-impl Serial {
-    fn new(lens: &[usize]) -> Self {
-        let start = |(layer, &len): (usize, &usize)| start(layer, len).into_iter().map(f64::from).collect();
-        Self {
-            parameters: lens.iter().enumerate().map(start).collect(),
-            velocities: lens.iter().map(|&len| vec![0.0; len]).collect(),
-        }
-    }
-
-    /// Makes a step with `factor` times the sum of these ranks' gradients.
-    fn step(&mut self, step: usize, ranks: std::ops::Range<usize>, factor: f64) {
-        for (layer, parameters) in self.parameters.iter_mut().enumerate() {
-            let slopes: Vec<_> =
-                ranks.clone().map(|rank| slopes(step, layer, rank, parameters.len())).collect();
-            for (index, parameter) in parameters.iter_mut().enumerate() {
-                let sum: f64 = slopes
-                    .iter()
-                    .map(|slopes| f64::from(slopes[index]) + f64::from(CURVATURE) * *parameter)
-                    .sum();
-                let velocity = &mut self.velocities[layer][index];
-                *velocity = MOMENTUM * *velocity + factor * sum;
-                *parameter -= f64::from(LEARNING_RATE) * *velocity;
-            }
-        }
-    }
-
-    /// Returns a layer's parameters, padded with zeros.
-    fn whole(&self, layer: usize, world_size: usize) -> Vec<f32> {
-        let parameters = &self.parameters[layer];
-        let mut values: Vec<f32> = parameters.iter().map(|&value| value as f32).collect();
-        values.resize(parameters.len().next_multiple_of(world_size), 0.0);
-        values
     }
 }
 
@@ -271,12 +300,13 @@ fn bound(world_size: usize, steps: usize) -> f64 {
     2.0 * steps as f64 * unit * (0.5 * (average + 2.0 * 3000.0) + 2.0 * 4000.0)
 }
 
-fn each_layer_is_whole() -> anyhow::Result<()> {
+fn each_layer_is_whole(log: &NcclLog) -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         for lens in MODELS {
             rendezvous(&lab::streams(world_size)?, |comm| {
                 let rank = Rank::new(comm)?;
-                let (mut model, mut fsdp) = (rank.model(lens)?, rank.fsdp(lens)?);
+                let mut model = rank.model(lens, Some(log))?;
+                let mut fsdp = rank.fsdp(&mut model)?;
                 fsdp.step(&rank.comm, &mut model, LEARNING_RATE)?;
                 rank.synchronize()?;
                 compare_seen(&rank, &model, &Serial::new(lens), 0)
@@ -321,31 +351,32 @@ fn compare_seen(rank: &Rank, model: &Model<'_>, before: &Serial, step: usize) ->
     Ok(())
 }
 
-fn each_step_is_that_of_one_gpu() -> anyhow::Result<()> {
+fn each_step_is_that_of_one_gpu(log: &NcclLog) -> anyhow::Result<()> {
     for world_size in lab::world_sizes() {
         for lens in MODELS {
-            train(world_size, lens, |_| 0)?;
+            train(log, world_size, lens, |_| 0)?;
         }
     }
     Ok(())
 }
 
-fn one_rank_is_a_world_too() -> anyhow::Result<()> {
-    train(1, MODELS[0], |_| 0)
+fn one_rank_is_a_world_too(log: &NcclLog) -> anyhow::Result<()> {
+    train(log, 1, MODELS[0], |_| 0)
 }
 
-fn late_work_is_waited_for() -> anyhow::Result<()> {
+fn late_work_is_waited_for(log: &NcclLog) -> anyhow::Result<()> {
     // The computation is slow on all ranks, or on one of them, which delays the others' collectives.
-    train(2, MODELS[0], |_| MILLISECOND / 2)?;
-    train(2, MODELS[0], |rank| if rank == 1 { MILLISECOND / 2 } else { 0 })
+    train(log, 2, MODELS[0], |_| MILLISECOND / 2)?;
+    train(log, 2, MODELS[0], |rank| if rank == 1 { MILLISECOND / 2 } else { 0 })
 }
 
 /// Makes some steps in which each computation on a rank spins for `spin(rank)` nanoseconds, and compares them with those of one
 /// GPU.
-fn train(world_size: usize, lens: &[usize], spin: fn(usize) -> u64) -> anyhow::Result<()> {
+fn train(log: &NcclLog, world_size: usize, lens: &[usize], spin: fn(usize) -> u64) -> anyhow::Result<()> {
     rendezvous(&lab::streams(world_size)?, |comm| {
         let rank = Rank::new(comm)?;
-        let (mut model, mut fsdp) = (rank.model(lens)?, rank.fsdp(lens)?);
+        let mut model = rank.model(lens, Some(log))?;
+        let mut fsdp = rank.fsdp(&mut model)?;
         model.spin = spin(rank.number());
         let mut serial = Serial::new(lens);
         // A rank that finds a mistake continues to the end, so that the other ranks do not wait for it.
@@ -390,6 +421,11 @@ fn compare_shards(
         other.step(step, 0..world_size, 1.0 / world_size as f64);
         other
     };
+    let of_parameters = {
+        let mut other = before.clone();
+        other.descend(|_, parameters| parameters.to_vec());
+        other
+    };
     for (layer, shard) in fsdp.shards.iter().enumerate() {
         let part = |serial: &Serial, rank: usize| {
             serial.whole(layer, world_size)[rank * shard.len()..(rank + 1) * shard.len()].to_vec()
@@ -400,10 +436,15 @@ fn compare_shards(
             fsdp.shards.len()
         );
         let right = part(after, number);
-        let mut expected = Expected::new(number, &name, &right).if_instead(
-            &part(before, number),
-            "it is from before the step: the optimizer got a gradient of 0",
-        );
+        let mut expected = Expected::new(number, &name, &right)
+            .if_instead(
+                &part(before, number),
+                "it is from before the step: the optimizer got a gradient of 0",
+            )
+            .if_instead(
+                &part(&of_parameters, number),
+                "the parameters were averaged instead of the gradients",
+            );
         if world_size > 1 {
             expected = expected
                 .if_instead(
@@ -414,6 +455,15 @@ fn compare_shards(
                     &part(&aside(number..number + 1, 1.0), number),
                     "the rank stepped with its own gradient: nothing was averaged",
                 );
+            for other in (0..world_size).filter(|&other| other != number) {
+                let mut values = part(&aside(0..world_size, 1.0 / world_size as f64), other);
+                let (own, others) = (part(before, number), part(before, other));
+                for ((value, own), other) in values.iter_mut().zip(own).zip(others) {
+                    *value += own - other;
+                }
+                expected =
+                    expected.if_instead(&values, format!("the gradient is that of rank {other}'s shard"));
+            }
         }
         if step > 0 {
             expected =
@@ -442,23 +492,21 @@ fn check_gathers(layer: usize, layers: usize, gathers: usize) -> anyhow::Result<
     Ok(())
 }
 
-fn the_next_layer_is_gathered_early() -> anyhow::Result<()> {
-    // SAFETY: this is the check's first statement, so its process has no other threads that use the environment.
-    let log = unsafe { NcclLog::open() };
+fn the_next_layer_is_gathered_early(log: &NcclLog) -> anyhow::Result<()> {
     let lens = MODELS[0];
     rendezvous(&lab::streams(1)?, |comm| {
         let rank = Rank::new(comm)?;
-        let (mut model, mut fsdp) = (rank.model(lens)?, rank.fsdp(lens)?);
-        model.log = Some(&log);
+        let mut model = rank.model(lens, Some(log))?;
+        let mut fsdp = rank.fsdp(&mut model)?;
+        model.counts_gathers = true;
         fsdp.step(&rank.comm, &mut model, LEARNING_RATE)?;
         rank.synchronize()?;
         // The last layer need not be gathered again, and neither need the one before it.
-        let gathers = |pass: &Pass| pass.gathers.unwrap_or_default();
-        let all = model.passes.last().map_or(0, gathers);
+        let all = model.passes.last().map_or(0, |pass| pass.gathers);
         for pass in model.passes.iter().filter(|pass| pass.is_backward && pass.layer > 0) {
             let layer = pass.layer;
             ensure!(
-                gathers(pass) + layer > all,
+                pass.gathers + layer > all,
                 "when the backward pass of layer {layer} of {} is enqueued, the gather of layer {} is not, so nothing overlaps: gather it before",
                 lens.len(),
                 layer - 1
@@ -469,12 +517,13 @@ fn the_next_layer_is_gathered_early() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn gathers_and_averages_are_hidden() -> anyhow::Result<()> {
+fn gathers_and_averages_are_hidden(log: &NcclLog) -> anyhow::Result<()> {
     let lens = MODELS[0];
     rendezvous(&lab::streams(2)?, |comm| {
         let rank = Rank::new(comm)?;
         let origin = timed(&rank.compute)?;
-        let (mut model, mut fsdp) = (rank.model(lens)?, rank.fsdp(lens)?);
+        let mut model = rank.model(lens, Some(log))?;
+        let mut fsdp = rank.fsdp(&mut model)?;
         // The first step sets up NCCL's connections.
         fsdp.step(&rank.comm, &mut model, LEARNING_RATE)?;
         rank.synchronize()?;
@@ -494,23 +543,33 @@ fn gathers_and_averages_are_hidden() -> anyhow::Result<()> {
                 pass.layer
             );
         }
-        let last = &model.passes[2 * lens.len() - 1];
-        let (start, communicated) = (at(&last.start)?, at(&last.communicated)?);
-        ensure!(
-            communicated > start,
-            "rank {}: the backward computation of layer 0 started at {start:.3} ms, and the average of layer 1's gradient ended before, at \
-             {communicated:.3} ms: the computation must not wait for it, because it has another buffer",
-            rank.number()
-        );
+        // What is gathered or averaged during a computation has another buffer.
+        let at_the_same_time = |pass: &&Pass| pass.layer + 1 < lens.len();
+        for pass in model.passes.iter().filter(at_the_same_time) {
+            let (start, communicated) = (at(&pass.start)?, at(&pass.communicated)?);
+            let next = pass.layer + 1;
+            let (name, what) = match pass.is_backward {
+                true => ("backward", format!("the average of layer {next}'s gradient")),
+                false => ("forward", format!("the gather of layer {next}")),
+            };
+            ensure!(
+                communicated > start,
+                "rank {}: the {name} computation of layer {} started at {start:.3} ms, and {what} ended before, at \
+                 {communicated:.3} ms: the computation must not wait for it, because it has another buffer",
+                rank.number(),
+                pass.layer
+            );
+        }
         Ok(())
     })?;
     Ok(())
 }
 
-fn a_step_returns_at_once() -> anyhow::Result<()> {
+fn a_step_returns_at_once(log: &NcclLog) -> anyhow::Result<()> {
     rendezvous(&lab::streams(2)?, |comm| {
         let rank = Rank::new(comm)?;
-        let (mut model, mut fsdp) = (rank.model(MODELS[0])?, rank.fsdp(MODELS[0])?);
+        let mut model = rank.model(MODELS[0], Some(log))?;
+        let mut fsdp = rank.fsdp(&mut model)?;
         let streams = [rank.compute.clone(), rank.comm.stream()];
         returns_at_once_on_each("Fsdp::step", &streams, || {
             model.passes.clear();
@@ -520,17 +579,17 @@ fn a_step_returns_at_once() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn memory_is_that_of_two_layers() -> anyhow::Result<()> {
+fn memory_is_that_of_two_layers(log: &NcclLog) -> anyhow::Result<()> {
     const LAYER: usize = 1 << 16;
     const LAYERS: usize = 8;
     let lens = [LAYER; LAYERS];
     rendezvous(&lab::streams(2)?, |comm| {
         let rank = Rank::new(comm)?;
-        let mut model = rank.model(&lens)?;
+        let mut model = rank.model(&lens, Some(log))?;
         let pool = MemoryPool::of_gpu(rank.comm.context().ordinal())?;
         let before = pool.figure(USED)?;
         pool.reset(USED_HIGH)?;
-        let mut fsdp = rank.fsdp(&lens)?;
+        let mut fsdp = rank.fsdp(&mut model)?;
         fsdp.step(&rank.comm, &mut model, LEARNING_RATE)?;
         rank.synchronize()?;
         // Half of each layer's parameters, gradient, and velocities, and two whole layers with their gradients. Other
@@ -559,7 +618,8 @@ fn a_step_moves_each_layer_three_times() -> anyhow::Result<()> {
     let lens = [37; 4];
     rendezvous(&lab::streams(2)?, |comm| {
         let rank = Rank::new(comm)?;
-        let (mut model, mut fsdp) = (rank.model(&lens)?, rank.fsdp(&lens)?);
+        let mut model = rank.model(&lens, None)?;
+        let mut fsdp = rank.fsdp(&mut model)?;
         let shards = lens.map(|len| len.div_ceil(2));
         // All layers forward. Backward, the last layer need not be gathered again, and neither need the one before it.
         let gathers = |back: usize| {
@@ -592,8 +652,8 @@ fn a_failed_call_is_an_error() -> anyhow::Result<()> {
     each_call_fails("Fsdp::step", || {
         let rank = Rank::new(world_of_one()?)?;
         Ok(move || {
-            let mut fsdp = rank.fsdp(&[7, 5, 3])?;
-            let mut model = rank.model(&[7, 5, 3])?;
+            let mut model = rank.model(&[7, 5, 3], None)?;
+            let mut fsdp = rank.fsdp(&mut model)?;
             let stepped = fsdp.step(&rank.comm, &mut model, LEARNING_RATE);
             rank.synchronize()?;
             stepped

@@ -89,6 +89,8 @@ fn first_unfinished_call() -> anyhow::Result<()> {
                 ""
             } else if right.is_none() {
                 "\n  likely cause: each call in its dump is completed"
+            } else if got.as_ref().is_some_and(|call| incident.has_completed(rank, call)) {
+                "\n  likely cause: its GPU has completed this call"
             } else if got == last {
                 "\n  likely cause: this is its last call, but its GPU has not completed an earlier one"
             } else if got == started {
@@ -220,6 +222,11 @@ fn the_odd_ones_differ_from_most() -> anyhow::Result<()> {
         let of_first = values.first().map(|(_, first)| *first);
         let from_first: BTreeSet<usize> =
             values.iter().filter(|(_, value)| Some(*value) != of_first).map(|(rank, _)| *rank).collect();
+        let of_last = values.last().map(|(_, last)| *last);
+        let from_last: BTreeSet<usize> =
+            values.iter().filter(|(_, value)| Some(*value) != of_last).map(|(rank, _)| *rank).collect();
+        let agreeing: BTreeSet<usize> =
+            values.iter().map(|(rank, _)| *rank).filter(|rank| !right.contains(rank)).collect();
         let places: BTreeSet<usize> = right.iter().map(|rank| rank / 2).collect();
         let has_majority = right.len() < values.len();
         let all = values.len();
@@ -233,6 +240,10 @@ fn the_odd_ones_differ_from_most() -> anyhow::Result<()> {
             "\n  likely cause: no value belongs to more than half of the ranks"
         } else if got == from_first {
             "\n  likely cause: they differ from the first rank, which may be the odd one itself"
+        } else if got == from_last {
+            "\n  likely cause: they differ from the last rank, which may be the odd one itself"
+        } else if got == agreeing {
+            "\n  likely cause: these are the ranks that have the value of most ranks"
         } else {
             ""
         };

@@ -61,6 +61,16 @@ impl NcclLog {
         Ok(counts(&self.text()?, operation))
     }
 
+    /// Returns the addresses of the send and the receive buffers of this thread's calls to an operation so far, in the order of the
+    /// calls. `operation` is a collective's name, as for [`Self::calls`].
+    ///
+    /// # Errors
+    /// Fails if NCCL has written no log, or could not write all of it.
+    pub fn buffers(&self, operation: &str) -> anyhow::Result<Vec<(u64, u64)>> {
+        // SAFETY: `gettid` has no arguments and can't fail.
+        Ok(buffers(&self.text()?, operation, unsafe { libc::gettid() }))
+    }
+
     /// Makes NCCL log for the entire check, so that [`Self::of_check`] can read it.
     ///
     /// # Safety
@@ -126,11 +136,32 @@ fn counts(text: &str, operation: &str) -> Vec<usize> {
     text.lines().filter_map(count).collect()
 }
 
+/// Returns the addresses of buffers in lines such as
+/// `host:pid:tid [0] NCCL INFO AllReduce: opCount 0 sendbuff 0x7f… recvbuff 0x7f… count 8 …`.
+fn buffers(text: &str, operation: &str, thread: i32) -> Vec<(u64, u64)> {
+    let call = format!(" {operation}: opCount ");
+    let address = |rest: &str, buffer: &str| {
+        let address = rest.split_once(buffer)?.1.split_whitespace().next()?;
+        u64::from_str_radix(address.strip_prefix("0x")?, 16).ok()
+    };
+    let addresses = |line: &str| {
+        let (prefix, rest) = line.split_once(&call)?;
+        (thread_of(prefix)? == thread)
+            .then(|| Some((address(rest, " sendbuff ")?, address(rest, " recvbuff ")?)))?
+    };
+    text.lines().filter_map(addresses).collect()
+}
+
+/// Returns the thread in a line's start such as `host:pid:tid [0] NCCL INFO`.
+fn thread_of(prefix: &str) -> Option<i32> {
+    prefix.split_whitespace().next()?.rsplit(':').next()?.parse().ok()
+}
+
 /// Returns the collectives in lines such as `host:pid:tid [0] NCCL INFO AllReduce: opCount 0 … count 8 datatype 7 …`.
 fn collectives(text: &str, thread: Option<i32>) -> Vec<(String, usize)> {
     let collective = |line: &str| {
         let (prefix, rest) = line.split_once(" NCCL INFO ")?;
-        let own: i32 = prefix.split_whitespace().next()?.rsplit(':').next()?.parse().ok()?;
+        let own = thread_of(prefix)?;
         let (kind, rest) = rest.split_once(": opCount ")?;
         let count = rest.split_once(" count ")?.1.split_whitespace().next()?.parse().ok()?;
         let counts = thread.is_none_or(|thread| thread == own) && !matches!(kind, "Send" | "Recv");
@@ -203,6 +234,17 @@ host:1:3 [1] NCCL INFO ncclCommInitRank comm 0x5 rank 1 nranks 2 - Init COMPLETE
         assert_eq!(collectives(text, Some(2)), [("AllReduce".to_owned(), 8)]);
         assert_eq!(collectives(text, Some(3)), [("Broadcast".to_owned(), 31)]);
         assert_eq!(collectives(text, None).len(), 2);
+    }
+
+    #[test]
+    fn buffers_are_those_of_a_thread_and_an_operation() {
+        let text = "\
+host:1:2 [0] NCCL INFO AllGather: opCount 0 sendbuff 0x7f0a recvbuff 0x7f20 count 8 datatype 7 op 0 root 0 comm 0x5 [nranks=2] stream 0x6
+host:1:3 [1] NCCL INFO AllGather: opCount 1 sendbuff 0x1 recvbuff 0x2 count 8 datatype 7 op 0 root 0 comm 0x5 [nranks=2] stream 0x6
+host:1:2 [0] NCCL INFO Broadcast: opCount 1 sendbuff 0x3 recvbuff 0x4 count 31 datatype 7 op 0 root 0 comm 0x5 [nranks=2] stream 0x6";
+        assert_eq!(buffers(text, "AllGather", 2), [(0x7f0a, 0x7f20)]);
+        assert_eq!(buffers(text, "AllGather", 3), [(1, 2)]);
+        assert!(buffers(text, "Gather", 2).is_empty());
     }
 
     #[test]
