@@ -6,6 +6,7 @@ mod model;
 
 use std::sync::Arc;
 
+use anyhow::bail;
 use approx::abs_diff_eq;
 use cudarc::driver::{CudaSlice, CudaStream};
 use init::rendezvous::rendezvous;
@@ -39,6 +40,11 @@ pub(crate) fn checks() -> Vec<Check> {
     ]
 }
 
+const ITSELF: &str = "the stage itself has a micro-batch, too";
+const ALL_STAGES: &str = "this counts all stages, also those before this one";
+const SUBTRACTED_LAST: &str =
+    "with few micro-batches, the rank is subtracted from their number, instead of from the number of stages";
+
 /// A wrong way to count the inputs of a stage, and its likely cause.
 struct Miscount {
     /// Takes the stage, the number of stages, and the number of micro-batches.
@@ -46,7 +52,7 @@ struct Miscount {
     cause: &'static str,
 }
 
-const MISCOUNTS: [Miscount; 5] = [
+const MISCOUNTS: [Miscount; 10] = [
     Miscount {
         count: |rank, stages, _| stages - rank,
         cause: "there are fewer micro-batches than this stage could keep",
@@ -65,13 +71,24 @@ const MISCOUNTS: [Miscount; 5] = [
     },
     Miscount {
         count: |rank, stages, micro_batches| (stages - rank - 1).min(micro_batches).max(1),
-        cause: "the stage itself has a micro-batch, too",
+        cause: ITSELF,
+    },
+    Miscount { count: |rank, stages, micro_batches| (stages - rank - 1).min(micro_batches), cause: ITSELF },
+    Miscount { count: |_, stages, micro_batches| stages.min(micro_batches), cause: ALL_STAGES },
+    Miscount { count: |_, stages, _| stages, cause: ALL_STAGES },
+    Miscount {
+        count: |rank, stages, micro_batches| stages.min(micro_batches).saturating_sub(rank),
+        cause: SUBTRACTED_LAST,
+    },
+    Miscount {
+        count: |rank, stages, micro_batches| stages.min(micro_batches).saturating_sub(rank).max(1),
+        cause: SUBTRACTED_LAST,
     },
 ];
 
 fn a_stage_keeps_few_inputs() -> anyhow::Result<()> {
     // For each number of stages and of micro-batches, the inputs that each stage keeps.
-    for (stages, micro_batches, expected) in [
+    let cases = [
         (4, 100, &[4, 3, 2, 1][..]),
         (1, 3, &[1]),
         (2, 1, &[1, 1]),
@@ -81,20 +98,24 @@ fn a_stage_keeps_few_inputs() -> anyhow::Result<()> {
         (4, 3, &[3, 3, 2, 1]),
         (4, 4, &[4, 3, 2, 1]),
         (5, 2, &[2, 2, 2, 2, 1]),
-    ] {
-        let got: Vec<usize> = (0..stages).map(|rank| in_flight(rank, stages, micro_batches)).collect();
-        let is_likely = |miscount: &&Miscount| {
-            (0..stages).all(|rank| got[rank] == (miscount.count)(rank, stages, micro_batches))
+    ];
+    let counts = |cases: &[(usize, usize, &[usize])], count: fn(usize, usize, usize) -> usize| {
+        let of_case = |&(stages, micro_batches, _): &(usize, usize, &[usize])| {
+            (0..stages).map(|rank| count(rank, stages, micro_batches)).collect()
         };
-        let cause = MISCOUNTS.iter().find(is_likely);
-        let cause =
-            cause.map_or_else(String::new, |miscount| format!("\n  likely cause: {}", miscount.cause));
-        for (rank, (got, expected)) in got.iter().zip(expected).enumerate() {
-            ensure!(
-                got == expected,
-                "in_flight({rank}, {stages}, {micro_batches}): expected {expected}, got {got}{cause}"
-            );
-        }
+        cases.iter().map(of_case).collect::<Vec<Vec<usize>>>()
+    };
+    for (index, (stages, micro_batches, expected)) in cases.iter().enumerate() {
+        let got = counts(&cases[index..=index], in_flight).remove(0);
+        let Some(rank) = (0..*stages).find(|&rank| got[rank] != expected[rank]) else { continue };
+        let got_so_far = counts(&cases[..=index], in_flight);
+        let cause = MISCOUNTS.iter().find(|miscount| counts(&cases[..=index], miscount.count) == got_so_far);
+        bail!(
+            "in_flight({rank}, {stages}, {micro_batches}): expected {}, got {}{}",
+            expected[rank],
+            got[rank],
+            cause.map_or_else(String::new, |miscount| format!("\n  likely cause: {}", miscount.cause))
+        );
     }
     Ok(())
 }
