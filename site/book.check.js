@@ -6,7 +6,7 @@ import { mkdir, readdir, readFile } from "node:fs/promises";
 import { extname, join, relative, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { parseArgs } from "node:util";
-import { eachInBrowser, eachOnPage, errors, launch, serve, violations } from "./browser.js";
+import { eachOnPage, errors, launch, serve, violations } from "./browser.js";
 
 const { values, positionals } = parseArgs({ allowPositionals: true, options: { shots: { type: "string" } } });
 const book = resolve(positionals[0] ?? "target/book");
@@ -16,8 +16,9 @@ const NO_PAGES = new Set(["toc.html", "print.html", "404.html"]);
 const THEMES = ["light", "navy"];
 // The table of contents is the same on all pages. It is half of what there is on a page, so it is checked on a module's page and
 // on an exercise's.
-const WHOLE = ["05_overlap.html", "05_overlap/interleave.html"];
-const SHOTS = ["index.html", "05_overlap.html", "05_overlap/interleave.html", "reports.html", "instructors.html"];
+const EXERCISE = "05_overlap/interleave.html";
+const WHOLE = ["05_overlap.html", EXERCISE];
+const SHOTS = ["index.html", "05_overlap.html", EXERCISE, "reports.html", "instructors.html"];
 
 async function pagesOf(folder) {
   const entries = await readdir(folder, { recursive: true, withFileTypes: true });
@@ -48,23 +49,65 @@ async function choose(theme) {
 async function scrollsUnseen() {
   const found = document.documentElement.scrollWidth > innerWidth + 1 ? ["the page scrolls sideways"] : [];
   const fades = (block) => getComputedStyle(block).maskImage !== "none";
-  for (const block of document.querySelectorAll("pre code, .table-wrapper")) {
-    const scrolls = block.scrollWidth > block.clientWidth + 1;
-    const name = `“${block.textContent.trim().slice(0, 30)}”`;
-    if (fades(block) !== scrolls) found.push(`${name} ${scrolls ? "scrolls, but its edge doesn't show it" : "fades, but doesn't scroll"}`);
-    if (!scrolls) continue;
-    block.scrollLeft = block.scrollWidth;
-    await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
-    if (fades(block)) found.push(`${name} fades at its end`);
-    block.scrollLeft = 0;
+  const blocks = [...document.querySelectorAll("pre code, .table-wrapper")];
+  const name = (block) => `“${block.textContent.trim().slice(0, 30)}”`;
+  const scrolling = blocks.filter((block) => block.scrollWidth > block.clientWidth + 1);
+  for (const block of blocks) {
+    const scrolls = scrolling.includes(block);
+    if (fades(block) !== scrolls) found.push(`${name(block)} ${scrolls ? "scrolls, but its edge doesn't show it" : "fades, but doesn't scroll"}`);
   }
+  for (const block of scrolling) block.scrollLeft = block.scrollWidth;
+  await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+  found.push(...scrolling.filter(fades).map((block) => `${name(block)} fades at its end`));
+  for (const block of scrolling) block.scrollLeft = 0;
   return found;
+}
+
+const root = resolve(import.meta.dirname, "..");
+const withoutMarks = (text) => text.split("\n").filter((line) => !/^\s*\/\/ ANCHOR(_END)?:/.test(line)).join("\n").trim();
+
+/** Clicks each copy button of an exercise's code, and returns the texts that they copy. Runs in the page. */
+function copies() {
+  const texts = [];
+  document.addEventListener("copy", ({ target }) => texts.push(target.value));
+  for (const block of document.querySelectorAll("pre:has(> code.language-rust)")) {
+    block.closest("details")?.setAttribute("open", "");
+    const button = block.querySelector(".clip-button");
+    if (getComputedStyle(button).display !== "none") button.click();
+  }
+  return texts;
+}
+
+/** Returns the texts of an exercise's starter and solution, without the book's marks, or those of them that exist. */
+async function filesOf(name) {
+  const files = ["modules", "solutions"].map((kind) => join(root, kind, name.replace("/", "/src/").replace(".html", ".rs")));
+  const texts = await Promise.all(files.map((file) => readFile(file, "utf8").then(withoutMarks, () => null)));
+  return texts.filter((text) => text !== null);
+}
+
+/** Returns what is wrong with the copies: those of an exercise are the whole starter and the whole solution, which are compiled. */
+async function wrongCopies(page, name) {
+  const [copied, files] = [await page.evaluate(copies), await filesOf(name)];
+  const isRight = copied.length === files.length && copied.every((text, index) => withoutMarks(text) === files[index]);
+  return isRight ? [] : [`its copy buttons copy ${copied.length} texts, which are not the starter and the solution`];
+}
+
+/** Copies an exercise's starter as a reader does, with the mouse. Returns what is wrong. */
+async function wrongCopyByHand(page, name) {
+  const blocks = page.locator("pre:has(> code.language-rust)");
+  const shown = await blocks.evaluateAll((all) => all.findIndex((one) => getComputedStyle(one.querySelector(".clip-button")).display !== "none"));
+  const block = blocks.nth(shown);
+  await block.evaluate((block) => block.closest("details")?.setAttribute("open", ""));
+  await block.hover({ position: { x: 20, y: 10 } });
+  await block.locator(".clip-button").click();
+  const copied = withoutMarks(await page.evaluate(() => navigator.clipboard.readText()));
+  return copied === (await filesOf(name))[0] ? [] : [`a click on a copy button of ${name} leaves another text on the clipboard`];
 }
 
 // On a phone, a table or code that is cut off must show that it scrolls. Then the same page is made wide, which takes half the time of
 // loading it again.
 const [PHONE, SCREEN] = [{ width: 390, height: 844 }, { width: 1280, height: 900 }];
-await eachOnPage(browser, {}, names, async (name, page) => {
+await eachOnPage(browser, { permissions: ["clipboard-write"] }, names, async (name, page) => {
   const found = errors(page);
   const load = () => page.goto(pathToFileURL(join(book, name)).href);
   await page.setViewportSize(PHONE);
@@ -83,16 +126,18 @@ await eachOnPage(browser, {}, names, async (name, page) => {
       await page.screenshot({ path: join(values.shots, `${name.replaceAll("/", "-")}-${theme}.png`) });
     }
   }
+  found.push(...(await wrongCopies(page, name)));
   problems.push(...found.map((text) => `${name}: ${text}`));
   page.removeAllListeners();
 });
 
 for (const start of [pathToFileURL(book).href + "/", address]) {
-  const page = await browser.newPage();
+  const page = await browser.newPage({ permissions: ["clipboard-read", "clipboard-write"] });
   const found = errors(page, new URL(start).host);
-  for (const name of ["index.html", "05_overlap/interleave.html"]) {
+  for (const name of ["index.html", EXERCISE]) {
     await page.goto(start + name);
   }
+  found.push(...(await wrongCopyByHand(page, EXERCISE)));
   await page.keyboard.press("s");
   await page.locator("#mdbook-searchbar").waitFor();
   await page.keyboard.type("bucket");
@@ -108,28 +153,6 @@ for (const start of [pathToFileURL(book).href + "/", address]) {
   problems.push(...found.map((text) => `${start}: ${text}`));
   await page.close();
 }
-
-// A copy button on an exercise's page copies the whole file, which the course's own checks compile.
-const root = resolve(import.meta.dirname, "..");
-const withoutMarks = (text) => text.split("\n").filter((line) => !/^\s*\/\/ ANCHOR(_END)?:/.test(line)).join("\n").trim();
-await eachInBrowser({ permissions: ["clipboard-read", "clipboard-write"] }, names, async (name, page) => {
-  if (!(await readFile(join(book, name), "utf8")).includes("language-rust")) return;
-  await page.goto(address + name);
-  const blocks = page.locator("pre:has(> code.language-rust)");
-  for (let index = 0; index < (await blocks.count()); index += 1) {
-    await blocks.nth(index).evaluate((block) => block.closest("details")?.setAttribute("open", ""));
-    const button = blocks.nth(index).locator(".clip-button");
-    if ((await button.evaluate((button) => getComputedStyle(button).display)) === "none") continue;
-    await blocks.nth(index).hover({ position: { x: 20, y: 10 } });
-    await button.click();
-    const copied = withoutMarks(await page.evaluate(() => navigator.clipboard.readText()));
-    const files = ["modules", "solutions"].map((kind) => join(root, kind, name.replace("/", "/src/").replace(".html", ".rs")));
-    const texts = await Promise.all(files.map((file) => readFile(file, "utf8").then(withoutMarks, () => null)));
-    if (!texts.includes(copied)) {
-      problems.push(`${name}: what its copy button ${index + 1} copies is neither the starter nor the solution`);
-    }
-  }
-});
 
 await browser.close();
 server.close();

@@ -37,16 +37,6 @@ export function eachOnPage(browser, options, items, look) {
   });
 }
 
-/** Does the same as `eachOnPage`, with a browser for each worker: pages of one browser share a clipboard. */
-export function eachInBrowser(options, items, look) {
-  return shared(items, async (left) => {
-    const browser = await launch();
-    const page = await (await browser.newContext(options)).newPage();
-    for (const item of left) await look(item, page);
-    await browser.close();
-  });
-}
-
 /** Lets as many workers as there are cores take items, until none are left. */
 async function shared(items, work) {
   const left = items.values();

@@ -113,14 +113,20 @@ function covered() {
   return slides.length === 2 ? found : [...found, `it shows ${slides.length} slides`];
 }
 
-/** Shows each slide in turn, and calls `look` with its id. */
-async function eachSlide(page, look) {
-  const places = await page.evaluate(() => Reveal.getSlides().map((slide) => ({ id: slide.id, ...Reveal.getIndices(slide) })));
-  for (const { id, h, v } of places) {
+/** Returns the id, the place, and the text of each slide, without its notes. */
+function slidesOf(page) {
+  return page.evaluate(() => {
+    const shown = (slide) => [...slide.children].filter((one) => one.localName !== "aside").map((one) => one.outerHTML);
+    return Reveal.getSlides().map((slide) => ({ id: slide.id, html: shown(slide).join(""), ...Reveal.getIndices(slide) }));
+  });
+}
+
+/** Shows these slides in turn, and calls `look` with the id of each. */
+async function eachSlide(page, slides, look) {
+  for (const { id, h, v } of slides) {
     await page.evaluate(([h, v]) => Reveal.slide(h, v ?? 0), [h, v]);
     await look(id);
   }
-  return places.length;
 }
 
 const fileOf = (deck) => pathToFileURL(join(folder, deck, "index.html")).href;
@@ -152,10 +158,11 @@ async function checkSlides(deck, colorScheme) {
     await ready(page);
     await page.evaluate(() => Reveal.configure({ fragments: false }));
     found.push(...(await violations(page, { onlyColors: !isFirst })));
-    counts[deck] = await eachSlide(page, async (id) => {
-      const html = await page.evaluate(() => [...Reveal.getCurrentSlide().children].filter((one) => one.localName !== "aside").map((one) => one.outerHTML).join(""));
-      if (seen.has(colorScheme + html)) return;
-      seen.add(colorScheme + html);
+    const slides = await slidesOf(page);
+    counts[deck] = slides.length;
+    const unseen = slides.filter(({ html }) => !seen.has(colorScheme + html));
+    for (const { html } of unseen) seen.add(colorScheme + html);
+    await eachSlide(page, unseen, async (id) => {
       const wrong = await alone(page, () => violations(page, { part: `[id="${id}"]`, onlyColors: !isFirst }));
       if (isFirst) wrong.push(...(await page.evaluate(misfits, { ...SCREEN, smallest: SMALLEST, withNotes: false })));
       found.push(...wrong.map((text) => `slide ${id}, ${colorScheme}: ${text}`));
@@ -174,7 +181,7 @@ async function checkNotes(deck, colorScheme) {
     await ready(page);
     await page.evaluate(() => Reveal.configure({ fragments: false }));
     if (isFirst) {
-      await eachSlide(page, async (id) => {
+      await eachSlide(page, await slidesOf(page), async (id) => {
         const wrong = await page.evaluate(misfits, { ...SCREEN, smallest: SMALLEST, withNotes: true });
         found.push(...wrong.map((text) => `slide ${id}, with notes: ${text}`));
       });
