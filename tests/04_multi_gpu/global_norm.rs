@@ -174,7 +174,10 @@ fn check_clip(comm: &Comm, kernels: &Kernels, max_norm: f32) -> anyhow::Result<(
     let mut small = Guarded::new(&comm.stream(), &times(&clip.gradients[rank], SCALE))?;
     average_and_clip(comm, kernels, &mut small.view_mut(), max_norm * SCALE)?;
     clip.compare(&times(&small.read()?, 1.0 / SCALE))
-        .context("gradients and max_norm 2²⁰ times as small, result multiplied by 2²⁰")
+        .context(
+            "gradients and max_norm 2²⁰ times as small, result multiplied by 2²⁰; it is only wrong if a constant takes part, such as one \
+             that is added to the norm",
+        )
 }
 
 /// The gradients to clip, with the data for a rank's expected result.
