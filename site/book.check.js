@@ -14,9 +14,9 @@ const book = resolve(positionals[0] ?? "target/book");
 // These are made for machines, or shown inside other pages.
 const NO_PAGES = new Set(["toc.html", "print.html", "404.html"]);
 const THEMES = ["light", "navy"];
+const EXERCISE = "05_overlap/interleave.html";
 // The table of contents is the same on all pages. It is half of what there is on a page, so it is checked on a module's page and
 // on an exercise's.
-const EXERCISE = "05_overlap/interleave.html";
 const WHOLE = ["05_overlap.html", EXERCISE];
 const SHOTS = ["index.html", "05_overlap.html", EXERCISE, "reports.html", "instructors.html"];
 

@@ -113,7 +113,7 @@ function covered() {
   return slides.length === 2 ? found : [...found, `it shows ${slides.length} slides`];
 }
 
-/** Returns the id, the place, and the text of each slide, without its notes. */
+/** Returns the id and the place of each slide, and its HTML without its notes. */
 function slidesOf(page) {
   return page.evaluate(() => {
     const shown = (slide) => [...slide.children].filter((one) => one.localName !== "aside").map((one) => one.outerHTML);
