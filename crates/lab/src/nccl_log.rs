@@ -129,10 +129,7 @@ impl NcclLog {
 /// `… NCCL INFO AllReduce: opCount 0 sendbuff 0x… recvbuff 0x… count 8 datatype 7 …`.
 fn counts(text: &str, operation: &str) -> Vec<usize> {
     let call = format!(" {operation}: opCount ");
-    let count = |line: &str| {
-        let (_, rest) = line.split_once(&call)?.1.split_once(" count ")?;
-        rest.split_whitespace().next()?.parse().ok()
-    };
+    let count = |line: &str| field(line.split_once(&call)?.1, "count")?.parse().ok();
     text.lines().filter_map(count).collect()
 }
 
@@ -140,16 +137,15 @@ fn counts(text: &str, operation: &str) -> Vec<usize> {
 /// `host:pid:tid [0] NCCL INFO AllReduce: opCount 0 sendbuff 0x7f… recvbuff 0x7f… count 8 …`.
 fn buffers(text: &str, operation: &str, thread: i32) -> Vec<(u64, u64)> {
     let call = format!(" {operation}: opCount ");
-    let address = |rest: &str, buffer: &str| {
-        let address = rest.split_once(buffer)?.1.split_whitespace().next()?;
-        u64::from_str_radix(address.strip_prefix("0x")?, 16).ok()
-    };
-    let addresses = |line: &str| {
-        let (prefix, rest) = line.split_once(&call)?;
-        (thread_of(prefix)? == thread)
-            .then(|| Some((address(rest, " sendbuff ")?, address(rest, " recvbuff ")?)))?
-    };
-    text.lines().filter_map(addresses).collect()
+    let address = |rest, buffer| u64::from_str_radix(field(rest, buffer)?.strip_prefix("0x")?, 16).ok();
+    let of_thread = text.lines().filter_map(|line| line.split_once(&call));
+    let of_thread = of_thread.filter(|(prefix, _)| thread_of(prefix) == Some(thread));
+    of_thread.filter_map(|(_, rest)| Some((address(rest, "sendbuff")?, address(rest, "recvbuff")?))).collect()
+}
+
+/// Returns the word that follows `name` in a line.
+fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    line.split_whitespace().skip_while(|word| *word != name).nth(1)
 }
 
 /// Returns the thread in a line's start such as `host:pid:tid [0] NCCL INFO`.
@@ -163,7 +159,7 @@ fn collectives(text: &str, thread: Option<i32>) -> Vec<(String, usize)> {
         let (prefix, rest) = line.split_once(" NCCL INFO ")?;
         let own = thread_of(prefix)?;
         let (kind, rest) = rest.split_once(": opCount ")?;
-        let count = rest.split_once(" count ")?.1.split_whitespace().next()?.parse().ok()?;
+        let count = field(rest, "count")?.parse().ok()?;
         let counts = thread.is_none_or(|thread| thread == own) && !matches!(kind, "Send" | "Recv");
         counts.then(|| (kind.to_owned(), count))
     };
@@ -177,10 +173,7 @@ fn most_at_once(text: &str, gpu: usize) -> usize {
     let of_gpu = format!(" cudaDev {gpu} ");
     let (mut there, mut most) = (HashSet::new(), 0);
     for line in text.lines().filter(|line| line.contains(&of_gpu)) {
-        let Some(comm) = line.split_once(" comm ").and_then(|(_, rest)| rest.split_whitespace().next())
-        else {
-            continue;
-        };
+        let Some(comm) = field(line, "comm") else { continue };
         if line.contains(" - Init COMPLETE") {
             there.insert(comm);
             most = most.max(there.len());
