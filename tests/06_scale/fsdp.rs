@@ -218,9 +218,7 @@ impl Model<'_> {
         self.passes.push(Pass { layer, is_backward, gathers, start, end, communicated });
         Ok(())
     }
-}
 
-impl Model<'_> {
     /// Checks that a layer computes with the buffer in which it was gathered last. `gathers` has the addresses of the send and receive
     /// buffers of all gathers so far.
     fn check_buffer(
@@ -546,18 +544,21 @@ fn gathers_and_averages_are_hidden(log: &NcclLog) -> anyhow::Result<()> {
         // What is gathered or averaged during a computation has another buffer.
         let at_the_same_time = |pass: &&Pass| pass.layer + 1 < lens.len();
         for pass in model.passes.iter().filter(at_the_same_time) {
-            let (start, communicated) = (at(&pass.start)?, at(&pass.communicated)?);
-            let next = pass.layer + 1;
-            let (name, what) = match pass.is_backward {
-                true => ("backward", format!("the average of layer {next}'s gradient")),
-                false => ("forward", format!("the gather of layer {next}")),
+            let (layer, start, communicated) = (pass.layer, at(&pass.start)?, at(&pass.communicated)?);
+            let next = layer + 1;
+            let (name, what) = match (pass.is_backward, layer.checked_sub(1)) {
+                (false, _) => ("forward", format!("the gather of layer {next}")),
+                (true, None) => ("backward", format!("the average of layer {next}'s gradient")),
+                (true, Some(last)) => (
+                    "backward",
+                    format!("the average of layer {next}'s gradient, or for the gather of layer {last}"),
+                ),
             };
             ensure!(
                 communicated > start,
-                "rank {}: the {name} computation of layer {} started at {start:.3} ms, and {what} ended before, at \
-                 {communicated:.3} ms: the computation must not wait for it, because it has another buffer",
-                rank.number(),
-                pass.layer
+                "rank {}: the {name} computation of layer {layer} started at {start:.3} ms, and all that was enqueued before it on the \
+                 communicator's stream ended before, at {communicated:.3} ms: the computation must not wait for {what}",
+                rank.number()
             );
         }
         Ok(())
