@@ -165,16 +165,17 @@ fn start() -> Vec<f32> {
 #[derive(Clone, Copy, PartialEq)]
 enum Mistake {
     None,
-    /// Each rank decides with its own gradient, or with that of rank 0, or not at all.
+    /// Each rank decides with its own gradient, or with that of rank 0, or not at all, or the opposite.
     DecidesAlone,
     RankZeroDecides,
     NeverSkips,
+    DecidesOpposite,
     /// The ranks sum in `f16`, and divide later.
     Sums,
-    /// The overflow is found, but the step's result, or the scale, is not that of its decision.
+    /// The decision is right, but the result is not.
     ReturnsOpposite,
     ReturnsTrue,
-    DecidesOpposite,
+    /// The decision is right, but the scale is adapted to another one.
     NeverAdapts,
     AdaptsOpposite,
     AdaptsAsIfGood,
@@ -485,11 +486,7 @@ fn compare_weights(world_size: usize, broken: &[Vec<bool>], rank: usize, got: &[
         ensure!(
             steps.master.iter().all(|weight| weight.is_finite()),
             "rank {rank}: {after}, which was {told}, `master` contains values that are NaN or infinite{}",
-            if steps.stepped {
-                ""
-            } else {
-                "\n  likely cause: the optimizer also steps if the gradient overflowed"
-            }
+            if steps.stepped { "" } else { "\n  a skipped step must not change it" }
         );
         let name = format!("{after}, which was {told}, `master`");
         let mut expected = Expected::new(rank, &name, &right[step].master);
