@@ -99,21 +99,23 @@ fn a_stage_keeps_few_inputs() -> anyhow::Result<()> {
         (4, 4, &[4, 3, 2, 1]),
         (5, 2, &[2, 2, 2, 2, 1]),
     ];
-    let counts = |cases: &[(usize, usize, &[usize])], count: fn(usize, usize, usize) -> usize| {
-        let of_case = |&(stages, micro_batches, _): &(usize, usize, &[usize])| {
-            (0..stages).map(|rank| count(rank, stages, micro_batches)).collect()
-        };
-        cases.iter().map(of_case).collect::<Vec<Vec<usize>>>()
+    let counts = |count: fn(usize, usize, usize) -> usize, stages, micro_batches| -> Vec<usize> {
+        (0..stages).map(|rank| count(rank, stages, micro_batches)).collect()
     };
-    for (index, (stages, micro_batches, expected)) in cases.iter().enumerate() {
-        let got = counts(&cases[index..=index], in_flight).remove(0);
-        let Some(rank) = (0..*stages).find(|&rank| got[rank] != expected[rank]) else { continue };
-        let got_so_far = counts(&cases[..=index], in_flight);
-        let cause = MISCOUNTS.iter().find(|miscount| counts(&cases[..=index], miscount.count) == got_so_far);
+    let mut got = Vec::new();
+    for (stages, micro_batches, expected) in cases {
+        got.push(counts(in_flight, stages, micro_batches));
+        let last = &got[got.len() - 1];
+        let Some(rank) = (0..stages).find(|&rank| last[rank] != expected[rank]) else { continue };
+        // A likely cause fits all cases so far.
+        let fits = |miscount: &&Miscount| {
+            cases.iter().zip(&got).all(|(case, got)| counts(miscount.count, case.0, case.1) == *got)
+        };
+        let cause = MISCOUNTS.iter().find(fits);
         bail!(
             "in_flight({rank}, {stages}, {micro_batches}): expected {}, got {}{}",
             expected[rank],
-            got[rank],
+            last[rank],
             cause.map_or_else(String::new, |miscount| format!("\n  likely cause: {}", miscount.cause))
         );
     }

@@ -219,12 +219,10 @@ fn the_odd_ones_differ_from_most() -> anyhow::Result<()> {
             values.iter().enumerate().map(|(at, &value)| (2 * at + 1, value)).collect();
         let right: BTreeSet<usize> = right.iter().map(|at| 2 * at + 1).collect();
         let got = odd_ones(&values);
-        let of_first = values.first().map(|(_, first)| *first);
-        let from_first: BTreeSet<usize> =
-            values.iter().filter(|(_, value)| Some(*value) != of_first).map(|(rank, _)| *rank).collect();
-        let of_last = values.last().map(|(_, last)| *last);
-        let from_last: BTreeSet<usize> =
-            values.iter().filter(|(_, value)| Some(*value) != of_last).map(|(rank, _)| *rank).collect();
+        let differ_from = |one: Option<&(usize, &str)>| -> BTreeSet<usize> {
+            let (others, one) = (values.iter(), one.map(|(_, value)| *value));
+            others.filter(|(_, value)| Some(*value) != one).map(|(rank, _)| *rank).collect()
+        };
         let agreeing: BTreeSet<usize> =
             values.iter().map(|(rank, _)| *rank).filter(|rank| !right.contains(rank)).collect();
         let places: BTreeSet<usize> = right.iter().map(|rank| rank / 2).collect();
@@ -238,9 +236,9 @@ fn the_odd_ones_differ_from_most() -> anyhow::Result<()> {
             "\n  likely cause: without a majority, no rank is known to be right"
         } else if !has_majority && got.len() < all {
             "\n  likely cause: no value belongs to more than half of the ranks"
-        } else if got == from_first {
+        } else if got == differ_from(values.first()) {
             "\n  likely cause: they differ from the first rank, which may be the odd one itself"
-        } else if got == from_last {
+        } else if got == differ_from(values.last()) {
             "\n  likely cause: they differ from the last rank, which may be the odd one itself"
         } else if got == agreeing {
             "\n  likely cause: these are the ranks that have the value of most ranks"
